@@ -1,0 +1,20 @@
+"""ELECTRA-Base, as in the paper: 12 layers of width 768, generator a third as wide, 766k steps of 256 x 512.
+
+    python -m electra_jax.train --config=configs/base.py --config.data.input='data/*.txt' --workdir=runs/base
+
+The paper trained it in 4 days on 16 TPU v3 to a GLUE dev average of 85.1 (arXiv 2003.10555, table 2 and appendix A).
+This repository has not repeated that yet. `configs/base.py:runlocal` shrinks it to some seconds on a CPU.
+"""
+
+from electra_jax import config as config_lib
+
+
+def get_config(arg: str = ""):
+    config = config_lib.paper()
+    config.steps = 766_000
+    config.batch_size = 256
+    config.data.seq_length = 512
+    config.model.update(layers=12, width=768, ffn=3072, heads=12, embedding_size=768, generator_width=1 / 3)
+    config.objective.mask_prob = 0.15
+    config.optim.learning_rate = 2e-4
+    return config_lib.finish(config, arg)

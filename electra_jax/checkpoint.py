@@ -1,0 +1,93 @@
+"""Checkpoints: the step's state, and beside it the position in the data and the totals. No other file knows Orbax.
+
+A checkpoint is written under a temporary name while training goes on and renamed when it is whole, so one that a kill
+cut off is never seen.
+"""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from orbax.checkpoint import checkpoint_managers
+
+from electra_jax.errors import UserError
+from electra_jax.step import TrainState
+
+_DISK_FULL = ("No space left on device", "Disk quota exceeded", "File too large")
+
+
+class Checkpoints:
+    """The checkpoints of one run.
+
+    Attributes:
+      folder: where they lie, one folder a step.
+    """
+
+    def __init__(self, folder: Path, keep_last: int = 1, keep_every: int = 1):
+        """Keeps the last `keep_last` checkpoints and every one whose step is a multiple of `keep_every`."""
+        logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax reports every phase of every save
+        self.folder = folder.absolute()
+        policies = checkpoint_managers
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=policies.AnyPreservationPolicy(
+                [policies.LatestN(keep_last), policies.EveryNSteps(keep_every)]
+            ),
+            cleanup_tmp_directories=True,
+        )
+        self._manager = ocp.CheckpointManager(self.folder, options=options)
+
+    def latest(self) -> int | None:
+        """The step of the newest whole checkpoint, None where there is none."""
+        return self._manager.latest_step()
+
+    def save(self, step: int, state: TrainState, progress: dict[str, Any]) -> None:
+        """Begins to write a checkpoint; returns once `state` may change. `progress` is what JSON can hold."""
+        if step == self.latest():
+            return
+        with _disk_errors_in_a_line(self.folder):
+            args = ocp.args.Composite(state=ocp.args.StandardSave(state), progress=ocp.args.JsonSave(progress))
+            self._manager.save(step, args=args, force=True)
+
+    def progress(self, step: int) -> dict[str, Any]:
+        """What was saved beside the state of `step`."""
+        args = ocp.args.Composite(progress=ocp.args.JsonRestore())
+        return self._manager.restore(step, args=args)["progress"]
+
+    def restore(self, step: int, like: TrainState) -> TrainState:
+        """The state of `step`, with the shapes, types and shardings of `like` (arrays or ShapeDtypeStructs)."""
+        abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
+        args = ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
+        try:
+            return self._manager.restore(step, args=args)["state"]
+        except (ValueError, KeyError) as error:
+            raise UserError(
+                f"checkpoint {self.folder / str(step)} does not fit this model ({str(error).splitlines()[0]}); "
+                "use the config it was made with, or another --workdir"
+            ) from error
+
+    def wait(self) -> None:
+        """Returns when everything is on disk; raises what went wrong on the way."""
+        with _disk_errors_in_a_line(self.folder):
+            self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        self._manager.close()
+
+
+@contextlib.contextmanager
+def _disk_errors_in_a_line(folder: Path) -> Iterator[None]:
+    """TensorStore reports a full disk as a ValueError with a long text; this makes a line of it."""
+    try:
+        yield
+    except Exception as error:
+        reason = next((text for text in _DISK_FULL if text in str(error)), None)
+        if reason is None:
+            raise
+        raise UserError(
+            f"{folder}: {reason} while a checkpoint was written; earlier ones are whole: free some space and run the "
+            "same command again"
+        ) from error

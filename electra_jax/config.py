@@ -1,0 +1,259 @@
+"""Configs: the settings that the paper's sizes share, and the command line that loads and overrides them.
+
+A config is a Python file with `get_config(arg) -> ConfigDict`; `--config=configs/base.py:runlocal` calls it with
+`runlocal`. `--config.model.layers=3` overrides a setting; an unknown name or a value of another type is refused.
+"""
+
+import ast
+import dataclasses
+import difflib
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from electra_jax.errors import UserError
+
+
+def paper() -> ConfigDict:
+    """What all sizes of the paper have in common (arXiv 2003.10555, appendix A; google-research/electra)."""
+    return ConfigDict(
+        {
+            "seed": 0,
+            "steps": 1_000_000,
+            "batch_size": 128,
+            "log_every": 100,
+            "eval_every": 10_000,
+            "eval_batches": 64,
+            "data": {
+                "input": "docstrings",  # or a glob of text files
+                "vocab_size": 30522,
+                "lowercase": True,
+                "heldout_fraction": 0.02,
+                "mode": "pairs",  # or packed
+                "seq_length": 128,
+            },
+            "model": {
+                "encoder": "bert",  # or modernbert
+                "layers": 12,
+                "width": 256,
+                "ffn": 1024,
+                "heads": 4,
+                "embedding_size": 128,
+                "max_length": 512,
+                "generator_width": 0.25,
+                "generator_layers": 1.0,
+                "init_stddev": 0.02,
+                "dropout": 0.1,
+                "dtype": "bfloat16",
+                "unroll": False,
+                "modernbert": {"local_window": 128, "global_every": 3},
+            },
+            "objective": {
+                "mask_prob": 0.15,
+                "replace_prob": 0.85,
+                "temperature": 1.0,
+                "disallow_correct": False,
+                "generator_weight": 1.0,
+                "discriminator_weight": 50.0,
+            },
+            "optim": {
+                "learning_rate": 5e-4,
+                "warmup_steps": 10_000,
+                "weight_decay": 0.01,
+                "b1": 0.9,
+                "b2": 0.999,
+                "eps": 1e-6,
+                "clip_norm": 1.0,
+            },
+            "checkpoint": {"every": 5_000, "keep_last": 2, "keep_every": 100_000},
+        }
+    )
+
+
+def finish(config: ConfigDict, arg: str) -> ConfigDict:
+    """Applies a config file's argument and locks the config.
+
+    Args:
+      config: the run.
+      arg: nothing, or `runlocal`: the same run shrunk to some seconds on a CPU, for tests and for a first look.
+    """
+    if arg == "runlocal":
+        _shrink(config)
+    elif arg:
+        raise UserError(f"config argument {arg!r} is unknown; runlocal is there")
+    return config.lock()
+
+
+def _shrink(config: ConfigDict) -> None:
+    config.steps, config.batch_size = 12, 8
+    config.log_every, config.eval_every, config.eval_batches = 4, 6, 2
+    config.checkpoint.update(every=4, keep_last=2, keep_every=100)
+    config.data.update(input="docstrings:asyncio,email,logging,unittest", vocab_size=600, heldout_fraction=0.1)
+    config.data.seq_length = min(config.data.seq_length, 64)
+    heads = min(config.model.heads, 2)
+    config.model.update(layers=2, heads=heads, width=32 * heads, ffn=64 * heads, dtype="float32", max_length=64)
+    same = config.model.embedding_size == config.model.width
+    config.model.embedding_size = 32 * heads if same else 16 * heads
+    config.model.generator_width = max(config.model.generator_width, 0.5)
+    config.optim.warmup_steps = min(config.optim.warmup_steps, 4)
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """A parsed command line: the config, where the run lives, and where its settings came from."""
+
+    config: ConfigDict
+    workdir: Path
+
+
+def parse(argv: list[str], usage: str) -> Arguments | None:
+    """Parses `--config=FILE[:ARG] [--workdir=DIR] [--config.NAME=VALUE ...]`; prints `usage` for --help.
+
+    Raises:
+      UserError: an argument, a file or a setting that is not there, or a value of another type.
+    """
+    if any(arg in ("-h", "--help") for arg in argv):
+        print(usage)
+        return None
+    given: dict[str, str] = {}
+    rest = list(argv)
+    while rest:
+        name, equals, value = rest.pop(0).partition("=")
+        if not name.startswith("--"):
+            raise UserError(f"argument {name!r} is not understood; arguments look like --name=value, see --help")
+        if not equals:
+            if not rest or rest[0].startswith("--"):
+                raise UserError(f"{name} lacks a value; write {name}=VALUE")
+            value = rest.pop(0)
+        given[name[2:]] = value
+    overrides = {name: given.pop(name) for name in list(given) if name.startswith("config.")}
+    for name in given:
+        if name not in ("config", "workdir"):
+            raise UserError(f"--{name} is unknown{_nearest(name, ['config', 'workdir', 'debug', 'help'], '--')}")
+    if "config" not in given:
+        raise UserError("--config is missing; try --config=configs/tiny.py")
+
+    path, _, arg = given["config"].partition(":")
+    config = load(Path(path), arg)
+    for name, value in overrides.items():
+        override(config, name.removeprefix("config."), value)
+    return Arguments(config, Path(given.get("workdir") or Path("runs") / Path(path).stem))
+
+
+def load(path: Path, arg: str = "") -> ConfigDict:
+    """The config that the file gives for `arg`."""
+    if not path.is_file():
+        there = ", ".join(sorted(map(str, Path("configs").glob("*.py")))) or "none; are you in the project's folder?"
+        raise UserError(f"config file {path} is not there; configs here: {there}")
+    module = runpy.run_path(str(path))
+    if "get_config" not in module:
+        raise UserError(f"config file {path} defines no get_config(arg); see configs/tiny.py")
+    return module["get_config"](arg)
+
+
+def override(config: ConfigDict, name: str, text: str) -> None:
+    """Sets `config.NAME` to `text`, read as the type that the setting has.
+
+    Raises:
+      UserError: there is no such setting, or `text` is of another type.
+    """
+    names = _flat(config)
+    if name not in names:
+        raise UserError(f"--config.{name} is unknown{_nearest(name, list(names), '--config.')}")
+    old = names[name]
+    value = _read(text, type(old))
+    if value is None:
+        raise UserError(f"--config.{name}={text} is no {type(old).__name__}; it is {old!r} now")
+    config.update_from_flattened_dict({name: value})
+
+
+def _above(bound: float) -> tuple[Callable[[Any], bool], str]:
+    return lambda value: value > bound, f"more than {bound:g}"
+
+
+def _between(low: float, high: float) -> tuple[Callable[[Any], bool], str]:
+    return lambda value: low < value < high, f"more than {low:g} and less than {high:g}"
+
+
+def _share() -> tuple[Callable[[Any], bool], str]:
+    return lambda value: 0 <= value <= 1, "from 0 to 1"
+
+
+def _one_of(*values: str) -> tuple[Callable[[Any], bool], str]:
+    return lambda value: value in values, " or ".join(values)
+
+
+_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **{name: _above(0) for name in ("steps", "batch_size", "log_every", "eval_every", "eval_batches")},
+    **{f"checkpoint.{name}": _above(0) for name in ("every", "keep_last", "keep_every")},
+    **{f"model.{name}": _above(0) for name in ("layers", "width", "ffn", "heads", "embedding_size", "max_length")},
+    **{f"model.{name}": _above(0) for name in ("generator_width", "generator_layers", "init_stddev")},
+    **{f"model.modernbert.{name}": _above(0) for name in ("local_window", "global_every")},
+    **{f"optim.{name}": _above(0) for name in ("learning_rate", "eps", "clip_norm")},
+    **{f"optim.{name}": _between(-1e-9, 1) for name in ("b1", "b2")},
+    "data.vocab_size": _above(5),
+    "data.seq_length": _above(4),
+    "data.heldout_fraction": _between(0, 1),
+    "data.mode": _one_of("pairs", "packed"),
+    "model.encoder": _one_of("bert", "modernbert"),
+    "model.dtype": _one_of("float32", "bfloat16"),
+    "model.dropout": (lambda value: 0 <= value < 1, "from 0 up to below 1"),
+    "objective.mask_prob": _between(0, 1),
+    "objective.replace_prob": _share(),
+    "objective.temperature": _above(0),
+}
+
+
+def check(config: ConfigDict) -> None:
+    """Raises UserError at the first setting that no run can have."""
+    settings = _flat(config)
+    for name, (holds, wanted) in _CHECKS.items():
+        if not holds(settings[name]):
+            raise UserError(f"config.{name}={settings[name]!r} cannot be; give {wanted}")
+    if config.data.seq_length > config.model.max_length:
+        raise UserError(
+            f"config.data.seq_length={config.data.seq_length} is longer than config.model.max_length="
+            f"{config.model.max_length}; shorten the one or lengthen the other"
+        )
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """`name: old -> new` for each setting in which two configs (as plain nested dicts) differ."""
+    before, after = _flat(old), _flat(new)
+    changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    return [f"{name}: {before.get(name)!r} -> {after.get(name)!r}" for name in changed]
+
+
+def _flat(config: Any, prefix: str = "") -> dict[str, Any]:
+    flat = {}
+    for key, value in config.items():
+        if isinstance(value, ConfigDict | dict):
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _read(text: str, kind: type) -> Any:
+    if kind is str:
+        return text
+    if kind is bool:
+        return {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if kind is int:
+        return int(value) if value == int(value) else None  # 1e5 is a whole number
+    return float(value)
+
+
+def _nearest(name: str, names: list[str], prefix: str) -> str:
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
+    tail = [other for other in names if other.rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1]]
+    return f"; did you mean {prefix}{(tail or close)[0]}?"

@@ -1,0 +1,147 @@
+"""English that every Python installation carries: its documentation strings.
+
+The default corpus, so that a first run needs no download. Modules of the standard library and of the packages
+installed beside it are read with `ast`; nothing is imported or executed. One module is one document, one paragraph is
+one line. Doctests, tables, code blocks and markup are removed; a paragraph seen before is dropped.
+"""
+
+import ast
+import inspect
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
+from importlib import metadata
+from pathlib import Path
+
+_MIN_WORDS = 6  # a shorter paragraph is a heading or a signature, seldom a sentence
+_MIN_LETTERS = 0.8  # share of letters and spaces; below it is code, numbers or a table
+_TEST_FOLDERS = {"test", "tests", "testing", "_tests"}
+_FENCE = re.compile(r"^\s*(```|~~~)")
+_RULE = re.compile(r"^[\s\W_]*$")  # blank, section underlines, table borders
+_COLUMNS = re.compile(r"\S(\s{3,}|\t|\s\|\s)\S.*")  # words set apart as columns
+_BULLET = re.compile(r"^\s*([-*•+]|\d+[.)]|:[\w ]+:|@\w+)\s+")
+_ROLE = re.compile(r":[\w:]+:`~?([^`<]*)[^`]*`")
+_LINK = re.compile(r"`([^`<]+)\s*<[^>]*>`_*")
+_MARKUP = re.compile(r"[`*]+")
+
+
+def module_files(roots: Iterable[Path]) -> list[tuple[str, Path]]:
+    """(dotted module name, file) of every module under `roots`, sorted by name; an earlier root wins a name."""
+    found: dict[str, Path] = {}
+    for root in roots:
+        for path in root.rglob("*.py"):
+            parts = path.relative_to(root).with_suffix("").parts
+            if parts[0] in ("site-packages", "dist-packages"):  # below the standard library's folder: another root
+                continue
+            if _TEST_FOLDERS.intersection(parts):  # a third of the parsing, hardly any prose
+                continue
+            found.setdefault(".".join(parts), path)
+    return sorted(found.items())
+
+
+def default_roots() -> list[Path]:
+    """The folders of the standard library and of the packages installed beside it."""
+    return [Path(p) for p in dict.fromkeys(sysconfig.get_path(k) for k in ("stdlib", "purelib", "platlib"))]
+
+
+def fingerprint() -> str:
+    """What the corpus depends on: the interpreter and the version of every installed distribution."""
+    packages = sorted({f"{d.metadata['Name']}=={d.version}" for d in metadata.distributions()})
+    return "\n".join([f"python {sysconfig.get_config_var('py_version') or ''}", *packages])
+
+
+def paragraphs(docstring: str) -> list[str]:
+    """The prose of one documentation string, a paragraph a line."""
+    found: list[str] = []
+    words: list[str] = []
+    code_indent: int | None = None  # inside a block that is indented deeper than this
+    in_doctest = in_fence = False
+
+    def flush() -> None:
+        text = " ".join(words)
+        words.clear()
+        text = _MARKUP.sub("", _LINK.sub(r"\1", _ROLE.sub(r"\1", text)))
+        text = " ".join(text.split())
+        letters = sum(c.isalpha() or c == " " for c in text)
+        if len(text.split()) >= _MIN_WORDS and letters >= _MIN_LETTERS * len(text):
+            found.append(text)
+
+    for line in inspect.cleandoc(docstring).splitlines():
+        stripped = line.strip()
+        indent = len(line) - len(line.lstrip())
+        if _FENCE.match(line):
+            in_fence = not in_fence
+            flush()
+        elif in_fence:
+            continue
+        elif not stripped:
+            in_doctest = False
+            flush()
+        elif in_doctest or stripped.startswith(">>>"):
+            in_doctest = True
+            flush()
+        elif code_indent is not None and indent > code_indent:
+            continue
+        elif _RULE.match(line) or _COLUMNS.match(stripped) or stripped.startswith("|"):
+            flush()
+        elif stripped.startswith(".. "):
+            code_indent = indent
+            flush()
+        else:
+            code_indent = None
+            if _BULLET.match(line):
+                flush()
+                stripped = _BULLET.sub("", line)
+            words.append(stripped.removesuffix("::"))
+            if stripped.endswith("::"):
+                code_indent = indent
+                flush()
+    flush()
+    return found
+
+
+def docstrings(source: bytes) -> Iterator[str]:
+    """The documentation strings of a module's source, outermost first; none where it does not parse."""
+    if b'"""' not in source and b"'''" not in source:
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # other people's invalid escape sequences
+        try:
+            tree = ast.parse(source)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node, clean=False)
+            if text:
+                yield text
+
+
+def read_documents(
+    packages: Sequence[str] = (), roots: Iterable[Path] | None = None
+) -> Iterator[tuple[str, list[str]]]:
+    """Yields (module name, paragraphs) for each module that holds prose not seen in an earlier one.
+
+    Args:
+      packages: top-level modules to read; none means all.
+      roots: folders to look in; by default the standard library's and the installed packages'.
+    """
+    seen: set[bytes] = set()
+    for name, path in module_files(default_roots() if roots is None else roots):
+        if packages and name.split(".")[0] not in packages:
+            continue
+        try:
+            source = path.read_bytes()
+        except OSError:
+            continue
+        lines = []
+        for text in docstrings(source):
+            for paragraph in paragraphs(text):
+                digest = blake2b(paragraph.encode("utf-8", "replace"), digest_size=8).digest()
+                if digest not in seen:
+                    seen.add(digest)
+                    lines.append(paragraph)
+        if lines:
+            yield name, lines

@@ -1,0 +1,89 @@
+"""Sentences coloured by how replaced the discriminator thinks each word is."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from electra_jax.data.corpus import Split
+from electra_jax.data.tokenizer import CLS, PAD, SEP, Tokenizer
+from electra_jax.modeling.electra import Batch, Electra, discriminator_logits
+from electra_jax.objectives import electra, masking
+
+Array = jax.Array
+_SHADES = ((0.5, "bold white on red3"), (0.3, "black on orange1"), (0.15, "black on light_goldenrod1"))
+_SENTENCE_TOKENS = (12, 40)  # a sentence that fits a line or two
+
+
+def make_corrupt_and_detect(model: Electra, objective: Any) -> Callable[..., tuple[Array, Array, Array]]:
+    """The function `(params, batch, key) -> (corrupted ids, labels, probabilities)`, each [B, L]; not yet jitted.
+
+    The generator fills masked positions as in training; the probabilities are the discriminator's.
+    """
+
+    def detect(params: Any, batch: Batch, key: Array) -> tuple[Array, Array, Array]:
+        mask_key, fake_key = jax.random.split(key)
+        masked = masking.mask(mask_key, batch["input_ids"], objective.mask_prob, objective.replace_prob)
+        logits = model.apply(
+            {"params": params}, masked.input_ids, kinds, sequences, masked.positions, method="generate"
+        )
+        fakes = electra.sample_fakes(
+            fake_key, logits, masked.targets, objective.temperature, objective.disallow_correct
+        )
+        corrupted, labels = electra.corrupt(batch["input_ids"], masked, fakes)
+        scores = discriminator_logits(model, params, batch, corrupted)
+        return corrupted, labels, jax.nn.sigmoid(scores)
+
+    return detect
+
+
+def sentences(split: Split, count: int, length: int, seed: int) -> Batch:
+    """A batch of `count` lines of `split` that read as sentences, or of all where there are fewer: [count, length]."""
+    shortest, longest = _SENTENCE_TOKENS
+    sizes = np.diff(split.lines)
+    fitting = np.flatnonzero((sizes >= shortest) & (sizes <= min(longest, length - 2)))
+    chosen = np.random.default_rng(seed).permutation(fitting)[:count]
+    ids = np.full((len(chosen), length), PAD, np.int32)
+    for row, line in zip(ids, chosen, strict=True):
+        tokens = split.token_ids[split.lines[line] : split.lines[line + 1]]
+        row[: len(tokens) + 2] = [CLS, *tokens, SEP]
+    return {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "sequence_ids": (ids != PAD).astype(np.int32)}
+
+
+def render(words: Sequence[tuple[str, float, bool]], colours: bool) -> Text:
+    """A sentence as text to print.
+
+    Args:
+      words: (word, probability of being replaced, whether it was replaced).
+      colours: shades by probability and underlines what was replaced; otherwise a suspected word is followed by its
+        probability and one that was replaced stands between stars.
+    """
+    text = Text()
+    for word, probability, replaced in words:
+        shade = next((style for bound, style in _SHADES if probability >= bound), "")
+        if colours:
+            text.append(word, style=f"{shade} underline" if replaced else shade)
+        else:
+            text.append(f"*{word}*" if replaced else word)
+            text.append(f"[{probability:.0%}]" if shade else "")
+        text.append(" ")
+    text.rstrip()
+    return text
+
+
+def show(console: Console, tokenizer: Tokenizer, corrupted: np.ndarray, labels: np.ndarray, found: np.ndarray) -> None:
+    """Prints the rows of what `make_corrupt_and_detect` returns. A word is as suspect as its most suspect piece."""
+    colours = console.color_system is not None and console.is_terminal and not console.no_color
+    legend = "underlined: replaced by the generator · shaded: suspected by the discriminator (over 15%, 30%, 50%)"
+    if not colours:
+        legend = "*starred*: replaced by the generator · [n%]: suspected by the discriminator with that probability"
+    console.print(legend, style="dim", markup=False, highlight=False)
+    for ids, changed, probability in zip(corrupted, labels, found, strict=True):
+        words = tokenizer.words(ids.tolist())
+        rated = [(word, float(probability[at].max()), bool(changed[at].any())) for word, at in words]
+        line = Text("• ")
+        line.append_text(render(rated, colours))
+        console.print(line, highlight=False)

@@ -1,0 +1,55 @@
+"""What a person did that cannot work, said in one line.
+
+Everything a person can get wrong raises `UserError`; `run` turns it, and the operating system's refusals, into one
+line on standard error and exit status 2. Anything else is a bug of ours and keeps its traceback.
+"""
+
+import errno
+import sys
+from collections.abc import Callable
+
+EXIT_USER_ERROR = 2
+
+_OS_ADVICE = {
+    errno.ENOSPC: "no space left; free some, or give a --workdir on another disk",
+    errno.EDQUOT: "disk quota used up; free some space, or give a --workdir on another disk",
+    errno.EFBIG: "a file would grow past the limit set for this process (ulimit -f); raise it",
+    errno.EROFS: "the file system is read-only; give a --workdir that can be written",
+    errno.EACCES: "permission denied; give a path that this user can use",
+    errno.EPERM: "operation not permitted; give a path that this user can use",
+    errno.ENOTDIR: "a part of the path is a file, not a folder; give another path",
+}
+
+
+class UserError(Exception):
+    """Raised with one line that names the cause, the place and the way out."""
+
+
+def explain_os_error(error: OSError) -> str:
+    """One line for an error of the operating system: place, cause, way out."""
+    place = f"{error.filename}: " if error.filename else ""
+    return place + _OS_ADVICE.get(error.errno or 0, error.strerror or str(error))
+
+
+def run(main: Callable[[list[str]], int | None], argv: list[str] | None = None) -> int:
+    """Calls `main(argv)` and returns its exit status; a person's mistake is one line on stderr and status 2.
+
+    With `--debug` among the arguments errors keep their traceback.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    debug = "--debug" in argv
+    try:
+        return main([arg for arg in argv if arg != "--debug"]) or 0
+    except UserError as error:
+        message = str(error)
+        cause: BaseException = error
+    except OSError as error:
+        message = explain_os_error(error)
+        cause = error
+    except KeyboardInterrupt:
+        print("\ninterrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        return 130
+    if debug:
+        raise cause
+    print("error: " + " ".join(message.split()), file=sys.stderr)
+    return EXIT_USER_ERROR

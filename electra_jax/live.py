@@ -1,0 +1,78 @@
+"""What a person sees while a run goes on: a progress bar on a terminal, a line for each logged step elsewhere."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+
+def short(number: float) -> str:
+    """A large number in four figures with the SI letter: 18230 -> 18.23k."""
+    for letter in ("", "k", "M", "G", "T", "P", "E"):
+        if abs(number) < 1000:
+            return f"{number:.4g}{letter}"
+        number /= 1000
+    return f"{number:.4g}Z"
+
+
+class Live:
+    """Reports a run. Use it as a context: the bar is drawn between enter and exit."""
+
+    def __init__(self, console: Console | None = None):
+        self.console = console or Console(soft_wrap=True)
+        self._progress = Progress(
+            TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
+            BarColumn(bar_width=None),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("left"),
+            console=self.console,
+            disable=not self.console.is_terminal,
+            expand=True,
+        )
+        self._task: Any = None
+
+    def __enter__(self) -> "Live":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._progress.stop()
+
+    def say(self, text: str) -> None:
+        """Prints a line above the bar."""
+        self.console.print(text, markup=False, highlight=False)
+
+    def start(self, step: int, steps: int) -> None:
+        """Begins to draw the bar of a run that stands at `step`."""
+        self._progress.start()
+        self._task = self._progress.add_task("", total=steps, completed=step, numbers="")
+
+    def advance(self, step: int) -> None:
+        self._progress.update(self._task, completed=step)
+
+    def stop(self) -> None:
+        self._progress.stop()
+
+    def logged(self, step: int, steps: int, numbers: dict[str, float | None]) -> None:
+        """Shows the numbers of a logged step."""
+        text = (
+            f"mlm {numbers['mlm_loss']:.3f} · disc {numbers['disc_loss']:.4f} · "
+            f"{short(numbers['tokens_per_second'] or 0)} tok/s · {short(numbers['total_flops'] or 0)}FLOP"
+        )
+        if self.console.is_terminal:
+            self._progress.update(self._task, completed=step, numbers=text)
+        else:
+            self.say(f"step {step}/{steps} ({step / steps:.0%}) · {text}")
+
+    def evaluated(self, step: int, heldout: dict[str, float]) -> None:
+        """Prints a line of held-out numbers, each beside its yardstick."""
+        self.say(f"step {step} held out: {heldout_line(heldout)}")
+
+
+def heldout_line(h: dict[str, float]) -> str:
+    return (
+        f"MLM loss {h['mlm_loss']:.3f} (unigram {h['unigram_entropy']:.3f}) · "
+        f"detection loss {h['disc_loss']:.4f} (constant {h['constant_entropy']:.4f}) · "
+        f"AUC {h['disc_auc']:.3f} own fakes, {h['unigram_auc']:.3f} unigram fakes"
+    )

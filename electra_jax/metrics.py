@@ -1,0 +1,126 @@
+"""Metrics as sums and counts: additive over examples, devices and steps, turned into numbers once, on the host."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+Array = jax.Array
+
+_ROOT_BINS = 32  # the ROC histogram has its square, 1024 bins
+_SCORE_LIMIT = 16.0  # logits beyond are counted in the outermost bins
+
+
+@struct.dataclass
+class Mean:
+    """A weighted mean: sum of weight x value, and sum of weights."""
+
+    sum: Any
+    count: Any
+
+    @property
+    def value(self) -> Any:
+        """The mean; 0 where nothing was counted. The same for JAX arrays and NumPy's."""
+        count = self.count
+        return self.sum / (count + (count == 0).astype(jnp.float32))
+
+    def number(self) -> float:
+        return float(self.sum) / float(self.count) if self.count else float("nan")
+
+
+@struct.dataclass
+class Total:
+    """A sum."""
+
+    sum: Any
+
+    def number(self) -> float:
+        return float(self.sum)
+
+
+@struct.dataclass
+class Roc:
+    """Histograms of scores, [2, bins]: of negatives and of positives."""
+
+    histogram: Any
+
+    def number(self) -> float:
+        """The area under the ROC curve: P(score of a positive > score of a negative), ties counted half."""
+        negative, positive = np.asarray(self.histogram, np.float64)
+        pairs = negative.sum() * positive.sum()
+        below = np.cumsum(negative) - negative
+        return float(np.sum(positive * (below + negative / 2)) / pairs) if pairs else float("nan")
+
+
+Metrics = Mapping[str, Mean | Total | Roc]
+
+
+def mean(values: Array, weights: Array) -> Mean:
+    return Mean(jnp.sum(values * weights), jnp.sum(weights))
+
+
+def total(values: Array) -> Total:
+    return Total(jnp.sum(values))
+
+
+def scalar(value: Array) -> Mean:
+    """A number of the step as a whole; over several steps it is averaged."""
+    return Mean(value, jnp.ones((), jnp.float32))
+
+
+def roc(scores: Array, labels: Array, weights: Array) -> Roc:
+    """Counts scores (logits) by label in 1024 equal bins of [-16, 16].
+
+    A bin's number is split in two digits of base 32, and the histogram is the product of the digits' one-hot matrices:
+    a small matrix multiplication where a scatter would be slow on TPU.
+    """
+    scores, labels, weights = (jax.lax.stop_gradient(x.reshape(-1)) for x in (scores, labels, weights))
+    bins = _ROOT_BINS**2
+    index = jnp.floor((scores + _SCORE_LIMIT) * (bins / (2 * _SCORE_LIMIT)))
+    index = jnp.clip(index, 0, bins - 1).astype(jnp.int32)
+    high = jax.nn.one_hot(index // _ROOT_BINS, _ROOT_BINS)
+    low = jax.nn.one_hot(index % _ROOT_BINS, _ROOT_BINS)
+    by_label = jnp.stack([weights * (1 - labels), weights * labels])
+    return Roc(jnp.einsum("cn,nh,nl->chl", by_label, high, low).reshape(2, bins))
+
+
+def add(a: Metrics | None, b: Metrics) -> Metrics:
+    """The metrics of two steps or batches together."""
+    return b if a is None else jax.tree.map(np.add, a, b)
+
+
+def numbers(metrics: Metrics) -> dict[str, float]:
+    return {name: metric.number() for name, metric in metrics.items()}
+
+
+class Window:
+    """The steps since the last logged one: their metrics together, and the time they took."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Begins an empty window now."""
+        self._metrics: Metrics | None = None
+        self._steps = 0
+        self._waited = 0.0
+        self._start = time.perf_counter()
+
+    def add(self, measured: Metrics) -> None:
+        """Takes in a step's metrics; waits until that step is done."""
+        self._metrics = add(self._metrics, jax.device_get(measured))
+        self._steps += 1
+
+    def waited(self, seconds: float) -> None:
+        """Counts time in which the loop waited for the loader."""
+        self._waited += seconds
+
+    def close(self) -> tuple[dict[str, float], int, float, float]:
+        """(numbers, steps, seconds, share of them spent waiting for the loader) of the window; `restart` it then."""
+        assert self._metrics is not None, "a window without a step has no metrics"
+        seconds = time.perf_counter() - self._start
+        return numbers(self._metrics), self._steps, seconds, self._waited / seconds

@@ -1,0 +1,106 @@
+"""What shapes a model: the settings of the two networks, frozen so that Linen can hash them."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax.numpy as jnp
+
+from electra_jax.errors import UserError
+
+HEAD_SIZE = 64  # of every network of the paper; a generator's heads are counted by it
+VOCAB_MULTIPLE = 128  # lanes of a TPU register; also the block of the sampler
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderConfig:
+    """One transformer.
+
+    Attributes:
+      kind: `bert` (post-LN, absolute positions) or `modernbert` (pre-norm, RoPE, GeGLU, no biases).
+      layers, width, ffn, heads: its shape; `ffn` is the inner width.
+      init_stddev: of the truncated normal that weights start from.
+      dropout: rate on embeddings, attention and hidden states.
+      dtype: of the computation; parameters are float32.
+      unroll: layers written out one after another instead of one scanned body. Same parameters, same result; scanning
+        compiles faster, unrolled code runs faster on CPU.
+      local_window, global_every: of `modernbert`: every `global_every`-th layer, from the first, sees the whole
+        sequence; the others see half of `local_window` to each side.
+    """
+
+    kind: str
+    layers: int
+    width: int
+    ffn: int
+    heads: int
+    init_stddev: float
+    dropout: float
+    dtype: Any
+    unroll: bool
+    local_window: int
+    global_every: int
+
+    @property
+    def head_size(self) -> int:
+        return self.width // self.heads
+
+
+@dataclasses.dataclass(frozen=True)
+class ElectraConfig:
+    """Both networks and what they share."""
+
+    vocab_size: int
+    embedding_size: int
+    max_length: int
+    generator: EncoderConfig
+    discriminator: EncoderConfig
+
+    @property
+    def padded_vocab_size(self) -> int:
+        return VOCAB_MULTIPLE * math.ceil(self.vocab_size / VOCAB_MULTIPLE)
+
+    @property
+    def absolute(self) -> bool:
+        """Whether positions and segments are learned tables, as in BERT."""
+        return self.discriminator.kind == "bert"
+
+
+def from_settings(model: Any, vocab_size: int) -> ElectraConfig:
+    """The model that `config.model` describes, with the generator as the reference builds it.
+
+    The generator is `generator_width` times as wide, its FFN too, and `generator_layers` times as deep; its heads
+    are of size 64, at least one (google-research/electra, run_pretraining.py, get_generator_config).
+
+    Raises:
+      UserError: a setting that no model can have.
+    """
+    discriminator = EncoderConfig(
+        kind=model.encoder,
+        layers=model.layers,
+        width=model.width,
+        ffn=model.ffn,
+        heads=model.heads,
+        init_stddev=model.init_stddev,
+        dropout=model.dropout,
+        dtype=jnp.dtype(model.dtype),
+        unroll=model.unroll,
+        local_window=model.modernbert.local_window,
+        global_every=model.modernbert.global_every,
+    )
+    width = round(model.width * model.generator_width)
+    generator = dataclasses.replace(
+        discriminator,
+        layers=round(model.layers * model.generator_layers),
+        width=width,
+        ffn=round(model.ffn * model.generator_width),
+        heads=max(1, width // HEAD_SIZE),
+    )
+    for name, network in (("discriminator", discriminator), ("generator", generator)):
+        if min(network.layers, network.width, network.ffn, network.heads) < 1:
+            raise UserError(f"config.model gives the {name} no layers or no width: {network}")
+        if network.width % network.heads or (model.encoder == "modernbert" and network.head_size % 2):
+            raise UserError(
+                f"config.model gives the {name} width {network.width} and {network.heads} heads, which do not divide "
+                "it into (for modernbert even) heads; change width, heads or generator_width"
+            )
+    return ElectraConfig(vocab_size, model.embedding_size, model.max_length, generator, discriminator)

@@ -1,0 +1,107 @@
+"""What both encoders are made of: initialisers, layer norm, self-attention, and a stack of equal layers."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from electra_jax.modeling.config import EncoderConfig
+
+Array = jax.Array
+
+
+def truncated_normal(stddev: float) -> Callable[..., Array]:
+    """BERT's initialiser: normal, cut at two standard deviations (and so .88 of `stddev` wide in the end)."""
+    return nn.initializers.truncated_normal(stddev, lower=-2.0, upper=2.0)
+
+
+def gelu(x: Array) -> Array:
+    """x times the normal distribution function; by erf, since `jax.nn.gelu`'s erfc takes twice as long on CPU."""
+    return 0.5 * x * (1.0 + jax.lax.erf(x * 0.5**0.5))
+
+
+def layer_norm(config: EncoderConfig, epsilon: float, use_bias: bool, name: str) -> nn.LayerNorm:
+    return nn.LayerNorm(epsilon, dtype=config.dtype, use_bias=use_bias, use_fast_variance=False, name=name)
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention; queries, keys and values in one matrix, softmax in float32.
+
+    Attributes:
+      config: the encoder it belongs to.
+      use_bias: whether the projections have biases.
+      out_stddev: of the output projection's initialiser.
+      train: whether dropout is on.
+      attention_dropout: whether dropout falls on the attention's probabilities too.
+    """
+
+    config: EncoderConfig
+    use_bias: bool
+    out_stddev: float
+    train: bool
+    attention_dropout: bool = True
+
+    @nn.compact
+    def __call__(self, x_BLD: Array, mask_B1LL: Array, rotate: Callable[[Array], Array] = lambda x: x) -> Array:
+        """Attends where the mask holds; `rotate` is applied to queries and keys [B, L, H, K], for rotary positions."""
+        c = self.config
+        qkv = nn.DenseGeneral(
+            (3, c.heads, c.head_size),
+            use_bias=self.use_bias,
+            dtype=c.dtype,
+            kernel_init=truncated_normal(c.init_stddev),
+            name="qkv",
+        )(x_BLD)
+        q_BLHK, k_BLHK, v_BLHK = (qkv[:, :, i] for i in range(3))
+        dropout = c.dropout if self.train and self.attention_dropout else 0.0
+        attended = nn.dot_product_attention(
+            rotate(q_BLHK),
+            rotate(k_BLHK),
+            v_BLHK,
+            mask=mask_B1LL,
+            broadcast_dropout=False,
+            dropout_rate=dropout,
+            dropout_rng=self.make_rng("dropout") if dropout else None,
+            deterministic=not dropout,
+            dtype=c.dtype,
+            force_fp32_for_softmax=True,
+        )
+        return nn.DenseGeneral(
+            c.width,
+            axis=(-2, -1),
+            use_bias=self.use_bias,
+            dtype=c.dtype,
+            kernel_init=truncated_normal(self.out_stddev),
+            name="out",
+        )(attended)
+
+
+def stack(layer: type[nn.Module], config: EncoderConfig, in_axes: Any) -> Any:
+    """`config.layers` copies of `layer`, their parameters stacked on a first axis, scanned or written out.
+
+    `layer.__call__(x, *inputs)` returns `(x, None)`; `in_axes` says of each input whether it is the same for all layers
+    (`nn.broadcast`) or has an entry for each (0).
+    """
+    return nn.scan(
+        layer,
+        variable_axes={"params": 0},
+        split_rngs={"params": True, "dropout": True},
+        in_axes=in_axes,
+        length=config.layers,
+        unroll=config.layers if config.unroll else 1,
+    )
+
+
+def same_sequence(sequence_ids_BL: Array) -> Array:
+    """[B, 1, L, L]: whether two positions belong to one sequence. Padding (0) sees only padding."""
+    return (sequence_ids_BL[:, :, None] == sequence_ids_BL[:, None, :])[:, None]
+
+
+def sequence_positions(sequence_ids_BL: Array) -> Array:
+    """[B, L] int32: each position's place within its own sequence."""
+    position_L = jnp.arange(sequence_ids_BL.shape[1], dtype=jnp.int32)[None]
+    previous = jnp.pad(sequence_ids_BL[:, :-1], ((0, 0), (1, 0)))
+    starts = jnp.where(sequence_ids_BL != previous, position_L, jnp.int32(0))
+    return position_L - jax.lax.cummax(starts, axis=1)

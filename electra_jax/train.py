@@ -1,0 +1,269 @@
+"""Pre-trains a text encoder by replaced-token detection: `python -m electra_jax.train --config=configs/tiny.py`.
+
+Read it from top to bottom: mesh, data, model, state, loop, finish. Started again with the same command, a run goes on
+from its last checkpoint and ends with the same bits as one that was never stopped.
+"""
+
+import functools
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from electra_jax import config as config_lib
+from electra_jax import detect, errors, evaluate, flops, metrics, optim, sharding, step, writers
+from electra_jax.checkpoint import Checkpoints
+from electra_jax.data import corpus, examples, loader
+from electra_jax.live import Live, heldout_line, short
+from electra_jax.modeling import config as model_config
+from electra_jax.modeling.electra import Electra
+
+USAGE = """\
+usage: python -m electra_jax.train --config=FILE[:ARG] [--workdir=DIR] [--config.NAME=VALUE ...] [--debug]
+
+  --config=configs/tiny.py           which run; configs/ has tiny, small, base, large
+  --config=configs/base.py:runlocal  the same run shrunk to some seconds on a CPU
+  --workdir=DIR                      where the run lives (default runs/NAME); started again, it goes on from there
+  --config.optim.learning_rate=1e-3  any setting of the config, by its name
+  --debug                            errors keep their traceback"""
+
+_SAMPLES = 5  # sentences shown at the end
+_FREE = ("steps", "log_every", "eval_every", "eval_batches", "checkpoint.")  # settings a run may change on its way
+
+
+class Stop:
+    """Notices SIGTERM and Ctrl-C, so that the loop can save before it ends; a second Ctrl-C ends it at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Stop":
+        self._before = {number: signal.signal(number, self._notice) for number in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def _notice(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def __exit__(self, *error: Any) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
+    """Trains until `config.steps`, or until SIGTERM or Ctrl-C, and leaves everything in `workdir`.
+
+    Args:
+      config: a run, see `configs/`.
+      workdir: where it lives; a run that is there already goes on.
+      live: told what happens.
+
+    Returns:
+      The held-out numbers at the end; empty where the run was stopped before.
+
+    Raises:
+      UserError: the config, the text or the work directory cannot be used; nothing in `workdir` was changed.
+    """
+    ########## Mesh ####################################################################################################
+    config_lib.check(config)
+    mesh = sharding.make_mesh(config.batch_size)
+
+    ########## Work directory and data #################################################################################
+    checkpoints = open_workdir(config, workdir, live)
+    saved_step = checkpoints.latest()
+    progress: dict[str, Any] = checkpoints.progress(saved_step) if saved_step is not None else {}
+    text = corpus.load_or_build(workdir / "data", config.data, progress.get("corpus"), live.say)
+    length, mode = config.data.seq_length, examples.MODES[config.data.mode]
+    train_examples = mode(text.train, length, config.seed)
+    batches = loader.training_batches(train_examples, config.batch_size, config.seed)
+    heldout = loader.heldout_batches(
+        mode(text.heldout, length, config.seed), config.batch_size, config.eval_batches, config.seed
+    )
+
+    ########## Model, optimizer, step ##################################################################################
+    model = Electra(model_config.from_settings(config.model, len(text.tokenizer)))
+    optimizer, schedule = optim.make(config.optim, config.steps)
+    everywhere, by_example = sharding.replicated(mesh), sharding.by_example(mesh)
+    init = functools.partial(step.init_state, model, optimizer, config.seed, length)
+    step_flops = flops.train_step(model.config, config.batch_size, length, config.objective.mask_prob)
+    peak = flops.peak(jax.devices()[0])
+
+    ########## State ###################################################################################################
+    # A checkpoint comes before a fresh state; a fresh state is made on the devices, never on the host.
+    if saved_step is None:
+        state = jax.jit(init, out_shardings=everywhere)()
+        totals = {"tokens": 0.0, "flops": 0.0, "device_seconds": 0.0}
+    else:
+        abstract = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere), jax.eval_shape(init)
+        )
+        state = checkpoints.restore(saved_step, abstract)
+        batches.set_state(progress["data"])
+        totals = progress["totals"]
+    first = int(state.step)
+    describe(live, config, workdir, first, state, text, train_examples, step_flops)
+
+    ########## Compile #################################################################################################
+    # Ahead of time: a second compilation cannot happen unseen, since compiled code refuses other shapes.
+    train_step = jax.jit(
+        step.make_train_step(model, optimizer, schedule, config.objective, config.seed),
+        donate_argnums=0,
+        in_shardings=(everywhere, by_example),
+        out_shardings=(everywhere, everywhere),
+    )
+    unigram = evaluate.unigram_logits(text.train.unigram_counts(len(text.tokenizer)), model.config.padded_vocab_size)
+    evaluator = evaluate.Evaluator(
+        jax.jit(evaluate.make_eval_step(model, config.objective, unigram)),
+        [sharding.put(batch, mesh) for batch in heldout],
+        config.seed,
+    )
+    shapes = {
+        name: jax.ShapeDtypeStruct((config.batch_size, length), value.dtype, sharding=by_example)
+        for name, value in train_examples[0].items()
+    }
+    compiled = train_step.lower(state, shapes).compile()
+
+    ########## Loop ####################################################################################################
+    def log(at: int, evaluating: bool) -> dict[str, float]:
+        measured, steps, seconds, waiting = window.close()
+        evaluation = evaluator(state.params) if evaluating else {}
+        totals["tokens"] += measured["tokens"]
+        totals["flops"] += steps * step_flops
+        totals["device_seconds"] += seconds * jax.device_count()
+        achieved = step_flops * steps / seconds
+        values: dict[str, float | None] = {
+            **measured,
+            "tokens_per_second": measured["tokens"] / seconds,
+            "flops": step_flops,
+            "total_flops": totals["flops"],
+            "total_tokens": totals["tokens"],
+            "device_seconds": totals["device_seconds"],
+            "mfu": achieved / (peak * jax.device_count()) if peak else None,
+            "loader_wait": waiting,
+            "epoch": at * config.batch_size / len(train_examples),
+            **{f"heldout_{name}": value for name, value in evaluation.items() if name != "tokens"},
+        }
+        writer.write(at, values)
+        live.logged(at, config.steps, values)
+        if evaluating:
+            live.evaluated(at, evaluation)
+        return evaluation
+
+    final: dict[str, float] = {}
+    window = metrics.Window()
+    writer = writers.MetricsWriter(workdir, first)
+    pending: metrics.Metrics | None = None
+    with Stop() as stop, live:
+        live.start(first, config.steps)
+        for at in range(first + 1, config.steps + 1):
+            waiting_since = time.perf_counter()
+            batch = next(batches)
+            window.waited(time.perf_counter() - waiting_since)
+            state, measured = compiled(state, sharding.put(batch, mesh))
+
+            # The step before this one is read while this one runs: the devices never wait for the host ...
+            if pending is not None:
+                window.add(pending)
+            pending = measured
+            live.advance(at - 1)
+
+            # ... except where its numbers are needed now.
+            last = at == config.steps or stop.asked
+            evaluating = at % config.eval_every == 0 or at == config.steps
+            saving = at % config.checkpoint.every == 0 or last
+            if at % config.log_every == 0 or evaluating or saving:
+                window.add(pending)
+                pending = None
+                final = log(at, evaluating)
+                if saving:
+                    checkpoints.save(at, state, {"data": batches.get_state(), "totals": totals, "corpus": text.key})
+                window.restart()  # the time of evaluating and saving is not training time
+            if stop.asked:
+                break
+    writer.close()
+    checkpoints.wait()
+    checkpoints.close()
+
+    ########## Finish ##################################################################################################
+    if stop.asked and int(state.step) < config.steps:
+        live.say(f"stopped and saved at step {int(state.step)}; the same command goes on from there")
+        return {}
+    final = final or evaluator(state.params)
+    summarise(live, config, workdir, totals, final)
+    sample = sharding.replicated(mesh)
+    texts = jax.device_put(detect.sentences(text.heldout, _SAMPLES, length, config.seed), sample)
+    found = jax.jit(detect.make_corrupt_and_detect(model, config.objective))(
+        state.params, texts, jax.random.fold_in(jax.random.key(config.seed), 3)
+    )
+    detect.show(live.console, text.tokenizer, *jax.device_get(found))
+    return final
+
+
+def open_workdir(config: ConfigDict, workdir: Path, live: Live) -> Checkpoints:
+    """Makes the folder, or checks that the run in it is this one; writes config and environment."""
+    settings = json.loads(config.to_json_best_effort())
+    path = workdir / "config.json"
+    checkpoints = Checkpoints(workdir / "checkpoints", config.checkpoint.keep_last, config.checkpoint.keep_every)
+    if checkpoints.latest() is not None:
+        if not path.exists():
+            raise errors.UserError(f"{workdir} has checkpoints but no config.json; use another --workdir")
+        changed = config_lib.differences(json.loads(path.read_text()), settings)
+        fixed = [text for text in changed if not text.startswith(_FREE)]
+        if fixed:
+            raise errors.UserError(
+                f"{workdir} holds a run with other settings ({'; '.join(fixed)}); use those, or another --workdir"
+            )
+        for text in changed:
+            live.say(f"changed since this run was begun: {text}")
+    writers.write_whole(path, json.dumps(settings, indent=2) + "\n")
+    writers.write_whole(workdir / "environment.json", json.dumps(writers.environment(), indent=2) + "\n")
+    return checkpoints
+
+
+def describe(
+    live: Live,
+    config: ConfigDict,
+    workdir: Path,
+    first: int,
+    state: step.TrainState,
+    text: corpus.Corpus,
+    train_examples: Any,
+    step_flops: int,
+) -> None:
+    parameters = sum(x.size for x in jax.tree.leaves(state.params))
+    epochs = config.steps * config.batch_size / len(train_examples)
+    live.say(
+        f"{config.model.encoder} · {short(parameters)} parameters · {len(text.tokenizer)} pieces · "
+        f"{short(len(text.train.token_ids))} tokens of text, {epochs:.3g} times · "
+        f"{short(step_flops)}FLOP a step · {jax.device_count()} x {jax.devices()[0].device_kind}"
+    )
+    live.say(f"{'going on from step ' + str(first) if first else 'beginning'} in {workdir}")
+
+
+def summarise(live: Live, config: ConfigDict, workdir: Path, totals: dict[str, float], final: dict[str, float]) -> None:
+    live.say("")
+    live.say(
+        f"Done: {config.steps} steps, {short(totals['tokens'])} tokens, {short(totals['flops'])}FLOP, "
+        f"{totals['device_seconds'] / jax.device_count() / 60:.1f} minutes of training"
+    )
+    live.say(f"Held out: {heldout_line(final)}")
+    live.say(f"Files: {workdir}/metrics.jsonl, tensorboard/, checkpoints/{config.steps}, config.json, environment.json")
+    live.say("")
+
+
+def main(argv: list[str]) -> int:
+    arguments = config_lib.parse(argv, USAGE)
+    if arguments is not None:
+        train(arguments.config, arguments.workdir, Live())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(errors.run(main))

@@ -1,0 +1,75 @@
+"""What a run leaves behind for other programs: metrics as JSON lines and TensorBoard events, config, environment."""
+
+import contextlib
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jax
+from tensorboardX import SummaryWriter
+
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece", "ml_collections")
+
+
+class MetricsWriter:
+    """Writes one object a logged step to `metrics.jsonl`, and the same numbers as TensorBoard events."""
+
+    def __init__(self, workdir: Path, step: int):
+        """Opens both for a run that stands at `step`; what a killed run wrote of later steps is dropped."""
+        path = workdir / "metrics.jsonl"
+        _drop_after(path, step)
+        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - open as long as the run
+        self._events = SummaryWriter(str(workdir / "tensorboard"), purge_step=step + 1 if step else None)
+
+    def write(self, step: int, numbers: dict[str, float | None]) -> None:
+        """Numbers that are not finite become null: JSON has no NaN."""
+        finite = {k: v if v is not None and math.isfinite(v) else None for k, v in numbers.items()}
+        self._file.write(json.dumps({"step": step, **finite}) + "\n")
+        self._file.flush()
+        for name, value in finite.items():
+            if value is not None:
+                self._events.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._file.close()
+        self._events.close()
+
+
+def _drop_after(path: Path, step: int) -> None:
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        with contextlib.suppress(json.JSONDecodeError):  # the line at which a kill struck
+            if json.loads(line)["step"] <= step:
+                kept.append(line + "\n")
+    write_whole(path, "".join(kept))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file so that a reader sees the old text or the new one, never a part."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def environment() -> dict[str, Any]:
+    """Versions, devices and the commit of the code that runs."""
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        commit = None
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: importlib.metadata.version(name) for name in _PACKAGES},
+        "devices": [device.device_kind for device in jax.devices()],
+        "processes": jax.process_count(),
+        "commit": commit,
+    }

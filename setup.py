@@ -1,0 +1,35 @@
+"""Metadata of electra_jax; the tools' settings are in pyproject.toml."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+TEST = ["pytest>=8", "hypothesis>=6", "scikit-learn>=1.5"]
+
+setup(
+    name="electra_jax",
+    version="0.1.0",
+    description="Pre-training text encoders by replaced-token detection (ELECTRA) in JAX and Flax, TPU first",
+    long_description=Path("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_packages(include=["electra_jax", "electra_jax.*"]),
+    package_data={"electra_jax": ["py.typed"]},
+    install_requires=[
+        "jax>=0.10",
+        "flax>=0.12",
+        "optax>=0.2.8",
+        "orbax-checkpoint>=0.12",  # checkpoints, asynchronous and atomic
+        "grain>=0.2.18",  # the loader: random access, shuffling, a position that can be saved
+        "sentencepiece>=0.2",
+        "ml_collections>=1.0",
+        "numpy>=2.0",
+        "rich>=13",  # progress bar and colours
+        "tensorboardX>=2.6",  # TensorBoard events without TensorFlow
+    ],
+    extras_require={
+        "test": TEST,
+        "dev": [*TEST, "ruff==0.17.6", "mypy==2.4.1"],
+    },
+)
