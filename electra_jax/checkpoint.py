@@ -6,6 +6,7 @@ cut off is never seen.
 
 import contextlib
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,8 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep_last: int = 1, keep_every: int = 1):
         """Keeps the last `keep_last` checkpoints and every one whose step is a multiple of `keep_every`."""
-        logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax reports every phase of every save
+        logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax reports every phase; what fails is raised
+        threading.excepthook = _quiet_about_full_disks
         self.folder = folder.absolute()
         policies = checkpoint_managers
         options = ocp.CheckpointManagerOptions(
@@ -78,13 +80,23 @@ class Checkpoints:
         self._manager.close()
 
 
+def _disk_error(error: BaseException | None) -> str | None:
+    return next((text for text in _DISK_FULL if text in str(error)), None)
+
+
+def _quiet_about_full_disks(args: threading.ExceptHookArgs) -> None:
+    """Orbax writes in a thread; what fails there is raised again by `save` and `wait` and need not be printed twice."""
+    if _disk_error(args.exc_value) is None:
+        threading.__excepthook__(args)
+
+
 @contextlib.contextmanager
 def _disk_errors_in_a_line(folder: Path) -> Iterator[None]:
     """TensorStore reports a full disk as a ValueError with a long text; this makes a line of it."""
     try:
         yield
     except Exception as error:
-        reason = next((text for text in _DISK_FULL if text in str(error)), None)
+        reason = _disk_error(error)
         if reason is None:
             raise
         raise UserError(

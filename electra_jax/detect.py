@@ -10,7 +10,7 @@ from rich.text import Text
 
 from electra_jax.data.corpus import Split
 from electra_jax.data.tokenizer import CLS, PAD, SEP, Tokenizer
-from electra_jax.modeling.electra import Batch, Electra, discriminator_logits
+from electra_jax.modeling.electra import Batch, Electra, discriminator_logits, generator_logits
 from electra_jax.objectives import electra, masking
 
 Array = jax.Array
@@ -27,9 +27,7 @@ def make_corrupt_and_detect(model: Electra, objective: Any) -> Callable[..., tup
     def detect(params: Any, batch: Batch, key: Array) -> tuple[Array, Array, Array]:
         mask_key, fake_key = jax.random.split(key)
         masked = masking.mask(mask_key, batch["input_ids"], objective.mask_prob, objective.replace_prob)
-        logits = model.apply(
-            {"params": params}, masked.input_ids, kinds, sequences, masked.positions, method="generate"
-        )
+        logits = generator_logits(model, params, batch, masked.input_ids, masked.positions)
         fakes = electra.sample_fakes(
             fake_key, logits, masked.targets, objective.temperature, objective.disallow_correct
         )
@@ -83,7 +81,7 @@ def show(console: Console, tokenizer: Tokenizer, corrupted: np.ndarray, labels: 
     console.print(legend, style="dim", markup=False, highlight=False)
     for ids, changed, probability in zip(corrupted, labels, found, strict=True):
         words = tokenizer.words(ids.tolist())
-        rated = [(word, float(probability[at].max()), bool(changed[at].any())) for word, at in words]
+        rated = [(word, float(probability[at].max()), bool(changed[at].any())) for word, at in words if word]
         line = Text("• ")
         line.append_text(render(rated, colours))
         console.print(line, highlight=False)

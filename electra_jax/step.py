@@ -68,7 +68,7 @@ def make_train_step(
         measured = {
             "loss": metrics.scalar(loss),
             **measured,
-            "grad_norm": metrics.scalar(optax.global_norm(grads)),
+            "grad_norm": metrics.scalar(optax.tree.norm(grads)),
             "learning_rate": metrics.scalar(schedule(state.step)),
         }
         params = optax.apply_updates(state.params, updates)

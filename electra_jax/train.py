@@ -177,7 +177,7 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
             # ... except where its numbers are needed now.
             last = at == config.steps or stop.asked
             evaluating = at % config.eval_every == 0 or at == config.steps
-            saving = at % config.checkpoint.every == 0 or last
+            saving = at % config.checkpoint.every == 0 or at % config.checkpoint.keep_every == 0 or last
             if at % config.log_every == 0 or evaluating or saving:
                 window.add(pending)
                 pending = None

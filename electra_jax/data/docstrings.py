@@ -17,7 +17,7 @@ from pathlib import Path
 
 _MIN_WORDS = 6  # a shorter paragraph is a heading or a signature, seldom a sentence
 _MIN_LETTERS = 0.8  # share of letters and spaces; below it is code, numbers or a table
-_TEST_FOLDERS = {"test", "tests", "testing", "_tests"}
+_TEST_NAMES = {"test", "tests", "testing", "_tests"}
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _RULE = re.compile(r"^[\s\W_]*$")  # blank, section underlines, table borders
 _COLUMNS = re.compile(r"\S(\s{3,}|\t|\s\|\s)\S.*")  # words set apart as columns
@@ -35,7 +35,7 @@ def module_files(roots: Iterable[Path]) -> list[tuple[str, Path]]:
             parts = path.relative_to(root).with_suffix("").parts
             if parts[0] in ("site-packages", "dist-packages"):  # below the standard library's folder: another root
                 continue
-            if _TEST_FOLDERS.intersection(parts):  # a third of the parsing, hardly any prose
+            if _TEST_NAMES.intersection(parts):  # a third of the parsing, hardly any prose
                 continue
             found.setdefault(".".join(parts), path)
     return sorted(found.items())
@@ -63,7 +63,7 @@ def paragraphs(docstring: str) -> list[str]:
         text = " ".join(words)
         words.clear()
         text = _MARKUP.sub("", _LINK.sub(r"\1", _ROLE.sub(r"\1", text)))
-        text = " ".join(text.split())
+        text = " ".join(text.split()).encode("utf-8", "ignore").decode()  # a lone surrogate cannot be encoded
         letters = sum(c.isalpha() or c == " " for c in text)
         if len(text.split()) >= _MIN_WORDS and letters >= _MIN_LETTERS * len(text):
             found.append(text)
@@ -84,7 +84,7 @@ def paragraphs(docstring: str) -> list[str]:
             flush()
         elif code_indent is not None and indent > code_indent:
             continue
-        elif _RULE.match(line) or _COLUMNS.match(stripped) or stripped.startswith("|"):
+        elif _RULE.match(line) or _COLUMNS.search(stripped) or stripped.startswith("|"):
             flush()
         elif stripped.startswith(".. "):
             code_indent = indent
@@ -139,7 +139,7 @@ def read_documents(
         lines = []
         for text in docstrings(source):
             for paragraph in paragraphs(text):
-                digest = blake2b(paragraph.encode("utf-8", "replace"), digest_size=8).digest()
+                digest = blake2b(paragraph.encode(), digest_size=8).digest()
                 if digest not in seen:
                     seen.add(digest)
                     lines.append(paragraph)

@@ -7,6 +7,7 @@ import bz2
 import glob
 import gzip
 import lzma
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
@@ -78,5 +79,7 @@ def _read_text(path: Path) -> Iterator[Document]:
         raise UserError(
             f"{path}, after document {count}: not UTF-8 ({error.reason}); convert it, e.g. with iconv"
         ) from error
-    except (EOFError, lzma.LZMAError, gzip.BadGzipFile) as error:
+    except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the system's, not the decompressor's
+            raise
         raise UserError(f"{path}, after document {count}: broken compressed file ({error}); fetch it again") from error

@@ -94,6 +94,6 @@ def train(lines: Iterable[str], vocab_size: int, lowercase: bool = True) -> Toke
         reason = str(error).rsplit("] ", 1)[-1]
         raise UserError(
             f"no vocabulary of {vocab_size} pieces can be trained on this text ({reason}); "
-            "give more text or a smaller config.data.vocab_size"
+            "give more text or another config.data.vocab_size"
         ) from error
     return Tokenizer(model.getvalue())

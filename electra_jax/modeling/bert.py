@@ -24,9 +24,9 @@ class Layer(nn.Module):
         attended = layers.SelfAttention(c, use_bias=True, out_stddev=c.init_stddev, train=self.train, name="attention")(
             x_BLD, mask_B1LL
         )
-        x_BLD = layers.layer_norm(c, EPSILON, True, "attention_norm")(x_BLD + drop(attended))
+        x_BLD = layers.LayerNorm(EPSILON, True, c.dtype, name="attention_norm")(x_BLD + drop(attended))
         h_BLF = layers.gelu(dense(c.ffn, "ffn_in")(x_BLD))
-        x_BLD = layers.layer_norm(c, EPSILON, True, "ffn_norm")(x_BLD + drop(dense(c.width, "ffn_out")(h_BLF)))
+        x_BLD = layers.LayerNorm(EPSILON, True, c.dtype, name="ffn_norm")(x_BLD + drop(dense(c.width, "ffn_out")(h_BLF)))
         return x_BLD, None
 
 

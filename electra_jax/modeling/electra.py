@@ -28,7 +28,7 @@ class Embeddings(nn.Module):
         if c.absolute:
             self.position = self.param("position", init, (c.max_length, c.embedding_size))
             self.segment = self.param("segment", init, (_SEGMENTS, c.embedding_size))
-            self.norm = nn.LayerNorm(bert.EPSILON, dtype=c.discriminator.dtype, use_fast_variance=False)
+            self.norm = layers.LayerNorm(bert.EPSILON, True, c.discriminator.dtype)
         self.drop = nn.Dropout(c.discriminator.dropout)
 
     def __call__(self, input_ids_BL: Array, token_type_ids_BL: Array, sequence_ids_BL: Array, train: bool) -> Array:
@@ -59,7 +59,7 @@ class GeneratorHead(nn.Module):
         init = layers.truncated_normal(c.init_stddev if is_bert else modernbert.out_stddev(c))
         x = nn.Dense(self.embedding_size, use_bias=is_bert, dtype=c.dtype, kernel_init=init, name="dense")(x_BMD)
         epsilon = bert.EPSILON if is_bert else modernbert.EPSILON
-        return layers.layer_norm(c, epsilon, is_bert, "norm")(layers.gelu(x))
+        return layers.LayerNorm(epsilon, is_bert, c.dtype, name="norm")(layers.gelu(x))
 
 
 class DiscriminatorHead(nn.Module):
@@ -75,7 +75,7 @@ class DiscriminatorHead(nn.Module):
         x = nn.Dense(c.width, use_bias=is_bert, dtype=c.dtype, kernel_init=init, name="dense")(x_BLD)
         x = layers.gelu(x)
         if not is_bert:
-            x = layers.layer_norm(c, modernbert.EPSILON, False, "norm")(x)
+            x = layers.LayerNorm(modernbert.EPSILON, False, c.dtype, name="norm")(x)
         # Glorot as the reference; ModernBERT's own classifiers are normal with 1 / sqrt(D).
         init = nn.initializers.xavier_uniform() if is_bert else layers.truncated_normal(c.width**-0.5)
         return nn.Dense(1, dtype=c.dtype, kernel_init=init, name="classifier")(x)[..., 0].astype(jnp.float32)

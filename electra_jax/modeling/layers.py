@@ -22,8 +22,18 @@ def gelu(x: Array) -> Array:
     return 0.5 * x * (1.0 + jax.lax.erf(x * 0.5**0.5))
 
 
-def layer_norm(config: EncoderConfig, epsilon: float, use_bias: bool, name: str) -> nn.LayerNorm:
-    return nn.LayerNorm(epsilon, dtype=config.dtype, use_bias=use_bias, use_fast_variance=False, name=name)
+class LayerNorm(nn.Module):
+    """Layer norm in float32, whatever comes in; what goes out is of `dtype`."""
+
+    epsilon: float
+    use_bias: bool
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        norm = nn.LayerNorm(self.epsilon, dtype=jnp.float32, use_bias=self.use_bias, use_fast_variance=False)
+        nn.share_scope(self, norm)  # its parameters are this module's
+        return norm(x.astype(jnp.float32)).astype(self.dtype)
 
 
 class SelfAttention(nn.Module):

@@ -59,12 +59,12 @@ class Layer(nn.Module):
         angles_LK = jnp.where(is_global, angles_2LK[1], angles_2LK[0])
 
         # The first layer has no norm of its own, the embedding's stands for it. Its entry in the stack stays unused.
-        normed = layers.layer_norm(c, EPSILON, False, "attention_norm")(x_BLD)
+        normed = layers.LayerNorm(EPSILON, False, c.dtype, name="attention_norm")(x_BLD)
         normed = jnp.where(number == 0, x_BLD, normed)
         x_BLD = x_BLD + layers.SelfAttention(
             c, use_bias=False, out_stddev=out_stddev(c), train=self.train, attention_dropout=False, name="attention"
         )(normed, mask, lambda x: rotate(x, angles_LK))
-        h = layers.layer_norm(c, EPSILON, False, "ffn_norm")(x_BLD)
+        h = layers.LayerNorm(EPSILON, False, c.dtype, name="ffn_norm")(x_BLD)
         h_BLF, gate_BLF = jnp.split(dense(2 * c.ffn, c.init_stddev, "ffn_in")(h), 2, axis=-1)
         h_BLF = nn.Dropout(c.dropout, deterministic=not self.train)(layers.gelu(h_BLF) * gate_BLF)
         return x_BLD + dense(c.width, out_stddev(c), "ffn_out")(h_BLF), None
@@ -82,7 +82,7 @@ class Encoder(nn.Module):
         if x.shape[-1] != c.width:
             init = nn.initializers.xavier_uniform()
             x = nn.Dense(c.width, use_bias=False, dtype=c.dtype, kernel_init=init, name="project")(x)
-        x = layers.layer_norm(c, EPSILON, False, "embedding_norm")(x)
+        x = layers.LayerNorm(EPSILON, False, c.dtype, name="embedding_norm")(x)
         x = nn.Dropout(c.dropout, deterministic=not train)(x)
         length = x.shape[1]
         angles = [rotary(length, c.head_size, theta) for theta in (LOCAL_THETA, GLOBAL_THETA)]
@@ -90,4 +90,4 @@ class Encoder(nn.Module):
         x_BLD, _ = stack(c, train, name="layers")(
             x, jnp.arange(c.layers), layers.same_sequence(sequence_ids_BL), jnp.asarray(np.stack(angles))
         )
-        return layers.layer_norm(c, EPSILON, False, "final_norm")(x_BLD)
+        return layers.LayerNorm(EPSILON, False, c.dtype, name="final_norm")(x_BLD)

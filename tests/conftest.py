@@ -1,0 +1,30 @@
+"""Every test runs on eight fake devices, with JAX's strictest rules: no implicit type or rank promotion."""
+
+from pathlib import Path
+
+import jax
+import pytest
+
+jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+# Compilation is most of the time that these tests take.
+jax.config.update("jax_disable_most_optimizations", True)
+
+_WORDS = """the model reads a line of text and says which word was replaced by another one in this sentence"""
+
+
+@pytest.fixture(scope="session")
+def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small corpus: 300 documents of made-up English, a blank line between them."""
+    words = _WORDS.split()
+    path = tmp_path_factory.mktemp("text") / "corpus.txt"
+    documents = []
+    for number in range(300):
+        lines = []
+        for line in range(2 + number % 5):
+            picked = [words[(number * 7 + line * 3 + i * (1 + number % 4)) % len(words)] for i in range(6 + number % 9)]
+            lines.append(" ".join(picked) + ".")
+        documents.append("\n".join(lines))
+    path.write_text("\n\n".join(documents) + "\n", encoding="utf-8")
+    return path

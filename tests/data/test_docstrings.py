@@ -1,0 +1,236 @@
+import sys
+from importlib import metadata
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from electra_jax.data import docstrings
+
+PROSE = "These seven words make a fine paragraph."
+MORE = "Another paragraph that has enough words follows."
+
+
+def module(root: Path, name: str, *paragraphs: str, code: str = "") -> Path:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "\n\n".join(paragraphs)
+    path.write_text(f'"""{text}"""\n{code}', encoding="utf-8")
+    return path
+
+
+def test_paragraph_becomes_one_line():
+    text = f"These seven words\n    make a  fine\n    paragraph.\n\n    {MORE}\n"
+    assert docstrings.paragraphs(text) == [PROSE, MORE]
+
+
+NOT_PROSE = {
+    "doctest": ">>> print('some words that look just like any prose')\nsome words that look just like any prose",
+    "doctest continued": ">>> if True:\n...     print('words')\nsome words that look just like any prose",
+    "indented doctest": "    >>> words()\n    some words that look just like any prose",
+    "backtick fence": "```python\nsome words that look just like any prose\n\nand more after a blank\n```",
+    "tilde fence": "~~~\nsome words that look just like any prose\n\nand more after a blank\n~~~",
+    "directive": ".. code-block:: python\n\n    some words that look just like any prose\n\n    and more after a blank",
+    "directive with text": ".. note:: some words that stand in this note\n   and its second line of some words",
+    "comment": ".. some words that nobody was ever meant to read",
+    "table with borders": "+------+------+\n| some words that look just like any prose |\n+------+------+",
+    "columns by spaces": "name      some words that say what it is here",
+    "columns by bars": "name | some words that say what | it is here",
+    "single-letter column": "n    some words that say what it is here",
+    "heading": "Some Short Heading\n==================",
+    "five words": "These are only five words.",
+    "numbers": "1 22 333 4444 55555 666666 7777777 and so on",
+    "code": "f(x, y=0)[1:-1] == {a: b} != (c, d) <- g(z) % 2 ** k",
+}
+
+
+@pytest.mark.parametrize("block", NOT_PROSE.values(), ids=NOT_PROSE)
+def test_what_is_no_prose_is_dropped_and_prose_around_it_stays(block):
+    assert docstrings.paragraphs(f"{PROSE}\n\n{block}\n\n{MORE}\n") == [PROSE, MORE]
+
+
+def test_code_after_double_colon_is_dropped():
+    text = """\
+        These seven words introduce a code block::
+
+            some words that look just like any prose
+
+            and some more after a blank line here
+
+        Another paragraph that has enough words follows.
+        """
+    assert docstrings.paragraphs(text) == ["These seven words introduce a code block", MORE]
+
+
+def test_code_after_an_indented_double_colon_ends_at_that_indent():
+    text = f"""\
+Head of all.
+
+    These seven words introduce a code block::
+
+        some words that look just like any prose
+
+    {MORE}
+"""
+    assert docstrings.paragraphs(text) == ["These seven words introduce a code block", MORE]
+
+
+def test_indented_prose_stays_also_after_code():
+    assert docstrings.paragraphs(f"Args:\n\n    {PROSE}\n") == [PROSE]
+    text = f"Code::\n\n    some words that look just like any prose\n\n{PROSE}\n\n    {MORE}\n"
+    assert docstrings.paragraphs(text) == [PROSE, MORE]
+
+
+def test_prose_that_touches_a_table_or_a_doctest_stays():
+    text = f"{PROSE}\n>>> words()\nsome words that look just like any prose\n\n{MORE}\n======\n"
+    assert docstrings.paragraphs(text) == [PROSE, MORE]
+
+
+@pytest.mark.parametrize("bullet", ["-", "*", "•", "+", "1.", "12)", ":param name:", ":returns:", "@return"])
+def test_each_bullet_is_a_paragraph_without_its_mark(bullet):
+    text = f"{bullet} These seven words make\n  a fine paragraph.\n{bullet} {MORE}\n"
+    assert docstrings.paragraphs(text) == [PROSE, MORE]
+
+
+@pytest.mark.parametrize(
+    ("marked", "plain"),
+    [
+        (":class:`Reader`", "Reader"),
+        (":py:class:`Reader`", "Reader"),
+        (":class:`~codecs.Reader`", "codecs.Reader"),
+        (":ref:`the reader <reader-objects>`", "the reader"),
+        ("`the reader <https://example.org/reader>`_", "the reader"),
+        ("`the reader <https://example.org/reader>`__", "the reader"),
+        ("``Reader``", "Reader"),
+        ("`Reader`", "Reader"),
+        ("*Reader*", "Reader"),
+        ("**Reader**", "Reader"),
+    ],
+)
+def test_markup_leaves_its_text(marked, plain):
+    text = f"Here we speak of {marked} and of some other things."
+    assert docstrings.paragraphs(text) == [f"Here we speak of {plain} and of some other things."]
+
+
+def test_link_over_two_lines_leaves_its_text():
+    text = "Here we speak of `the\nreader <https://example.org>`_ and of some other things."
+    assert docstrings.paragraphs(text) == ["Here we speak of the reader and of some other things."]
+
+
+def test_docstrings_of_modules_classes_and_functions_outermost_first():
+    source = dedent(
+        '''
+        """module"""
+        class A:
+            """class"""
+            async def f(self):
+                """method"""
+        def g():
+            """function"""
+            text = """no documentation"""
+        '''
+    )
+    assert list(docstrings.docstrings(source.encode())) == ["module", "class", "function", "method"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        b'"""words"""\ndef f(:\n',
+        b'"""words"""\nprint "python 2"\n',
+        b'"""words \xff"""\n',
+        b'"""words"""\n\0',
+        b'"""words"""\nx = ' + b"-" * 100_000 + b"1",
+    ],
+    ids=["syntax", "python 2", "not utf-8", "null byte", "too deep"],
+)
+def test_source_that_does_not_parse_is_skipped(source):
+    assert list(docstrings.docstrings(source)) == []
+
+
+def test_bad_escape_in_others_source_does_not_warn():
+    assert list(docstrings.docstrings(b'"""a \\d b"""\n')) == ["a \\d b"]
+
+
+def test_every_line_can_be_written_as_utf8(tmp_path):
+    module(tmp_path, "a.py", PROSE, "These words hold half of a pair \\udc80 and some more words.")
+    lines = [line for _, lines in docstrings.read_documents(roots=[tmp_path]) for line in lines]
+    assert lines[0] == PROSE
+    "\n".join(lines).encode("utf-8")
+
+
+def test_one_document_a_module_named_by_its_dotted_path_and_sorted(tmp_path):
+    module(tmp_path, "b.py", "Module b speaks of one thing alone.")
+    module(tmp_path, "a/__init__.py", "Package a speaks of one thing alone.", "And it has a second paragraph too.")
+    module(tmp_path, "a/c/d.py", "Module d speaks of one thing alone.")
+    assert list(docstrings.read_documents(roots=[tmp_path])) == [
+        ("a.__init__", ["Package a speaks of one thing alone.", "And it has a second paragraph too."]),
+        ("a.c.d", ["Module d speaks of one thing alone."]),
+        ("b", ["Module b speaks of one thing alone."]),
+    ]
+
+
+def test_paragraph_seen_before_is_dropped_also_in_another_module(tmp_path):
+    module(tmp_path, "a.py", PROSE, PROSE)
+    module(tmp_path, "b.py", MORE, PROSE)
+    module(tmp_path, "c.py", PROSE)
+    assert list(docstrings.read_documents(roots=[tmp_path])) == [("a", [PROSE]), ("b", [MORE])]
+
+
+def test_broken_module_does_not_stop_the_others(tmp_path):
+    module(tmp_path, "a.py", "These words stand in a broken module.", code="def f(:")
+    module(tmp_path, "b.py", PROSE)
+    (tmp_path / "c.py").mkdir()
+    assert list(docstrings.read_documents(roots=[tmp_path])) == [("b", [PROSE])]
+
+
+def test_nothing_is_imported_or_executed(tmp_path, monkeypatch):
+    trace = tmp_path / "trace"
+    module(tmp_path, "raises_on_import.py", PROSE, code=f"open({str(trace)!r}, 'w')\nraise SystemExit(1)")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert list(docstrings.read_documents(roots=[tmp_path])) == [("raises_on_import", [PROSE])]
+    assert not trace.exists()
+    assert "raises_on_import" not in sys.modules
+
+
+def test_only_the_packages_asked_for_are_read(tmp_path):
+    module(tmp_path, "ab/c.py", PROSE)
+    module(tmp_path, "abc.py", MORE)
+    module(tmp_path, "d/ab.py", "This module has the name of a package.")
+    module(tmp_path, "e.py", "This module was asked for as well.")
+    assert [name for name, _ in docstrings.read_documents(["ab", "e"], roots=[tmp_path])] == ["ab.c", "e"]
+
+
+@pytest.mark.parametrize("folder", ["test", "tests", "testing", "_tests"])
+def test_test_folders_are_left_out_at_any_depth(tmp_path, folder):
+    for path in (f"{folder}/a.py", f"p/{folder}/a.py", f"p/{folder}/q/a.py", "p/contest/a.py", "unittest/a.py"):
+        module(tmp_path, path)
+    assert [name for name, _ in docstrings.module_files([tmp_path])] == ["p.contest.a", "unittest.a"]
+
+
+def test_installed_packages_below_the_standard_library_are_another_root(tmp_path):
+    inner = tmp_path / "site-packages"
+    module(tmp_path, "a.py")
+    module(inner, "b.py")
+    module(tmp_path, "dist-packages/c.py")
+    assert docstrings.module_files([tmp_path]) == [("a", tmp_path / "a.py")]
+    assert docstrings.module_files([tmp_path, inner]) == [("a", tmp_path / "a.py"), ("b", inner / "b.py")]
+
+
+def test_earlier_root_wins_a_name(tmp_path):
+    first, second = module(tmp_path / "1", "a.py"), module(tmp_path / "2", "a.py")
+    assert docstrings.module_files([tmp_path / "1", tmp_path / "2"]) == [("a", first)]
+    assert docstrings.module_files([tmp_path / "2", tmp_path / "1"]) == [("a", second)]
+
+
+def test_default_roots_hold_the_standard_library_and_the_installed_packages():
+    roots = docstrings.default_roots()
+    assert any((root / "argparse.py").is_file() for root in roots)
+    assert any((root / "pytest" / "__init__.py").is_file() for root in roots)
+    assert len(roots) == len(set(roots))
+
+
+def test_fingerprint_names_the_interpreter_and_the_installed_versions():
+    lines = docstrings.fingerprint().splitlines()
+    assert lines[0] == f"python {sys.version.split()[0]}"
+    assert f"numpy=={metadata.version('numpy')}" in lines

@@ -1,0 +1,251 @@
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from electra_jax.data.corpus import Split
+from electra_jax.data.examples import MODES, Packed, SegmentPairs
+from electra_jax.data.tokenizer import CLS, PAD, SEP
+
+SIZES = st.lists(st.lists(st.integers(0, 9), max_size=12), max_size=8)  # tokens in each line of each document
+EXAMPLES = settings(max_examples=150, deadline=None)
+
+
+def numbered(sizes):
+    """Documents whose tokens are 5, 6, 7, ..., so that a token says where it is from."""
+    count = itertools.count(5)
+    return [[[next(count) for _ in range(size)] for size in lines] for lines in sizes]
+
+
+def flat(documents):
+    return [token for lines in documents for line in lines for token in line]
+
+
+def listed(example):
+    return {name: value.tolist() for name, value in example.items()}
+
+
+def within(count, trials, probability):
+    """Five standard deviations: one false alarm in two million."""
+    return abs(count - trials * probability) < 5 * (trials * probability * (1 - probability)) ** 0.5
+
+
+# The reference's rule, transcribed from build_pretraining_dataset.py, its dice handed in.
+
+
+def collect(lines, target):
+    """How many of a document's lines the next example takes."""
+    collected = 0
+    for taken, line in enumerate(lines, 1):
+        collected += len(line)
+        if collected >= target:
+            return taken
+    return len(lines)
+
+
+def create(lines, length, target, single, coin):
+    first_target = 100_000 if single else (target - 3) // 2
+    first, second = [], []
+    for line in lines:
+        if (
+            len(first) == 0
+            or len(first) + len(line) < first_target
+            or (len(second) == 0 and len(first) < first_target and coin)
+        ):
+            first += line
+        else:
+            second += line
+    first = first[: length - 2]
+    second = second[: max(0, length - len(first) - 3)]
+
+    ids, types = [CLS, *first, SEP], [0] * (len(first) + 2)
+    if second:
+        ids, types = [*ids, *second, SEP], types + [1] * (len(second) + 1)
+    rest = [0] * (length - len(ids))
+    return {"input_ids": ids + rest, "token_type_ids": types + rest, "sequence_ids": [1] * len(ids) + rest}
+
+
+def allowed(documents, length, examples):
+    """Whether some throws of the dice make these examples, in this order, of these documents."""
+    queue = [lines for lines in documents if any(lines)]
+    states = {(0, 0)}  # (document, line) where the next example may begin
+    targets = [length]
+    for example in examples:
+        found = set()
+        for (document, line), target in itertools.product(states, targets):
+            if document == len(queue):
+                continue
+            lines = queue[document][line:]
+            taken = collect(lines, target)
+            throws = itertools.product([False, True], repeat=2)
+            if any(create(lines[:taken], length, target, *throw) == listed(example) for throw in throws):
+                found.add((document, line + taken) if any(lines[taken:]) else (document + 1, 0))
+        states, targets = found, range(5, length + 1)
+    return (len(queue), 0) in states
+
+
+@given(SIZES, st.integers(5, 24), st.integers(0, 9))
+@EXAMPLES
+def test_pairs_are_made_by_the_reference_s_rule(sizes, length, seed):
+    documents = numbered(sizes)
+    examples = SegmentPairs(Split.from_lists(documents), length, seed)
+    assert allowed(documents, length, [examples[i] for i in range(len(examples))])
+
+
+def test_line_alone_is_one_segment_and_is_cut_to_the_length():
+    examples = SegmentPairs(Split.from_lists([[[7, 8, 9]], [[11, 12, 13, 14, 15, 16, 17]]]), length=7, seed=0)
+    assert [listed(examples[i]) for i in range(len(examples))] == [
+        {
+            "input_ids": [CLS, 7, 8, 9, SEP, PAD, PAD],
+            "token_type_ids": [0, 0, 0, 0, 0, 0, 0],
+            "sequence_ids": [1, 1, 1, 1, 1, 0, 0],
+        },
+        {
+            "input_ids": [CLS, 11, 12, 13, 14, 15, SEP],
+            "token_type_ids": [0, 0, 0, 0, 0, 0, 0],
+            "sequence_ids": [1, 1, 1, 1, 1, 1, 1],
+        },
+    ]
+
+
+def test_two_lines_are_a_pair_or_one_time_in_ten_one_segment():
+    examples = SegmentPairs(Split.from_lists([[[7, 8, 9], [10, 11]]] * 300), length=9, seed=0)
+    pair = {
+        "input_ids": [CLS, 7, 8, 9, SEP, 10, 11, SEP, PAD],
+        "token_type_ids": [0, 0, 0, 0, 0, 1, 1, 1, 0],
+        "sequence_ids": [1, 1, 1, 1, 1, 1, 1, 1, 0],
+    }
+    single = {
+        "input_ids": [CLS, 7, 8, 9, 10, 11, SEP, PAD, PAD],
+        "token_type_ids": [0, 0, 0, 0, 0, 0, 0, 0, 0],
+        "sequence_ids": [1, 1, 1, 1, 1, 1, 1, 0, 0],
+    }
+    assert len(examples) == 300
+    assert [listed(examples[i]) in (pair, single) for i in range(300)] == [True] * 300
+    assert within(sum(listed(examples[i]) == single for i in range(300)), 300, 0.1)
+
+
+@given(SIZES, st.integers(5, 24), st.integers(0, 9))
+@EXAMPLES
+def test_pairs_never_cross_documents(sizes, length, seed):
+    documents = numbered(sizes)
+    home = {token: number for number, lines in enumerate(documents) for line in lines for token in line}
+    examples = SegmentPairs(Split.from_lists(documents), length, seed)
+    for i in range(len(examples)):
+        assert len({home[token] for token in examples[i]["input_ids"].tolist() if token > SEP}) == 1
+
+
+def test_shares_of_single_segments_short_targets_and_coins():
+    # In one long document of one-token lines every target is met exactly, so each throw of the dice can be read off.
+    length, T = 16, 400_000
+    bounds = np.arange(T + 1)
+    examples = SegmentPairs(Split(np.full(T, 7, np.uint16), bounds, np.array([0, T])), length, seed=0)
+    n = len(examples)
+    assert n > T // length
+    tokens, in_b = np.zeros((2, n), np.int64)
+    for i in range(n):
+        example = examples[i]
+        tokens[i] = (example["input_ids"] == 7).sum()
+        in_b[i] = ((example["input_ids"] == 7) & (example["token_type_ids"] == 1)).sum()
+
+    assert within((in_b == 0).sum(), n, 0.1)
+    for target in range(5, length - 3):  # a longer one cannot be told from a cut one
+        assert within((tokens == target).sum(), n, 0.05 / (length - 4))
+    assert within((tokens < length - 3).sum(), n, 0.05 * (length - 8) / (length - 4))
+    assert tokens.min() == 5
+    # The coin is asked for the line that would take A to its target, here (16 - 3) // 2 for all but a few.
+    in_a = (tokens - in_b)[(in_b > 0) & (tokens == length - 3)]
+    asked = in_a[in_a >= 5]
+    assert set(asked.tolist()) == {5, 6}
+    assert abs((asked == 6).mean() - 0.5) < 0.03
+
+
+def test_seed_decides_the_pairs():
+    split = Split.from_lists(numbered([[3] * 40] * 40))
+    pairs = [SegmentPairs(split, 24, seed) for seed in (0, 0, 1)]
+    first, again, other = ([listed(examples[i]) for i in range(len(examples))] for examples in pairs)
+    assert first == again
+    assert first != other
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_example_does_not_depend_on_what_was_asked_before(mode):
+    examples = MODES[mode](Split.from_lists(numbered([[3, 5, 2] * 9] * 20)), 24, 0)
+    in_order = [listed(examples[i]) for i in range(len(examples))]
+    order = np.random.default_rng(0).permutation(len(examples))
+    assert [listed(examples[i]) for i in order] == [in_order[i] for i in order]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
+def test_examples_are_new_arrays_of_int32_of_the_length(mode, dtype):
+    split = Split.from_lists([[[7, 8], [9]], [[10, 11, 12, 13]]], dtype)
+    examples = MODES[mode](split, 8, 0)
+    kinds = {name: (value.shape, value.dtype) for name, value in examples[0].items()}
+    assert kinds == dict.fromkeys(("input_ids", "token_type_ids", "sequence_ids"), ((8,), np.dtype(np.int32)))
+    examples[0]["input_ids"][:] = 0
+    assert examples[0]["input_ids"].tolist()[:2] == [CLS, 7]
+    assert split.token_ids[0] == 7
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("documents", [[], [[]], [[[]], [[], []]]])
+def test_no_tokens_give_no_examples(mode, documents):
+    assert len(MODES[mode](Split.from_lists(documents), 8, 0)) == 0
+
+
+def test_packed_small_example():
+    documents = [[[11, 12], [13]], [[21]], [], [[31, 32, 33, 34, 35, 36, 37], [38, 39]], [[41, 42, 43, 44]]]
+    examples = Packed(Split.from_lists(documents), length=9, seed=0)
+    assert [examples[i]["input_ids"].tolist() for i in range(len(examples))] == [
+        [CLS, 11, 12, 13, SEP, CLS, 21, SEP, PAD],
+        [CLS, 31, 32, 33, 34, 35, 36, 37, SEP],
+        [CLS, 38, 39, SEP, CLS, 41, 42, 43, SEP],
+        [CLS, 44, SEP, PAD, PAD, PAD, PAD, PAD, PAD],
+    ]
+    assert [examples[i]["sequence_ids"].tolist() for i in range(len(examples))] == [
+        [1, 1, 1, 1, 1, 2, 2, 2, 0],
+        [1, 1, 1, 1, 1, 1, 1, 1, 1],
+        [1, 1, 1, 1, 2, 2, 2, 2, 2],
+        [1, 1, 1, 0, 0, 0, 0, 0, 0],
+    ]
+    assert not any(examples[i]["token_type_ids"].any() for i in range(len(examples)))
+
+
+@given(SIZES, st.integers(5, 24))
+@EXAMPLES
+def test_packed_loses_doubles_and_reorders_nothing(sizes, length):
+    documents = numbered(sizes)
+    examples = Packed(Split.from_lists(documents), length, 0)
+    tokens = [token for i in range(len(examples)) for token in examples[i]["input_ids"].tolist()]
+    assert [token for token in tokens if token > SEP] == flat(documents)
+
+
+@given(SIZES, st.integers(5, 24))
+@EXAMPLES
+def test_packed_rows_are_full_but_for_two_positions_the_last_aside(sizes, length):
+    examples = Packed(Split.from_lists(numbered(sizes)), length, 0)
+    for i in range(len(examples)):
+        used = examples[i]["sequence_ids"] > 0
+        assert used.sum() >= (length - 2 if i < len(examples) - 1 else 3)
+        assert used[: used.sum()].all()
+        np.testing.assert_array_equal(examples[i]["input_ids"] != PAD, used)
+
+
+@given(SIZES, st.integers(5, 24))
+@EXAMPLES
+def test_packed_sequences_are_cls_piece_sep_of_one_document_each(sizes, length):
+    documents = numbered(sizes)
+    home = {token: number for number, lines in enumerate(documents) for line in lines for token in line}
+    examples = Packed(Split.from_lists(documents), length, 0)
+    for i in range(len(examples)):
+        ids, sequences = examples[i]["input_ids"], examples[i]["sequence_ids"]
+        homes = []
+        for number in range(1, sequences.max() + 1):
+            first, *piece, last = ids[sequences == number].tolist()
+            assert (first, last) == (CLS, SEP)
+            (document,) = {home[token] for token in piece}
+            homes.append(document)
+        assert homes == sorted(set(homes))

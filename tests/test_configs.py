@@ -1,0 +1,76 @@
+"""Every shipped config: the paper's numbers, and two real steps of the shrunk run."""
+
+import jax
+import pytest
+from rich.console import Console
+from runs import ROOT, small_config
+
+from electra_jax import config as config_lib
+from electra_jax import train
+from electra_jax.live import Live
+
+CONFIGS = sorted(path.stem for path in (ROOT / "configs").glob("*.py"))
+
+# ../shared/electra.md's table is the paper's appendix A and the reference's configure_pretraining.py.
+PAPER = {
+    "small": (12, 256, 1024, 4, 128, 64, 0.15, 5e-4, 128, 128, 1_000_000),
+    "base": (12, 768, 3072, 12, 768, 256, 0.15, 2e-4, 256, 512, 766_000),
+    "large": (24, 1024, 4096, 16, 1024, 256, 0.25, 2e-4, 2048, 512, 400_000),
+}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_sizes_are_the_papers(name):
+    c = config_lib.load(ROOT / "configs" / f"{name}.py")
+    assert PAPER[name] == (
+        c.model.layers,
+        c.model.width,
+        c.model.ffn,
+        c.model.heads,
+        c.model.embedding_size,
+        round(c.model.width * c.model.generator_width),
+        c.objective.mask_prob,
+        c.optim.learning_rate,
+        c.batch_size,
+        c.data.seq_length,
+        c.steps,
+    )
+    assert (c.model.dropout, c.model.max_length, c.data.vocab_size, c.model.encoder) == (0.1, 512, 30522, "bert")
+    assert (c.optim.warmup_steps, c.optim.weight_decay, c.optim.b1, c.optim.b2) == (10_000, 0.01, 0.9, 0.999)
+    assert (c.optim.eps, c.optim.clip_norm) == (1e-6, 1.0)
+    assert (c.objective.replace_prob, c.objective.discriminator_weight, c.objective.temperature) == (0.85, 50.0, 1.0)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_shrunk_it_trains_two_steps(name, tmp_path, text_file):
+    config = config_lib.load(ROOT / "configs" / f"{name}.py", "runlocal")
+    config.update(steps=2, eval_batches=1)
+    config.data.update(input=str(text_file), vocab_size=40, heldout_fraction=0.1)
+    final = train.train(config, tmp_path, Live(Console(quiet=True)))
+    assert 0 < final["mlm_loss"] < 10
+    assert (tmp_path / "checkpoints" / "2").is_dir()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_configs_are_locked_and_pass_the_check(name):
+    config = config_lib.load(ROOT / "configs" / f"{name}.py")
+    config_lib.check(config)
+    with pytest.raises(AttributeError):
+        config.step = 3
+
+
+def test_the_step_compiles_exactly_once_over_a_run(tmp_path, text_file):
+    seen = []
+
+    def note(event, duration, **details):
+        if event == "/jax/core/compile/backend_compile_duration":
+            seen.append(details.get("fun_name"))
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        config = small_config(text_file, steps=6)
+        train.train(config, tmp_path, Live(Console(quiet=True)))
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
+    assert sum("train_step" in str(name) for name in seen) == 1, seen
+    assert sum("eval_step" in str(name) for name in seen) == 1, seen

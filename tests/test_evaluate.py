@@ -1,0 +1,135 @@
+import functools
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from electra_jax import config as config_lib
+from electra_jax import evaluate
+from electra_jax.data.tokenizer import CLS, SEP
+from electra_jax.modeling import config as model_config
+from electra_jax.modeling.electra import Electra
+
+VOCABULARY, PADDED, ROWS, LENGTH = 60, 128, 4, 40
+
+
+def make_model() -> Electra:
+    model = config_lib.paper().model
+    model.update(layers=1, width=32, ffn=32, heads=2, embedding_size=16, max_length=LENGTH, dtype="float32")
+    return Electra(model_config.from_settings(model, VOCABULARY))
+
+
+MODEL = make_model()
+UNIFORM = evaluate.unigram_logits(np.ones(VOCABULARY), PADDED)
+
+
+def make_batch(ids: np.ndarray) -> dict[str, np.ndarray]:
+    ids = ids.astype(np.int32)
+    return {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "sequence_ids": (ids != 0).astype(np.int32)}
+
+
+@functools.cache
+def batches():
+    ids = np.random.default_rng(0).integers(5, VOCABULARY, (2, ROWS, LENGTH))
+    ids[:, :, 0], ids[:, :, -1] = CLS, SEP
+    return [make_batch(part) for part in ids]
+
+
+@functools.cache
+def parameters():
+    """Far enough from the initial ones for the networks to tell inputs apart."""
+    inputs = [batches()[0][name] for name in ("input_ids", "token_type_ids", "sequence_ids")]
+    params = jax.jit(MODEL.init)(jax.random.key(0), *inputs)["params"]
+    rng = np.random.default_rng(0)
+    return jax.tree.map(lambda p: p + 0.3 * rng.standard_normal(p.shape).astype(np.float32), params)
+
+
+@jax.jit
+def measure(params, batch, key, unigram):
+    return evaluate.make_eval_step(MODEL, config_lib.paper().objective, unigram)(params, batch, key)
+
+
+def eval_step(params, batch, key):
+    return measure(params, batch, key, UNIFORM)
+
+
+def test_unigram_logits_are_the_frequencies_special_tokens_left_out():
+    logits = evaluate.unigram_logits(np.asarray([9, 9, 9, 9, 9, 1, 0, 3]), 10)
+    np.testing.assert_allclose(np.exp(logits), [0, 0, 0, 0, 0, 0.25, 0, 0.75, 0, 0])
+    assert logits.dtype == np.float32
+    assert np.all(np.isfinite(logits))
+
+
+@pytest.mark.parametrize(
+    ("counts", "nats"),
+    [([1, 1], math.log(2)), ([0, 4], 0), ([2, 1, 1, 0], 1.5 * math.log(2)), ([5] * 8, 3 * math.log(2))],
+)
+def test_entropy_of_counts(counts, nats):
+    assert evaluate.entropy(np.asarray(counts)) == pytest.approx(nats)
+
+
+@pytest.mark.parametrize(("fraction", "nats"), [(0, 0), (1, 0), (0.5, math.log(2)), (0.13, 19.3 / 50)])
+def test_entropy_of_a_constant_prediction(fraction, nats):
+    assert evaluate.constant_entropy(fraction) == pytest.approx(nats, abs=1e-3)
+
+
+def test_two_evaluations_of_the_same_parameters_are_equal():
+    evaluator = evaluate.Evaluator(eval_step, batches(), seed=0)
+    first = evaluator(parameters())
+    assert first == evaluator(parameters())
+    assert first != evaluator(jax.tree.map(lambda p: 1.5 * p, parameters()))
+    assert first != evaluate.Evaluator(eval_step, batches(), seed=1)(parameters())
+
+
+def test_all_batches_count():
+    result = evaluate.Evaluator(eval_step, iter(batches()), seed=0)(parameters())
+    assert result["tokens"] == 2 * ROWS * LENGTH
+
+
+def test_batches_have_keys_of_their_own():
+    once = evaluate.Evaluator(eval_step, batches()[:1], seed=0)(parameters())
+    twice = evaluate.Evaluator(eval_step, batches()[:1] * 2, seed=0)(parameters())
+    assert once["mlm_loss"] != pytest.approx(twice["mlm_loss"], rel=1e-4)
+
+
+def test_yardsticks_are_those_of_the_text_and_of_its_fakes():
+    """Ten tokens 7, five 8, five 9; special ones do not count."""
+    ids = np.tile([CLS, *[7] * 10, *[8] * 5, *[9] * 5, SEP, *[0] * 18], (ROWS, 1))
+    result = evaluate.Evaluator(eval_step, [make_batch(ids)], seed=0)(parameters())
+    assert result["unigram_entropy"] == pytest.approx(1.5 * math.log(2))
+    share = result["replaced_fraction"]
+    assert 0 < share < 1
+    expected = -share * math.log(share) - (1 - share) * math.log(1 - share)
+    assert result["constant_entropy"] == pytest.approx(expected)
+
+
+def test_padding_in_the_last_batch_changes_nothing():
+    padded = {name: np.pad(value, ((0, 3), (0, 0))) for name, value in batches()[1].items()}
+    plain = evaluate.Evaluator(eval_step, batches(), seed=0)(parameters())
+    filled = evaluate.Evaluator(eval_step, [batches()[0], padded], seed=0)(parameters())
+    assert filled == pytest.approx(plain, rel=1e-5)
+
+
+def test_every_chosen_position_gets_a_unigram_fake():
+    """Text of nothing but 7s: drawn as 7s the fakes change nothing, as 8s they change 6 of 40 positions, not 85% of
+    them."""
+    batch = make_batch(np.full((ROWS, LENGTH), 7))
+    for token, replaced in ((7, 0), (8, 6 * ROWS)):
+        logits = evaluate.unigram_logits(np.eye(VOCABULARY)[token], PADDED)
+        histogram = measure(parameters(), batch, jax.random.key(0), logits)["unigram_auc"].histogram
+        np.testing.assert_array_equal(np.asarray(histogram).sum(axis=1), [ROWS * LENGTH - replaced, replaced])
+
+
+def test_unigram_fakes_follow_the_key_and_not_the_generator():
+    generator = {name: jax.tree.map(lambda p: -2 * p, parameters()[name]) for name in parameters() if "gen" in name}
+
+    def histograms(params, seed=0):
+        measured = measure(params, batches()[0], jax.random.key(seed), UNIFORM)
+        return [np.asarray(measured[name].histogram) for name in ("unigram_auc", "disc_auc")]
+
+    unigram, own = histograms(parameters())
+    unigram_of_another, own_of_another = histograms({**parameters(), **generator})
+    np.testing.assert_array_equal(unigram, unigram_of_another)
+    assert np.any(own != own_of_another)
+    assert np.any(unigram != histograms(parameters(), seed=1)[0])

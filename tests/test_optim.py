@@ -1,0 +1,103 @@
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from electra_jax import config as config_lib
+from electra_jax import optim
+from electra_jax.modeling import config as model_config
+from electra_jax.modeling.electra import Electra
+
+
+@pytest.mark.parametrize(
+    ("step", "rate"), [(0, 0), (1, 0.9 * 0.25), (2, 0.8 * 0.5), (4, 0.6), (7, 0.3), (10, 0), (12, 0)]
+)
+def test_rate_decays_while_it_warms_up(step, rate):
+    assert float(optim.schedule(2.0, 4, 10)(step)) == pytest.approx(2 * rate, abs=1e-6)
+
+
+def test_rate_without_warmup_starts_at_its_second_step():
+    schedule = optim.schedule(1.0, 0, 4)
+    np.testing.assert_allclose([schedule(t) for t in range(5)], [0, 0.75, 0.5, 0.25, 0])
+
+
+def test_adam_is_not_bias_corrected_and_eps_is_outside_the_root():
+    b1, b2, eps = 0.8, 0.9, 0.1
+    transform = optim.scale_by_uncorrected_adam(b1, b2, eps)
+    rng = np.random.default_rng(0)
+    m = v = np.zeros(3)
+    state = transform.init(jnp.zeros(3))
+    for step in range(1, 6):
+        g = rng.standard_normal(3)
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+        update, state = transform.update(jnp.asarray(g, jnp.float32), state)
+        np.testing.assert_allclose(update, m / (np.sqrt(v) + eps), rtol=1e-5)
+        assert int(state.count) == step
+
+
+@pytest.mark.parametrize("encoder", ["bert", "modernbert"])
+def test_biases_and_norms_are_not_decayed_embeddings_are(encoder):
+    model = config_lib.paper().model
+    model.update(encoder=encoder, dtype="float32")
+    ids = jax.ShapeDtypeStruct((1, 8), jnp.int32)
+    electra = Electra(model_config.from_settings(model, 1000))
+    params = jax.eval_shape(electra.init, jax.random.key(0), ids, ids, ids)["params"]
+    decayed = {True: set(), False: set()}
+    for path, decays in jax.tree_util.tree_leaves_with_path(optim.decay_mask(params)):
+        decayed[decays].add("/".join(key.key for key in path[-2:]))
+    tables = {"embeddings/word"}
+    matrices = {"attention/qkv", "attention/out", "layers/ffn_in", "layers/ffn_out", "discriminator/project"}
+    matrices |= {"generator/project", "generator_head/dense", "discriminator_head/dense"}
+    norms = {"layers/attention_norm", "layers/ffn_norm", "generator_head/norm"}
+    if encoder == "bert":
+        tables |= {"embeddings/position", "embeddings/segment"}
+        norms |= {"embeddings/norm"}
+    else:
+        norms |= {"discriminator/embedding_norm", "discriminator/final_norm", "discriminator_head/norm"}
+        norms |= {"generator/embedding_norm", "generator/final_norm"}
+    matrices |= {"discriminator_head/classifier"}
+
+    def ends(names, leaf):
+        return {f"{name.rsplit('/')[-1]}/{leaf}" for name in names}
+
+    assert decayed[True] == tables | ends(matrices, "kernel")
+    biased = matrices | norms if encoder == "bert" else {"discriminator_head/classifier"}
+    assert decayed[False] == {"generator_bias"} | ends(norms, "scale") | ends(biased, "bias")
+
+
+SETTINGS = SimpleNamespace(learning_rate=0.5, warmup_steps=3, weight_decay=0.1, b1=0.8, b2=0.9, eps=0.1, clip_norm=1.0)
+
+
+def test_the_whole_chain_computes_the_definition():
+    """Small and large gradients in turn, so that some steps clip and others do not."""
+    transform, rate = optim.make(SETTINGS, steps=10)
+    rng = np.random.default_rng(0)
+    p = {"kernel": rng.standard_normal((2, 3)), "bias": rng.standard_normal(3), "scale": np.ones(3)}
+    m, v = ({name: np.zeros_like(value) for name, value in p.items()} for _ in range(2))
+    params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), p)
+    state = transform.init(params)
+    for t in range(6):
+        g = {name: (3.0 if t % 2 else 0.1) * rng.standard_normal(value.shape) for name, value in p.items()}
+        updates, state = transform.update(jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), g), state, params)
+        params = optax.apply_updates(params, updates)
+
+        norm = np.sqrt(sum(np.sum(x**2) for x in g.values()))
+        assert (norm > 1) == bool(t % 2)
+        learning_rate = 0.5 * (1 - t / 10) * min(1, t / 3)
+        assert float(rate(t)) == pytest.approx(learning_rate)
+        for name in p:
+            x = g[name] / max(1, norm)
+            m[name], v[name] = 0.8 * m[name] + 0.2 * x, 0.9 * v[name] + 0.1 * x**2
+            decay = 0.1 * p[name] if name == "kernel" else 0
+            p[name] = p[name] - learning_rate * (m[name] / (np.sqrt(v[name]) + 0.1) + decay)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), params, p)
+
+
+def test_the_first_step_moves_nothing():
+    transform, _ = optim.make(SETTINGS, steps=10)
+    params = {"kernel": jnp.ones(2)}
+    updates, _ = transform.update({"kernel": jnp.ones(2)}, transform.init(params), params)
+    np.testing.assert_array_equal(updates["kernel"], [0, 0])
