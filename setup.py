@@ -4,7 +4,7 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-TEST = ["pytest>=8", "hypothesis>=6", "scikit-learn>=1.5"]
+TEST = ["pytest>=8", "hypothesis>=6", "scikit-learn>=1.5", "scipy>=1.13"]
 
 setup(
     name="electra_jax",
@@ -12,7 +12,6 @@ setup(
     description="Pre-training text encoders by replaced-token detection (ELECTRA) in JAX and Flax, TPU first",
     long_description=Path("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
-    license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["electra_jax", "electra_jax.*"]),
     package_data={"electra_jax": ["py.typed"]},

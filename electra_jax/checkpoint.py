@@ -6,6 +6,7 @@ cut off is never seen.
 
 import contextlib
 import logging
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,8 +31,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep_last: int = 1, keep_every: int = 1):
         """Keeps the last `keep_last` checkpoints and every one whose step is a multiple of `keep_every`."""
-        logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax reports every phase; what fails is raised
-        threading.excepthook = _quiet_about_full_disks
+        _leave_reporting_to_us()
         self.folder = folder.absolute()
         policies = checkpoint_managers
         options = ocp.CheckpointManagerOptions(
@@ -84,10 +84,20 @@ def _disk_error(error: BaseException | None) -> str | None:
     return next((text for text in _DISK_FULL if text in str(error)), None)
 
 
-def _quiet_about_full_disks(args: threading.ExceptHookArgs) -> None:
-    """Orbax writes in a thread; what fails there is raised again by `save` and `wait` and need not be printed twice."""
-    if _disk_error(args.exc_value) is None:
-        threading.__excepthook__(args)
+def _leave_reporting_to_us() -> None:
+    """Orbax and TensorStore print what fails in their threads, a page each; `save` and `wait` raise it again anyway."""
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+    def in_thread(args: threading.ExceptHookArgs) -> None:
+        if _disk_error(args.exc_value) is None:
+            threading.__excepthook__(args)
+
+    def in_callback(args: "sys.UnraisableHookArgs") -> None:
+        if str(args.exc_value) != "Event loop is closed":
+            sys.__unraisablehook__(args)
+
+    threading.excepthook, sys.unraisablehook = in_thread, in_callback
 
 
 @contextlib.contextmanager

@@ -71,7 +71,7 @@ class Evaluator:
     """Measures parameters on fixed batches with fixed keys, so that two calls differ by the parameters alone."""
 
     def __init__(self, eval_step: EvalStep, batches: Iterable[Batch], seed: int):
-        """Args: a jitted `eval_step`, and batches on the devices."""
+        """Takes a jitted `eval_step`, and batches of the host, which are put on the devices one at a time."""
         self._eval_step = eval_step
         self._batches = list(batches)
         self._key = jax.random.fold_in(jax.random.key(seed), 2)
@@ -81,10 +81,9 @@ class Evaluator:
     def __call__(self, params: Any) -> dict[str, float]:
         """`mlm_loss`, `disc_loss`, ... and their yardsticks, over all batches together."""
         keys = jax.random.split(self._key, len(self._batches))
-        pending = [self._eval_step(params, batch, key) for batch, key in zip(self._batches, keys, strict=True)]
         together: metrics.Metrics | None = None
-        for measured in pending:
-            together = metrics.add(together, jax.device_get(measured))
+        for batch, key in zip(self._batches, keys, strict=True):
+            together = metrics.add(together, jax.device_get(self._eval_step(params, batch, key)))
         assert together is not None
         result = metrics.numbers(together)
         return {

@@ -120,8 +120,12 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
     )
     unigram = evaluate.unigram_logits(text.train.unigram_counts(len(text.tokenizer)), model.config.padded_vocab_size)
     evaluator = evaluate.Evaluator(
-        jax.jit(evaluate.make_eval_step(model, config.objective, unigram)),
-        [sharding.put(batch, mesh) for batch in heldout],
+        jax.jit(
+            evaluate.make_eval_step(model, config.objective, unigram),
+            in_shardings=(everywhere, by_example, everywhere),
+            out_shardings=everywhere,
+        ),
+        heldout,
         config.seed,
     )
     shapes = {

@@ -19,7 +19,7 @@ def encoder(kind: str, **shape: int) -> EncoderConfig:
 
 
 def test_an_encoder_counted_by_hand():
-    # 2 sequences of 3 tokens, D = 4, F = 8. A token's attention: 4 matrices of 4 x 4, 2 products of 3 x 4; FFN: 2 of 4 x 8.
+    # 2 sequences of 3 tokens, D = 4, F = 8. Attention of a token: 4 matrices of 4 x 4, 2 products of 3 x 4.
     assert flops.encoder(encoder("bert"), 4, 2, 3) == (0, 6 * 2 * (4 * 16 + 2 * 3 * 4), 6 * 2 * (2 * 32))
     assert flops.encoder(encoder("modernbert"), 4, 2, 3)[2] == 6 * 2 * (3 * 32)  # the gate is a third matrix
     assert flops.encoder(encoder("bert"), 5, 2, 3)[0] == 6 * 2 * 5 * 4

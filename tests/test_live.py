@@ -7,8 +7,12 @@ from electra_jax.live import Live, short
 
 NUMBERS = {"mlm_loss": 4.25, "disc_loss": 0.3, "tokens_per_second": 18234.0, "total_flops": 3.2e12}
 HELDOUT = {
-    "mlm_loss": 4.0, "unigram_entropy": 6.0, "disc_loss": 0.33, "constant_entropy": 0.35,
-    "disc_auc": 0.66, "unigram_auc": 0.8,
+    "mlm_loss": 4.0,
+    "unigram_entropy": 6.0,
+    "disc_loss": 0.33,
+    "constant_entropy": 0.35,
+    "disc_auc": 0.66,
+    "unigram_auc": 0.8,
 }
 
 

@@ -26,8 +26,8 @@ class Layer(nn.Module):
         )
         x_BLD = layers.LayerNorm(EPSILON, True, c.dtype, name="attention_norm")(x_BLD + drop(attended))
         h_BLF = layers.gelu(dense(c.ffn, "ffn_in")(x_BLD))
-        x_BLD = layers.LayerNorm(EPSILON, True, c.dtype, name="ffn_norm")(x_BLD + drop(dense(c.width, "ffn_out")(h_BLF)))
-        return x_BLD, None
+        h_BLD = dense(c.width, "ffn_out")(h_BLF)
+        return layers.LayerNorm(EPSILON, True, c.dtype, name="ffn_norm")(x_BLD + drop(h_BLD)), None
 
 
 class Encoder(nn.Module):

@@ -1,5 +1,6 @@
 """ELECTRA's two networks over one set of embeddings (arXiv 2003.10555)."""
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 import jax
@@ -10,7 +11,7 @@ from electra_jax.modeling import bert, layers, modernbert
 from electra_jax.modeling.config import ElectraConfig, EncoderConfig
 
 Array = jax.Array
-Batch = dict[str, Array]  # input_ids, token_type_ids, sequence_ids, each [B, L] int32; see data/examples.py
+Batch = Mapping[str, Any]  # input_ids, token_type_ids, sequence_ids, each [B, L] int32; see data/examples.py
 _ENCODERS = {"bert": bert.Encoder, "modernbert": modernbert.Encoder}
 _SEGMENTS = 2
 

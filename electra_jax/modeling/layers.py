@@ -65,19 +65,13 @@ class SelfAttention(nn.Module):
             name="qkv",
         )(x_BLD)
         q_BLHK, k_BLHK, v_BLHK = (qkv[:, :, i] for i in range(3))
-        dropout = c.dropout if self.train and self.attention_dropout else 0.0
-        attended = nn.dot_product_attention(
-            rotate(q_BLHK),
-            rotate(k_BLHK),
-            v_BLHK,
-            mask=mask_B1LL,
-            broadcast_dropout=False,
-            dropout_rate=dropout,
-            dropout_rng=self.make_rng("dropout") if dropout else None,
-            deterministic=not dropout,
-            dtype=c.dtype,
-            force_fp32_for_softmax=True,
+        # Not `nn.dot_product_attention`: with its float32 softmax, bfloat16 values would be summed in float32 too.
+        scores = jnp.einsum(
+            "bqhk,bshk->bhqs", rotate(q_BLHK) * c.head_size**-0.5, rotate(k_BLHK), preferred_element_type=jnp.float32
         )
+        weights = jax.nn.softmax(jnp.where(mask_B1LL, scores, jnp.finfo(jnp.float32).min)).astype(c.dtype)
+        drop = nn.Dropout(c.dropout, deterministic=not (self.train and self.attention_dropout))
+        attended = jnp.einsum("bhqs,bshk->bqhk", drop(weights), v_BLHK)
         return nn.DenseGeneral(
             c.width,
             axis=(-2, -1),

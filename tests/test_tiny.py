@@ -1,0 +1,23 @@
+"""configs/tiny.py for real, as the README's first command runs it: it must learn what the README says."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from runs import ROOT, environment, logged
+
+
+@pytest.mark.slow
+def test_tiny_learns_what_the_readme_says(tmp_path):
+    arguments = ["-m", "electra_jax.train", f"--config={ROOT}/configs/tiny.py", f"--workdir={tmp_path}"]
+    done = subprocess.run(
+        [sys.executable, *arguments], env=environment(), capture_output=True, text=True, timeout=3000, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    last = logged(tmp_path)[-1]
+    print(done.stdout, json.dumps(last, indent=2))
+    assert last["heldout_unigram_entropy"] - last["heldout_mlm_loss"] >= 1.5
+    assert last["heldout_unigram_auc"] >= 0.8
+    assert last["heldout_disc_loss"] < last["heldout_constant_entropy"]
+    assert last["loader_wait"] < 0.05
