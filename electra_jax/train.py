@@ -6,6 +6,7 @@ from its last checkpoint and ends with the same bits as one that was never stopp
 
 import functools
 import json
+import math
 import signal
 import sys
 import time
@@ -108,6 +109,8 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
         batches.set_state(progress["data"])
         totals = progress["totals"]
     first = int(state.step)
+    if first > config.steps:
+        raise errors.UserError(f"{workdir} is at step {first} already; give config.steps={first} or more")
     describe(live, config, workdir, first, state, text, train_examples, step_flops)
 
     ########## Compile #################################################################################################
@@ -137,6 +140,11 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
     ########## Loop ####################################################################################################
     def log(at: int, evaluating: bool) -> dict[str, float]:
         measured, steps, seconds, waiting = window.close()
+        if not math.isfinite(measured["loss"]):
+            raise errors.UserError(
+                f"the loss is {measured['loss']} near step {at}; the checkpoints before it are kept: start again with "
+                "another --workdir and a lower config.optim.learning_rate or a longer config.optim.warmup_steps"
+            )
         evaluation = evaluator(state.params) if evaluating else {}
         totals["tokens"] += measured["tokens"]
         totals["flops"] += steps * step_flops

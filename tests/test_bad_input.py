@@ -85,6 +85,18 @@ def test_length_and_intervals_may_change_and_are_named(text_file, workdir, capsy
     assert "going on from step 2" in out
 
 
+def test_fewer_steps_than_were_done(text_file, workdir, capsys):
+    refused(
+        command(text_file, workdir, "--config.steps=1"), "is at step 2 already; give config.steps=2 or more", capsys
+    )
+
+
+def test_a_loss_that_is_no_number_ends_the_run_before_it_is_saved(text_file, tmp_path, capsys):
+    settings = ("--config.optim.learning_rate=1e30", "--config.optim.warmup_steps=1", "--config.steps=8")
+    refused(command(text_file, tmp_path / "run", *settings), "the loss is nan near step", capsys)
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == []
+
+
 def test_a_work_directory_that_is_a_file(tmp_path, text_file, capsys):
     (tmp_path / "file").write_text("mine")
     refused(command(text_file, tmp_path / "file" / "run"), "a part of the path is a file", capsys)
