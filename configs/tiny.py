@@ -15,9 +15,9 @@ from electra_jax import config as config_lib
 
 def get_config(arg: str = ""):
     config = config_lib.paper()
-    config.steps = 1100
+    config.steps = 1060
     config.batch_size = 48
-    config.log_every, config.eval_every, config.eval_batches = 10, 275, 24
+    config.log_every, config.eval_every, config.eval_batches = 10, 265, 24
     config.data.update(vocab_size=2048, mode="packed", seq_length=64)
     config.model.update(
         encoder="modernbert",
@@ -32,7 +32,6 @@ def get_config(arg: str = ""):
         init_stddev=0.05,
         dropout=0.0,
         dtype="float32",
-        unroll=True,
     )
     config.model.modernbert.update(local_window=8, global_every=100)
     config.objective.update(discriminator_weight=20.0, temperature=1.5)

@@ -23,7 +23,7 @@ class EncoderConfig:
       dropout: rate on embeddings, attention and hidden states.
       dtype: of the computation; parameters are float32.
       unroll: layers written out one after another instead of one scanned body. Same parameters, same result; scanning
-        compiles faster, unrolled code runs faster on CPU.
+        compiles faster, unrolled code lets XLA optimise across layers.
       local_window, global_every: of `modernbert`: every `global_every`-th layer, from the first, sees the whole
         sequence; the others see half of `local_window` to each side.
     """
