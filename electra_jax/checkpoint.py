@@ -8,6 +8,7 @@ import contextlib
 import logging
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,8 @@ def _leave_reporting_to_us() -> None:
     """Orbax and TensorStore print what fails in their threads, a page each; `save` and `wait` raise it again anyway."""
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
 
     def in_thread(args: threading.ExceptHookArgs) -> None:
         if _disk_error(args.exc_value) is None:
