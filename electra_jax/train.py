@@ -4,6 +4,7 @@ Read it from top to bottom: mesh, data, model, state, loop, finish. Started agai
 from its last checkpoint and ends with the same bits as one that was never stopped.
 """
 
+import contextlib
 import functools
 import json
 import math
@@ -172,7 +173,7 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
     window = metrics.Window()
     writer = writers.MetricsWriter(workdir, first)
     pending: metrics.Metrics | None = None
-    with Stop() as stop, live:
+    with Stop() as stop, live, contextlib.closing(writer):
         live.start(first, config.steps)
         for at in range(first + 1, config.steps + 1):
             waiting_since = time.perf_counter()
@@ -199,7 +200,6 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
                 window.restart()  # the time of evaluating and saving is not training time
             if stop.asked:
                 break
-    writer.close()
     checkpoints.wait()
     checkpoints.close()
 
