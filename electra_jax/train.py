@@ -110,8 +110,6 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
         batches.set_state(progress["data"])
         totals = progress["totals"]
     first = int(state.step)
-    if first > config.steps:
-        raise errors.UserError(f"{workdir} is at step {first} already; give config.steps={first} or more")
     describe(live, config, workdir, first, state, text, train_examples, step_flops)
 
     ########## Compile #################################################################################################
@@ -223,7 +221,10 @@ def open_workdir(config: ConfigDict, workdir: Path, live: Live) -> Checkpoints:
     settings = json.loads(config.to_json_best_effort())
     path = workdir / "config.json"
     checkpoints = Checkpoints(workdir / "checkpoints", config.checkpoint.keep_last, config.checkpoint.keep_every)
-    if checkpoints.latest() is not None:
+    latest = checkpoints.latest()
+    if latest is not None:
+        if latest > config.steps:
+            raise errors.UserError(f"{workdir} is at step {latest} already; give config.steps={latest} or more")
         if not path.exists():
             raise errors.UserError(f"{workdir} has checkpoints but no config.json; use another --workdir")
         changed = config_lib.differences(json.loads(path.read_text()), settings)
