@@ -87,9 +87,16 @@ def test_length_and_intervals_may_change_and_are_named(text_file, workdir, capsy
 
 
 def test_fewer_steps_than_were_done(text_file, workdir, capsys):
-    refused(
-        command(text_file, workdir, "--config.steps=1"), "is at step 2 already; give config.steps=2 or more", capsys
-    )
+    before = files(workdir)
+    arguments = command(text_file, workdir, "--config.steps=1")
+    refused(arguments, "is at step 2 already; give config.steps=2 or more", capsys)
+    assert files(workdir) == before
+
+
+def test_a_manifest_that_was_cut_off(text_file, workdir, capsys):
+    manifest = next(workdir.glob("data/*/manifest.json"))
+    manifest.write_text(manifest.read_text()[:40])
+    refused(command(text_file, workdir, "--config.steps=2"), "manifest.json is not as it was written; delete", capsys)
 
 
 def test_a_loss_that_is_no_number_ends_the_run_before_it_is_saved(text_file, tmp_path, capsys):

@@ -108,12 +108,19 @@ def load_or_build(folder: Path, settings: Any, key: str | None = None, report: C
     return _load(folder / current)
 
 
+def _changed(path: Path, name: str) -> UserError:
+    return UserError(f"{path / name} is not as it was written; delete {path} to have it made again")
+
+
 def _load(path: Path) -> Corpus:
-    manifest = json.loads((path / "manifest.json").read_text())
+    try:
+        manifest = json.loads((path / "manifest.json").read_text())
+    except ValueError as error:
+        raise _changed(path, "manifest.json") from error
     for name, digest in manifest["sha256"].items():
         with open(path / name, "rb") as file:
             if sha256(file.read()).hexdigest() != digest:
-                raise UserError(f"{path / name} is not as it was written; delete {path} to have it made again")
+                raise _changed(path, name)
 
     def split(name: str) -> Split:
         parts = (np.load(path / f"{name}.{part}.npy", mmap_mode="r") for part in ("tokens", "lines", "documents"))
