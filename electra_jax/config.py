@@ -8,13 +8,15 @@ import ast
 import dataclasses
 import difflib
 import runpy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from electra_jax.errors import UserError
+from electra_jax.objectives import table
 
 
 def paper() -> ConfigDict:
@@ -24,6 +26,7 @@ def paper() -> ConfigDict:
             "seed": 0,
             "steps": 1_000_000,
             "batch_size": 128,
+            "accumulate": 1,  # parts that a batch is computed in, one after another
             "log_every": 100,
             "eval_every": 10_000,
             "eval_batches": 64,
@@ -45,20 +48,14 @@ def paper() -> ConfigDict:
                 "max_length": 512,
                 "generator_width": 0.25,
                 "generator_layers": 1.0,
+                "tying": "embeddings",  # or none, all, gdes
                 "init_stddev": 0.02,
                 "dropout": 0.1,
                 "dtype": "bfloat16",
                 "unroll": False,
                 "modernbert": {"local_window": 128, "global_every": 3},
             },
-            "objective": {
-                "mask_prob": 0.15,
-                "replace_prob": 0.85,
-                "temperature": 1.0,
-                "disallow_correct": False,
-                "generator_weight": 1.0,
-                "discriminator_weight": 50.0,
-            },
+            "objective": {"name": "electra", **table.SYSTEMS["electra"].settings},  # another by the argument objective=
             "optim": {
                 "learning_rate": 5e-4,
                 "warmup_steps": 10_000,
@@ -78,12 +75,16 @@ def finish(config: ConfigDict, arg: str) -> ConfigDict:
 
     Args:
       config: the run.
-      arg: nothing, or `runlocal`: the same run shrunk to some seconds on a CPU, for tests and for a first look.
+      arg: nothing, or some of these with commas between. `runlocal`: the same run shrunk to some seconds on a CPU, for
+        tests and for a first look. `objective=NAME`: another system of `objectives/table.py` at this size.
+        `generator=KIND`: one that is no network, `unigram` or `uniform`.
     """
-    if arg == "runlocal":
+    given = dict(part.partition("=")[::2] for part in arg.split(",") if part)
+    if given.pop("runlocal", None) is not None:
         _shrink(config)
-    elif arg:
-        raise UserError(f"config argument {arg!r} is unknown; runlocal is there")
+    table.configure(config, given.pop("objective", "electra"), given.pop("generator", "transformer"))
+    if given:
+        raise UserError(f"config argument {next(iter(given))!r} is unknown; there are runlocal, objective=, generator=")
     return config.lock()
 
 
@@ -103,14 +104,21 @@ def _shrink(config: ConfigDict) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """A parsed command line: the config, where the run lives, and where its settings came from."""
+    """A parsed command line: the config (None where none is given), where the run lives, and a command's options."""
 
-    config: ConfigDict
+    config: Any
     workdir: Path
+    options: dict[str, Any]
 
 
-def parse(argv: list[str], usage: str) -> Arguments | None:
+def parse(argv: list[str], usage: str, options: Mapping[str, Any] = MappingProxyType({})) -> Arguments | None:
     """Parses `--config=FILE[:ARG] [--workdir=DIR] [--config.NAME=VALUE ...]`; prints `usage` for --help.
+
+    Args:
+      argv: the arguments.
+      usage: what --help prints.
+      options: further ones of the command, with their defaults; one that is False needs no value. With `config` among
+        them the config may be left out.
 
     Raises:
       UserError: an argument, a file or a setting that is not there, or a value of another type.
@@ -124,23 +132,31 @@ def parse(argv: list[str], usage: str) -> Arguments | None:
         name, equals, value = rest.pop(0).partition("=")
         if not name.startswith("--"):
             raise UserError(f"argument {name!r} is not understood; arguments look like --name=value, see --help")
-        if not equals:
+        if not equals and options.get(name[2:]) is False:
+            value = "true"
+        elif not equals:
             if not rest or rest[0].startswith("--"):
                 raise UserError(f"{name} lacks a value; write {name}=VALUE")
             value = rest.pop(0)
         given[name[2:]] = value
     overrides = {name: given.pop(name) for name in list(given) if name.startswith("config.")}
+    known = ["config", "workdir", *options]
     for name in given:
-        if name not in ("config", "workdir"):
-            raise UserError(f"--{name} is unknown{_nearest(name, ['config', 'workdir', 'debug', 'help'], '--')}")
-    if "config" not in given:
-        raise UserError("--config is missing; try --config=configs/tiny.py")
+        if name not in known:
+            raise UserError(f"--{name} is unknown{_nearest(name, [*known, 'debug', 'help'], '--')}")
+    chosen = {name: _typed(f"--{name}", given.get(name), default) for name, default in options.items()}
+    if not given.get("config"):
+        if "config" not in options or overrides:
+            raise UserError("--config is missing; try --config=configs/tiny.py")
+        return Arguments(None, Path("runs"), chosen)
 
     path, _, arg = given["config"].partition(":")
     config = load(Path(path), arg)
     for name, value in overrides.items():
         override(config, name.removeprefix("config."), value)
-    return Arguments(config, Path(given.get("workdir") or Path("runs") / Path(path).stem))
+    # Another system is another run: runs/tiny, runs/tiny-mlm.
+    name = "-".join([Path(path).stem, *(part.rpartition("=")[2] for part in arg.split(",") if part)])
+    return Arguments(config, Path(given.get("workdir") or Path("runs") / name), chosen)
 
 
 def load(path: Path, arg: str = "") -> ConfigDict:
@@ -163,15 +179,15 @@ def override(config: ConfigDict, name: str, text: str) -> None:
     names = _flat(config)
     if name not in names:
         raise UserError(f"--config.{name} is unknown{_nearest(name, list(names), '--config.')}")
-    old = names[name]
-    value = _read(text, type(old))
-    if value is None:
-        raise UserError(f"--config.{name}={text} is no {type(old).__name__}; it is {old!r} now")
-    config.update_from_flattened_dict({name: value})
+    config.update_from_flattened_dict({name: _typed(f"--config.{name}", text, names[name])})
 
 
 def _above(bound: float) -> tuple[Callable[[Any], bool], str]:
     return lambda value: value > bound, f"more than {bound:g}"
+
+
+def _at_least(bound: float) -> tuple[Callable[[Any], bool], str]:
+    return lambda value: value >= bound, f"{bound:g} or more"
 
 
 def _between(low: float, high: float) -> tuple[Callable[[Any], bool], str]:
@@ -187,7 +203,7 @@ def _one_of(*values: str) -> tuple[Callable[[Any], bool], str]:
 
 
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    **{name: _above(0) for name in ("steps", "batch_size", "log_every", "eval_every", "eval_batches")},
+    **{name: _above(0) for name in ("steps", "batch_size", "accumulate", "log_every", "eval_every", "eval_batches")},
     **{f"checkpoint.{name}": _above(0) for name in ("every", "keep_last", "keep_every")},
     **{f"model.{name}": _above(0) for name in ("layers", "width", "ffn", "heads", "embedding_size", "max_length")},
     **{f"model.{name}": _above(0) for name in ("generator_width", "generator_layers", "init_stddev")},
@@ -203,15 +219,20 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "model.dropout": (lambda value: 0 <= value < 1, "from 0 up to below 1"),
     "objective.mask_prob": _between(0, 1),
     "objective.replace_prob": _share(),
+    "objective.random_prob": _share(),
     "objective.temperature": _above(0),
+    "objective.temperature_decay": _at_least(0),
+    **{f"objective.{name}_weight": _at_least(0) for name in ("generator", "discriminator", "encoder")},
+    "model.tying": _one_of("none", "embeddings", "all", "gdes"),
 }
 
 
 def check(config: ConfigDict) -> None:
     """Raises UserError at the first setting that no run can have."""
     settings = _flat(config)
+    table.check(config)
     for name, (holds, wanted) in _CHECKS.items():
-        if not holds(settings[name]):
+        if name in settings and not holds(settings[name]):
             raise UserError(f"config.{name}={settings[name]!r} cannot be; give {wanted}")
     if config.data.seq_length > config.model.max_length:
         raise UserError(
@@ -235,6 +256,16 @@ def _flat(config: Any, prefix: str = "") -> dict[str, Any]:
         else:
             flat[prefix + key] = value
     return flat
+
+
+def _typed(name: str, text: str | None, default: Any) -> Any:
+    """`text` as a value of the type that `default` has; `default` where there is no text."""
+    if text is None:
+        return default
+    value = _read(text, type(default))
+    if value is None:
+        raise UserError(f"{name}={text} is no {type(default).__name__}; it is {default!r} now")
+    return value
 
 
 def _read(text: str, kind: type) -> Any:

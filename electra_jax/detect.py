@@ -10,30 +10,27 @@ from rich.text import Text
 
 from electra_jax.data.corpus import Split
 from electra_jax.data.tokenizer import CLS, PAD, SEP, Tokenizer
-from electra_jax.modeling.electra import Batch, Electra, discriminator_logits, generator_logits
-from electra_jax.objectives import electra, masking
+from electra_jax.modeling.electra import Batch
+from electra_jax.objectives import masking
+from electra_jax.objectives.system import Inputs, Objective
 
 Array = jax.Array
 _SHADES = ((0.5, "bold white on red3"), (0.3, "black on orange1"), (0.15, "black on light_goldenrod1"))
 _SENTENCE_TOKENS = (12, 40)  # a sentence that fits a line or two
 
 
-def make_corrupt_and_detect(model: Electra, objective: Any) -> Callable[..., tuple[Array, Array, Array]]:
-    """The function `(params, batch, key) -> (corrupted ids, labels, probabilities)`, each [B, L]; not yet jitted.
+def make_corrupt_and_detect(objective: Objective) -> Callable[..., tuple[Array, Array, Array]]:
+    """The function `(params, step, batch, key) -> (corrupted ids, labels, probabilities)`, each [B, L]; not yet jitted.
 
-    The generator fills masked positions as in training; the probabilities are the discriminator's.
+    The generator fills masked positions as in training; the probabilities are the encoder's.
     """
+    find = objective.system.detect
+    assert find is not None, "only a system that detects can show what it detects"
 
-    def detect(params: Any, batch: Batch, key: Array) -> tuple[Array, Array, Array]:
-        mask_key, fake_key = jax.random.split(key)
-        masked = masking.mask(mask_key, batch["input_ids"], objective.mask_prob, objective.replace_prob)
-        logits = generator_logits(model, params, batch, masked.input_ids, masked.positions)
-        fakes = electra.sample_fakes(
-            fake_key, logits, masked.targets, objective.temperature, objective.disallow_correct
-        )
-        corrupted, labels = electra.corrupt(batch["input_ids"], masked, fakes)
-        scores = discriminator_logits(model, params, batch, corrupted)
-        return corrupted, labels, jax.nn.sigmoid(scores)
+    def detect(params: Any, step: Array, batch: Batch, key: Array) -> tuple[Array, Array, Array]:
+        masked = objective.mask(key, batch)
+        found = find(objective, params, Inputs(masked, masking.count(masked), step))
+        return found.input_ids, found.labels, jax.nn.sigmoid(found.scores)
 
     return detect
 

@@ -15,22 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from electra_jax import metrics
-from electra_jax.data.tokenizer import PAD, SPECIAL_TOKENS
-from electra_jax.modeling.electra import Batch, Electra, discriminator_logits
-from electra_jax.objectives import electra, masking, sampling
+from electra_jax.data.tokenizer import SPECIAL_TOKENS
+from electra_jax.modeling.electra import Batch
+from electra_jax.objectives import corruption, electra, masking, sampling
+from electra_jax.objectives.system import Inputs, Objective
 
 Array = jax.Array
-EvalStep = Callable[[Any, Batch, Array], metrics.Metrics]
-
-
-def unigram_logits(counts: np.ndarray, padded_size: int) -> np.ndarray:
-    """Log-probabilities [padded_size] float32 of drawing a token as often as it occurs; special ones never."""
-    frequency = np.zeros(padded_size)
-    frequency[: len(counts)] = counts
-    frequency[: len(SPECIAL_TOKENS)] = 0
-    with np.errstate(divide="ignore"):
-        logits = np.log(frequency / frequency.sum())
-    return np.maximum(logits, np.finfo(np.float32).min).astype(np.float32)
+EvalStep = Callable[[Any, Array, Batch, Array], metrics.Metrics]
 
 
 def entropy(counts: np.ndarray) -> float:
@@ -44,25 +35,20 @@ def constant_entropy(fraction: float) -> float:
     return -sum(p * math.log(p) for p in (fraction, 1 - fraction) if p > 0)
 
 
-def make_eval_step(model: Electra, objective: Any, unigram: np.ndarray) -> EvalStep:
-    """The function `eval_step(params, batch, key) -> metrics`, not yet jitted.
+def make_eval_step(objective: Objective) -> EvalStep:
+    """The function `eval_step(params, step, batch, key) -> metrics`, not yet jitted; without dropout."""
 
-    Args:
-      model: the two networks.
-      objective: settings of the loss, `config.objective`.
-      unigram: logits [V] that the fakes of the fixed yardstick are drawn from.
-    """
-
-    def eval_step(params: Any, batch: Batch, key: Array) -> metrics.Metrics:
-        own_key, mask_key, fake_key = jax.random.split(key, 3)
-        _, measured = electra.loss(model, params, batch, own_key, objective, train=False)
-
-        masked = masking.mask(mask_key, batch["input_ids"], objective.mask_prob, 1.0)
-        logits = jnp.broadcast_to(jnp.asarray(unigram), (*masked.positions.shape, len(unigram)))
-        corrupted, labels = electra.corrupt(batch["input_ids"], masked, sampling.categorical(fake_key, logits))
-        scores = discriminator_logits(model, params, batch, corrupted)
-        real = (batch["input_ids"] != PAD).astype(jnp.float32)
-        return {**measured, "unigram_auc": metrics.roc(scores, labels, real)}
+    def eval_step(params: Any, step: Array, batch: Batch, key: Array) -> metrics.Metrics:
+        own_key, unigram_key = jax.random.split(key)
+        masked = objective.mask(own_key, batch)
+        _, measured = objective.loss(params, Inputs(masked, masking.count(masked), step))
+        if objective.system.detect is None:
+            return measured
+        masked = objective.mask(unigram_key, batch)
+        logits = jnp.broadcast_to(jnp.asarray(objective.unigram), (*masked.positions.shape, len(objective.unigram)))
+        corrupted, labels = corruption.put_fakes(masked, sampling.categorical(masked.uniform, logits))
+        scores = electra.discriminate(objective, params, Inputs(masked, masking.count(masked), step), corrupted)
+        return {**measured, "unigram_auc": metrics.roc(scores, labels, masked.real)}
 
     return eval_step
 
@@ -78,16 +64,15 @@ class Evaluator:
         ids = np.concatenate([np.ravel(batch["input_ids"]) for batch in self._batches])
         self._unigram_entropy = entropy(np.bincount(ids)[len(SPECIAL_TOKENS) :])
 
-    def __call__(self, params: Any) -> dict[str, float]:
-        """`mlm_loss`, `disc_loss`, ... and their yardsticks, over all batches together."""
+    def __call__(self, params: Any, step: Array) -> dict[str, float]:
+        """`mlm_loss`, `disc_loss`, ... after `step` steps, and their yardsticks, over all batches together."""
         keys = jax.random.split(self._key, len(self._batches))
         together: metrics.Metrics | None = None
         for batch, key in zip(self._batches, keys, strict=True):
-            together = metrics.add(together, jax.device_get(self._eval_step(params, batch, key)))
+            together = metrics.add(together, jax.device_get(self._eval_step(params, step, batch, key)))
         assert together is not None
         result = metrics.numbers(together)
-        return {
-            **result,
-            "unigram_entropy": self._unigram_entropy,
-            "constant_entropy": constant_entropy(result["replaced_fraction"]),
-        }
+        result["unigram_entropy"] = self._unigram_entropy
+        if "replaced_fraction" in result:
+            result["constant_entropy"] = constant_entropy(result["replaced_fraction"])
+        return result

@@ -1,9 +1,22 @@
 """What a person sees while a run goes on: a progress bar on a terminal, a line for each logged step elsewhere."""
 
+import math
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+# What is shown of the metrics: a loss's name, and the yardstick that stands beside it.
+_LOSSES = {
+    "mlm_loss": ("MLM", "unigram_entropy"),
+    "cloze_loss": ("cloze", "unigram_entropy"),
+    "encoder_mlm_loss": ("encoder's MLM", "unigram_entropy"),
+    "all_tokens_loss": ("all-tokens", ""),
+    "all_tokens_masked_loss": ("at masked positions", "unigram_entropy"),
+    "disc_loss": ("detection", "constant_entropy"),
+    "nce_loss": ("noise-contrastive", "constant_entropy"),
+}
+_AREAS = {"disc_auc": "own fakes", "nce_auc": "own noise", "unigram_auc": "unigram fakes"}
 
 
 def short(number: float) -> str:
@@ -56,10 +69,9 @@ class Live:
 
     def logged(self, step: int, steps: int, numbers: dict[str, float | None]) -> None:
         """Shows the numbers of a logged step."""
-        text = (
-            f"mlm {numbers['mlm_loss']:.3f} · disc {numbers['disc_loss']:.4f} · "
-            f"{short(numbers['tokens_per_second'] or 0)} tok/s · {short(numbers['total_flops'] or 0)}FLOP"
-        )
+        losses = [f"{name} {numbers[key]:.4g}" for key, (name, _) in _LOSSES.items() if _is_number(numbers.get(key))]
+        speed = f"{short(numbers['tokens_per_second'] or 0)} tok/s · {short(numbers['total_flops'] or 0)}FLOP"
+        text = " · ".join([*losses, speed])
         if self.console.is_terminal:
             self._progress.update(self._task, completed=step, numbers=text)
         else:
@@ -71,8 +83,15 @@ class Live:
 
 
 def heldout_line(h: dict[str, float]) -> str:
-    return (
-        f"MLM loss {h['mlm_loss']:.3f} (unigram {h['unigram_entropy']:.3f}) · "
-        f"detection loss {h['disc_loss']:.4f} (constant {h['constant_entropy']:.4f}) · "
-        f"AUC {h['disc_auc']:.3f} own fakes, {h['unigram_auc']:.3f} unigram fakes"
-    )
+    """Held-out losses, each beside its yardstick where it has one, and areas under the ROC curve."""
+    parts = []
+    for key, (name, yardstick) in _LOSSES.items():
+        if _is_number(h.get(key)):
+            beside = f" ({yardstick.split('_')[0]} {h[yardstick]:.3f})" if yardstick in h else ""
+            parts.append(f"{name} loss {h[key]:.3f}{beside}")
+    areas = [f"{h[key]:.3f} {name}" for key, name in _AREAS.items() if _is_number(h.get(key))]
+    return " · ".join(parts + ([f"AUC {', '.join(areas)}"] if areas else []))
+
+
+def _is_number(value: float | None) -> bool:
+    return value is not None and not math.isnan(value)

@@ -1,12 +1,14 @@
 """The reference's optimizer, from optax parts."""
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
-_NOT_DECAYED = ("bias", "scale", "generator_bias")  # names of biases and of layer norms' parameters
+_NOT_DECAYED = ("bias", "scale")  # names of biases and of layer norms' parameters
 
 
 def schedule(peak: float, warmup_steps: int, steps: int) -> optax.Schedule:
@@ -20,6 +22,12 @@ def schedule(peak: float, warmup_steps: int, steps: int) -> optax.Schedule:
         return peak * jnp.maximum(0.0, 1 - t / steps) * jnp.minimum(1.0, t / max(1, warmup_steps))
 
     return rate
+
+
+def in_stages(settings: Any, stages: Sequence[int]) -> optax.Schedule:
+    """`schedule` begun anew in each stage, with a warm-up of its own; `stages` are their lengths in steps."""
+    schedules = [schedule(settings.learning_rate, settings.warmup_steps, steps) for steps in stages]
+    return optax.join_schedules(schedules, list(itertools.accumulate(stages[:-1])))
 
 
 def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
@@ -47,17 +55,17 @@ def decay_mask(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key not in _NOT_DECAYED, params)
 
 
-def make(settings: Any, steps: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
+def make(settings: Any, *stages: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """Clip by global norm, Adam, decoupled decay lr x wd x p, learning rate.
 
     Args:
       settings: `learning_rate`, `warmup_steps`, `weight_decay`, `b1`, `b2`, `eps`, `clip_norm`.
-      steps: of the whole run.
+      stages: lengths in steps of the run's stages, or of the whole run.
 
     Returns:
       The transformation, and the schedule, for logging.
     """
-    rate = schedule(settings.learning_rate, settings.warmup_steps, steps)
+    rate = in_stages(settings, stages)
     return optax.chain(
         optax.clip_by_global_norm(settings.clip_norm),
         scale_by_uncorrected_adam(settings.b1, settings.b2, settings.eps),

@@ -10,17 +10,19 @@ from jax.sharding import PartitionSpec as P
 from electra_jax.errors import UserError
 
 
-def make_mesh(batch_size: int) -> Mesh:
+def make_mesh(batch_size: int, accumulate: int = 1) -> Mesh:
     """All devices along one axis, `data`.
 
     Raises:
-      UserError: the batch cannot be split evenly.
+      UserError: the batch cannot be split evenly over the devices, in `accumulate` parts.
     """
     devices = jax.device_count()
-    if batch_size % devices:
-        below = batch_size // devices * devices
-        nearest = " or ".join(str(n) for n in (below, below + devices) if n)
-        raise UserError(f"config.batch_size={batch_size} cannot be split over {devices} devices; use {nearest}")
+    shares = devices * accumulate
+    if batch_size % shares:
+        below = batch_size // shares * shares
+        nearest = " or ".join(str(n) for n in (below, below + shares) if n)
+        turns = f", {accumulate} times" if accumulate > 1 else ""
+        raise UserError(f"config.batch_size={batch_size} cannot be split over {devices} devices{turns}; use {nearest}")
     return jax.make_mesh((devices,), ("data",), axis_types=(AxisType.Auto,))
 
 

@@ -1,5 +1,6 @@
 """The train step: one pure function of (state, batch), every random number of it keyed by the step's number."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,9 @@ import optax
 from flax import struct
 
 from electra_jax import metrics
-from electra_jax.modeling.electra import Batch, Electra
-from electra_jax.objectives import electra
+from electra_jax.modeling.electra import Batch
+from electra_jax.objectives import masking
+from electra_jax.objectives.system import Inputs, Objective
 
 Array = jax.Array
 
@@ -33,37 +35,34 @@ class TrainState:
 TrainStep = Callable[[TrainState, Batch], tuple[TrainState, metrics.Metrics]]
 
 
-def init_state(model: Electra, optimizer: optax.GradientTransformation, seed: int, length: int) -> TrainState:
+def init_state(objective: Objective, optimizer: optax.GradientTransformation, seed: int, length: int) -> TrainState:
     """A fresh state; jit or `jax.eval_shape` it."""
     ids = jnp.zeros((1, length), jnp.int32)
-    params = model.init(jax.random.fold_in(jax.random.key(seed), 0), ids, ids, ids)["params"]
+    params = objective.model.init(jax.random.fold_in(jax.random.key(seed), 0), ids, ids, ids)["params"]
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
 
 def make_train_step(
-    model: Electra,
+    objective: Objective,
     optimizer: optax.GradientTransformation,
     schedule: optax.Schedule,
-    objective: Any,
     seed: int,
+    accumulate: int = 1,
 ) -> TrainStep:
     """The function `train_step(state, batch) -> state, metrics`, not yet jitted.
 
     Args:
-      model: the two networks.
+      objective: what it minimises.
       optimizer: from `optim.make`, with its `schedule`.
       schedule: learning rate by step, for the metrics.
-      objective: settings of the loss, `config.objective`.
       seed: of the run; the step's key is derived from it and the step's number alone.
+      accumulate: parts of the batch, computed one after another for want of memory. The gradient is that of the whole
+        batch, dropout aside, whose masks are drawn for each part.
     """
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, metrics.Metrics]:
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 1), state.step)
-
-        def loss_fn(params: Any) -> tuple[Array, metrics.Metrics]:
-            return electra.loss(model, params, batch, key, objective, train=True)
-
-        (loss, measured), grads = jax.value_and_grad(loss_fn, has_aux=True)(state.params)
+        grads, loss, measured = gradient(objective, state.params, batch, state.step, key, accumulate)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         measured = {
             "loss": metrics.scalar(loss),
@@ -71,7 +70,48 @@ def make_train_step(
             "grad_norm": metrics.scalar(optax.tree.norm(grads)),
             "learning_rate": metrics.scalar(schedule(state.step)),
         }
+        system, settings = objective.system, objective.settings
         params = optax.apply_updates(state.params, updates)
+        params = keep(system.frozen(settings, state.step), state.params, params)
+        params = system.begin(settings, params, state.step + 1)
         return TrainState(state.step + 1, params, opt_state), measured
 
     return train_step
+
+
+def gradient(
+    objective: Objective, params: Any, batch: Batch, step: Array, key: Array, accumulate: int = 1
+) -> tuple[Any, Array, metrics.Metrics]:
+    """(gradient, loss, metrics) of a whole batch, computed in `accumulate` parts."""
+    mask_key, dropout_key = jax.random.split(key)
+    masked = objective.mask(mask_key, batch)
+    counts = masking.count(masked)
+
+    @functools.partial(jax.value_and_grad, has_aux=True)
+    def differentiate(params: Any, part: masking.Masked, key: Array) -> Any:
+        return objective.loss(params, Inputs(part, counts, step, key))
+
+    if accumulate == 1:
+        (loss, measured), grads = differentiate(params, masked, dropout_key)
+        return grads, loss, measured
+
+    def add(total: Any, inputs: tuple[masking.Masked, Array]) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, total, differentiate(params, *inputs)), None
+
+    # Every part takes its examples from all over the batch, so that each device keeps its own.
+    parts = jax.tree.map(lambda x: x.reshape(-1, accumulate, *x.shape[1:]).swapaxes(0, 1), masked)
+    keys = jax.random.split(dropout_key, accumulate)
+    shapes = jax.eval_shape(differentiate, params, jax.tree.map(lambda x: x[0], parts), dropout_key)
+    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    ((loss, measured), grads), _ = jax.lax.scan(add, nothing, (parts, keys))
+    return grads, loss, measured
+
+
+def keep(frozen: Any, old: Any, new: Any) -> Any:
+    """`new`, but for the top-level names of which `frozen` says True: those as in `old`, to the bit."""
+    return {
+        name: value
+        if name not in frozen
+        else jax.tree.map(functools.partial(jnp.where, frozen[name]), old[name], value)
+        for name, value in new.items()
+    }

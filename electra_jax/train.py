@@ -10,6 +10,7 @@ import json
 import math
 import signal
 import sys
+import textwrap
 import time
 from pathlib import Path
 from types import FrameType
@@ -19,18 +20,25 @@ import jax
 from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
-from electra_jax import detect, errors, evaluate, flops, metrics, optim, sharding, step, writers
+from electra_jax import detect, errors, evaluate, metrics, optim, sharding, step, trained, writers
 from electra_jax.checkpoint import Checkpoints
 from electra_jax.data import corpus, examples, loader
+from electra_jax.flops import devices, model, paper
+from electra_jax.flops.parts import together
 from electra_jax.live import Live, heldout_line, short
-from electra_jax.modeling import config as model_config
-from electra_jax.modeling.electra import Electra
+from electra_jax.objectives import table
+from electra_jax.objectives.system import Objective
 
-USAGE = """\
+USAGE = f"""\
 usage: python -m electra_jax.train --config=FILE[:ARG] [--workdir=DIR] [--config.NAME=VALUE ...] [--debug]
 
   --config=configs/tiny.py           which run; configs/ has tiny, small, base, large
   --config=configs/base.py:runlocal  the same run shrunk to some seconds on a CPU
+  --config=configs/base.py:objective=NAME
+                                     another system at that size (these go together: runlocal,objective=mlm):
+{textwrap.indent(table.describe(), " " * 37)}
+  --config=configs/base.py:generator=unigram (or uniform)
+                                     fakes from a distribution in the place of a network
   --workdir=DIR                      where the run lives (default runs/NAME); started again, it goes on from there
   --config.optim.learning_rate=1e-3  any setting of the config, by its name
   --debug                            errors keep their traceback"""
@@ -75,7 +83,7 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
     """
     ########## Mesh ####################################################################################################
     config_lib.check(config)
-    mesh = sharding.make_mesh(config.batch_size)
+    mesh = sharding.make_mesh(config.batch_size, config.accumulate)
 
     ########## Work directory and data #################################################################################
     checkpoints = open_workdir(config, workdir, live)
@@ -89,19 +97,20 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
         mode(text.heldout, length, config.seed), config.batch_size, config.eval_batches, config.seed
     )
 
-    ########## Model, optimizer, step ##################################################################################
-    model = Electra(model_config.from_settings(config.model, len(text.tokenizer)))
-    optimizer, schedule = optim.make(config.optim, config.steps)
+    ########## System, optimizer, operations ###########################################################################
+    vocab_size = len(text.tokenizer)
+    objective = table.make(config, vocab_size, text.train.unigram_counts(vocab_size))
+    optimizer, schedule = optim.make(config.optim, *(stage.steps for stage in objective.stages))
     everywhere, by_example = sharding.replicated(mesh), sharding.by_example(mesh)
-    init = functools.partial(step.init_state, model, optimizer, config.seed, length)
-    step_flops = flops.train_step(model.config, config.batch_size, length, config.objective.mask_prob)
-    peak = flops.peak(jax.devices()[0])
+    init = functools.partial(step.init_state, objective, optimizer, config.seed, length)
+    peak = devices.peak(jax.devices()[0].device_kind, config.model.dtype)
 
     ########## State ###################################################################################################
-    # A checkpoint comes before a fresh state; a fresh state is made on the devices, never on the host.
+    # A checkpoint comes before another run's generator, and that before a fresh state, which is made on the devices.
     if saved_step is None:
         state = jax.jit(init, out_shardings=everywhere)()
-        totals = {"tokens": 0.0, "flops": 0.0, "device_seconds": 0.0}
+        state = take_generator(config, objective, text, state, everywhere)
+        totals = {"tokens": 0.0, "flops": 0.0, "flops_paper": 0.0, "device_seconds": 0.0}
     else:
         abstract = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere), jax.eval_shape(init)
@@ -110,21 +119,20 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
         batches.set_state(progress["data"])
         totals = progress["totals"]
     first = int(state.step)
-    describe(live, config, workdir, first, state, text, train_examples, step_flops)
+    describe(live, config, workdir, first, state, text, train_examples)
 
     ########## Compile #################################################################################################
     # Ahead of time: a second compilation cannot happen unseen, since compiled code refuses other shapes.
     train_step = jax.jit(
-        step.make_train_step(model, optimizer, schedule, config.objective, config.seed),
+        step.make_train_step(objective, optimizer, schedule, config.seed, config.accumulate),
         donate_argnums=0,
         in_shardings=(everywhere, by_example),
         out_shardings=(everywhere, everywhere),
     )
-    unigram = evaluate.unigram_logits(text.train.unigram_counts(len(text.tokenizer)), model.config.padded_vocab_size)
     evaluator = evaluate.Evaluator(
         jax.jit(
-            evaluate.make_eval_step(model, config.objective, unigram),
-            in_shardings=(everywhere, by_example, everywhere),
+            evaluate.make_eval_step(objective),
+            in_shardings=(everywhere, everywhere, by_example, everywhere),
             out_shardings=everywhere,
         ),
         heldout,
@@ -139,21 +147,28 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
     ########## Loop ####################################################################################################
     def log(at: int, evaluating: bool) -> dict[str, float]:
         measured, steps, seconds, waiting = window.close()
+        counted = [
+            sum(together(count(objective, config.batch_size, length, done)) for done in range(at - steps, at))
+            for count in (model.train_step, paper.train_step)
+        ]
         if not math.isfinite(measured["loss"]):
             raise errors.UserError(
                 f"the loss is {measured['loss']} near step {at}; the checkpoints before it are kept: start again with "
                 "another --workdir and a lower config.optim.learning_rate or a longer config.optim.warmup_steps"
             )
-        evaluation = evaluator(state.params) if evaluating else {}
+        evaluation = evaluator(state.params, state.step) if evaluating else {}
         totals["tokens"] += measured["tokens"]
-        totals["flops"] += steps * step_flops
+        totals["flops"] += counted[0]
+        totals["flops_paper"] += counted[1]
         totals["device_seconds"] += seconds * jax.device_count()
-        achieved = step_flops * steps / seconds
+        achieved = counted[0] / seconds
         values: dict[str, float | None] = {
             **measured,
             "tokens_per_second": measured["tokens"] / seconds,
-            "flops": step_flops,
+            "flops": counted[0] / steps,
+            "flops_paper": counted[1] / steps,
             "total_flops": totals["flops"],
+            "total_flops_paper": totals["flops_paper"],
             "total_tokens": totals["tokens"],
             "device_seconds": totals["device_seconds"],
             "mfu": achieved / (peak * jax.device_count()) if peak else None,
@@ -205,14 +220,13 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
     if stop.asked and int(state.step) < config.steps:
         live.say(f"stopped and saved at step {int(state.step)}; the same command goes on from there")
         return {}
-    final = final or evaluator(state.params)
+    final = final or evaluator(state.params, state.step)
     summarise(live, config, workdir, totals, final)
-    sample = sharding.replicated(mesh)
-    texts = jax.device_put(detect.sentences(text.heldout, _SAMPLES, length, config.seed), sample)
-    found = jax.jit(detect.make_corrupt_and_detect(model, config.objective))(
-        state.params, texts, jax.random.fold_in(jax.random.key(config.seed), 3)
-    )
-    detect.show(live.console, text.tokenizer, *jax.device_get(found))
+    if objective.system.detect is not None:
+        texts = jax.device_put(detect.sentences(text.heldout, _SAMPLES, length, config.seed), everywhere)
+        key = jax.random.fold_in(jax.random.key(config.seed), 3)
+        found = jax.jit(detect.make_corrupt_and_detect(objective))(state.params, state.step, texts, key)
+        detect.show(live.console, text.tokenizer, *jax.device_get(found))
     return final
 
 
@@ -240,6 +254,22 @@ def open_workdir(config: ConfigDict, workdir: Path, live: Live) -> Checkpoints:
     return checkpoints
 
 
+def take_generator(
+    config: ConfigDict, objective: Objective, text: corpus.Corpus, state: step.TrainState, everywhere: Any
+) -> step.TrainState:
+    """The fresh state, with the generator of another run where the system takes one."""
+    if objective.system.take is None:
+        return state
+    source = trained.load(Path(config.objective.generator_from))
+    if source.tokenizer.model != text.tokenizer.model:
+        raise errors.UserError(
+            f"config.objective.generator_from={config.objective.generator_from} has another vocabulary than this run, "
+            "so its tokens mean other words; train its generator on the same text with the same config.data settings"
+        )
+    params = objective.system.take(state.params, source.state.params)
+    return step.TrainState(state.step, jax.device_put(params, everywhere), state.opt_state)
+
+
 def describe(
     live: Live,
     config: ConfigDict,
@@ -248,14 +278,13 @@ def describe(
     state: step.TrainState,
     text: corpus.Corpus,
     train_examples: Any,
-    step_flops: int,
 ) -> None:
     parameters = sum(x.size for x in jax.tree.leaves(state.params))
     epochs = config.steps * config.batch_size / len(train_examples)
     live.say(
-        f"{config.model.encoder} · {short(parameters)} parameters · {len(text.tokenizer)} pieces · "
-        f"{short(len(text.train.token_ids))} tokens of text, {epochs:.3g} times · "
-        f"{short(step_flops)}FLOP a step · {jax.device_count()} x {jax.devices()[0].device_kind}"
+        f"{config.objective.name} · {config.model.encoder} · {short(parameters)} parameters · "
+        f"{len(text.tokenizer)} pieces · {short(len(text.train.token_ids))} tokens of text, {epochs:.3g} times · "
+        f"{jax.device_count()} x {jax.devices()[0].device_kind}"
     )
     live.say(f"{'going on from step ' + str(first) if first else 'beginning'} in {workdir}")
 

@@ -31,16 +31,19 @@ class Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Embeddings of any size in, hidden states out; a dense layer between where the sizes differ."""
+    """Embeddings of any size in, hidden states out; a dense layer between where the sizes differ.
+
+    The mask says which positions (second L) each position (first L) sees.
+    """
 
     config: EncoderConfig
 
     @nn.compact
-    def __call__(self, x_BLE: jax.Array, sequence_ids_BL: jax.Array, train: bool) -> jax.Array:
+    def __call__(self, x_BLE: jax.Array, mask_B1LL: jax.Array, train: bool) -> jax.Array:
         c = self.config
         x = x_BLE
         if x.shape[-1] != c.width:
             x = nn.Dense(c.width, dtype=c.dtype, kernel_init=nn.initializers.xavier_uniform(), name="project")(x)
         stack = layers.stack(Layer, c, in_axes=nn.broadcast)
-        x_BLD, _ = stack(c, train, name="layers")(x, layers.same_sequence(sequence_ids_BL))
+        x_BLD, _ = stack(c, train, name="layers")(x, mask_B1LL)
         return x_BLD

@@ -47,13 +47,27 @@ class EncoderConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ElectraConfig:
-    """Both networks and what they share."""
+    """The networks of a system and what they share.
+
+    Attributes:
+      vocab_size: token ids in use.
+      embedding_size: E, of the encoder's tables.
+      max_length: positions of BERT's table.
+      encoder: the network that is kept after pre-training; ELECTRA's discriminator.
+      generator: the network that makes the fakes, None where the system has none.
+      two_towers: whether the generator is two causal networks, one from each side, instead of one that sees [MASK].
+      tying: what the two share: `none`, `embeddings`, `all`, or `gdes` (see `Electra`).
+      heads: what reads the encoder (`discriminator_head`, `mlm_head`, `copy_gate`) or the generator (`baseline`).
+    """
 
     vocab_size: int
     embedding_size: int
     max_length: int
-    generator: EncoderConfig
-    discriminator: EncoderConfig
+    encoder: EncoderConfig
+    generator: EncoderConfig | None = None
+    two_towers: bool = False
+    tying: str = "embeddings"
+    heads: tuple[str, ...] = ("discriminator_head",)
 
     @property
     def padded_vocab_size(self) -> int:
@@ -62,19 +76,35 @@ class ElectraConfig:
     @property
     def absolute(self) -> bool:
         """Whether positions and segments are learned tables, as in BERT."""
-        return self.discriminator.kind == "bert"
+        return self.encoder.kind == "bert"
+
+    @property
+    def generator_embedding_size(self) -> int:
+        """Of the tables that the generator reads.
+
+        Tables of its own are no wider than itself (google-research/electra, `untied_generator_embeddings`), and no
+        wider than the encoder's, so that networks of equal size have tables of equal size.
+        """
+        assert self.generator is not None
+        return min(self.embedding_size, self.generator.width) if self.tying == "none" else self.embedding_size
 
 
-def from_settings(model: Any, vocab_size: int) -> ElectraConfig:
+def from_settings(model: Any, vocab_size: int, heads: tuple[str, ...], two_towers: bool = False) -> ElectraConfig:
     """The model that `config.model` describes, with the generator as the reference builds it.
 
-    The generator is `generator_width` times as wide, its FFN too, and `generator_layers` times as deep; its heads
-    are of size 64, at least one (google-research/electra, run_pretraining.py, get_generator_config).
+    The generator is `generator_width` times as wide as the encoder, its FFN too, and `generator_layers` times as deep;
+    its heads are of size 64, at least one (google-research/electra, run_pretraining.py, get_generator_config).
+
+    Args:
+      model: the settings; without `generator_width` there is no generator.
+      vocab_size: token ids in use.
+      heads: as `ElectraConfig.heads`.
+      two_towers: as `ElectraConfig.two_towers`.
 
     Raises:
       UserError: a setting that no model can have.
     """
-    discriminator = EncoderConfig(
+    encoder = EncoderConfig(
         kind=model.encoder,
         layers=model.layers,
         width=model.width,
@@ -87,20 +117,37 @@ def from_settings(model: Any, vocab_size: int) -> ElectraConfig:
         local_window=model.modernbert.local_window,
         global_every=model.modernbert.global_every,
     )
-    width = round(model.width * model.generator_width)
-    generator = dataclasses.replace(
-        discriminator,
-        layers=round(model.layers * model.generator_layers),
-        width=width,
-        ffn=round(model.ffn * model.generator_width),
-        heads=max(1, width // HEAD_SIZE),
+    _check(encoder, "encoder")
+    if "generator_width" not in model:
+        return ElectraConfig(vocab_size, model.embedding_size, model.max_length, encoder, heads=heads)
+    generator = encoder
+    if model.generator_width != 1 or model.generator_layers != 1:
+        width = round(model.width * model.generator_width)
+        generator = dataclasses.replace(
+            encoder,
+            layers=round(model.layers * model.generator_layers),
+            width=width,
+            ffn=round(model.ffn * model.generator_width),
+            heads=max(1, width // HEAD_SIZE),
+        )
+        _check(generator, "generator")
+    if model.tying == "all" and generator != encoder:
+        raise UserError(
+            f"config.model.tying=all makes one network of both, but generator_width={model.generator_width:g} and "
+            f"generator_layers={model.generator_layers:g}; set both to 1"
+        )
+    if model.tying == "all" and two_towers:
+        raise UserError("config.model.tying=all cannot make one network of an encoder and two towers; use another")
+    return ElectraConfig(
+        vocab_size, model.embedding_size, model.max_length, encoder, generator, two_towers, model.tying, heads
     )
-    for name, network in (("discriminator", discriminator), ("generator", generator)):
-        if min(network.layers, network.width, network.ffn, network.heads) < 1:
-            raise UserError(f"config.model gives the {name} no layers or no width: {network}")
-        if network.width % network.heads or (model.encoder == "modernbert" and network.head_size % 2):
-            raise UserError(
-                f"config.model gives the {name} width {network.width} and {network.heads} heads, which do not divide "
-                "it into (for modernbert even) heads; change width, heads or generator_width"
-            )
-    return ElectraConfig(vocab_size, model.embedding_size, model.max_length, generator, discriminator)
+
+
+def _check(network: EncoderConfig, name: str) -> None:
+    if min(network.layers, network.width, network.ffn, network.heads) < 1:
+        raise UserError(f"config.model gives the {name} no layers or no width: {network}")
+    if network.width % network.heads or (network.kind == "modernbert" and network.head_size % 2):
+        raise UserError(
+            f"config.model gives the {name} width {network.width} and {network.heads} heads, which do not divide "
+            "it into (for modernbert even) heads; change width, heads or generator_width"
+        )

@@ -1,4 +1,4 @@
-"""ELECTRA's two networks over one set of embeddings (arXiv 2003.10555)."""
+"""The networks of the ELECTRA paper and of its successors: an encoder, a generator, their embeddings and heads."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -17,50 +17,89 @@ _SEGMENTS = 2
 
 
 class Embeddings(nn.Module):
-    """The word table, and for BERT the position and segment tables and their layer norm; shared by both networks."""
+    """The word table, and for BERT the position and segment tables and their layer norm.
+
+    Attributes:
+      config: of the whole model.
+      size: E of these tables.
+      base: where it is given, every table of these is the base's, without a gradient to it, plus its own difference,
+        zero at the start: gradient-disentangled embedding sharing (DeBERTaV3, arXiv 2111.09543, section 3.3).
+    """
 
     config: ElectraConfig
+    size: int
+    base: "Embeddings | None" = None
 
     def setup(self):
         c = self.config
-        init = layers.truncated_normal(c.discriminator.init_stddev)
-        shape = (c.padded_vocab_size, c.embedding_size)
-        self.word = self.param("word", init, shape)
+        init = layers.truncated_normal(c.encoder.init_stddev) if self.base is None else nn.initializers.zeros
+        self.word = self.param("word", init, (c.padded_vocab_size, self.size))
         if c.absolute:
-            self.position = self.param("position", init, (c.max_length, c.embedding_size))
-            self.segment = self.param("segment", init, (_SEGMENTS, c.embedding_size))
-            self.norm = layers.LayerNorm(bert.EPSILON, True, c.discriminator.dtype)
-        self.drop = nn.Dropout(c.discriminator.dropout)
+            self.position = self.param("position", init, (c.max_length, self.size))
+            self.segment = self.param("segment", init, (_SEGMENTS, self.size))
+            self.norm = layers.LayerNorm(bert.EPSILON, True, c.encoder.dtype)
+        self.drop = nn.Dropout(c.encoder.dropout)
+
+    def table(self, name: str) -> Array:
+        """The table `word`, `position` or `segment` as it is used, [entries, E]."""
+        own = getattr(self, name)
+        return own if self.base is None else jax.lax.stop_gradient(self.base.table(name)) + own
 
     def __call__(self, input_ids_BL: Array, token_type_ids_BL: Array, sequence_ids_BL: Array, train: bool) -> Array:
         c = self.config
-        x_BLE = jnp.take(self.word, input_ids_BL, axis=0)
+        x_BLE = jnp.take(self.table("word"), input_ids_BL, axis=0)
         if not c.absolute:
-            return x_BLE.astype(c.discriminator.dtype)
-        x_BLE += jnp.take(self.position, layers.sequence_positions(sequence_ids_BL), axis=0)
-        x_BLE += jnp.take(self.segment, token_type_ids_BL, axis=0)
+            return x_BLE.astype(c.encoder.dtype)
+        x_BLE += jnp.take(self.table("position"), layers.sequence_positions(sequence_ids_BL), axis=0)
+        x_BLE += jnp.take(self.table("segment"), token_type_ids_BL, axis=0)
         return self.drop(self.norm(x_BLE), deterministic=not train)
 
-    def decode(self, x_BME: Array) -> Array:
-        """Scores of every vocabulary entry, [B, M, V] float32: the word table used as an output layer."""
-        table = self.word.astype(x_BME.dtype)
-        return jnp.einsum("bme,ve->bmv", x_BME, table, preferred_element_type=jnp.float32)
 
+class TwoTowers(nn.Module):
+    """A network that predicts every token from the others at once: one reads from the left, one from the right.
 
-class GeneratorHead(nn.Module):
-    """dense(D -> E), GELU, layer norm; what comes out is compared with the word table."""
+    What comes out for a position is the left tower's state before it beside the right tower's after it, zeros where its
+    sequence has none (arXiv 1903.07785, as Electric uses it, arXiv 2012.08561).
+    """
 
     config: EncoderConfig
-    embedding_size: int
 
     @nn.compact
-    def __call__(self, x_BMD: Array) -> Array:
+    def __call__(self, x_BLE: Array, sequence_ids_BL: Array, train: bool) -> Array:
+        """[B, L, 2 D]."""
+        encoder = _ENCODERS[self.config.kind]
+        same = layers.same_sequence(sequence_ids_BL)
+        length = x_BLE.shape[1]
+        seen = jnp.tril(jnp.ones((length, length), bool))[None, None]
+        left_BLD = encoder(self.config, name="left")(x_BLE, same & seen, train)
+        right_BLD = encoder(self.config, name="right")(x_BLE, same & seen.swapaxes(2, 3), train)
+        follows = (sequence_ids_BL[:, 1:] == sequence_ids_BL[:, :-1])[..., None]
+        none = jnp.zeros_like(left_BLD[:, :1])
+        before = jnp.concatenate([none, jnp.where(follows, left_BLD[:, :-1], none)], axis=1)
+        after = jnp.concatenate([jnp.where(follows, right_BLD[:, 1:], none), none], axis=1)
+        return jnp.concatenate([before, after], axis=-1)
+
+
+class MLMHead(nn.Module):
+    """dense(D -> E), GELU, layer norm, times the word table, plus a bias [V]."""
+
+    config: EncoderConfig
+    vocab_size: int
+
+    @nn.compact
+    def __call__(self, x_BMD: Array, table_VE: Array) -> Array:
+        """Scores of every vocabulary entry, [B, M, V] float32; the lowest float for padded entries."""
         c = self.config
         is_bert = c.kind == "bert"
+        padded, size = table_VE.shape
         init = layers.truncated_normal(c.init_stddev if is_bert else modernbert.out_stddev(c))
-        x = nn.Dense(self.embedding_size, use_bias=is_bert, dtype=c.dtype, kernel_init=init, name="dense")(x_BMD)
+        x = nn.Dense(size, use_bias=is_bert, dtype=c.dtype, kernel_init=init, name="dense")(x_BMD)
         epsilon = bert.EPSILON if is_bert else modernbert.EPSILON
-        return layers.LayerNorm(epsilon, is_bert, c.dtype, name="norm")(layers.gelu(x))
+        x_BME = layers.LayerNorm(epsilon, is_bert, c.dtype, name="norm")(layers.gelu(x))
+        table = table_VE.astype(x_BME.dtype)
+        logits = jnp.einsum("bme,ve->bmv", x_BME, table, preferred_element_type=jnp.float32)
+        logits += self.param("bias", nn.initializers.zeros, (padded,))[None, None]
+        return jnp.where((jnp.arange(padded) < self.vocab_size)[None, None], logits, jnp.finfo(jnp.float32).min)
 
 
 class DiscriminatorHead(nn.Module):
@@ -82,75 +121,119 @@ class DiscriminatorHead(nn.Module):
         return nn.Dense(1, dtype=c.dtype, kernel_init=init, name="classifier")(x)[..., 0].astype(jnp.float32)
 
 
-class Electra(nn.Module):
-    """Generator and discriminator.
+class ScalarHead(nn.Module):
+    """dense(D -> 1): the copy gate, and the baseline of REINFORCE."""
 
-    Parameters: `embeddings`, `generator`, `generator_head`, `generator_bias` [V], `discriminator`,
-    `discriminator_head`. All float32.
+    config: EncoderConfig
+
+    @nn.compact
+    def __call__(self, x_BMD: Array) -> Array:
+        init = nn.initializers.xavier_uniform()
+        x = nn.Dense(1, dtype=self.config.dtype, kernel_init=init, name="dense")(x_BMD)
+        return x[..., 0].astype(jnp.float32)
+
+
+class Electra(nn.Module):
+    """The networks that a system trains.
+
+    Parameters, all float32: `embeddings` and `encoder`; where there is a generator, `generator` and `generator_head`;
+    and the heads that `config.heads` names. `config.tying` says what the generator shares with the encoder:
+
+      none        nothing; `generator_embeddings` are its own
+      embeddings  the embeddings, as in the paper
+      all         embeddings and encoder, the heads aside; there is no `generator`
+      gdes        `generator_embeddings` are its own, and `embeddings` hold the encoder's difference from them
     """
 
     config: ElectraConfig
 
     def setup(self):
         c = self.config
-        encoder = _ENCODERS[c.discriminator.kind]
-        self.embeddings = Embeddings(c)
-        self.generator = encoder(c.generator)
-        self.generator_head = GeneratorHead(c.generator, c.embedding_size)
-        self.generator_bias = self.param("generator_bias", nn.initializers.zeros, (c.padded_vocab_size,))
-        self.discriminator = encoder(c.discriminator)
-        self.discriminator_head = DiscriminatorHead(c.discriminator)
+        base = None
+        if c.generator is not None:
+            size = c.generator_embedding_size
+            if c.tying in ("none", "gdes"):
+                self.generator_embeddings = Embeddings(c, size)
+                base = self.generator_embeddings if c.tying == "gdes" else None
+            if c.tying != "all":
+                kind: Any = TwoTowers if c.two_towers else _ENCODERS[c.generator.kind]
+                self.generator = kind(c.generator)
+            self.generator_head = MLMHead(c.generator, c.vocab_size)
+        self.embeddings = Embeddings(c, c.embedding_size, base)
+        self.encoder = _ENCODERS[c.encoder.kind](c.encoder)
+        for name in c.heads:
+            setattr(self, name, self._make_head(name))
 
-    def generate(
-        self,
-        input_ids_BL: Array,
-        token_type_ids_BL: Array,
-        sequence_ids_BL: Array,
-        positions_BM: Array,
-        train: bool = False,
+    def _make_head(self, name: str) -> nn.Module:
+        c = self.config
+        if name == "discriminator_head":
+            return DiscriminatorHead(c.encoder)
+        if name == "mlm_head":
+            return MLMHead(c.encoder, c.vocab_size)
+        if name == "baseline":
+            assert c.generator is not None
+            return ScalarHead(c.generator)
+        return ScalarHead(c.encoder)
+
+    def _embeddings_of(self, network: str) -> Embeddings:
+        own = network == "generator" and self.config.tying in ("none", "gdes")
+        return self.generator_embeddings if own else self.embeddings
+
+    def read(
+        self, network: str, input_ids_BL: Array, token_type_ids_BL: Array, sequence_ids_BL: Array, train: bool = False
     ) -> Array:
-        """The generator's logits at `positions_BM`, [B, M, V] float32; the lowest float for padded entries."""
-        x_BLE = self.embeddings(input_ids_BL, token_type_ids_BL, sequence_ids_BL, train)
-        x_BLD = self.generator(x_BLE, sequence_ids_BL, train)
-        x_BMD = jnp.take_along_axis(x_BLD, positions_BM[..., None], axis=1)
-        logits = self.embeddings.decode(self.generator_head(x_BMD)) + self.generator_bias[None, None]
-        real = jnp.arange(self.config.padded_vocab_size) < self.config.vocab_size
-        return jnp.where(real[None, None], logits, jnp.finfo(jnp.float32).min)
+        """States [B, L, D] of `generator` ([B, L, 2 D] of two towers) or `encoder`."""
+        x_BLE = self._embeddings_of(network)(input_ids_BL, token_type_ids_BL, sequence_ids_BL, train)
+        if network == "generator" and self.config.two_towers:
+            return self.generator(x_BLE, sequence_ids_BL, train)
+        reader = self.encoder if network == "encoder" or self.config.tying == "all" else self.generator
+        return reader(x_BLE, layers.same_sequence(sequence_ids_BL), train)
 
-    def discriminate(
-        self, input_ids_BL: Array, token_type_ids_BL: Array, sequence_ids_BL: Array, train: bool = False
-    ) -> Array:
-        """The logit of "this token was replaced" at every position, [B, L] float32."""
-        x_BLE = self.embeddings(input_ids_BL, token_type_ids_BL, sequence_ids_BL, train)
-        return self.discriminator_head(self.discriminator(x_BLE, sequence_ids_BL, train))
+    def predict(self, network: str, states_BMD: Array) -> Array:
+        """Logits [B, M, V] float32 of the tokens at states of `generator` or `encoder`, over that network's table."""
+        head = self.generator_head if network == "generator" else self.mlm_head
+        return head(states_BMD, self._embeddings_of(network).table("word"))
 
-    def __call__(self, input_ids_BL: Array, token_type_ids_BL: Array, sequence_ids_BL: Array) -> tuple[Array, Array]:
-        """Both networks on one input; names every parameter, for `init`."""
+    def score(self, head: str, states_BMD: Array) -> Array:
+        """One number a state, [B, M] float32, by `discriminator_head`, `copy_gate` or `baseline`."""
+        return getattr(self, head)(states_BMD)
+
+    def __call__(self, input_ids_BL: Array, token_type_ids_BL: Array, sequence_ids_BL: Array) -> None:
+        """Uses every parameter once, for `init`."""
         batch = (input_ids_BL, token_type_ids_BL, sequence_ids_BL)
-        return self.generate(*batch, positions_BM=jnp.zeros_like(input_ids_BL)), self.discriminate(*batch)
+        states = {name: self.read(name, *batch) for name in self.networks}
+        if "generator" in states:
+            self.predict("generator", states["generator"])
+        for head in self.config.heads:
+            if head == "mlm_head":
+                self.predict("encoder", states["encoder"])
+            else:
+                self.score(head, states["generator" if head == "baseline" else "encoder"])
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        return ("encoder",) if self.config.generator is None else ("generator", "encoder")
 
 
-def generator_logits(
-    model: Electra,
-    params: Any,
-    batch: Batch,
-    input_ids_BL: Array,
-    positions_BM: Array,
-    dropout_key: Array | None = None,
+def read(
+    model: Electra, params: Any, network: str, batch: Batch, input_ids_BL: Array, dropout_key: Array | None = None
 ) -> Array:
-    """`Electra.generate` on `input_ids_BL` in the place of the batch's own; dropout is on where it has a key."""
-    inputs = (input_ids_BL, batch["token_type_ids"], batch["sequence_ids"], positions_BM)
-    return _apply(model, params, inputs, dropout_key, "generate")
-
-
-def discriminator_logits(
-    model: Electra, params: Any, batch: Batch, input_ids_BL: Array, dropout_key: Array | None = None
-) -> Array:
-    """`Electra.discriminate` on `input_ids_BL` in the place of the batch's own; dropout is on where it has a key."""
-    inputs = (input_ids_BL, batch["token_type_ids"], batch["sequence_ids"])
-    return _apply(model, params, inputs, dropout_key, "discriminate")
-
-
-def _apply(model: Electra, params: Any, inputs: tuple[Array, ...], dropout_key: Array | None, method: str) -> Array:
+    """`Electra.read` of `input_ids_BL` in the place of the batch's own; dropout is on where it has a key."""
+    inputs = (network, input_ids_BL, batch["token_type_ids"], batch["sequence_ids"])
     rngs = None if dropout_key is None else {"dropout": dropout_key}
-    return cast(Array, model.apply({"params": params}, *inputs, train=rngs is not None, method=method, rngs=rngs))
+    return cast(Array, model.apply({"params": params}, *inputs, train=rngs is not None, method="read", rngs=rngs))
+
+
+def predict(model: Electra, params: Any, network: str, states_BMD: Array) -> Array:
+    """`Electra.predict`."""
+    return cast(Array, model.apply({"params": params}, network, states_BMD, method="predict"))
+
+
+def score(model: Electra, params: Any, head: str, states_BMD: Array) -> Array:
+    """`Electra.score`."""
+    return cast(Array, model.apply({"params": params}, head, states_BMD, method="score"))
+
+
+def at(states_BLD: Array, positions_BM: Array) -> Array:
+    """States [B, M, D] at `positions_BM`."""
+    return jnp.take_along_axis(states_BLD, positions_BM[..., None], axis=1)

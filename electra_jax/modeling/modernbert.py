@@ -71,12 +71,12 @@ class Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Word vectors of any size in, normed hidden states out."""
+    """Word vectors of any size in, normed hidden states out; the mask says what (second L) each position sees."""
 
     config: EncoderConfig
 
     @nn.compact
-    def __call__(self, x_BLE: jax.Array, sequence_ids_BL: jax.Array, train: bool) -> jax.Array:
+    def __call__(self, x_BLE: jax.Array, mask_B1LL: jax.Array, train: bool) -> jax.Array:
         c = self.config
         x = x_BLE
         if x.shape[-1] != c.width:
@@ -87,7 +87,5 @@ class Encoder(nn.Module):
         length = x.shape[1]
         angles = [rotary(length, c.head_size, theta) for theta in (LOCAL_THETA, GLOBAL_THETA)]
         stack = layers.stack(Layer, c, in_axes=(0, nn.broadcast, nn.broadcast))
-        x_BLD, _ = stack(c, train, name="layers")(
-            x, jnp.arange(c.layers), layers.same_sequence(sequence_ids_BL), jnp.asarray(np.stack(angles))
-        )
+        x_BLD, _ = stack(c, train, name="layers")(x, jnp.arange(c.layers), mask_B1LL, jnp.asarray(np.stack(angles)))
         return layers.LayerNorm(EPSILON, False, c.dtype, name="final_norm")(x_BLD)

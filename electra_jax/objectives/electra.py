@@ -1,4 +1,4 @@
-"""ELECTRA: a generator trained by masked language modelling, a discriminator trained to find what it replaced."""
+"""ELECTRA: a generator trained by masked language modelling, an encoder trained to find what it replaced."""
 
 from typing import Any
 
@@ -7,72 +7,87 @@ import jax.numpy as jnp
 import optax
 
 from electra_jax import metrics
-from electra_jax.data.tokenizer import PAD
-from electra_jax.modeling.electra import Batch, Electra, discriminator_logits, generator_logits
-from electra_jax.objectives import masking, sampling
+from electra_jax.modeling import electra as networks
+from electra_jax.objectives import corruption, system
+from electra_jax.objectives.system import Detection, Inputs, Loss, Objective, Params, Pass
 
 Array = jax.Array
+DISCRIMINATOR = Pass("encoder", "discriminator", everywhere=True)
+WEIGHTS = {"generator_weight": 1.0, "discriminator_weight": 50.0}
 
 
-def loss(
-    model: Electra, params: Any, batch: Batch, key: Array, settings: Any, train: bool
-) -> tuple[Array, metrics.Metrics]:
-    """generator_weight x MLM + discriminator_weight x replaced-token detection.
+def loss(o: Objective, params: Params, x: Inputs) -> Loss:
+    """generator_weight x MLM + discriminator_weight x replaced-token detection, over every real position."""
+    found = corruption.corrupt(o, params, x)
+    generator, measured = corruption.generator_loss(o, found, x)
+    scores_BL = discriminate(o, params, x, found.input_ids)
+    detection, detected = detection_loss(scores_BL, found.labels, x.masked.real)
+    total = generator + o.settings.discriminator_weight * detection.sum / x.counts.real
+    return total, {**measured, **detected}
 
-    Both parts are sums over the whole batch divided by their counts over the whole batch, however it is sharded.
 
-    Args:
-      model: the two networks.
-      params: of `model`.
-      batch: `input_ids`, `token_type_ids`, `sequence_ids`, each [B, L] int32.
-      key: of everything random in this step.
-      settings: `mask_prob`, `replace_prob`, `temperature`, `disallow_correct`, `generator_weight`,
-        `discriminator_weight`.
-      train: whether dropout is on.
+def resting_generator_loss(o: Objective, params: Params, x: Inputs) -> Loss:
+    """discriminator_weight x replaced-token detection; the generator has no gradient and no dropout, it is measured."""
+    found = corruption.corrupt(o, jax.lax.stop_gradient(params), x._replace(key=None))
+    nll, accuracy = corruption.mlm(found.logits, x.masked)
+    detection, detected = detection_loss(discriminate(o, params, x, found.input_ids), found.labels, x.masked.real)
+    total = o.settings.discriminator_weight * detection.sum / x.counts.real
+    return total, {"mlm_loss": nll, "mlm_accuracy": accuracy, **detected}
 
-    Returns:
-      The loss, a float32 scalar, and the sums behind its metrics.
-    """
-    mask_key, sample_key, generator_key, discriminator_key = jax.random.split(key, 4)
-    masked = masking.mask(mask_key, batch["input_ids"], settings.mask_prob, settings.replace_prob)
 
-    logits_BMV = generator_logits(
-        model, params, batch, masked.input_ids, masked.positions, generator_key if train else None
-    )
-    nll_BM = optax.softmax_cross_entropy_with_integer_labels(logits_BMV, masked.targets)
-    mlm = metrics.mean(nll_BM, masked.weights)
+def loss_15(o: Objective, params: Params, x: Inputs) -> Loss:
+    """As `loss`, but detection is learned at the masked positions alone."""
+    found = corruption.corrupt(o, params, x)
+    generator, measured = corruption.generator_loss(o, found, x)
+    scores_BL = discriminate(o, params, x, found.input_ids)
+    detection, detected = detection_loss(scores_BL, found.labels, x.masked.chosen)
+    total = generator + o.settings.discriminator_weight * detection.sum / x.counts.masked
+    return total, {**measured, **detected}
 
-    fakes_BM = sample_fakes(sample_key, logits_BMV, masked.targets, settings.temperature, settings.disallow_correct)
-    corrupted, labels_BL = corrupt(batch["input_ids"], masked, fakes_BM)
 
-    scores_BL = discriminator_logits(model, params, batch, corrupted, discriminator_key if train else None)
-    real_BL = (batch["input_ids"] != PAD).astype(jnp.float32)
-    discriminator = metrics.mean(optax.sigmoid_binary_cross_entropy(scores_BL, labels_BL), real_BL)
+def detect(o: Objective, params: Params, x: Inputs) -> Detection:
+    """The generator's fakes, and what the encoder thinks of them."""
+    found = corruption.corrupt(o, params, x)
+    return Detection(found.input_ids, found.labels, discriminate(o, params, x, found.input_ids))
 
-    total = settings.generator_weight * mlm.value + settings.discriminator_weight * discriminator.value
-    correct = (jnp.argmax(logits_BMV, axis=-1) == masked.targets).astype(jnp.float32)
+
+def discriminate(o: Objective, params: Params, x: Inputs, input_ids_BL: Array) -> Array:
+    """The logit of "this token was replaced" at every position of `input_ids_BL`, [B, L] float32."""
+    states_BLD = networks.read(o.model, params, "encoder", x.masked.batch, input_ids_BL, x.encoder_key)
+    return networks.score(o.model, params, "discriminator_head", states_BLD)
+
+
+def detection_loss(scores_BL: Array, labels_BL: Array, weights_BL: Array) -> tuple[metrics.Mean, metrics.Metrics]:
+    """Sigmoid cross-entropy; and with it accuracy, AUC, and the share of the positions that was replaced."""
     agreed = ((scores_BL > 0) == (labels_BL > 0)).astype(jnp.float32)
-    return total, {
-        "mlm_loss": mlm,
-        "mlm_accuracy": metrics.mean(correct, masked.weights),
-        "disc_loss": discriminator,
-        "disc_accuracy": metrics.mean(agreed, real_BL),
-        "disc_auc": metrics.roc(scores_BL, labels_BL, real_BL),
-        "replaced_fraction": metrics.mean(labels_BL, real_BL),
-        "tokens": metrics.total(real_BL),
+    loss = metrics.mean(optax.sigmoid_binary_cross_entropy(scores_BL, labels_BL), weights_BL)
+    return loss, {
+        "disc_loss": loss,
+        "disc_accuracy": metrics.mean(agreed, weights_BL),
+        "disc_auc": metrics.roc(scores_BL, labels_BL, weights_BL),
+        "replaced_fraction": metrics.mean(labels_BL, weights_BL),
     }
 
 
-def sample_fakes(key: Array, logits_BMV: Array, targets_BM: Array, temperature: float, disallow_correct: bool) -> Array:
-    """The generator's samples [B, M], no gradient through them; with `disallow_correct` never the original."""
-    logits = jax.lax.stop_gradient(logits_BMV) / temperature
-    if disallow_correct:
-        entries = jnp.arange(logits.shape[-1])[None, None]
-        logits = jnp.where(entries == targets_BM[..., None], jnp.finfo(jnp.float32).min, logits)
-    return sampling.categorical(key, logits)
+def _stages(settings: Any, steps: int) -> tuple[system.Stage, ...]:
+    return (system.Stage(steps, (*corruption.generator_passes(settings), DISCRIMINATOR)),)
 
 
-def corrupt(input_ids_BL: Array, masked: masking.Masked, fakes_BM: Array) -> tuple[Array, Array]:
-    """The original text with fakes at the masked positions, and labels [B, L] float32: 1 where the token changed."""
-    corrupted = masking.put(input_ids_BL, masked.positions, fakes_BM, masked.weights > 0)
-    return corrupted, (corrupted != input_ids_BL).astype(jnp.float32)
+ELECTRA = system.System(
+    summary="replaced-token detection at every position",
+    paper="ELECTRA, table 1 and 5",
+    settings={**system.MASKING, **system.GENERATOR, **system.SAMPLING, **WEIGHTS},
+    heads=("discriminator_head",),
+    loss=loss,
+    stages=_stages,
+    detect=detect,
+)
+ELECTRA_15 = system.System(
+    summary="replaced-token detection at the masked positions only",
+    paper="ELECTRA 15%, table 5",
+    settings=ELECTRA.settings,
+    heads=("discriminator_head",),
+    loss=loss_15,
+    stages=_stages,
+    detect=detect,
+)

@@ -6,17 +6,19 @@ of the vocabulary, then inside the block that was hit. Exact up to float32 round
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from electra_jax.data.tokenizer import SPECIAL_TOKENS
 from electra_jax.modeling.config import VOCAB_MULTIPLE
 
 Array = jax.Array
 
 
-def categorical(key: Array, logits_NV: Array, block: int = VOCAB_MULTIPLE) -> Array:
-    """One draw for each row.
+def categorical(uniform: Array, logits_NV: Array, block: int = VOCAB_MULTIPLE) -> Array:
+    """One draw for each row: the inverse of the cumulative distribution.
 
     Args:
-      key: of the random number generator.
+      uniform: [...] float32 in [0, 1), one number for each draw.
       logits_NV: [..., V] float32, V a multiple of `block`; unnormalised log-probabilities.
       block: entries a block.
 
@@ -28,7 +30,6 @@ def categorical(key: Array, logits_NV: Array, block: int = VOCAB_MULTIPLE) -> Ar
         raise ValueError(f"{size} entries are no multiple of the block of {block}")
     highest = jnp.max(logits_NV, axis=-1, keepdims=True)
     mass = jnp.exp(logits_NV - highest).reshape(*rows, size // block, block)
-    uniform = jax.random.uniform(key, rows, jnp.float32)
     hit, rest = _invert(jnp.sum(mass, axis=-1), uniform)
     within = jnp.take_along_axis(mass, hit[..., None, None], axis=-2)[..., 0, :]
     inside, _ = _invert(within, rest)
@@ -48,3 +49,13 @@ def _invert(mass: Array, uniform: Array) -> tuple[Array, Array]:
     size = jnp.take_along_axis(mass, index[..., None], axis=-1)
     into = 1.0 - (end - target) / size
     return index, jnp.clip(into[..., 0], 0.0, 1.0 - 2.0**-24)
+
+
+def log_frequencies(counts: np.ndarray, padded_size: int) -> np.ndarray:
+    """Log-probabilities [padded_size] float32 of drawing a token as often as `counts` [V] say; special ones never."""
+    frequency = np.zeros(padded_size)
+    frequency[: len(counts)] = counts
+    frequency[: len(SPECIAL_TOKENS)] = 0
+    with np.errstate(divide="ignore"):
+        logits = np.log(frequency / frequency.sum())
+    return np.maximum(logits, np.finfo(np.float32).min).astype(np.float32)

@@ -1,0 +1,39 @@
+"""What a device can do at most, from the makers' data sheets."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+# Dense peak of one JAX device, FLOP/s, by precision of the computation. A chip of TPU v2, v3 and 7x is two devices.
+# float32 means what JAX does by default with it: TPUs multiply it in bfloat16, NVIDIA's tensor cores in TF32.
+PEAK_FLOPS = {
+    "TPU v2": {"bfloat16": 22.5e12, "float32": 22.5e12},
+    "TPU v3": {"bfloat16": 61.5e12, "float32": 61.5e12},
+    "TPU v4": {"bfloat16": 275e12, "float32": 275e12},
+    "TPU v5e": {"bfloat16": 197e12, "float32": 197e12},
+    "TPU v5p": {"bfloat16": 459e12, "float32": 459e12},
+    "TPU v6e": {"bfloat16": 918e12, "float32": 918e12},
+    "TPU7x": {"bfloat16": 1153.5e12, "float32": 1153.5e12},
+    "NVIDIA A100": {"bfloat16": 312e12, "float32": 156e12},
+    "NVIDIA H100 PCIe": {"bfloat16": 756e12, "float32": 378e12},
+    "NVIDIA H100": {"bfloat16": 989e12, "float32": 494e12},
+    "NVIDIA H200 NVL": {"bfloat16": 835e12, "float32": 417e12},
+    "NVIDIA H200": {"bfloat16": 989e12, "float32": 494e12},
+    "NVIDIA B200": {"bfloat16": 2250e12, "float32": 1125e12},
+}
+_ALIASES = {"TPU v5 lite": "TPU v5e", "TPU v5": "TPU v5p", "TPU v6 lite": "TPU v6e"}  # as JAX names them
+DEVICES_A_CHIP = {"TPU v2": 2, "TPU v3": 2, "TPU7x": 2}
+
+
+def known(kind: str) -> str | None:
+    """The name in `PEAK_FLOPS` of a device that calls itself `kind`; None where there is none."""
+    kind = _ALIASES.get(kind, kind)
+    if kind in PEAK_FLOPS:
+        return kind
+    return next((name for name in PEAK_FLOPS if name.startswith("NVIDIA") and kind.startswith(name)), None)
+
+
+def peak(kind: str, dtype: Any) -> float | None:
+    """Peak FLOP/s of one device for a computation in `dtype`, None where it is not known."""
+    name = known(kind)
+    return None if name is None else PEAK_FLOPS[name].get(jnp.dtype(dtype).name)

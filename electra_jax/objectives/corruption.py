@@ -1,0 +1,122 @@
+"""The generator's part: it fills the masked positions with samples; the encoder reads the text with those."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from electra_jax import metrics
+from electra_jax.data.tokenizer import SPECIAL_TOKENS
+from electra_jax.modeling import electra as networks
+from electra_jax.objectives import masking, sampling
+from electra_jax.objectives.system import Inputs, Loss, Objective, Params, Pass
+
+Array = jax.Array
+LOWEST = jnp.finfo(jnp.float32).min
+
+
+class Corrupted(NamedTuple):
+    """A text with fakes.
+
+    Attributes:
+      input_ids: [B, L] int32.
+      labels: [B, L] float32, 1 where the token is another than the original.
+      fakes: [B, M] int32, the samples, some of them equal to the originals.
+      logits: [B, M, V] float32, the generator's, as it was trained.
+      sampled: [B, M, V] float32, those that the fakes were drawn from: tempered, the original perhaps forbidden.
+      states: [B, M, D], the generator's at the masked positions; None where it has none.
+    """
+
+    input_ids: Array
+    labels: Array
+    fakes: Array
+    logits: Array
+    sampled: Array
+    states: Array | None
+
+
+def corrupt(o: Objective, params: Params, x: Inputs) -> Corrupted:
+    """Runs the generator and draws the fakes; no gradient goes through them."""
+    logits_BMV, states = _GENERATORS[kind(o.settings)](o, params, x)
+    sampled = temper(o, logits_BMV, x)
+    fakes_BM = sampling.categorical(x.masked.uniform, jax.lax.stop_gradient(sampled))
+    corrupted, labels_BL = put_fakes(x.masked, fakes_BM)
+    return Corrupted(corrupted, labels_BL, fakes_BM, logits_BMV, sampled, states)
+
+
+def temper(o: Objective, logits_BMV: Array, x: Inputs) -> Array:
+    """The logits that fakes are drawn from: over the temperature; with `disallow_correct` without the original."""
+    logits = logits_BMV / temperature(o, x.step)
+    if o.settings.disallow_correct:
+        entries = jnp.arange(logits.shape[-1])[None, None]
+        logits = jnp.where(entries == x.masked.targets[..., None], LOWEST, logits)
+    return jnp.maximum(logits, LOWEST)  # a temperature below 1 takes the lowest float to -inf
+
+
+def temperature(o: Objective, step: Array) -> Array:
+    """1 + (temperature - 1) exp(-u / temperature_decay), u the share of the run that is done; constant where it is 0.
+
+    Fast-ELECTRA's schedule (arXiv 2310.07347).
+    """
+    s = o.settings
+    if not s.temperature_decay:
+        return jnp.float32(s.temperature)
+    done = step.astype(jnp.float32) / o.steps
+    return 1 + (s.temperature - 1) * jnp.exp(-done / s.temperature_decay)
+
+
+def put_fakes(masked: masking.Masked, fakes_BM: Array) -> tuple[Array, Array]:
+    """The original text with fakes at the masked positions, and labels [B, L] float32: 1 where the token changed."""
+    corrupted = masking.put(masked.original, masked.positions, fakes_BM, masked.weights > 0)
+    return corrupted, (corrupted != masked.original).astype(jnp.float32)
+
+
+def generator_loss(o: Objective, found: Corrupted, x: Inputs) -> Loss:
+    """generator_weight x MLM, and its metrics; nothing for a generator that has no parameters."""
+    if found.states is None:
+        return jnp.float32(0), {}
+    loss, accuracy = mlm(found.logits, x.masked)
+    return o.settings.generator_weight * loss.sum / x.counts.masked, {"mlm_loss": loss, "mlm_accuracy": accuracy}
+
+
+def generator_passes(settings: Any, trained: bool = True) -> tuple[Pass, ...]:
+    """What the generator computes: nothing where it has no parameters."""
+    return (Pass("generator", "mlm", everywhere=False, trained=trained),) if kind(settings) == "transformer" else ()
+
+
+def kind(settings: Any) -> str:
+    """Which of `GENERATORS` the settings name."""
+    return settings.get("generator", "transformer")
+
+
+def mlm(logits_BMV: Array, masked: masking.Masked) -> tuple[metrics.Mean, metrics.Mean]:
+    """(negative log-likelihood, accuracy) of the originals at the masked positions."""
+    nll_BM = optax.softmax_cross_entropy_with_integer_labels(logits_BMV, masked.targets)
+    correct = (jnp.argmax(logits_BMV, axis=-1) == masked.targets).astype(jnp.float32)
+    return metrics.mean(nll_BM, masked.weights), metrics.mean(correct, masked.weights)
+
+
+def _transformer(o: Objective, params: Params, x: Inputs) -> tuple[Array, Array | None]:
+    states_BLD = networks.read(o.model, params, "generator", x.masked.batch, x.masked.input_ids, x.generator_key)
+    states_BMD = networks.at(states_BLD, x.masked.positions)
+    return networks.predict(o.model, params, "generator", states_BMD), states_BMD
+
+
+def _unigram(o: Objective, params: Params, x: Inputs) -> tuple[Array, Array | None]:
+    """Fakes as frequent as in the training text (arXiv 2003.10555, section 3.2)."""
+    del params
+    return jnp.broadcast_to(jnp.asarray(o.unigram), (*x.masked.positions.shape, len(o.unigram))), None
+
+
+def _uniform(o: Objective, params: Params, x: Inputs) -> tuple[Array, Array | None]:
+    """Every token alike, special ones aside (google-research/electra, `uniform_generator`)."""
+    del params
+    c = o.model.config
+    entries = jnp.arange(c.padded_vocab_size)
+    logits = jnp.where((entries >= len(SPECIAL_TOKENS)) & (entries < c.vocab_size), 0.0, LOWEST)
+    return jnp.broadcast_to(logits, (*x.masked.positions.shape, len(entries))), None
+
+
+_GENERATORS = {"transformer": _transformer, "unigram": _unigram, "uniform": _uniform}
+GENERATORS = tuple(_GENERATORS)

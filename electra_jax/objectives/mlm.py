@@ -1,0 +1,95 @@
+"""Masked language modelling by the encoder itself: BERT's, and two variants that read a generator's fakes."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from electra_jax import metrics
+from electra_jax.modeling import electra as networks
+from electra_jax.objectives import corruption, system
+from electra_jax.objectives.system import Inputs, Loss, Objective, Params, Pass, Stage
+
+Array = jax.Array
+_WEIGHTS = {"generator_weight": 1.0, "encoder_weight": 1.0}
+
+
+def loss(o: Objective, params: Params, x: Inputs) -> Loss:
+    """BERT: the originals are predicted where they were masked (arXiv 1810.04805, without next-sentence prediction)."""
+    states_BLD = networks.read(o.model, params, "encoder", x.masked.batch, x.masked.input_ids, x.encoder_key)
+    logits_BMV = networks.predict(o.model, params, "encoder", networks.at(states_BLD, x.masked.positions))
+    nll, accuracy = corruption.mlm(logits_BMV, x.masked)
+    return nll.sum / x.counts.masked, {"mlm_loss": nll, "mlm_accuracy": accuracy}
+
+
+def replace_loss(o: Objective, params: Params, x: Inputs) -> Loss:
+    """The encoder predicts the originals at the masked positions, where it reads the generator's fakes."""
+    found = corruption.corrupt(o, params, x)
+    generator, measured = corruption.generator_loss(o, found, x)
+    states_BLD = networks.read(o.model, params, "encoder", x.masked.batch, found.input_ids, x.encoder_key)
+    logits_BMV = networks.predict(o.model, params, "encoder", networks.at(states_BLD, x.masked.positions))
+    nll, accuracy = corruption.mlm(logits_BMV, x.masked)
+    return generator + o.settings.encoder_weight * nll.sum / x.counts.masked, {
+        **measured,
+        "encoder_mlm_loss": nll,
+        "encoder_mlm_accuracy": accuracy,
+        "replaced_fraction": metrics.mean(found.labels, x.masked.real),
+    }
+
+
+def all_tokens_loss(o: Objective, params: Params, x: Inputs) -> Loss:
+    """As `replace_loss`, but every position is predicted, through the copy gate."""
+    found = corruption.corrupt(o, params, x)
+    generator, measured = corruption.generator_loss(o, found, x)
+    states_BLD = networks.read(o.model, params, "encoder", x.masked.batch, found.input_ids, x.encoder_key)
+    logits_BLV = networks.predict(o.model, params, "encoder", states_BLD)
+    gate_BL = networks.score(o.model, params, "copy_gate", states_BLD)
+    nll_BL = -copy_log_prob(gate_BL, logits_BLV, found.input_ids, x.masked.original)
+    nll = metrics.mean(nll_BL, x.masked.real)
+    return generator + o.settings.encoder_weight * nll.sum / x.counts.real, {
+        **measured,
+        "all_tokens_loss": nll,
+        "all_tokens_masked_loss": metrics.mean(nll_BL, x.masked.chosen),
+        "copy_probability": metrics.mean(jax.nn.sigmoid(gate_BL), x.masked.real),
+        "replaced_fraction": metrics.mean(found.labels, x.masked.real),
+    }
+
+
+def copy_log_prob(gate_BL: Array, logits_BLV: Array, input_ids_BL: Array, targets_BL: Array) -> Array:
+    """log p(target) [B, L], p(x) = D x 1[x is the input] + (1 - D) x softmax(x), D = sigmoid(gate)."""
+    predicted = -optax.softmax_cross_entropy_with_integer_labels(logits_BLV, targets_BL)
+    not_copied = jax.nn.log_sigmoid(-gate_BL) + predicted
+    return jnp.where(targets_BL == input_ids_BL, jnp.logaddexp(jax.nn.log_sigmoid(gate_BL), not_copied), not_copied)
+
+
+def _stages(head: str, everywhere: bool) -> Any:
+    encoder = Pass("encoder", head, everywhere)
+    return lambda settings, steps: (Stage(steps, (*corruption.generator_passes(settings), encoder)),)
+
+
+MLM = system.System(
+    summary="masked language modelling: BERT",
+    paper="BERT, table 5",
+    settings=system.MASKING,
+    heads=("mlm_head",),
+    loss=loss,
+    stages=system.one_stage(Pass("encoder", "mlm", everywhere=False)),
+    generator=None,
+)
+REPLACE_MLM = system.System(
+    summary="masked language modelling with the generator's fakes in the place of [MASK]",
+    paper="Replace MLM, table 5",
+    settings={**system.MASKING, **system.GENERATOR, **system.SAMPLING, **_WEIGHTS},
+    heads=("mlm_head",),
+    loss=replace_loss,
+    stages=_stages("mlm", everywhere=False),
+)
+ALL_TOKENS_MLM = system.System(
+    summary="as replace_mlm, but predicting every position, with a copy gate",
+    paper="All-Tokens MLM, table 5",
+    settings=REPLACE_MLM.settings,
+    heads=("mlm_head", "copy_gate"),
+    loss=all_tokens_loss,
+    stages=_stages("copy", everywhere=True),
+)

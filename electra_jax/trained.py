@@ -1,0 +1,61 @@
+"""What a run has learned: its parameters, read from its work directory."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from ml_collections import ConfigDict
+
+from electra_jax import optim, step
+from electra_jax.checkpoint import Checkpoints
+from electra_jax.data.tokenizer import Tokenizer
+from electra_jax.errors import UserError
+from electra_jax.objectives import table
+from electra_jax.objectives.system import Objective
+
+
+class Trained(NamedTuple):
+    """A run as its last checkpoint has it.
+
+    Attributes:
+      config: its settings.
+      tokenizer: its vocabulary.
+      objective: its system and model.
+      state: on the first device.
+    """
+
+    config: ConfigDict
+    tokenizer: Tokenizer
+    objective: Objective
+    state: step.TrainState
+
+
+def load(workdir: Path, at: int | None = None) -> Trained:
+    """The state that a run had at step `at`, or has at its last checkpoint.
+
+    Raises:
+      UserError: there is no run in `workdir`, or no checkpoint.
+    """
+    path = workdir / "config.json"
+    if not path.exists():
+        raise UserError(f"{workdir} is no work directory of a run: it has no config.json")
+    config = ConfigDict(json.loads(path.read_text()))
+    checkpoints = Checkpoints(workdir / "checkpoints")
+    try:
+        last = checkpoints.latest() if at is None else at
+        if last is None:
+            raise UserError(f"{workdir} has no checkpoint yet; let its run go on to the first")
+        key = checkpoints.progress(last)["corpus"]
+        vocabulary = Tokenizer.load(workdir / "data" / key / "vocab.model")
+        objective = table.make(config, len(vocabulary))
+        return Trained(config, vocabulary, objective, checkpoints.restore(last, _shape(config, objective)))
+    finally:
+        checkpoints.close()
+
+
+def _shape(config: ConfigDict, objective: Objective) -> Any:
+    optimizer, _ = optim.make(config.optim, *(stage.steps for stage in objective.stages))
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    abstract = jax.eval_shape(lambda: step.init_state(objective, optimizer, config.seed, config.data.seq_length))
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), abstract)
