@@ -29,6 +29,7 @@ setup(
     ],
     extras_require={
         "test": TEST,
+        "parity": ["torch>=2.6", "transformers>=5"],  # peers in tests only; a CPU build of torch will do
         "dev": [*TEST, "ruff==0.17.6", "mypy==2.4.1"],
     },
 )

@@ -2,7 +2,7 @@
 
     python -m electra_jax.train --config=configs/base.py --config.data.input='data/*.txt' --workdir=runs/base
 
-The paper trained it in 4 days on 16 TPU v3 to a GLUE dev average of 85.1 (arXiv 2003.10555, table 2 and appendix A).
+The paper trained it in 4 days on 16 TPU v3 to a GLUE dev average of 85.1 (arXiv 2003.10555, table 1 and appendix A).
 This repository has not repeated that yet. `configs/base.py:runlocal` shrinks it to some seconds on a CPU.
 """
 

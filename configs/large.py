@@ -3,7 +3,7 @@
     python -m electra_jax.train --config=configs/large.py --config.data.input='data/*.txt' --workdir=runs/large
 
 The paper's ELECTRA-400K reaches a GLUE dev average of 89.0; `--config.steps=1750000` is its full model, 89.5 (arXiv
-2003.10555, table 3). This repository has not repeated either yet. `configs/large.py:runlocal` shrinks it to
+2003.10555, table 2). This repository has not repeated either yet. `configs/large.py:runlocal` shrinks it to
 some seconds on a CPU.
 """
 

@@ -230,10 +230,10 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
 def check(config: ConfigDict) -> None:
     """Raises UserError at the first setting that no run can have."""
     settings = _flat(config)
-    table.check(config)
     for name, (holds, wanted) in _CHECKS.items():
         if name in settings and not holds(settings[name]):
             raise UserError(f"config.{name}={settings[name]!r} cannot be; give {wanted}")
+    table.check(config)
     if config.data.seq_length > config.model.max_length:
         raise UserError(
             f"config.data.seq_length={config.data.seq_length} is longer than config.model.max_length="

@@ -73,6 +73,6 @@ class Evaluator:
         assert together is not None
         result = metrics.numbers(together)
         result["unigram_entropy"] = self._unigram_entropy
-        if "replaced_fraction" in result:
+        if math.isfinite(result.get("replaced_fraction", math.nan)):  # not of a system, or a stage, without fakes
             result["constant_entropy"] = constant_entropy(result["replaced_fraction"])
         return result

@@ -23,8 +23,7 @@ from electra_jax import config as config_lib
 from electra_jax import detect, errors, evaluate, metrics, optim, sharding, step, trained, writers
 from electra_jax.checkpoint import Checkpoints
 from electra_jax.data import corpus, examples, loader
-from electra_jax.flops import devices, model, paper
-from electra_jax.flops.parts import together
+from electra_jax.flops import devices, model, paper, parts
 from electra_jax.live import Live, heldout_line, short
 from electra_jax.objectives import table
 from electra_jax.objectives.system import Objective
@@ -83,6 +82,7 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
     """
     ########## Mesh ####################################################################################################
     config_lib.check(config)
+    check_source(config)
     mesh = sharding.make_mesh(config.batch_size, config.accumulate)
 
     ########## Work directory and data #################################################################################
@@ -103,6 +103,7 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
     optimizer, schedule = optim.make(config.optim, *(stage.steps for stage in objective.stages))
     everywhere, by_example = sharding.replicated(mesh), sharding.by_example(mesh)
     init = functools.partial(step.init_state, objective, optimizer, config.seed, length)
+    operations = functools.partial(count_operations, objective, config.batch_size, length)
     peak = devices.peak(jax.devices()[0].device_kind, config.model.dtype)
 
     ########## State ###################################################################################################
@@ -110,7 +111,7 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
     if saved_step is None:
         state = jax.jit(init, out_shardings=everywhere)()
         state = take_generator(config, objective, text, state, everywhere)
-        totals = {"tokens": 0.0, "flops": 0.0, "flops_paper": 0.0, "device_seconds": 0.0}
+        totals = {"tokens": 0.0, "device_seconds": 0.0}
     else:
         abstract = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere), jax.eval_shape(init)
@@ -147,10 +148,6 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
     ########## Loop ####################################################################################################
     def log(at: int, evaluating: bool) -> dict[str, float]:
         measured, steps, seconds, waiting = window.close()
-        counted = [
-            sum(together(count(objective, config.batch_size, length, done)) for done in range(at - steps, at))
-            for count in (model.train_step, paper.train_step)
-        ]
         if not math.isfinite(measured["loss"]):
             raise errors.UserError(
                 f"the loss is {measured['loss']} near step {at}; the checkpoints before it are kept: start again with "
@@ -158,17 +155,15 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
             )
         evaluation = evaluator(state.params, state.step) if evaluating else {}
         totals["tokens"] += measured["tokens"]
-        totals["flops"] += counted[0]
-        totals["flops_paper"] += counted[1]
         totals["device_seconds"] += seconds * jax.device_count()
-        achieved = counted[0] / seconds
+        before, total = operations(at - steps), operations(at)
+        mean = {name: (total[name] - before[name]) / steps for name in total}
+        achieved = mean["flops"] * steps / seconds
         values: dict[str, float | None] = {
             **measured,
             "tokens_per_second": measured["tokens"] / seconds,
-            "flops": counted[0] / steps,
-            "flops_paper": counted[1] / steps,
-            "total_flops": totals["flops"],
-            "total_flops_paper": totals["flops_paper"],
+            **mean,
+            **{f"total_{name}": value for name, value in total.items()},
             "total_tokens": totals["tokens"],
             "device_seconds": totals["device_seconds"],
             "mfu": achieved / (peak * jax.device_count()) if peak else None,
@@ -221,7 +216,7 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
         live.say(f"stopped and saved at step {int(state.step)}; the same command goes on from there")
         return {}
     final = final or evaluator(state.params, state.step)
-    summarise(live, config, workdir, totals, final)
+    summarise(live, config, workdir, totals, operations(config.steps)["flops"], final)
     if objective.system.detect is not None:
         texts = jax.device_put(detect.sentences(text.heldout, _SAMPLES, length, config.seed), everywhere)
         key = jax.random.fold_in(jax.random.key(config.seed), 3)
@@ -254,6 +249,17 @@ def open_workdir(config: ConfigDict, workdir: Path, live: Live) -> Checkpoints:
     return checkpoints
 
 
+def check_source(config: ConfigDict) -> None:
+    """Raises UserError where the system takes another run's generator and none is there."""
+    if table.SYSTEMS[config.objective.name].take is not None:
+        source = config.objective.generator_from
+        if not source or not (Path(source) / "config.json").exists():
+            raise errors.UserError(
+                f"config.objective.generator_from={source!r} is no work directory of a run; give that of a run whose "
+                "generator is to be used: --config.objective.generator_from=runs/NAME"
+            )
+
+
 def take_generator(
     config: ConfigDict, objective: Objective, text: corpus.Corpus, state: step.TrainState, everywhere: Any
 ) -> step.TrainState:
@@ -268,6 +274,16 @@ def take_generator(
         )
     params = objective.system.take(state.params, source.state.params)
     return step.TrainState(state.step, jax.device_put(params, everywhere), state.opt_state)
+
+
+def count_operations(objective: Objective, batch: int, length: int, steps: int) -> dict[str, float]:
+    """Of the first `steps` steps, in both accountings."""
+
+    def count(accounting: Any) -> float:
+        step_from = functools.partial(accounting.train_step, objective, batch, length)
+        return parts.until(steps, objective.stages, step_from)
+
+    return {"flops": count(model), "flops_paper": count(paper)}
 
 
 def describe(
@@ -289,10 +305,12 @@ def describe(
     live.say(f"{'going on from step ' + str(first) if first else 'beginning'} in {workdir}")
 
 
-def summarise(live: Live, config: ConfigDict, workdir: Path, totals: dict[str, float], final: dict[str, float]) -> None:
+def summarise(
+    live: Live, config: ConfigDict, workdir: Path, totals: dict[str, float], flops: float, final: dict[str, float]
+) -> None:
     live.say("")
     live.say(
-        f"Done: {config.steps} steps, {short(totals['tokens'])} tokens, {short(totals['flops'])}FLOP, "
+        f"Done: {config.steps} steps, {short(totals['tokens'])} tokens, {short(flops)}FLOP, "
         f"{totals['device_seconds'] / jax.device_count() / 60:.1f} minutes of training"
     )
     live.say(f"Held out: {heldout_line(final)}")

@@ -13,20 +13,15 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
-from electra_jax import optim
-from electra_jax.checkpoint import Checkpoints
-from electra_jax.data.tokenizer import Tokenizer
-from electra_jax.modeling import config as model_config
-from electra_jax.modeling.electra import Electra
-from electra_jax.step import init_state
+from electra_jax import trained
 
 ROOT = Path(__file__).parent.parent
 _CACHE = tempfile.TemporaryDirectory(prefix="electra_jax_tests_")  # of compiled programs: children start faster
 
 
-def small_config(text: Path | None = None, **overrides: Any) -> ConfigDict:
-    """configs/tiny.py:runlocal, on `text` if given, with settings by their dotted names."""
-    config = config_lib.load(ROOT / "configs" / "tiny.py", "runlocal")
+def small_config(text: Path | None = None, arg: str = "", **overrides: Any) -> ConfigDict:
+    """configs/tiny.py:runlocal,ARG, on `text` if given, with settings by their dotted names."""
+    config = config_lib.load(ROOT / "configs" / "tiny.py", f"runlocal,{arg}")
     if text is not None:
         config.update_from_flattened_dict(
             {"data.input": str(text), "data.vocab_size": 40, "data.heldout_fraction": 0.1}
@@ -35,11 +30,11 @@ def small_config(text: Path | None = None, **overrides: Any) -> ConfigDict:
     return config
 
 
-def command(text: Path, workdir: Path, *arguments: str, config: str = "tiny") -> list[str]:
-    """The command line of a small run on `text`."""
+def command(text: Path, workdir: Path, *arguments: str, config: str = "tiny", arg: str = "") -> list[str]:
+    """The command line of a small run on `text`; `arg` is a further argument of the config."""
     return [
         sys.executable,
-        *("-m", "electra_jax.train", f"--config={ROOT}/configs/{config}.py:runlocal", f"--workdir={workdir}"),
+        *("-m", "electra_jax.train", f"--config={ROOT}/configs/{config}.py:runlocal,{arg}", f"--workdir={workdir}"),
         *(f"--config.data.input={text}", "--config.data.vocab_size=40", "--config.data.heldout_fraction=.1"),
         *arguments,
     ]
@@ -69,16 +64,5 @@ def logged(workdir: Path) -> list[dict[str, Any]]:
 
 def arrays(workdir: Path, step: int) -> dict[str, np.ndarray]:
     """Every array of the state at `step`, by its path."""
-    config = ConfigDict(json.loads((workdir / "config.json").read_text()))
-    vocabulary = Tokenizer.load(next(workdir.glob("data/*/vocab.model")))
-    model = Electra(model_config.from_settings(config.model, len(vocabulary)))
-    optimizer, _ = optim.make(config.optim, config.steps)
-    everywhere = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    like = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere),
-        jax.eval_shape(lambda: init_state(model, optimizer, config.seed, config.data.seq_length)),
-    )
-    checkpoints = Checkpoints(workdir / "checkpoints")
-    state = jax.device_get(checkpoints.restore(step, like))
-    checkpoints.close()
+    state = jax.device_get(trained.load(workdir, step).state)
     return {jax.tree_util.keystr(path): value for path, value in jax.tree_util.tree_leaves_with_path(state)}

@@ -3,6 +3,7 @@ from runs import ROOT, small_config
 
 from electra_jax import config as config_lib
 from electra_jax.errors import UserError
+from electra_jax.objectives import table
 
 TINY = f"--config={ROOT}/configs/tiny.py"
 
@@ -18,6 +19,29 @@ def test_the_file_its_argument_overrides_and_workdir_are_read(tmp_path):
     assert arguments.workdir == tmp_path
     assert str(parse(TINY).workdir) == "runs/tiny"
     assert parse(TINY + ":runlocal").config.steps < parse(TINY).config.steps
+    assert str(parse(TINY + ":objective=mlm").workdir) == "runs/tiny-mlm"
+
+
+def test_arguments_of_a_config_go_together():
+    config = parse(TINY + ":runlocal,objective=replace_mlm,generator=unigram").config
+    assert config.steps == parse(TINY + ":runlocal").config.steps
+    assert (config.objective.name, config.objective.generator) == ("replace_mlm", "unigram")
+
+
+def test_a_command_has_options_of_its_own():
+    options = {"config": "", "chips": 8, "mfu": 0.4, "json": False}
+
+    def read(*argv):
+        return config_lib.parse(list(argv), "usage", options)
+
+    assert read().config is None
+    assert read().options == options
+    assert read("--json", "--chips=16", "--mfu", ".5").options == {"config": "", "chips": 16, "mfu": 0.5, "json": True}
+    assert read(TINY, "--config.steps=7", "--json").config.steps == 7
+    with pytest.raises(UserError, match="--chips=many is no int; it is 8 now"):
+        read("--chips=many")
+    with pytest.raises(UserError, match="--chip is unknown; did you mean --chips"):
+        read("--chip=3")
 
 
 def test_help_prints_the_usage(capsys):
@@ -55,6 +79,8 @@ def test_a_missing_config_names_those_that_are_there(monkeypatch):
         parse("--workdir=x")
     with pytest.raises(UserError, match="config argument 'runlokal' is unknown"):
         parse(TINY + ":runlokal")
+    with pytest.raises(UserError, match="objective=bert is unknown; there are electra, electra_15, "):
+        parse(TINY + ":objective=bert")
 
 
 def test_a_file_without_get_config_is_refused(tmp_path):
@@ -105,7 +131,8 @@ def test_a_sequence_longer_than_the_position_table_is_refused():
 
 
 def test_check_names_every_setting_by_the_name_it_has():
-    assert set(config_lib._CHECKS) <= set(config_lib._flat(small_config()))
+    named = set().union(*(config_lib._flat(small_config(arg=f"objective={system}")) for system in table.SYSTEMS))
+    assert set(config_lib._CHECKS) <= named
 
 
 def test_differences_are_named_with_both_values():

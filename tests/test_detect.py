@@ -10,8 +10,7 @@ from electra_jax import detect
 from electra_jax.data import tokenizer
 from electra_jax.data.corpus import Split
 from electra_jax.data.tokenizer import CLS, PAD, SEP
-from electra_jax.modeling import config as model_config
-from electra_jax.modeling.electra import Electra
+from electra_jax.objectives import table
 
 WORDS = [("the", 0.01, False), ("dog", 0.2, False), ("sat", 0.4, True), ("down", 0.9, True)]
 
@@ -45,12 +44,12 @@ def test_sentences_are_framed_lines_of_fitting_length():
 
 def test_what_is_corrupted_is_labelled_and_special_tokens_stay(text_file):
     vocabulary = tokenizer.train(text_file.read_text().split("\n"), 40)
-    config = small_config()
-    model = Electra(model_config.from_settings(config.model, len(vocabulary)))
+    objective = table.make(small_config(), len(vocabulary))
     line = vocabulary.encode(["the model reads a line of text and says which word was replaced"])
     batch = detect.sentences(Split.from_lists([line]), 1, 64, 0)
-    params = jax.jit(model.init)(jax.random.key(0), *[jnp.zeros((1, 64), jnp.int32)] * 3)["params"]
-    found = jax.jit(detect.make_corrupt_and_detect(model, config.objective))(params, batch, jax.random.key(1))
+    params = jax.jit(objective.model.init)(jax.random.key(0), *[jnp.zeros((1, 64), jnp.int32)] * 3)["params"]
+    find = jax.jit(detect.make_corrupt_and_detect(objective))
+    found = find(params, jnp.int32(5), batch, jax.random.key(1))
     corrupted, labels, probabilities = jax.device_get(found)
     np.testing.assert_array_equal(labels > 0, corrupted != batch["input_ids"])
     assert labels.sum() > 0

@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 import math
 
@@ -8,20 +9,21 @@ import pytest
 from electra_jax import config as config_lib
 from electra_jax import evaluate
 from electra_jax.data.tokenizer import CLS, SEP
-from electra_jax.modeling import config as model_config
-from electra_jax.modeling.electra import Electra
+from electra_jax.objectives import sampling, table
+from electra_jax.objectives.system import Objective
 
 VOCABULARY, PADDED, ROWS, LENGTH = 60, 128, 4, 40
 
 
-def make_model() -> Electra:
-    model = config_lib.paper().model
-    model.update(layers=1, width=32, ffn=32, heads=2, embedding_size=16, max_length=LENGTH, dtype="float32")
-    return Electra(model_config.from_settings(model, VOCABULARY))
+def make_objective(name: str = "electra") -> Objective:
+    config = config_lib.paper()
+    config.model.update(layers=1, width=32, ffn=32, heads=2, embedding_size=16, max_length=LENGTH, dtype="float32")
+    table.configure(config, name)
+    return table.make(config, VOCABULARY)
 
 
-MODEL = make_model()
-UNIFORM = evaluate.unigram_logits(np.ones(VOCABULARY), PADDED)
+OBJECTIVE = make_objective()
+STEP = np.int32(0)
 
 
 def make_batch(ids: np.ndarray) -> dict[str, np.ndarray]:
@@ -40,25 +42,21 @@ def batches():
 def parameters():
     """Far enough from the initial ones for the networks to tell inputs apart."""
     inputs = [batches()[0][name] for name in ("input_ids", "token_type_ids", "sequence_ids")]
-    params = jax.jit(MODEL.init)(jax.random.key(0), *inputs)["params"]
+    params = jax.jit(OBJECTIVE.model.init)(jax.random.key(0), *inputs)["params"]
     rng = np.random.default_rng(0)
     return jax.tree.map(lambda p: p + 0.3 * rng.standard_normal(p.shape).astype(np.float32), params)
 
 
 @jax.jit
 def measure(params, batch, key, unigram):
-    return evaluate.make_eval_step(MODEL, config_lib.paper().objective, unigram)(params, batch, key)
+    """Of an objective whose text has these log-frequencies."""
+    objective = dataclasses.replace(OBJECTIVE, unigram=unigram)
+    return evaluate.make_eval_step(objective)(params, STEP, batch, key)
 
 
-def eval_step(params, batch, key):
-    return measure(params, batch, key, UNIFORM)
-
-
-def test_unigram_logits_are_the_frequencies_special_tokens_left_out():
-    logits = evaluate.unigram_logits(np.asarray([9, 9, 9, 9, 9, 1, 0, 3]), 10)
-    np.testing.assert_allclose(np.exp(logits), [0, 0, 0, 0, 0, 0.25, 0, 0.75, 0, 0])
-    assert logits.dtype == np.float32
-    assert np.all(np.isfinite(logits))
+def eval_step(params, step, batch, key):
+    del step
+    return measure(params, batch, key, OBJECTIVE.unigram)
 
 
 @pytest.mark.parametrize(
@@ -76,27 +74,27 @@ def test_entropy_of_a_constant_prediction(fraction, nats):
 
 def test_two_evaluations_of_the_same_parameters_are_equal():
     evaluator = evaluate.Evaluator(eval_step, batches(), seed=0)
-    first = evaluator(parameters())
-    assert first == evaluator(parameters())
-    assert first != evaluator(jax.tree.map(lambda p: 1.5 * p, parameters()))
-    assert first != evaluate.Evaluator(eval_step, batches(), seed=1)(parameters())
+    first = evaluator(parameters(), STEP)
+    assert first == evaluator(parameters(), STEP)
+    assert first != evaluator(jax.tree.map(lambda p: 1.5 * p, parameters()), STEP)
+    assert first != evaluate.Evaluator(eval_step, batches(), seed=1)(parameters(), STEP)
 
 
 def test_all_batches_count():
-    result = evaluate.Evaluator(eval_step, iter(batches()), seed=0)(parameters())
+    result = evaluate.Evaluator(eval_step, iter(batches()), seed=0)(parameters(), STEP)
     assert result["tokens"] == 2 * ROWS * LENGTH
 
 
 def test_batches_have_keys_of_their_own():
-    once = evaluate.Evaluator(eval_step, batches()[:1], seed=0)(parameters())
-    twice = evaluate.Evaluator(eval_step, batches()[:1] * 2, seed=0)(parameters())
+    once = evaluate.Evaluator(eval_step, batches()[:1], seed=0)(parameters(), STEP)
+    twice = evaluate.Evaluator(eval_step, batches()[:1] * 2, seed=0)(parameters(), STEP)
     assert once["mlm_loss"] != pytest.approx(twice["mlm_loss"], rel=1e-4)
 
 
 def test_yardsticks_are_those_of_the_text_and_of_its_fakes():
     """Ten tokens 7, five 8, five 9; special ones do not count."""
     ids = np.tile([CLS, *[7] * 10, *[8] * 5, *[9] * 5, SEP, *[0] * 18], (ROWS, 1))
-    result = evaluate.Evaluator(eval_step, [make_batch(ids)], seed=0)(parameters())
+    result = evaluate.Evaluator(eval_step, [make_batch(ids)], seed=0)(parameters(), STEP)
     assert result["unigram_entropy"] == pytest.approx(1.5 * math.log(2))
     share = result["replaced_fraction"]
     assert 0 < share < 1
@@ -106,8 +104,8 @@ def test_yardsticks_are_those_of_the_text_and_of_its_fakes():
 
 def test_padding_in_the_last_batch_changes_nothing():
     padded = {name: np.pad(value, ((0, 3), (0, 0))) for name, value in batches()[1].items()}
-    plain = evaluate.Evaluator(eval_step, batches(), seed=0)(parameters())
-    filled = evaluate.Evaluator(eval_step, [batches()[0], padded], seed=0)(parameters())
+    plain = evaluate.Evaluator(eval_step, batches(), seed=0)(parameters(), STEP)
+    filled = evaluate.Evaluator(eval_step, [batches()[0], padded], seed=0)(parameters(), STEP)
     assert filled == pytest.approx(plain, rel=1e-5)
 
 
@@ -116,19 +114,27 @@ def test_every_chosen_position_gets_a_unigram_fake():
     them."""
     batch = make_batch(np.full((ROWS, LENGTH), 7))
     for token, replaced in ((7, 0), (8, 6 * ROWS)):
-        logits = evaluate.unigram_logits(np.eye(VOCABULARY)[token], PADDED)
+        logits = sampling.log_frequencies(np.eye(VOCABULARY)[token], PADDED)
         histogram = measure(parameters(), batch, jax.random.key(0), logits)["unigram_auc"].histogram
         np.testing.assert_array_equal(np.asarray(histogram).sum(axis=1), [ROWS * LENGTH - replaced, replaced])
+
+
+@pytest.mark.parametrize(("name", "detects"), [("mlm", False), ("replace_mlm", False), ("electric", True)])
+def test_unigram_fakes_are_shown_to_encoders_that_tell_fakes(name, detects):
+    objective = make_objective(name)
+    shapes = jax.eval_shape(objective.model.init, jax.random.key(0), *[batches()[0]["input_ids"]] * 3)["params"]
+    measured = jax.eval_shape(evaluate.make_eval_step(objective), shapes, STEP, batches()[0], jax.random.key(0))
+    assert ("unigram_auc" in measured) == detects
 
 
 def test_unigram_fakes_follow_the_key_and_not_the_generator():
     generator = {name: jax.tree.map(lambda p: -2 * p, parameters()[name]) for name in parameters() if "gen" in name}
 
     def histograms(params, seed=0):
-        measured = measure(params, batches()[0], jax.random.key(seed), UNIFORM)
+        measured = measure(params, batches()[0], jax.random.key(seed), OBJECTIVE.unigram)
         return [np.asarray(measured[name].histogram) for name in ("unigram_auc", "disc_auc")]
 
-    unigram, own = histograms(parameters())
+    unigram, own = histograms(parameters(), STEP)
     unigram_of_another, own_of_another = histograms({**parameters(), **generator})
     np.testing.assert_array_equal(unigram, unigram_of_another)
     assert np.any(own != own_of_another)

@@ -24,6 +24,15 @@ def test_rate_without_warmup_starts_at_its_second_step():
     np.testing.assert_allclose([schedule(t) for t in range(5)], [0, 0.75, 0.5, 0.25, 0])
 
 
+def test_each_stage_has_a_schedule_of_its_own():
+    settings = SimpleNamespace(learning_rate=1.0, warmup_steps=2)
+    rate = optim.in_stages(settings, (4, 6))
+    alone = [optim.schedule(1.0, 2, steps) for steps in (4, 6)]
+    expected = [alone[0](t) for t in range(4)] + [alone[1](t) for t in range(6)]
+    np.testing.assert_allclose([rate(t) for t in range(10)], expected)
+    np.testing.assert_allclose([optim.in_stages(settings, (4,))(t) for t in range(6)], [alone[0](t) for t in range(6)])
+
+
 def test_adam_is_not_bias_corrected_and_eps_is_outside_the_root():
     b1, b2, eps = 0.8, 0.9, 0.1
     transform = optim.scale_by_uncorrected_adam(b1, b2, eps)
@@ -43,20 +52,20 @@ def test_biases_and_norms_are_not_decayed_embeddings_are(encoder):
     model = config_lib.paper().model
     model.update(encoder=encoder, dtype="float32")
     ids = jax.ShapeDtypeStruct((1, 8), jnp.int32)
-    electra = Electra(model_config.from_settings(model, 1000))
+    electra = Electra(model_config.from_settings(model, 1000, ("discriminator_head",)))
     params = jax.eval_shape(electra.init, jax.random.key(0), ids, ids, ids)["params"]
     decayed = {True: set(), False: set()}
     for path, decays in jax.tree_util.tree_leaves_with_path(optim.decay_mask(params)):
         decayed[decays].add("/".join(key.key for key in path[-2:]))
     tables = {"embeddings/word"}
-    matrices = {"attention/qkv", "attention/out", "layers/ffn_in", "layers/ffn_out", "discriminator/project"}
+    matrices = {"attention/qkv", "attention/out", "layers/ffn_in", "layers/ffn_out", "encoder/project"}
     matrices |= {"generator/project", "generator_head/dense", "discriminator_head/dense"}
     norms = {"layers/attention_norm", "layers/ffn_norm", "generator_head/norm"}
     if encoder == "bert":
         tables |= {"embeddings/position", "embeddings/segment"}
         norms |= {"embeddings/norm"}
     else:
-        norms |= {"discriminator/embedding_norm", "discriminator/final_norm", "discriminator_head/norm"}
+        norms |= {"encoder/embedding_norm", "encoder/final_norm", "discriminator_head/norm"}
         norms |= {"generator/embedding_norm", "generator/final_norm"}
     matrices |= {"discriminator_head/classifier"}
 
@@ -65,7 +74,7 @@ def test_biases_and_norms_are_not_decayed_embeddings_are(encoder):
 
     assert decayed[True] == tables | ends(matrices, "kernel")
     biased = matrices | norms if encoder == "bert" else {"discriminator_head/classifier"}
-    assert decayed[False] == {"generator_bias"} | ends(norms, "scale") | ends(biased, "bias")
+    assert decayed[False] == {"generator_head/bias"} | ends(norms, "scale") | ends(biased, "bias")
 
 
 SETTINGS = SimpleNamespace(learning_rate=0.5, warmup_steps=3, weight_decay=0.1, b1=0.8, b2=0.9, eps=0.1, clip_norm=1.0)
@@ -73,7 +82,7 @@ SETTINGS = SimpleNamespace(learning_rate=0.5, warmup_steps=3, weight_decay=0.1, 
 
 def test_the_whole_chain_computes_the_definition():
     """Small and large gradients in turn, so that some steps clip and others do not."""
-    transform, rate = optim.make(SETTINGS, steps=10)
+    transform, rate = optim.make(SETTINGS, 10)
     rng = np.random.default_rng(0)
     p = {"kernel": rng.standard_normal((2, 3)), "bias": rng.standard_normal(3), "scale": np.ones(3)}
     m, v = ({name: np.zeros_like(value) for name, value in p.items()} for _ in range(2))
@@ -97,7 +106,7 @@ def test_the_whole_chain_computes_the_definition():
 
 
 def test_the_first_step_moves_nothing():
-    transform, _ = optim.make(SETTINGS, steps=10)
+    transform, _ = optim.make(SETTINGS, 10)
     params = {"kernel": jnp.ones(2)}
     updates, _ = transform.update({"kernel": jnp.ones(2)}, transform.init(params), params)
     np.testing.assert_array_equal(updates["kernel"], [0, 0])

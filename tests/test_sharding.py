@@ -19,3 +19,9 @@ def test_a_batch_is_split_and_the_rest_is_everywhere():
 def test_a_batch_that_the_devices_do_not_divide_is_refused(size, nearest):
     with pytest.raises(UserError, match=f"batch_size={size} cannot be split over 8 devices; use {nearest}"):
         sharding.make_mesh(size)
+
+
+def test_a_batch_is_split_over_devices_and_parts():
+    assert sharding.make_mesh(32, accumulate=4).size == 8
+    with pytest.raises(UserError, match="batch_size=40 cannot be split over 8 devices, 4 times; use 32 or 64"):
+        sharding.make_mesh(40, accumulate=4)

@@ -16,6 +16,7 @@ PEAK_FLOPS = {
     "TPU7x": {"bfloat16": 1153.5e12, "float32": 1153.5e12},
     "NVIDIA A100": {"bfloat16": 312e12, "float32": 156e12},
     "NVIDIA H100 PCIe": {"bfloat16": 756e12, "float32": 378e12},
+    "NVIDIA H100 NVL": {"bfloat16": 835e12, "float32": 417e12},
     "NVIDIA H100": {"bfloat16": 989e12, "float32": 494e12},
     "NVIDIA H200 NVL": {"bfloat16": 835e12, "float32": 417e12},
     "NVIDIA H200": {"bfloat16": 989e12, "float32": 494e12},

@@ -33,6 +33,7 @@ class Transformer:
       cross: whether there is a second attention, over an encoder's states.
       gated: whether the FFN has a gate, as GeGLU has; the script knows none.
       absolute: whether positions and segments are tables.
+      towers: networks of this shape that read the same embeddings and are read together; the script knows only one.
       norm_slip: whether the layer norm after attention is counted as the script does, once for each position.
     """
 
@@ -47,6 +48,7 @@ class Transformer:
     cross: bool = False
     gated: bool = False
     absolute: bool = True
+    towers: int = 1
     norm_slip: bool = True
 
     @property
@@ -72,13 +74,13 @@ class Transformer:
         ffn = 2 * (2 + self.gated) * h * i + _GELU * i + i + h + _DROPOUT * h + h + _LAYER_NORM * h
         lookup = 2 * e * self.vocabulary + (_LAYER_NORM + _DROPOUT) * e
         lookup += 2 * e * (s + 2) + 2 * e if self.absolute else 0
-        lookup += 2 * h * e + h if e != h else 0
-        layers = self.layers * s
+        lookup += self.towers * (2 * h * e + h) if e != h else 0
+        layers = self.towers * self.layers * s
         return Parts(embeddings=lookup * s, attention=attention * layers * (1 + self.cross), ffn=ffn * layers)
 
-    def mlm(self, share: float = OUTPUT_SHARE, states: int = 0) -> Parts:
-        """Forward operations of predicting `share` of the positions, from states as wide as `states` or the network."""
-        h, e, v = states or self.width, self._embedding_size, self.vocabulary
+    def mlm(self, share: float = OUTPUT_SHARE) -> Parts:
+        """Forward operations of predicting `share` of the positions."""
+        h, e, v = self.towers * self.width, self._embedding_size, self.vocabulary
         positions = share * self.length
         head = 2 * h * e + e + (_GELU + _LAYER_NORM) * e
         return Parts(head=head * positions, softmax=(2 * e * v + _SOFTMAX * v + 2 * v) * positions)
@@ -122,12 +124,11 @@ def train_step(objective: Objective, batch: int, length: int, step: int = 0) -> 
             network.heads,
             gated=network.kind == "modernbert",
             absolute=c.absolute,
+            towers=2 if c.two_towers and what.network == "generator" else 1,
         )
-        towers = 2 if c.two_towers and what.network == "generator" else 1
-        parts = shape.body() * towers
         if what.head == "discriminator":
-            parts += shape.discriminator()
+            parts = shape.body() + shape.discriminator()
         else:
-            parts += shape.mlm(1.0 if what.everywhere else OUTPUT_SHARE, network.width * towers)
+            parts = shape.body() + shape.mlm(1.0 if what.everywhere else OUTPUT_SHARE)
         counted[what.network] = parts * (batch * (2 if what.trained else 1))
     return counted

@@ -1,6 +1,8 @@
 """Operations by the part of a network that does them."""
 
 import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +31,22 @@ class Parts:
 
     def __add__(self, other: "Parts") -> "Parts":
         return Parts(*(a + b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))
+
+
+def until(steps: int, stages: Iterable[Any], count: Callable[[int], dict[str, Parts]]) -> float:
+    """Operations of the first `steps` steps of a run.
+
+    Args:
+      steps: how many.
+      stages: of its `Objective`.
+      count: operations of the step that follows so many steps.
+    """
+    operations, start = 0.0, 0
+    for stage in stages:
+        if start < steps:
+            operations += min(stage.steps, steps - start) * together(count(start))
+        start += stage.steps
+    return operations
 
 
 def together(networks: dict[str, Parts]) -> float:

@@ -18,11 +18,19 @@ WEIGHTS = {"generator_weight": 1.0, "discriminator_weight": 50.0}
 
 def loss(o: Objective, params: Params, x: Inputs) -> Loss:
     """generator_weight x MLM + discriminator_weight x replaced-token detection, over every real position."""
+    return _loss(o, params, x, x.masked.real, x.counts.real)
+
+
+def loss_15(o: Objective, params: Params, x: Inputs) -> Loss:
+    """As `loss`, but detection is learned, and measured, at the masked positions alone."""
+    return _loss(o, params, x, x.masked.chosen, x.counts.masked)
+
+
+def _loss(o: Objective, params: Params, x: Inputs, weights_BL: Array, count: Array) -> Loss:
     found = corruption.corrupt(o, params, x)
     generator, measured = corruption.generator_loss(o, found, x)
-    scores_BL = discriminate(o, params, x, found.input_ids)
-    detection, detected = detection_loss(scores_BL, found.labels, x.masked.real)
-    total = generator + o.settings.discriminator_weight * detection.sum / x.counts.real
+    detection, detected = detection_loss(discriminate(o, params, x, found.input_ids), found.labels, weights_BL)
+    total = generator + o.settings.discriminator_weight * detection.sum / count
     return total, {**measured, **detected}
 
 
@@ -33,16 +41,6 @@ def resting_generator_loss(o: Objective, params: Params, x: Inputs) -> Loss:
     detection, detected = detection_loss(discriminate(o, params, x, found.input_ids), found.labels, x.masked.real)
     total = o.settings.discriminator_weight * detection.sum / x.counts.real
     return total, {"mlm_loss": nll, "mlm_accuracy": accuracy, **detected}
-
-
-def loss_15(o: Objective, params: Params, x: Inputs) -> Loss:
-    """As `loss`, but detection is learned at the masked positions alone."""
-    found = corruption.corrupt(o, params, x)
-    generator, measured = corruption.generator_loss(o, found, x)
-    scores_BL = discriminate(o, params, x, found.input_ids)
-    detection, detected = detection_loss(scores_BL, found.labels, x.masked.chosen)
-    total = generator + o.settings.discriminator_weight * detection.sum / x.counts.masked
-    return total, {**measured, **detected}
 
 
 def detect(o: Objective, params: Params, x: Inputs) -> Detection:

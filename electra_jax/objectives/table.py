@@ -88,11 +88,6 @@ def check(config: ConfigDict) -> None:
             f"config.objective.generator_steps={o.generator_steps} cannot be; give more than 0 and less than "
             f"config.steps={config.steps}"
         )
-    if "generator_from" in o and not o.generator_from:
-        raise UserError(
-            "config.objective.generator_from is empty; give the work directory of a run whose generator is to be used: "
-            "--config.objective.generator_from=runs/NAME"
-        )
     if o.get("replace_prob", 0) + o.get("random_prob", 0) > 1:
         raise UserError(
             f"config.objective.replace_prob={o.replace_prob} and random_prob={o.random_prob} are more than 1 together"

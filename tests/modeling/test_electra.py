@@ -1,5 +1,7 @@
+import dataclasses
 import functools
 import math
+import operator
 import re
 from pathlib import Path
 
@@ -10,10 +12,12 @@ import pytest
 
 from electra_jax import config as config_lib
 from electra_jax.modeling import config as model_config
-from electra_jax.modeling.electra import Electra, discriminator_logits, generator_logits
+from electra_jax.modeling import electra
+from electra_jax.modeling.electra import Electra
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 VOCABULARY, PADDED, LENGTH = 130, 256, 12
+WIDTH, GENERATOR_WIDTH, EMBEDDING = 128, 64, 32
 BATCH = {
     "input_ids": np.asarray([[2, 9, 8, 7, 6, 3, 2, 50, 60, 70, 3, 0], [2, 11, 12, 13, 14, 15, 3, 21, 22, 23, 3, 0]]),
     "token_type_ids": np.asarray([[0] * 12, [0] * 7 + [1] * 4 + [0]]),
@@ -21,20 +25,38 @@ BATCH = {
 }
 BATCH = {name: value.astype(np.int32) for name, value in BATCH.items()}
 EVERY = np.tile(np.arange(LENGTH, dtype=np.int32), (2, 1))
+HEADS = ("discriminator_head", "mlm_head", "copy_gate", "baseline")
 both_encoders = pytest.mark.parametrize("encoder", ["bert", "modernbert"])
 
 
-def small(encoder: str, dtype: str = "float32") -> Electra:
+@functools.cache
+def small(encoder: str = "bert", dtype: str = "float32", two_towers: bool = False, **changes) -> Electra:
     model = config_lib.paper().model
-    model.update(encoder=encoder, dtype=dtype, layers=2, width=128, ffn=64, heads=2, embedding_size=32, max_length=16)
-    model.update(generator_width=0.5)
-    return Electra(model_config.from_settings(model, VOCABULARY))
+    model.update(encoder=encoder, dtype=dtype, layers=2, width=WIDTH, ffn=64, heads=2, embedding_size=EMBEDDING)
+    model.update(max_length=16, generator_width=GENERATOR_WIDTH / WIDTH)
+    model.update(changes)
+    return Electra(model_config.from_settings(model, VOCABULARY, HEADS, two_towers))
+
+
+def shapes(model: Electra):
+    ids = jax.ShapeDtypeStruct((1, LENGTH), jnp.int32)
+    return jax.eval_shape(model.init, jax.random.key(0), ids, ids, ids)["params"]
+
+
+def random_params(model: Electra):
+    """No two alike, none at 0 or 1."""
+    rng = np.random.default_rng(0)
+    return jax.tree.map(lambda p: rng.normal(0.1, 0.3, p.shape).astype(np.float32), shapes(model))
+
+
+def start(model: Electra):
+    batch = (BATCH["input_ids"], BATCH["token_type_ids"], BATCH["sequence_ids"])
+    return model.init(jax.random.key(0), *batch)["params"]
 
 
 @functools.cache
 def initial(encoder: str):
-    batch = (BATCH["input_ids"], BATCH["token_type_ids"], BATCH["sequence_ids"])
-    return jax.jit(small(encoder).init)(jax.random.key(0), *batch)["params"]
+    return jax.jit(lambda: start(small(encoder)))()
 
 
 @functools.cache
@@ -43,10 +65,12 @@ def compiled(encoder: str, dtype: str = "float32"):
     model = small(encoder, dtype)
 
     def generate(params, batch, positions=EVERY, dropout_key=None):
-        return generator_logits(model, params, batch, batch["input_ids"], positions, dropout_key)
+        states = electra.read(model, params, "generator", batch, batch["input_ids"], dropout_key)
+        return electra.predict(model, params, "generator", electra.at(states, positions))
 
     def discriminate(params, batch, dropout_key=None):
-        return discriminator_logits(model, params, batch, batch["input_ids"], dropout_key)
+        states = electra.read(model, params, "encoder", batch, batch["input_ids"], dropout_key)
+        return electra.score(model, params, "discriminator_head", states)
 
     return jax.jit(generate), jax.jit(discriminate)
 
@@ -61,20 +85,22 @@ def flat(params) -> dict[str, np.ndarray]:
     [("small", 13.55e6, 4.62e6), ("base", 109.5e6, 33.7e6), ("large", 335.1e6, 51.3e6)],
 )
 def test_parameter_counts_are_the_papers(size, discriminator, generator):
-    config = model_config.from_settings(config_lib.load(CONFIGS / f"{size}.py").model, 30522)
-    ids = jax.ShapeDtypeStruct((1, 8), jnp.int32)
-    params = jax.eval_shape(Electra(config).init, jax.random.key(0), ids, ids, ids)["params"]
+    model = config_lib.load(CONFIGS / f"{size}.py").model
+    config = model_config.from_settings(model, 30522, ("discriminator_head",))
+    params = shapes(Electra(config))
     count = {name: sum(math.prod(p.shape) for p in jax.tree.leaves(part)) for name, part in params.items()}
+    assert set(count) == {"embeddings", "encoder", "discriminator_head", "generator", "generator_head"}
     padding = config.padded_vocab_size - 30522
     shared = count["embeddings"] - padding * config.embedding_size
-    assert shared + count["discriminator"] + count["discriminator_head"] == pytest.approx(discriminator, rel=5e-4)
-    bias = count["generator_bias"] - padding
-    assert shared + count["generator"] + count["generator_head"] + bias == pytest.approx(generator, rel=1.5e-3)
+    assert shared + count["encoder"] + count["discriminator_head"] == pytest.approx(discriminator, rel=5e-4)
+    head = count["generator_head"] - padding  # of its bias
+    assert shared + count["generator"] + head == pytest.approx(generator, rel=1.5e-3)
 
 
 def bound(encoder: str, name: str, shape: tuple[int, ...]) -> float:
     """The largest absolute value that a weight can start from."""
-    if "project" in name or ("classifier" in name and encoder == "bert"):
+    scalar_head = "copy_gate" in name or "baseline" in name
+    if "project" in name or scalar_head or ("classifier" in name and encoder == "bert"):
         return math.sqrt(6 / sum(shape))  # Glorot's uniform distribution
     if "classifier" in name:
         return 2 * shape[0] ** -0.5
@@ -99,10 +125,13 @@ def test_parameters_are_float32(encoder):
     assert {p.dtype for p in jax.tree.leaves(initial(encoder))} == {np.dtype(np.float32)}
 
 
+def with_bias(params, bias: np.ndarray):
+    return dict(params, generator_head={**params["generator_head"], "bias": bias.astype(np.float32)})
+
+
 @both_encoders
 def test_padded_vocabulary_has_no_probability(encoder):
-    params = dict(initial(encoder), generator_bias=np.linspace(0, 9, PADDED, dtype=np.float32))
-    logits = compiled(encoder)[0](params, BATCH)
+    logits = compiled(encoder)[0](with_bias(initial(encoder), np.linspace(0, 9, PADDED)), BATCH)
     assert logits.shape == (2, LENGTH, PADDED)
     probabilities = np.asarray(jax.nn.softmax(logits))
     assert np.all(probabilities[..., VOCABULARY:] == 0)
@@ -113,7 +142,7 @@ def test_padded_vocabulary_has_no_probability(encoder):
 def test_generator_decodes_with_the_word_table_and_a_bias(encoder):
     params = initial(encoder)
     plain = compiled(encoder)[0](params, BATCH)[..., :VOCABULARY]
-    biased = dict(params, generator_bias=np.arange(PADDED, dtype=np.float32))
+    biased = with_bias(params, np.arange(PADDED))
     np.testing.assert_allclose(
         compiled(encoder)[0](biased, BATCH)[..., :VOCABULARY] - plain,
         np.broadcast_to(np.arange(VOCABULARY), plain.shape),
@@ -130,16 +159,19 @@ def test_generator_decodes_with_the_word_table_and_a_bias(encoder):
 def test_both_networks_train_the_shared_embeddings_and_not_each_other(encoder):
     generate, discriminate = compiled(encoder)
     for network, own in (
-        (lambda params: generate(params, BATCH)[..., 7:10].sum(), {"generator", "generator_head", "generator_bias"}),
-        (lambda params: discriminate(params, BATCH).sum(), {"discriminator", "discriminator_head"}),
+        (lambda params: generate(params, BATCH)[..., 7:10].sum(), {"generator", "generator_head"}),
+        (lambda params: discriminate(params, BATCH).sum(), {"encoder", "discriminator_head"}),
     ):
         grads = jax.jit(jax.grad(network))(initial(encoder))
-        reached = {part for part in grads if any(np.any(g != 0) for g in jax.tree.leaves(grads[part]))}
-        assert reached == own | {"embeddings"}
+        assert reached(grads) == own | {"embeddings"}
         word = np.any(np.asarray(grads["embeddings"]["word"]) != 0, axis=1)
         assert word[50]  # in the input, not among the outputs
         assert not word[100]  # in neither
         assert all(np.any(g != 0) for g in jax.tree.leaves(grads["embeddings"]))
+
+
+def reached(grads) -> set[str]:
+    return {part for part in grads if any(np.any(g != 0) for g in jax.tree.leaves(grads[part]))}
 
 
 @both_encoders
@@ -197,6 +229,158 @@ def test_bfloat16_multiplies_in_bfloat16_and_gives_float32(encoder):
 
 
 def test_parameters_start_in_float32_for_a_bfloat16_model():
-    ids = jax.ShapeDtypeStruct((1, 8), jnp.int32)
-    params = jax.eval_shape(small("bert", "bfloat16").init, jax.random.key(0), ids, ids, ids)
-    assert {p.dtype for p in jax.tree.leaves(params)} == {np.dtype(np.float32)}
+    assert {p.dtype for p in jax.tree.leaves(shapes(small(dtype="bfloat16")))} == {np.dtype(np.float32)}
+
+
+GENERATORS_OWN = {"none": {"generator_embeddings", "generator"}, "embeddings": {"generator"}, "all": set()}
+GENERATORS_OWN["gdes"] = GENERATORS_OWN["none"]
+
+
+def tied(tying: str, encoder: str = "bert", **changes) -> Electra:
+    """With `all`, the networks are of equal size."""
+    return small(encoder, layers=1, tying=tying, generator_width=1.0 if tying == "all" else 0.5, **changes)
+
+
+@functools.cache
+def forward(tying: str):
+    """params -> (states, logits over the vocabulary) of both networks, jitted."""
+    model = tied(tying)
+
+    def run(params):
+        states = {name: electra.read(model, params, name, BATCH, BATCH["input_ids"]) for name in model.networks}
+        logits = {name: electra.predict(model, params, name, states[name])[..., :VOCABULARY] for name in states}
+        return states, logits
+
+    return jax.jit(run)
+
+
+@both_encoders
+@pytest.mark.parametrize("tying", GENERATORS_OWN)
+def test_what_the_generator_shares_it_has_no_parameters_for(encoder, tying):
+    params = shapes(tied(tying, encoder))
+    assert set(params) == {"embeddings", "encoder", "generator_head", *HEADS} | GENERATORS_OWN[tying]
+    tables = {"word", "position", "segment", "norm"} if encoder == "bert" else {"word"}
+    assert all(set(params[name]) == tables for name in params if name.endswith("embeddings"))
+
+
+def test_without_a_generator_there_is_an_encoder_alone():
+    config = dataclasses.replace(small().config, generator=None, heads=("mlm_head",))
+    assert set(shapes(Electra(config))) == {"embeddings", "encoder", "mlm_head"}
+
+
+@pytest.mark.parametrize(
+    ("tying", "size", "generators"), [("none", 96, 64), ("none", 32, 32), ("gdes", 96, 96), ("gdes", 32, 32)]
+)
+def test_sizes_of_the_generators_own_tables(tying, size, generators):
+    params = shapes(tied(tying, embedding_size=size))
+    for name, width in (("embeddings", size), ("generator_embeddings", generators)):
+        found = {table: value.shape for table, value in flat(params[name]).items()}
+        tables = {"word": (PADDED, width), "position": (16, width), "segment": (2, width)}
+        assert found == tables | {"norm.scale": (width,), "norm.bias": (width,)}
+    assert params["generator_head"]["dense"]["kernel"].shape == (GENERATOR_WIDTH, generators)
+    assert params["mlm_head"]["dense"]["kernel"].shape == (WIDTH, size)
+
+
+def test_gdes_starts_as_shared_embeddings():
+    model = tied("gdes")
+    base, own = jax.jit(lambda: operator.itemgetter("generator_embeddings", "embeddings")(start(model)))()
+    assert all(np.all(own[name] == 0) for name in ("word", "position", "segment"))
+    assert 0.07 < np.ptp(base["word"]) <= 0.08
+    rest = random_params(model)
+    gdes = forward("gdes")({**rest, "generator_embeddings": base, "embeddings": own})
+    del rest["generator_embeddings"]
+    jax.tree.map(np.testing.assert_array_equal, gdes, forward("embeddings")({**rest, "embeddings": base}))
+
+
+def test_gdes_adds_the_encoders_difference_to_the_generators_tables():
+    params = random_params(tied("gdes"))
+    base, own = params["generator_embeddings"], params["embeddings"]
+    sums = {name: base[name] + own[name] for name in ("word", "position", "segment")}
+    rest = {name: value for name, value in params.items() if name != "generator_embeddings"}
+    states, logits = forward("gdes")(params)
+    for network, embeddings in (("encoder", {**sums, "norm": own["norm"]}), ("generator", base)):
+        expected_states, expected_logits = forward("embeddings")({**rest, "embeddings": embeddings})
+        np.testing.assert_allclose(states[network], expected_states[network], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(logits[network], expected_logits[network], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("tying", GENERATORS_OWN)
+def test_what_the_predictions_of_each_network_depend_on(tying):
+    params = random_params(tied(tying))
+    run = forward(tying)
+    _, before = run(params)
+    found: dict[str, set[str]] = {"generator": set(), "encoder": set()}
+    for name in params:
+        _, after = run({**params, name: jax.tree.map(lambda p: p * np.float32(1.5), params[name])})
+        for network in found:
+            found[network] |= {name} if np.any(np.asarray(before[network] != after[network])) else set()
+    tables = "embeddings" if tying in ("embeddings", "all") else "generator_embeddings"
+    assert found["generator"] == {tables, "encoder" if tying == "all" else "generator", "generator_head"}
+    read = {"embeddings", "generator_embeddings"} if tying == "gdes" else {"embeddings"}
+    assert found["encoder"] == read | {"encoder", "mlm_head"}
+
+
+def test_gdes_keeps_the_encoders_gradient_from_the_generators_tables():
+    grads = jax.jit(jax.grad(lambda params: forward("gdes")(params)[1]["encoder"].sum()))(random_params(tied("gdes")))
+    assert reached(grads) == {"embeddings", "encoder", "mlm_head"}
+    assert all(np.any(g != 0) for g in jax.tree.leaves(grads["embeddings"]))
+
+
+def test_tied_altogether_both_networks_read_alike_and_predict_by_their_own_heads():
+    states, logits = forward("all")(random_params(tied("all")))
+    np.testing.assert_allclose(states["generator"], states["encoder"], rtol=1e-5)
+    assert np.abs(logits["generator"] - logits["encoder"]).min() > 0
+
+
+@pytest.mark.parametrize(
+    ("tying", "table", "changed"),
+    [
+        ("none", "embeddings", {"encoder"}),
+        ("none", "generator_embeddings", {"generator"}),
+        ("embeddings", "embeddings", {"encoder", "generator"}),
+        ("all", "embeddings", {"encoder", "generator"}),
+        ("gdes", "embeddings", {"encoder"}),
+        ("gdes", "generator_embeddings", {"encoder", "generator"}),
+    ],
+)
+def test_each_network_predicts_over_its_own_table(tying, table, changed):
+    """Token 100 is not in the input: only its own logit can follow its row."""
+    params = random_params(tied(tying))
+    word = params[table]["word"].copy()
+    word[100] += 1
+    _, before = forward(tying)(params)
+    _, after = forward(tying)({**params, table: {**params[table], "word": word}})
+    for network in before:
+        columns = np.flatnonzero(np.any(np.asarray(before[network] != after[network]), axis=(0, 1)))
+        assert columns.tolist() == ([100] if network in changed else [])
+
+
+@both_encoders
+def test_two_towers_predict_a_token_from_all_others_of_its_sequence(encoder):
+    """Of copies of one row each is changed at another position."""
+    model = small(encoder, two_towers=True)
+    params = random_params(model)
+    assert set(params["generator"]) == {"left", "right"}
+    assert params["generator_head"]["dense"]["kernel"].shape == (2 * GENERATOR_WIDTH, EMBEDDING)
+    batch = {name: np.tile(value[:1], (LENGTH + 1, 1)) for name, value in BATCH.items()}
+    ids = batch["input_ids"] + 30 * np.eye(LENGTH + 1, LENGTH, dtype=np.int32)
+    states = np.asarray(jax.jit(lambda ids: electra.read(model, params, "generator", batch, ids))(ids))
+    assert states.shape == (LENGTH + 1, LENGTH, 2 * GENERATOR_WIDTH)
+    follows = np.any((states[:-1] != states[-1:]).reshape(LENGTH, LENGTH, 2, GENERATOR_WIDTH), axis=-1)
+    same = np.equal.outer(BATCH["sequence_ids"][0], BATCH["sequence_ids"][0])
+    np.testing.assert_array_equal(follows[..., 0], np.triu(same, 1))  # [changed, state]
+    np.testing.assert_array_equal(follows[..., 1], np.tril(same, -1))
+    left, right = np.split(states[-1], 2, axis=-1)
+    assert np.flatnonzero(np.all(left == 0, axis=-1)).tolist() == [0, 6, 11]  # nothing is before them
+    assert np.flatnonzero(np.all(right == 0, axis=-1)).tolist() == [5, 10, 11]  # nor after these
+
+
+def test_copy_gate_and_baseline_are_one_dense_layer():
+    model = small()
+    params = random_params(model)
+    for head, width in (("copy_gate", WIDTH), ("baseline", GENERATOR_WIDTH)):
+        states = np.random.default_rng(1).standard_normal((2, 3, width)).astype(np.float32)
+        dense = params[head]["dense"]
+        expected = (states @ dense["kernel"])[..., 0] + dense["bias"][0]
+        scores = electra.score(model, params, head, states)
+        np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-5)

@@ -9,6 +9,7 @@ from electra_jax.errors import UserError
 from electra_jax.modeling import config as model_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
+HEADS = ("discriminator_head",)
 
 
 def settings(**changes):
@@ -17,62 +18,125 @@ def settings(**changes):
     return model
 
 
+def make(vocab_size: int = 30522, two_towers: bool = False, **changes) -> model_config.ElectraConfig:
+    return model_config.from_settings(settings(**changes), vocab_size, HEADS, two_towers)
+
+
 @pytest.mark.parametrize(
-    ("size", "layers", "discriminator", "generator"),
+    ("size", "layers", "encoder", "generator"),
     [
         ("small", 12, (256, 1024, 4), (64, 256, 1)),
         ("base", 12, (768, 3072, 12), (256, 1024, 4)),
         ("large", 24, (1024, 4096, 16), (256, 1024, 4)),
     ],
 )
-def test_both_networks_have_the_papers_shapes(size, layers, discriminator, generator):
+def test_both_networks_have_the_papers_shapes(size, layers, encoder, generator):
     config = config_lib.load(CONFIGS / f"{size}.py")
-    model = model_config.from_settings(config.model, 30522)
-    for network, shape in ((model.discriminator, discriminator), (model.generator, generator)):
+    model = model_config.from_settings(config.model, 30522, HEADS)
+    for network, shape in ((model.encoder, encoder), (model.generator, generator)):
         assert (network.width, network.ffn, network.heads) == shape
         assert (network.layers, network.head_size) == (layers, 64)
 
 
 def test_networks_differ_in_their_shape_alone():
-    model = model_config.from_settings(settings(), 30522)
-    shape = {name: getattr(model.discriminator, name) for name in ("width", "ffn", "heads")}
-    assert dataclasses.replace(model.generator, **shape) == model.discriminator
+    model = make()
+    shape = {name: getattr(model.encoder, name) for name in ("width", "ffn", "heads")}
+    assert dataclasses.replace(model.generator, **shape) == model.encoder
 
 
 def test_generator_can_be_shallower():
-    model = model_config.from_settings(settings(generator_layers=0.5), 30522)
-    assert (model.generator.layers, model.discriminator.layers) == (6, 12)
+    model = make(generator_layers=0.5)
+    assert (model.generator.layers, model.encoder.layers) == (6, 12)
+
+
+def test_a_generator_of_the_encoders_size_is_the_same_network_whatever_its_heads():
+    model = make(generator_width=1.0, generator_layers=1.0, heads=8)  # of size 32
+    assert model.generator == model.encoder
+    assert make(generator_width=1.0, generator_layers=0.5, heads=8).generator.heads == 4
 
 
 def test_settings_reach_the_model():
     given = settings(encoder="modernbert", dtype="float32", dropout=0.3, init_stddev=0.5, unroll=True, max_length=99)
     given.modernbert.update(local_window=6, global_every=2)
-    model = model_config.from_settings(given, 1000)
-    network = model.discriminator
-    assert (network.kind, network.dtype, network.dropout) == ("modernbert", jnp.float32, 0.3)
-    assert (network.init_stddev, network.unroll, network.local_window, network.global_every) == (0.5, True, 6, 2)
+    given.tying = "none"
+    model = model_config.from_settings(given, 1000, ("mlm_head", "copy_gate"), two_towers=True)
+    for network in (model.encoder, model.generator):
+        assert (network.kind, network.dtype, network.dropout) == ("modernbert", jnp.float32, 0.3)
+        assert (network.init_stddev, network.unroll, network.local_window, network.global_every) == (0.5, True, 6, 2)
     assert (model.vocab_size, model.embedding_size, model.max_length, model.absolute) == (1000, 128, 99, False)
-    assert model_config.from_settings(settings(), 1000).absolute
+    assert (model.heads, model.two_towers, model.tying) == (("mlm_head", "copy_gate"), True, "none")
+    assert make().absolute
+    assert not make().two_towers
+    assert make().tying == "embeddings"
+
+
+def test_without_settings_of_a_generator_there_is_none():
+    given = settings()
+    for name in ("generator_width", "generator_layers", "tying"):
+        del given[name]
+    model = model_config.from_settings(given, 1000, ("mlm_head",))
+    assert model.generator is None
+    assert model.encoder == make().encoder
+    assert (model.vocab_size, model.embedding_size, model.max_length) == (1000, 128, 512)
+    assert model.heads == ("mlm_head",)
+
+
+@pytest.mark.parametrize(
+    ("tying", "generator_width", "embedding_size", "size"),
+    [
+        ("none", 0.25, 128, 64),
+        ("none", 0.5, 128, 128),
+        ("none", 1.0, 128, 128),  # and not 256: equal networks have equal tables
+        ("embeddings", 0.25, 128, 128),
+        ("gdes", 0.25, 128, 128),
+        ("all", 1.0, 128, 128),
+    ],
+)
+def test_tables_of_the_generators_own_are_no_wider_than_it_is(tying, generator_width, embedding_size, size):
+    model = make(tying=tying, generator_width=generator_width, embedding_size=embedding_size)
+    assert model.generator_embedding_size == size
+    assert model.embedding_size == embedding_size
 
 
 @pytest.mark.parametrize(("vocab_size", "padded"), [(1, 128), (128, 128), (129, 256), (30522, 30592)])
 def test_vocabulary_is_padded_to_whole_lanes(vocab_size, padded):
-    assert model_config.from_settings(settings(), vocab_size).padded_vocab_size == padded
+    assert make(vocab_size).padded_vocab_size == padded
 
 
 @pytest.mark.parametrize(
     ("changes", "place"),
     [
-        ({"width": 250}, "discriminator"),  # 4 heads
-        ({"heads": 0}, "discriminator"),
+        ({"width": 250}, "encoder"),  # 4 heads
+        ({"heads": 0}, "encoder"),
+        ({"heads": 0, "generator_width": 1.0}, "encoder"),
         ({"generator_layers": 0.01}, "generator"),
         ({"generator_width": 0.001}, "generator"),
         ({"generator_width": 0.51}, "generator"),  # 131 in 2 heads
-        ({"encoder": "modernbert", "width": 12, "heads": 4, "generator_width": 1.0}, "discriminator"),  # heads of 3
+        ({"encoder": "modernbert", "width": 12, "heads": 4, "generator_width": 1.0}, "encoder"),  # heads of 3
         ({"encoder": "modernbert", "width": 256, "generator_width": 33 / 256}, "generator"),  # a head of 33
     ],
     ids=str,
 )
 def test_shapes_that_no_model_can_have_are_refused(changes, place):
-    with pytest.raises(UserError, match=place):
-        model_config.from_settings(settings(**changes), 30522)
+    with pytest.raises(UserError, match=f"gives the {place}"):
+        make(**changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"generator_width": 0.25, "generator_layers": 1.0},
+        {"generator_width": 1.0, "generator_layers": 0.5},
+    ],
+    ids=str,
+)
+def test_networks_of_unequal_size_cannot_be_one(changes):
+    with pytest.raises(UserError, match=r"tying=all.*set both to 1"):
+        make(tying="all", **changes)
+
+
+def test_two_towers_cannot_be_one_network_with_the_encoder():
+    equal = {"generator_width": 1.0, "generator_layers": 1.0}
+    with pytest.raises(UserError, match=r"tying=all.*two towers"):
+        make(tying="all", two_towers=True, **equal)
+    assert make(tying="all", **equal).tying == "all"

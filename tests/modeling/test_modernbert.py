@@ -2,60 +2,21 @@
 
 import dataclasses
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
+import reference
 
 from electra_jax.modeling import layers, modernbert
-from electra_jax.modeling.config import EncoderConfig
 
-CONFIG = EncoderConfig(
-    kind="modernbert",
-    layers=4,  # the first and the last see everything
-    width=16,
-    ffn=24,
-    heads=2,
-    init_stddev=0.3,
-    dropout=0.0,
-    dtype=jnp.float32,
-    unroll=False,
-    local_window=4,
-    global_every=3,
-)
-EMBEDDING = 12
-SEQUENCES = np.asarray([[1] * 6 + [2] * 5 + [0], [1] * 12], np.int32)
-
-
-def inputs(seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal((*SEQUENCES.shape, EMBEDDING)).astype(np.float32)
-
-
-@functools.cache
-def fresh_params(config: EncoderConfig = CONFIG):
-    init = functools.partial(modernbert.Encoder(config).init, train=False)
-    return jax.jit(init)(jax.random.key(0), inputs(), SEQUENCES)["params"]
-
-
-def random_params():
-    """No norm at 1, so that each parameter counts."""
-    rng = np.random.default_rng(1)
-    return jax.tree.map(lambda p: p + 0.3 * rng.standard_normal(p.shape).astype(np.float32), fresh_params())
-
-
-@functools.cache
-def compiled(config: EncoderConfig):
-    return jax.jit(functools.partial(modernbert.Encoder(config).apply, train=False))
-
-
-def encode(params, x, sequences=SEQUENCES, config=CONFIG) -> np.ndarray:
-    return np.asarray(compiled(config)({"params": params}, x.astype(np.float32), sequences))
+CONFIG = reference.small("modernbert", layers=4)  # the first and the last see everything
+encode = functools.partial(reference.encode, CONFIG)
 
 
 def numpy_norm(x, p):
-    centred = x - x.mean(-1, keepdims=True)
-    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * p["scale"]
+    return reference.norm(x, 1e-5) * p["scale"]
 
 
 def numpy_rope(x_BHLK, theta):
@@ -74,50 +35,48 @@ def numpy_layer(p, x, mask, number):
     theta = 160_000.0 if everywhere else 10_000.0
     normed = x if number == 0 else numpy_norm(x, p["attention_norm"])
     q, k, v = (np.einsum("bld,dhk->bhlk", normed, p["attention"]["qkv"]["kernel"][:, i]) for i in range(3))
-    scores = numpy_rope(q, theta) @ numpy_rope(k, theta).swapaxes(-1, -2) / math.sqrt(q.shape[-1])
-    scores = np.where(mask[:, None], scores, -np.inf)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    weights /= weights.sum(-1, keepdims=True)
-    x = x + np.einsum("bhlk,hkd->bld", weights @ v, p["attention"]["out"]["kernel"])
+    attended = reference.attend(numpy_rope(q, theta), numpy_rope(k, theta), v, mask)
+    x = x + np.einsum("bhlk,hkd->bld", attended, p["attention"]["out"]["kernel"])
     h, gate = np.split(numpy_norm(x, p["ffn_norm"]) @ p["ffn_in"]["kernel"], 2, axis=-1)
-    h = h * (1 + np.vectorize(math.erf)(h / math.sqrt(2))) / 2
-    return x + (h * gate) @ p["ffn_out"]["kernel"]
+    return x + (reference.gelu(h) * gate) @ p["ffn_out"]["kernel"]
 
 
-def test_encoder_computes_the_definition():
-    params = jax.tree.map(lambda p: np.asarray(p, np.float64), random_params())
-    x = numpy_norm(inputs() @ params["project"]["kernel"], params["embedding_norm"])
-    mask = SEQUENCES[:, :, None] == SEQUENCES[:, None, :]
+@pytest.mark.parametrize("mask", [reference.same_sequence(), reference.any_mask()], ids=["same sequence", "any"])
+def test_encoder_computes_the_definition(mask):
+    random = reference.random_params(CONFIG)
+    params = reference.in_float64(random)
+    x = numpy_norm(reference.inputs() @ params["project"]["kernel"], params["embedding_norm"])
     for i in range(CONFIG.layers):
-        layer = jax.tree.map(lambda p, i=i: p[i], params["layers"])
-        x = numpy_layer(layer, x, mask, i)
-    np.testing.assert_allclose(encode(random_params(), inputs()), numpy_norm(x, params["final_norm"]), atol=5e-5)
+        x = numpy_layer(reference.layer_of(params, i), x, mask, i)
+    expected = numpy_norm(x, params["final_norm"])
+    np.testing.assert_allclose(encode(random, reference.inputs(), mask), expected, atol=5e-5)
 
 
 def test_nothing_has_a_bias():
-    paths, _ = jax.tree_util.tree_flatten_with_path(random_params())
+    paths, _ = jax.tree_util.tree_flatten_with_path(reference.fresh_params(CONFIG))
     assert {path[-1].key for path, _ in paths} == {"kernel", "scale"}
 
 
 def test_scanned_and_unrolled_layers_are_the_same():
     unrolled = dataclasses.replace(CONFIG, unroll=True)
-    jax.tree.map(np.testing.assert_array_equal, fresh_params(CONFIG), fresh_params(unrolled))
-    params = random_params()
-    np.testing.assert_allclose(encode(params, inputs()), encode(params, inputs(), config=unrolled), atol=2e-5)
+    fresh = reference.fresh_params
+    jax.tree.map(np.testing.assert_array_equal, fresh(CONFIG), fresh(unrolled))
+    params, x = reference.random_params(CONFIG), reference.inputs()
+    np.testing.assert_allclose(encode(params, x), reference.encode(unrolled, params, x), atol=2e-5)
 
 
 def test_a_sequence_does_not_see_padding_or_its_neighbours():
-    params, x = random_params(), inputs()
+    params, x = reference.random_params(CONFIG), reference.inputs()
     whole = encode(params, x)
-    others = np.where((SEQUENCES == 2)[..., None], x, inputs(seed=2))
+    others = np.where((reference.SEQUENCES == 2)[..., None], x, reference.inputs(seed=2))
     np.testing.assert_allclose(encode(params, others)[0, 6:11], whole[0, 6:11], atol=2e-5)
     assert np.abs(encode(params, others)[0, :6] - whole[0, :6]).min() > 0
 
 
 def test_a_packed_sequence_is_encoded_as_if_alone():
     """Its positions begin at 6, not 0: only their differences count."""
-    params, x = random_params(), inputs()
-    alone = encode(params, np.roll(x, -6, axis=1), np.asarray([[1] * 5 + [0] * 7] * 2, np.int32))
+    params, x = reference.random_params(CONFIG), reference.inputs()
+    alone = encode(params, np.roll(x, -6, axis=1), reference.same_sequence(np.asarray([[1] * 5 + [0] * 7] * 2)))
     np.testing.assert_allclose(alone[0, :5], encode(params, x)[0, 6:11], atol=5e-5)
 
 

@@ -1,4 +1,3 @@
-import functools
 import itertools
 
 import jax
@@ -14,8 +13,9 @@ from electra_jax.data.tokenizer import CLS, MASK, PAD, SEP, UNK
 from electra_jax.objectives import masking
 
 LENGTH = 40
+VOCABULARY = 60
 choose = jax.jit(masking.choose, static_argnames="mask_prob")
-mask = jax.jit(masking.mask, static_argnames="mask_prob")
+_mask = jax.jit(masking.mask, static_argnames="mask_prob")
 
 
 def text(rows: int, length: int = LENGTH) -> np.ndarray:
@@ -23,6 +23,12 @@ def text(rows: int, length: int = LENGTH) -> np.ndarray:
     ids = np.tile(np.arange(10, 10 + length, dtype=np.int32), (rows, 1))
     ids[:, 0], ids[:, -1] = CLS, SEP
     return ids
+
+
+def mask(ids: np.ndarray, replace_prob: float, random_prob: float = 0.0, seed: int = 0) -> masking.Masked:
+    batch = {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "sequence_ids": np.ones_like(ids)}
+    shares = np.float32(replace_prob), np.float32(random_prob)
+    return jax.device_get(_mask(jax.random.key(seed), batch, VOCABULARY, 0.15, *shares))
 
 
 @pytest.mark.parametrize(
@@ -100,39 +106,113 @@ def test_put_writes_where_it_holds():
 
 def test_all_chosen_positions_become_mask_where_the_share_is_one():
     ids = text(2)
-    masked = mask(jax.random.key(0), ids, 0.15, 1.0)
+    masked = mask(ids, 1.0)
     expected = ids.copy()
-    np.put_along_axis(expected, np.asarray(masked.positions), MASK, axis=1)
+    np.put_along_axis(expected, masked.positions, MASK, axis=1)
     np.testing.assert_array_equal(masked.input_ids, expected)
-    np.testing.assert_array_equal(masked.targets, np.take_along_axis(ids, np.asarray(masked.positions), axis=1))
+    np.testing.assert_array_equal(masked.targets, np.take_along_axis(ids, masked.positions, axis=1))
 
 
 def test_no_position_becomes_mask_where_the_share_is_zero():
-    masked = mask(jax.random.key(0), text(2), 0.15, 0.0)
+    masked = mask(text(2), 0.0)
     np.testing.assert_array_equal(masked.input_ids, text(2))
     assert np.sum(masked.weights) == 12
 
 
 def test_the_share_of_chosen_positions_becomes_mask_and_nothing_else_changes():
     ids = text(2000)
-    masked = mask(jax.random.key(0), ids, 0.15, 0.85)
-    changed = np.asarray(masked.input_ids) != ids
-    assert set(np.asarray(masked.input_ids)[changed]) == {MASK}
+    masked = mask(ids, 0.85)
+    changed = masked.input_ids != ids
+    assert set(masked.input_ids[changed]) == {MASK}
     chosen = np.zeros_like(changed)
-    np.put_along_axis(chosen, np.asarray(masked.positions), True, axis=1)
+    np.put_along_axis(chosen, masked.positions, True, axis=1)
     assert not np.any(changed & ~chosen)
     assert stats.binomtest(int(changed.sum()), 12_000, 0.85).pvalue > 1e-3
 
 
-def test_fillers_are_left_as_they_are():
+def test_some_chosen_positions_become_random_tokens():
+    """As BERT's .8, .1, .1; a token in 55 is drawn at random where it was already."""
+    ids = text(2000)
+    masked = mask(ids, 0.8, 0.1)
+    shown = np.take_along_axis(masked.input_ids, masked.positions, axis=1)
+    assert stats.binomtest(int(np.sum(shown == MASK)), 12_000, 0.8).pvalue > 1e-3
+    random = (shown != MASK) & (shown != masked.targets)
+    assert stats.binomtest(int(random.sum()), 12_000, 0.1 * 54 / 55).pvalue > 1e-3
+    assert np.sum(masked.input_ids != ids) == np.sum(shown == MASK) + random.sum()
+
+
+def test_random_tokens_are_any_but_special_ones_alike():
+    ids = np.full((2000, LENGTH), UNK, np.int32)  # itself never drawn
+    shown = mask(ids, 0.0, 1.0).input_ids
+    drawn = shown[shown != UNK]
+    assert len(drawn) == 12_000
+    counts = np.bincount(drawn)
+    assert len(counts) == VOCABULARY
+    assert counts[: MASK + 1].sum() == 0
+    assert stats.chisquare(counts[MASK + 1 :]).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(("replace_prob", "random_prob"), [(1.0, 0.0), (0.0, 1.0)])
+def test_fillers_are_left_as_they_are(replace_prob, random_prob):
     ids = np.full((1, LENGTH), SEP, np.int32)
-    np.testing.assert_array_equal(mask(jax.random.key(0), ids, 0.15, 1.0).input_ids, ids)
+    np.testing.assert_array_equal(mask(ids, replace_prob, random_prob).input_ids, ids)
+
+
+def test_the_numbers_for_the_fakes_are_uniform_and_tell_nothing_of_the_rest():
+    masked = mask(text(2000), 0.5, 0.5)
+    assert masked.uniform.shape == masked.positions.shape
+    assert masked.uniform.dtype == np.float32
+    assert stats.kstest(masked.uniform.ravel(), "uniform").pvalue > 1e-3
+    shown = np.take_along_axis(masked.input_ids, masked.positions, axis=1)
+    is_mask = shown == MASK
+    assert stats.ks_2samp(masked.uniform[is_mask], masked.uniform[~is_mask]).pvalue > 1e-3
+    assert stats.spearmanr(masked.uniform[~is_mask], shown[~is_mask]).pvalue > 1e-3
+    assert stats.spearmanr(masked.uniform.ravel(), masked.positions.ravel()).pvalue > 1e-3
 
 
 def test_the_key_decides():
-    run = functools.partial(mask, input_ids_BL=text(2), mask_prob=0.15, replace_prob=0.5)
-    first, again, other = run(jax.random.key(0)), run(jax.random.key(0)), run(jax.random.key(1))
+    first, again, other = mask(text(2), 0.5, 0.5), mask(text(2), 0.5, 0.5), mask(text(2), 0.5, 0.5, seed=1)
     jax.tree.map(np.testing.assert_array_equal, first, again)
-    assert np.any(np.asarray(first.positions != other.positions))
-    rows = np.asarray(first.positions)
-    assert np.any(rows[0] != rows[1])  # each row for itself
+    assert np.any(first.positions != other.positions)
+    assert np.all(first.uniform != other.uniform)
+    for drawn in (first.positions, first.uniform):
+        assert np.any(drawn[0] != drawn[1])  # each row for itself
+
+
+LITERAL = masking.Masked(
+    batch={
+        "input_ids": jnp.asarray([[CLS, 10, UNK, SEP, MASK, 11, SEP, PAD], [PAD] * 8]),
+        "token_type_ids": jnp.zeros((2, 8), jnp.int32),
+        "sequence_ids": jnp.zeros((2, 8), jnp.int32),
+    },
+    input_ids=jnp.asarray([[CLS, MASK, UNK, SEP, MASK, 11, SEP, PAD], [PAD] * 8]),
+    positions=jnp.asarray([[5, 1, 0], [3, 0, 1]]),
+    targets=jnp.asarray([[11, 10, CLS], [PAD] * 3]),
+    weights=jnp.asarray([[1.0, 1.0, 0.0], [0.0] * 3]),
+    uniform=jnp.zeros((2, 3)),
+)
+
+
+def test_a_masked_batch_knows_its_text_and_which_positions_count():
+    nothing = [0] * 8
+    np.testing.assert_array_equal(LITERAL.original, LITERAL.batch["input_ids"])
+    np.testing.assert_array_equal(LITERAL.real, [[1, 1, 1, 1, 1, 1, 1, 0], nothing])
+    np.testing.assert_array_equal(LITERAL.candidates, [[0, 1, 1, 0, 0, 1, 0, 0], nothing])
+    np.testing.assert_array_equal(LITERAL.chosen, [[0, 1, 0, 0, 0, 1, 0, 0], nothing])
+    assert all(x.dtype == jnp.float32 for x in (LITERAL.real, LITERAL.candidates, LITERAL.chosen))
+
+
+def test_the_batch_itself_is_kept():
+    ids = text(2)
+    masked = mask(ids, 1.0)
+    np.testing.assert_array_equal(masked.original, ids)
+    np.testing.assert_array_equal(masked.batch["sequence_ids"], np.ones_like(ids))
+    assert np.sum(masked.chosen) == 12
+    assert np.all((masked.input_ids == MASK) == (masked.chosen == 1))
+
+
+def test_counts_are_of_the_whole_batch_and_at_least_one():
+    assert [float(count) for count in masking.count(LITERAL)] == [2, 7, 3]
+    assert masking.Counts._fields == ("masked", "real", "candidates")
+    empty = jax.tree.map(jnp.zeros_like, LITERAL)
+    assert [float(count) for count in masking.count(empty)] == [1, 1, 1]

@@ -1,0 +1,190 @@
+"""What the tests of objectives share: every system at the smallest size, a batch, its loss and slopes, compiled once."""
+
+import dataclasses
+import functools
+import zlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from ml_collections import ConfigDict
+
+from electra_jax import config as config_lib
+from electra_jax import metrics, optim
+from electra_jax import step as step_lib
+from electra_jax.objectives import masking, table
+from electra_jax.objectives.system import Inputs, Objective
+
+VOCABULARY, PADDED, LENGTH = 60, 128, 16
+STEPS = 10
+TYINGS = ("none", "embeddings", "all", "gdes")
+# Numbers that a compiled loss takes as inputs: another value is no other program.
+_TRACED = ("generator_weight", "discriminator_weight", "encoder_weight", "temperature", "generator_steps")
+_OF_MASKING = ("mask_prob", "replace_prob", "random_prob")  # losses do not read them, but for Electric's
+
+
+def config(name: str, tying: str = "", generator: str = "transformer", **overrides: Any) -> ConfigDict:
+    """The system `name` at the smallest size, with settings by their dotted names, `__` for a dot."""
+    made = config_lib.paper()
+    made.steps = STEPS
+    made.data.seq_length = LENGTH
+    sizes = {"layers": 1, "width": 32, "ffn": 32, "heads": 2, "embedding_size": 16, "generator_width": 0.5}
+    made.model.update(**sizes, max_length=LENGTH, dropout=0.0, dtype="float32")
+    made.objective.update(mask_prob=0.4, temperature_decay=0.5)
+    table.configure(made, name, generator)
+    if tying:
+        made.model.tying = tying
+    if tying == "all":
+        made.model.update(generator_width=1.0, generator_layers=1.0)
+    made.update_from_flattened_dict({name.replace("__", "."): value for name, value in overrides.items()})
+    return made
+
+
+@functools.cache
+def objective(name: str, tying: str = "", generator: str = "transformer") -> Objective:
+    """Token i of the training text is as frequent as i + 1, special ones included."""
+    return table.make(config(name, tying, generator), VOCABULARY, np.arange(1, VOCABULARY + 1))
+
+
+def shapes(o: Objective) -> Any:
+    """Of its parameters."""
+    ids = jax.ShapeDtypeStruct((1, LENGTH), jnp.int32)
+    return jax.eval_shape(o.model.init, jax.random.key(0), ids, ids, ids)["params"]
+
+
+def random_parameters(o: Objective, seed: int = 0) -> Any:
+    """Far from initial ones, so that networks tell inputs apart; equal names of equal shapes have equal numbers."""
+
+    def draw(path: Any, shape: Any) -> jax.Array:
+        name = jax.tree_util.keystr(path)
+        rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+        return jnp.asarray(name.endswith("['scale']") + 0.3 * rng.standard_normal(shape.shape), jnp.float32)
+
+    return jax.tree_util.tree_map_with_path(draw, shapes(o))
+
+
+@functools.cache
+def parameters(name: str, tying: str = "", generator: str = "transformer") -> Any:
+    return random_parameters(objective(name, tying, generator))
+
+
+@functools.cache
+def batch() -> dict[str, jax.Array]:
+    """A pair of segments and padding; two sequences in one row; a row that is full; one that is nearly empty."""
+    ids = [
+        [2, 10, 11, 12, 13, 14, 15, 3, 20, 21, 22, 23, 24, 3, 0, 0],
+        [2, 30, 31, 32, 33, 34, 3, 2, 10, 40, 11, 41, 12, 42, 43, 3],
+        [2, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 5, 6, 7, 8, 3],
+        [2, 1, 9, 25, 26, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+    ]
+    segments = np.zeros((4, LENGTH), np.int32)
+    segments[0, 8:14] = 1
+    sequences = np.minimum(ids, 1)
+    sequences[1, 7:] = 2
+    arrays = {"input_ids": ids, "token_type_ids": segments, "sequence_ids": sequences}
+    return {name: jnp.asarray(value, jnp.int32) for name, value in arrays.items()}
+
+
+def with_settings(o: Objective, **settings: Any) -> Objective:
+    return dataclasses.replace(o, settings=ConfigDict({**o.settings, **settings}))
+
+
+def inputs(o: Objective, step: int = 6, text: Any = None) -> Inputs:
+    masked = o.mask(jax.random.key(1), text or batch())
+    return Inputs(masked, masking.count(masked), jnp.int32(step))
+
+
+@functools.cache
+def _program(name: str, tying: str, generator: str, static: tuple[tuple[str, Any], ...]) -> Any:
+    o = with_settings(objective(name, tying, generator), **dict(static))
+
+    def loss(params: Any, x: Inputs, numbers: dict[str, Any]) -> Any:
+        total, measured = with_settings(o, **numbers).loss(params, x)
+        return total, {name: metric for name, metric in measured.items() if isinstance(metric, metrics.Mean)}
+
+    def slopes(params: Any, x: Inputs, numbers: dict[str, Any], direction: Any) -> Any:
+        return jax.jvp(lambda params: loss(params, x, numbers), (params,), (direction,))
+
+    # With other static settings only losses are asked for; a program that has no slopes takes half as long to compile.
+    return jax.jit(loss) if static else jax.jit(slopes)
+
+
+def _run(
+    name: str,
+    tying: str = "",
+    generator: str = "transformer",
+    *,
+    direction: Any = None,
+    params: Any = None,
+    step: int = 6,
+    text: Any = None,
+    **settings: Any,
+) -> Any:
+    params = parameters(name, tying, generator) if params is None else params
+    o = with_settings(objective(name, tying, generator), **settings)
+    x = inputs(o, step, text)
+    numbers = {name: jnp.float32(o.settings[name]) for name in _TRACED if name in o.settings}
+    if "generator_steps" in numbers:
+        numbers["generator_steps"] = jnp.int32(o.settings.generator_steps)
+    free = _TRACED if name == "electric" else _TRACED + _OF_MASKING
+    static = {name: value for name, value in settings.items() if name not in free}
+    program = _program(name, tying, generator, tuple(sorted(static.items())))
+    if static:
+        return program(params, x, numbers), None
+    return program(params, x, numbers, jax.tree.map(jnp.zeros_like, params) if direction is None else direction)
+
+
+def loss(*system: str, **how: Any) -> dict[str, float]:
+    """The loss and the means that are measured with it.
+
+    Args:
+      system: as the arguments of `objective`.
+      how: `params`, `step`, `text` (a batch), and settings.
+    """
+    (total, measured), _ = _run(*system, **how)
+    return {"loss": float(total), **metrics.numbers(jax.device_get(measured))}
+
+
+def slopes(*system: str, direction: Any, **how: Any) -> dict[str, float]:
+    """The derivatives of the loss and of the sum behind each mean, as the parameters move in `direction`."""
+    _, (total, measured) = _run(*system, direction=direction, **how)
+    return {"loss": float(total), **{name: float(mean.sum) for name, mean in measured.items()}}
+
+
+def only(part: str, params: Any) -> Any:
+    """A direction in which only the parameters `part` move, all of them."""
+    moved = random_parameters_like(params)
+    return {name: value if name == part else jax.tree.map(jnp.zeros_like, value) for name, value in moved.items()}
+
+
+def random_parameters_like(params: Any) -> Any:
+    rng = np.random.default_rng(5)
+    return jax.tree.map(lambda p: jnp.asarray(rng.standard_normal(p.shape), jnp.float32), params)
+
+
+def train(settings: ConfigDict, steps: int) -> tuple[list[Any], list[float]]:
+    """The states before the first and after each of `steps` steps on one batch, and the learning rates of the steps."""
+    o = table.make(settings, VOCABULARY)
+    optimizer, schedule = optim.make(settings.optim, *(stage.steps for stage in o.stages))
+    params = random_parameters(o)
+    states = [step_lib.TrainState(jnp.int32(0), params, optimizer.init(params))]
+    train_step = jax.jit(step_lib.make_train_step(o, optimizer, schedule, seed=0))
+    rates = []
+    for _ in range(steps):
+        state, measured = train_step(states[-1], batch())
+        states.append(state)
+        rates.append(float(measured["learning_rate"].sum))
+    return [jax.device_get(state) for state in states], rates
+
+
+def moments(state: Any, part: str) -> list[np.ndarray]:
+    """Adam's first moments of the parameters `part`."""
+    adam = next(s for s in state.opt_state if isinstance(s, optax.ScaleByAdamState))
+    return jax.tree.leaves(adam.mu[part])
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two trees of one shape are equal to the bit."""
+    return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))

@@ -1,0 +1,163 @@
+"""REINFORCE against the exact expectation, which a vocabulary of five allows."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import systems
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from electra_jax.modeling import electra as networks
+from electra_jax.objectives import adversarial, corruption, electra, sampling
+
+FIVE = np.arange(5, dtype=np.int32)
+LOGITS = np.asarray([1.0, -0.5, 0.3, 2.0, -2.0], np.float32)
+REWARDS = np.asarray([0.1, 2.0, 0.7, 0.4, 3.0], np.float32)
+some_logits = arrays.arrays(np.float32, 5, elements=st.floats(-3, 3, width=32))
+some_rewards = arrays.arrays(np.float32, 5, elements=st.floats(0, 5, width=32))
+
+
+def softmax(logits) -> np.ndarray:
+    mass = np.exp(np.asarray(logits, np.float64) - np.max(logits))
+    return mass / mass.sum()
+
+
+def exact_gradient(logits, rewards) -> np.ndarray:
+    """Of the expected reward, p . r: p_k (r_k - p . r)."""
+    p = softmax(logits)
+    return p * (rewards - p @ rewards)
+
+
+@jax.jit
+def weighted_gradient(logits, fakes, rewards, baselines, weights):
+    """Of the sum of weight x policy_loss over fakes drawn from the same five logits."""
+
+    def total(logits):
+        sampled = jnp.broadcast_to(logits, (1, len(fakes), 5))
+        losses = adversarial.policy_loss(sampled, fakes[None], rewards[None], baselines[None])
+        return jnp.sum(losses * weights[None])
+
+    return jax.grad(total)(logits)
+
+
+def expected_gradient(logits, rewards, baseline: float) -> np.ndarray:
+    """The expectation of policy_loss's gradient: each of the five fakes counts with its probability."""
+    p = np.asarray(softmax(logits), np.float32)
+    return np.asarray(weighted_gradient(logits, FIVE, rewards, np.full(5, baseline, np.float32), p))
+
+
+@settings(max_examples=50, deadline=None)
+@given(some_logits, some_rewards, st.sampled_from([0.0, 0.5, 4.0]))
+def test_the_expected_gradient_is_that_of_the_expected_reward(logits, rewards, baseline):
+    expected = -exact_gradient(logits, rewards)  # policy_loss is descended, the reward shall rise
+    np.testing.assert_allclose(expected_gradient(logits, rewards, baseline), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("baseline", [0.0, 1.0])
+def test_the_gradient_of_many_samples_comes_near_the_exact_one(baseline):
+    """Within four standard errors; fakes from the sampler that training uses."""
+    count = 200_000
+    uniform = jax.random.uniform(jax.random.key(0), (count,))
+    fakes = sampling.categorical(uniform, jnp.broadcast_to(LOGITS, (count, 5)), block=5)
+    rewards, baselines = REWARDS[np.asarray(fakes)], np.full(count, baseline, np.float32)
+    mean = weighted_gradient(LOGITS, fakes, rewards, baselines, np.full(count, 1 / count, np.float32))
+
+    p = softmax(LOGITS)
+    of_each = (REWARDS - baseline)[:, None] * (np.eye(5) - p)
+    exact = p @ of_each
+    error = np.sqrt((p @ (of_each - exact) ** 2) / count)
+    np.testing.assert_allclose(exact, exact_gradient(LOGITS, REWARDS), atol=1e-7)
+    assert np.all(np.abs(-np.asarray(mean) - exact) < 4 * error)
+
+
+@settings(max_examples=30, deadline=None)
+@given(some_logits, some_rewards)
+def test_descending_makes_detection_harder(logits, rewards):
+    """A small step down the gradient raises the expected detection loss, unless all fakes are as good."""
+    after = logits - 0.01 * expected_gradient(logits, rewards, baseline=1.0)
+    gain = softmax(after) @ rewards - softmax(logits) @ rewards
+    slope = np.sum(exact_gradient(logits, rewards) ** 2)
+    assert gain == pytest.approx(0.01 * slope, rel=0.2, abs=1e-6)
+
+
+def test_no_gradient_goes_to_reward_or_baseline():
+    sampled = jnp.asarray(LOGITS)[None, None]
+
+    def total(reward, baseline):
+        return jnp.sum(adversarial.policy_loss(sampled, jnp.asarray([[1]]), reward, baseline))
+
+    slopes = jax.grad(total, argnums=(0, 1))(jnp.ones((1, 1)), jnp.zeros((1, 1)))
+    assert not np.any(slopes)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.floats(-30, 30, width=32))
+def test_the_baseline_is_a_detection_loss(gate):
+    """-log sigmoid(gate) = log(1 + exp(-gate)), which is never negative."""
+    value = float(adversarial.baseline(jnp.full((1, 1), gate))[0, 0])
+    assert value == pytest.approx(np.log1p(np.exp(-np.float64(gate))), rel=1e-5, abs=1e-12)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.floats(0.0625, 5, width=32), st.floats(-6, 6, width=32))
+def test_the_baseline_loss_is_least_where_the_baseline_is_the_reward(reward, other):
+    best = -np.log(np.expm1(reward))  # the gate whose baseline is the reward
+    gates = jnp.asarray([[best, other]], jnp.float32)
+    assert float(adversarial.baseline(gates)[0, 0]) == pytest.approx(reward, rel=1e-4)
+    least, loss = np.asarray(adversarial.baseline_loss(gates, jnp.full((1, 2), reward, jnp.float32)))[0]
+    if abs(best - other) > 0.05:
+        assert least < loss
+    slope = jax.grad(lambda g: jnp.sum(adversarial.baseline_loss(g, jnp.full((1, 2), reward, jnp.float32))))(gates)
+    np.testing.assert_allclose(slope[0, 0], 0, atol=1e-5)
+    assert np.sign(slope[0, 1]) == np.sign(other - best) or abs(other - best) < 0.05
+
+
+@jax.jit
+def parts(params, x):
+    """What the loss is made of: the fakes, the encoder's scores, the baseline's gates."""
+    o = systems.objective("adversarial")
+    found = corruption.corrupt(systems.with_settings(o, temperature=2.0, temperature_decay=0.0), params, x)
+    scores = electra.discriminate(o, params, x, found.input_ids)
+    return found, scores, networks.score(o.model, params, "baseline", found.states)
+
+
+def test_the_loss_is_reinforce_with_a_baseline_and_no_likelihood():
+    """generator_weight 1, discriminator_weight 0, temperature 2: value, and slope along the bias of the logits."""
+    how = {"generator_weight": 1.0, "discriminator_weight": 0.0, "temperature": 2.0, "step": 0}
+    params = systems.parameters("adversarial")
+    x = systems.inputs(systems.objective("adversarial"))
+    found, scores, gates = jax.device_get(parts(params, x))
+    chosen, rows = np.asarray(x.masked.weights) > 0, np.arange(4)[:, None]
+    positions = np.asarray(x.masked.positions)
+    logits, fakes, gates = found.logits[chosen].astype(np.float64), found.fakes[chosen], gates[chosen]
+    replaced, score = found.labels[rows, positions][chosen], scores[rows, positions][chosen]
+
+    p = np.exp(logits / 2) / np.sum(np.exp(logits / 2), axis=-1, keepdims=True)
+    each = np.arange(len(fakes))
+    reward = np.log1p(np.exp(np.where(replaced, -score, score)))
+    baseline = np.log1p(np.exp(-gates))
+    policy = -(reward - baseline) * np.log(p[each, fakes])
+    right = np.exp(-reward)  # the probability that the encoder gave to the right answer
+    fit = -right * np.log(1 / (1 + np.exp(-gates))) - (1 - right) * np.log(1 / (1 + np.exp(gates)))
+    assert len(set(fakes)) > 5
+    assert 0 < np.sum(replaced)
+
+    measured = systems.loss("adversarial", **how)
+    assert measured["loss"] == pytest.approx(np.mean(policy) + np.mean(fit), rel=1e-4)
+    assert measured["reward"] == pytest.approx(np.mean(reward), rel=1e-4)
+    assert measured["baseline_loss"] == pytest.approx(np.mean(fit), rel=1e-4)
+
+    direction = jax.tree.map(jnp.zeros_like, params)
+    bias = np.random.default_rng(0).standard_normal(systems.PADDED).astype(np.float32)
+    direction["generator_head"]["bias"] = jnp.asarray(bias)
+    expected = np.mean(-(reward - baseline) * (bias[fakes] - p @ bias) / 2)
+    assert systems.slopes("adversarial", direction=direction, **how)["loss"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_detection_part_is_electras():
+    """The same networks: the parameters that both have are equal."""
+    measured = systems.loss("adversarial", generator_weight=0.0, discriminator_weight=1.0)
+    assert measured["loss"] == pytest.approx(measured["disc_loss"], rel=1e-6)
+    assert measured["disc_loss"] == pytest.approx(systems.loss("electra")["disc_loss"], rel=1e-5)

@@ -1,0 +1,164 @@
+"""Electric: noise-contrastive estimation, and a generator that sees every token but the one it predicts."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import systems
+
+from electra_jax.data.tokenizer import MASK, SPECIAL_TOKENS, UNK
+from electra_jax.errors import UserError
+from electra_jax.modeling import config as model_config
+from electra_jax.modeling.electra import TwoTowers
+from electra_jax.objectives import electra, electric, table
+
+SHARE = 0.4  # of positions that get noise, `systems.config`
+SPECIAL = [i for i in range(len(SPECIAL_TOKENS)) if i != UNK]
+
+
+@jax.jit
+def parts(params, x, temperature):
+    """The generator's logits, the noised text with labels and scores, and the encoder's energies of that text."""
+    o = systems.with_settings(systems.objective("electric"), temperature=temperature)
+    logits = electric.cloze(o, params, x)
+    found = electric.contrast(o, params, x, logits)
+    return logits, found, electra.discriminate(o, params, x, found.input_ids)
+
+
+def inputs(**how):
+    return systems.inputs(systems.objective("electric"), **how)
+
+
+def log_softmax(logits) -> np.ndarray:
+    logits = np.asarray(logits, np.float64)
+    return logits - np.log(np.sum(np.exp(logits), axis=-1, keepdims=True))
+
+
+def speaking(token: int):
+    """Parameters whose generator says `token` everywhere."""
+    params = systems.parameters("electric")
+    bias = jnp.where(jnp.arange(systems.PADDED) == token, 1e3, 0.0)
+    return {**params, "generator_head": {**params["generator_head"], "bias": bias}}
+
+
+def indifferent(energy: float):
+    """Parameters whose generator gives every token 1 / 60, and whose encoder gives every position `energy`."""
+    params = systems.parameters("electric")
+    return {
+        **params,
+        "generator_head": jax.tree.map(jnp.zeros_like, params["generator_head"]),
+        "discriminator_head": {
+            **params["discriminator_head"],
+            "classifier": {"kernel": jnp.zeros((32, 1)), "bias": jnp.full(1, energy)},
+        },
+    }
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_the_logit_is_energy_plus_log_noise_plus_log_odds(temperature):
+    """log q is that of the distribution that the noise was drawn from, tempered."""
+    logits, found, energy = jax.device_get(parts(systems.parameters("electric"), inputs(step=0), temperature))
+    log_q = log_softmax(logits[..., : systems.VOCABULARY] / temperature)
+    of_token = np.take_along_axis(log_q, found.input_ids[..., None], axis=-1)[..., 0]
+    np.testing.assert_allclose(found.scores, energy + of_token + math.log(SHARE / (1 - SHARE)), atol=1e-4)
+    text = np.asarray(systems.batch()["input_ids"])
+    assert np.any(found.input_ids != text)
+    np.testing.assert_array_equal(found.input_ids[found.labels == 0], text[found.labels == 0])
+
+
+def test_labels_say_what_was_chosen_even_where_nothing_changed():
+    """A text of 9s, a generator that says 9."""
+    ids = systems.batch()["input_ids"]
+    text = {**systems.batch(), "input_ids": jnp.where(ids >= len(SPECIAL_TOKENS), jnp.int32(9), ids)}
+    x = inputs(text=text)
+    _, found, _ = parts(speaking(9), x, 1.0)
+    np.testing.assert_array_equal(found.input_ids, text["input_ids"])
+    expected = np.zeros((4, systems.LENGTH), np.float32)
+    for row, places, weights in zip(
+        expected, np.asarray(x.masked.positions), np.asarray(x.masked.weights), strict=True
+    ):
+        row[places] = weights
+    np.testing.assert_array_equal(found.labels, expected)
+    np.testing.assert_array_equal(np.sum(found.labels, axis=1), [6, 6, 6, 2])
+    assert systems.loss("electric", params=speaking(9), text=text)["replaced_fraction"] == pytest.approx(20 / 52)
+
+
+def test_true_energies_and_true_noise_leave_the_log_odds():
+    """p = q = 1 / 60, and the energy is -log p."""
+    params = indifferent(math.log(systems.VOCABULARY))
+    x = inputs()
+    _, found, _ = parts(params, x, 1.0)
+    odds = math.log(SHARE / (1 - SHARE))
+    np.testing.assert_allclose(found.scores, np.full(found.scores.shape, odds), rtol=0, atol=1e-5)
+
+    measured = systems.loss("electric", params=params, generator_weight=0.0, discriminator_weight=3.0)
+    noise, real = np.sum(np.asarray(found.labels)), 14 + 16 + 16 + 6
+    expected = (noise * math.log1p(math.exp(-odds)) + (real - noise) * math.log1p(math.exp(odds))) / real
+    assert measured["nce_loss"] == pytest.approx(expected, rel=1e-5)
+    assert measured["loss"] == pytest.approx(3 * expected, rel=1e-5)
+
+
+def test_cloze_is_the_mean_over_tokens_that_are_not_special():
+    logits, _, _ = jax.device_get(parts(systems.parameters("electric"), inputs(), 1.0))
+    ids = np.asarray(systems.batch()["input_ids"])
+    counted = ~np.isin(ids, SPECIAL)
+    assert np.sum(counted) == 52 - 11  # of 52 real positions eleven hold [CLS] or [SEP]
+    nll = -np.take_along_axis(log_softmax(logits[..., : systems.VOCABULARY]), ids[..., None], axis=-1)[..., 0]
+    measured = systems.loss("electric", generator_weight=2.0, discriminator_weight=0.0)
+    assert measured["cloze_loss"] == pytest.approx(np.mean(nll[counted]), rel=1e-5)
+    assert measured["loss"] == pytest.approx(2 * np.mean(nll[counted]), rel=1e-5)
+    assert measured["cloze_accuracy"] == pytest.approx(np.mean(np.argmax(logits, axis=-1)[counted] == ids[counted]))
+
+
+def test_nothing_is_masked():
+    """The generator reads the text itself, and [MASK] is in no text that the encoder reads, unless drawn as noise."""
+    x = inputs()
+    np.testing.assert_array_equal(x.masked.input_ids, systems.batch()["input_ids"])
+    _, found, _ = parts(speaking(9), x, 1.0)
+    assert MASK not in np.asarray(found.input_ids)
+
+
+SEQUENCES = np.asarray([[1, 1, 1, 1, 1, 2, 2, 2, 3, 0, 0]], np.int32)
+
+
+@functools.cache
+def dependencies(encoder: str) -> np.ndarray:
+    """[output position, input position, half]: how far the outputs of two layers move with one input."""
+    settings = systems.config("electra").model
+    settings.update(encoder=encoder, layers=2, max_length=16)
+    settings.modernbert.update(local_window=64, global_every=2)
+    towers = TwoTowers(model_config.from_settings(settings, systems.VOCABULARY, ()).encoder)
+    length = SEQUENCES.shape[1]
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(np.tile(rng.standard_normal((1, length, 32)), (length + 1, 1, 1)), jnp.float32)
+    moved = x.at[np.arange(length), np.arange(length)].add(jnp.asarray(rng.standard_normal(32), jnp.float32))
+    sequences = jnp.asarray(np.tile(SEQUENCES, (length + 1, 1)))
+
+    @jax.jit
+    def outputs(moved):
+        params = towers.init(jax.random.key(0), moved, sequences, False)
+        params = jax.tree.map(lambda p: p + 0.1, params)
+        return towers.apply(params, moved, sequences, False)
+
+    states = np.asarray(outputs(moved)).reshape(length + 1, length, 2, 32)
+    return np.max(np.abs(states[:-1] - states[-1:]), axis=-1).transpose(1, 0, 2)
+
+
+@pytest.mark.parametrize("encoder", ["bert", "modernbert"])
+def test_two_towers_see_every_other_token_of_the_sequence_and_no_more(encoder):
+    """The first half of a state hangs on what is left of its position, the second on what is right of it."""
+    moved = dependencies(encoder)
+    position = np.arange(SEQUENCES.shape[1])
+    same = SEQUENCES[0][:, None] == SEQUENCES[0][None]
+    left = same & (position[None] < position[:, None])
+    expected = np.stack([left, same & (position[None] > position[:, None])], axis=-1)
+    assert np.all(moved[expected] > 1e-4)
+    assert np.all(moved[~expected] < 1e-6)
+
+
+def test_one_network_for_towers_and_encoder_is_refused():
+    with pytest.raises(UserError, match=r"config.model.tying=all .* two towers"):
+        table.make(systems.config("electric", "all"), systems.VOCABULARY)

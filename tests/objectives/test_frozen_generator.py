@@ -1,0 +1,182 @@
+"""A generator that comes from another run, rests, and is sampled at a temperature that falls."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import systems
+
+from electra_jax import config as config_lib
+from electra_jax.errors import UserError
+from electra_jax.objectives import corruption, frozen_generator, table
+
+GENERATOR = ("generator_embeddings", "generator", "generator_head")
+
+
+def made(name: str, tying: str = "", generator: str = "transformer", **overrides):
+    """Random parameters of another run; seeds differ, so that no two runs have the same."""
+    o = table.make(systems.config(name, tying, generator, **overrides), systems.VOCABULARY)
+    return systems.random_parameters(o, seed=1)
+
+
+def ours(**overrides):
+    o = table.make(systems.config("frozen_generator", **overrides), systems.VOCABULARY)
+    return systems.random_parameters(o, seed=2)
+
+
+@functools.cache
+def run():
+    learning = {"optim__learning_rate": 0.01, "optim__warmup_steps": 1, "optim__weight_decay": 0.1}
+    states, rates = systems.train(systems.config("frozen_generator", **learning), 3)
+    assert rates[1] > 0
+    return states
+
+
+@pytest.mark.parametrize("part", GENERATOR)
+def test_the_generator_keeps_its_bits_and_the_encoder_learns(part):
+    """Weight decay would move it."""
+    first, last = run()[0].params, run()[-1].params
+    assert systems.same(first[part], last[part])
+    for trained in first.keys() - set(GENERATOR):
+        assert not systems.same(first[trained], last[trained]), trained
+
+
+def test_the_loss_is_detection_alone():
+    measured = systems.loss("frozen_generator", discriminator_weight=3.0)
+    assert measured["loss"] == pytest.approx(3 * measured["disc_loss"], rel=1e-6)
+    assert measured["mlm_loss"] > 0  # it is measured: it says how good the generator is
+
+
+# The encoder is 32 wide, its embeddings 16; the generator 16, with one head.
+AS_GENERATOR = {"model__width": 16, "model__ffn": 16, "model__heads": 1}
+
+
+@pytest.mark.parametrize(
+    ("source", "taken"),
+    [
+        (("electra", "embeddings"), ("embeddings", "generator", "generator_head")),
+        (("electra", "none"), ("generator_embeddings", "generator", "generator_head")),
+        (("electra", "gdes"), ("generator_embeddings", "generator", "generator_head")),
+        (("replace_mlm",), ("embeddings", "generator", "generator_head")),
+        (("adversarial",), ("embeddings", "generator", "generator_head")),
+    ],
+    ids=str,
+)
+def test_it_takes_the_generator_of_a_run_that_has_one(source, taken):
+    check_taken(ours(), made(*source), taken)
+
+
+def check_taken(params, source, taken):
+    after = frozen_generator.take(params, source)
+    assert after.keys() == params.keys()
+    for part, origin in zip(GENERATOR, taken, strict=True):
+        assert systems.same(after[part], source[origin])
+    for part in params.keys() - set(GENERATOR):
+        assert systems.same(after[part], params[part])
+
+
+def test_it_takes_the_encoder_of_an_mlm_run_of_the_generators_size():
+    check_taken(ours(), made("mlm", **AS_GENERATOR), ("embeddings", "encoder", "mlm_head"))
+
+
+def test_it_takes_the_two_stage_generator():
+    check_taken(ours(model__generator_width=1.0), made("two_stage"), GENERATOR)
+
+
+@pytest.mark.parametrize("system", ["electra", "replace_mlm", "all_tokens_mlm"])
+def test_of_one_network_with_two_heads_it_takes_the_generators(system):
+    """The other head of `replace_mlm` was trained on texts with fakes, not with [MASK]."""
+    params = ours(model__generator_width=1.0)
+    check_taken(params, made(system, "all"), ("embeddings", "encoder", "generator_head"))
+
+
+def test_it_takes_the_generator_of_a_run_of_the_same_sizes():
+    """Embeddings that both networks share may be wider than the generator, as in all sizes of the paper."""
+    sizes = {"model__embedding_size": 32}
+    source = made("electra", **sizes)
+    check_taken(ours(**sizes), source, ("embeddings", "generator", "generator_head"))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        ("electra", "embeddings", "transformer", {"model__generator_width": 1.0}),
+        ("electra", "embeddings", "transformer", {"model__generator_layers": 2.0}),
+        ("electra", "embeddings", "transformer", {"model__encoder": "modernbert"}),
+        ("electra", "embeddings", "transformer", {"model__max_length": 8}),
+        ("electra", "", "unigram", {}),
+        ("mlm", "", "transformer", {}),
+        ("electric", "", "transformer", {}),
+    ],
+    ids=str,
+)
+def test_another_generator_is_refused_in_one_line(source):
+    *system, overrides = source
+    with pytest.raises(UserError, match=r"config\.objective\.generator_from.*config\.model\.") as error:
+        frozen_generator.take(ours(), made(*system, **overrides))
+    assert "\n" not in str(error.value)
+
+
+def test_a_generator_of_modernbert_is_not_one_of_bert():
+    with pytest.raises(UserError, match=r"config\.objective\.generator_from"):
+        frozen_generator.take(ours(model__encoder="modernbert"), made("electra"))
+
+
+def test_a_config_without_another_run_is_refused():
+    with pytest.raises(UserError, match=r"generator_from is empty; .*--config.objective.generator_from=") as error:
+        config_lib.check(systems.config("frozen_generator"))
+    assert "\n" not in str(error.value)
+    config_lib.check(systems.config("frozen_generator", objective__generator_from="runs/other"))
+
+
+def test_other_tying_is_refused():
+    settings = {"objective__generator_from": "runs/other", "model__tying": "embeddings"}
+    with pytest.raises(UserError, match=r"config.model.tying='embeddings' .* 'none'"):
+        config_lib.check(systems.config("frozen_generator", **settings))
+
+
+def temperature(step: int, **settings) -> float:
+    o = systems.with_settings(systems.objective("frozen_generator"), **settings)
+    assert o.steps == 10
+    return float(corruption.temperature(o, jnp.int32(step)))
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"), [(0, 2), (1, 1 + math.exp(-1)), (2, 1 + math.exp(-2)), (10, 1 + math.exp(-10))]
+)
+def test_the_temperature_falls_to_one(step, expected):
+    """1 + (temperature - 1) exp(-u / decay): a decay of .1 is one step of ten."""
+    assert temperature(step, temperature=2.0, temperature_decay=0.1) == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_temperature_below_one_rises():
+    assert temperature(5, temperature=0.5, temperature_decay=0.5) == pytest.approx(1 - 0.5 * math.exp(-1), rel=1e-6)
+
+
+@pytest.mark.parametrize("step", [0, 5, 10])
+def test_without_decay_the_temperature_stays(step):
+    assert temperature(step, temperature=1.5, temperature_decay=0.0) == 1.5
+
+
+def test_the_temperature_of_the_step_is_measured():
+    found = [systems.loss("frozen_generator", step=step, temperature=3.0)["temperature"] for step in (0, 5)]
+    np.testing.assert_allclose(found, [3, 1 + 2 * math.exp(-1)], rtol=1e-6)
+
+
+def test_no_dropout_falls_on_a_generator_that_rests():
+    """The measured likelihood of its tokens is the same with a key of dropout and without."""
+    o = table.make(systems.config("frozen_generator", model__dropout=0.5), systems.VOCABULARY)
+
+    @jax.jit
+    def measure(params, x):
+        total, measured = o.loss(params, x)
+        return total, measured["mlm_loss"].sum
+
+    x = systems.inputs(o)
+    params = systems.parameters("frozen_generator")
+    (dry, quiet), (dropped, same) = measure(params, x), measure(params, x._replace(key=jax.random.key(0)))
+    assert quiet == same
+    assert dry != dropped

@@ -1,0 +1,156 @@
+"""The three systems in which the encoder predicts tokens."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import systems
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from scipy import stats
+
+from electra_jax.data.tokenizer import MASK, SPECIAL_TOKENS
+from electra_jax.modeling import electra as networks
+from electra_jax.objectives import masking, mlm
+
+SAME = 9  # the token that the generator always says in some tests
+
+
+def log_softmax(logits) -> np.ndarray:
+    """Over the tokens in use."""
+    logits = np.asarray(logits, np.float64)[..., : systems.VOCABULARY]
+    highest = logits.max(axis=-1, keepdims=True)
+    return logits - highest - np.log(np.sum(np.exp(logits - highest), axis=-1, keepdims=True))
+
+
+def nll(logits, targets) -> np.ndarray:
+    return -np.take_along_axis(log_softmax(logits), np.asarray(targets)[..., None], axis=-1)[..., 0]
+
+
+def prediction(name: str, params, input_ids) -> np.ndarray:
+    """The encoder's logits at every position, [B, L, V]."""
+    o = systems.objective(name)
+
+    @jax.jit
+    def predict(params, input_ids):
+        states = networks.read(o.model, params, "encoder", systems.batch(), input_ids)
+        gate = networks.score(o.model, params, "copy_gate", states) if "copy_gate" in params else None
+        return networks.predict(o.model, params, "encoder", states), gate
+
+    return jax.device_get(predict(params, input_ids))
+
+
+def chosen(x) -> np.ndarray:
+    """[B, L] bool: where a position is masked."""
+    where = np.zeros((4, systems.LENGTH), bool)
+    for row, places, weights in zip(where, np.asarray(x.masked.positions), np.asarray(x.masked.weights), strict=True):
+        row[places[weights > 0]] = True
+    return where
+
+
+def monotone(name: str):
+    """Parameters whose generator says `SAME` everywhere."""
+    params = systems.parameters(name)
+    bias = jnp.where(jnp.arange(systems.PADDED) == SAME, 1e3, 0.0)
+    return {**params, "generator_head": {**params["generator_head"], "bias": bias}}
+
+
+def test_mlm_is_the_mean_over_masked_positions():
+    """From the encoder's logits on the text with [MASK]: what is left as it was counts, what is not chosen does not."""
+    x = systems.inputs(systems.with_settings(systems.objective("mlm"), replace_prob=0.5))
+    where, text = chosen(x), np.asarray(systems.batch()["input_ids"])
+    masked = np.asarray(x.masked.input_ids)
+    assert 0 < np.sum(masked == MASK) < np.sum(where)
+    logits, _ = prediction("mlm", systems.parameters("mlm"), x.masked.input_ids)
+    found = systems.loss("mlm", replace_prob=0.5)
+    assert found["loss"] == pytest.approx(np.mean(nll(logits, text)[where]), rel=1e-5)
+    assert found["mlm_loss"] == pytest.approx(found["loss"], rel=1e-6)
+    assert found["mlm_accuracy"] == pytest.approx(np.mean(np.argmax(logits, axis=-1)[where] == text[where]))
+
+
+def test_replace_mlm_reads_fakes_and_is_scored_at_masked_positions():
+    params = monotone("replace_mlm")
+    x = systems.inputs(systems.objective("replace_mlm"))
+    where, text = chosen(x), np.asarray(systems.batch()["input_ids"])
+    logits, _ = prediction("replace_mlm", params, jnp.where(where, SAME, text))
+    found = systems.loss("replace_mlm", params=params, generator_weight=0.0, encoder_weight=3.0)
+    assert found["encoder_mlm_loss"] == pytest.approx(np.mean(nll(logits, text)[where]), rel=1e-5)
+    assert found["loss"] == pytest.approx(3 * found["encoder_mlm_loss"], rel=1e-6)
+    both = systems.loss("replace_mlm", params=params, generator_weight=2.0, encoder_weight=3.0)
+    assert both["loss"] == pytest.approx(2 * found["mlm_loss"] + 3 * found["encoder_mlm_loss"], rel=1e-6)
+
+
+def test_all_tokens_mlm_is_scored_at_every_real_position_through_the_gate():
+    """p(original) = D x 1[the original is what is read] + (1 - D) x softmax."""
+    params = monotone("all_tokens_mlm")
+    x = systems.inputs(systems.objective("all_tokens_mlm"))
+    where, text = chosen(x), np.asarray(systems.batch()["input_ids"])
+    read = np.where(where, SAME, text)
+    logits, gate = prediction("all_tokens_mlm", params, jnp.asarray(read))
+    copied = 1 / (1 + np.exp(-gate.astype(np.float64)))
+    loss = -np.log(copied * (read == text) + (1 - copied) * np.exp(-nll(logits, text)))
+    real = text != 0
+    found = systems.loss("all_tokens_mlm", params=params, generator_weight=0.0, encoder_weight=3.0)
+    assert found["all_tokens_loss"] == pytest.approx(np.mean(loss[real]), rel=1e-5)
+    assert found["all_tokens_masked_loss"] == pytest.approx(np.mean(loss[where]), rel=1e-5)
+    assert found["copy_probability"] == pytest.approx(np.mean(copied[real]), rel=1e-5)
+    assert found["loss"] == pytest.approx(3 * found["all_tokens_loss"], rel=1e-6)
+
+
+@jax.jit
+def distribution(gate, logits, read):
+    """copy_log_prob of every token of the vocabulary, [V]."""
+    every = jnp.arange(len(logits), dtype=jnp.int32)[None]
+    tiled = jnp.broadcast_to(logits, (1, len(logits), len(logits)))
+    return mlm.copy_log_prob(jnp.full(every.shape, gate), tiled, jnp.full_like(every, read), every)[0]
+
+
+some_logits = arrays.arrays(np.float32, 7, elements=st.floats(-20, 20, width=32))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(-60, 60, width=32), some_logits, st.integers(0, 6))
+def test_what_the_copy_gate_gives_is_a_distribution(gate, logits, read):
+    log_prob = np.asarray(distribution(jnp.float32(gate), logits, jnp.int32(read)), np.float64)
+    copied = 1 / (1 + np.exp(-np.float64(gate)))
+    mass = np.exp(logits.astype(np.float64) - logits.max())
+    expected = copied * (np.arange(7) == read) + (1 - copied) * mass / mass.sum()
+    assert np.all(np.isfinite(log_prob))
+    np.testing.assert_allclose(np.exp(log_prob), expected, atol=1e-6)
+    assert np.sum(np.exp(log_prob)) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("gate", [-50.0, 50.0])
+def test_the_copy_gate_is_stable_where_it_is_sure(gate):
+    """Copying for certain, another token costs 50 beside its own; not copying, nothing is left of the gate."""
+    logits = jnp.zeros(4)
+    log_prob = np.asarray(distribution(jnp.float32(gate), logits, jnp.int32(1)))
+    sure = np.asarray([-50 - np.log(4), 0, -50 - np.log(4), -50 - np.log(4)])
+    np.testing.assert_allclose(log_prob, sure if gate > 0 else np.full(4, -np.log(4)), rtol=1e-5, atol=1e-6)
+    slopes = jax.grad(lambda gate, logits: jnp.sum(distribution(gate, logits, jnp.int32(1))), argnums=(0, 1))
+    assert all(np.all(np.isfinite(slope)) for slope in slopes(jnp.float32(gate), logits))
+
+
+@pytest.mark.parametrize(("replace_prob", "random_prob"), [(0.85, 0.0), (0.8, 0.1)])
+def test_shares_of_masked_positions(replace_prob, random_prob):
+    """The reference's 85 / 15 and BERT's 80 / 10 / 10: [MASK], a random token, the token itself."""
+    rows, length = 500, 100
+    ids = np.full((rows, length), SAME, np.int32)
+    text = {"input_ids": jnp.asarray(ids)}
+    mask = jax.jit(lambda key: masking.mask(key, text, systems.VOCABULARY, 0.5, replace_prob, random_prob))
+    masked = jax.device_get(mask(jax.random.key(0)))
+    there = np.take_along_axis(masked.input_ids, masked.positions, axis=1)[masked.weights > 0]
+    assert len(there) == rows * length / 2
+    assert stats.binomtest(int(np.sum(there == MASK)), len(there), replace_prob).pvalue > 1e-3
+
+    others = systems.VOCABULARY - len(SPECIAL_TOKENS)  # what a random token is drawn from, the token itself included
+    random = there[(there != MASK) & (there != SAME)]
+    assert stats.binomtest(len(random), len(there), random_prob * (1 - 1 / others)).pvalue > 1e-3
+    assert np.sum(masked.input_ids != SAME) == np.sum(there != SAME)
+    if random_prob:
+        counts = np.bincount(random, minlength=systems.VOCABULARY)
+        drawable = np.arange(systems.VOCABULARY) >= len(SPECIAL_TOKENS)
+        drawable[SAME] = False
+        assert np.all(counts[~drawable] == 0)
+        assert stats.chisquare(counts[drawable]).pvalue > 1e-3

@@ -1,0 +1,305 @@
+"""The same weights in transformers' PyTorch classes give the same states, logits and losses, in float32.
+
+The sizes keep their widths, heads, FFNs, embeddings and generators; layers, vocabulary and sequences are fewer.
+"""
+# ruff: noqa: E402 (nothing else is imported where there is no PyTorch)
+
+import pytest
+
+_REASON = "compares with Hugging Face's PyTorch classes: pip install torch transformers"
+torch = pytest.importorskip("torch", reason=_REASON)
+transformers = pytest.importorskip("transformers", reason=_REASON)
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import weights
+from ml_collections import ConfigDict
+from runs import ROOT
+
+from electra_jax import config as config_lib
+from electra_jax.data.tokenizer import CLS, SEP
+from electra_jax.modeling import electra as networks
+from electra_jax.objectives import corruption, masking, table
+from electra_jax.objectives.system import Inputs, Objective
+
+TOLERANCE = 1e-5  # absolute; either side is off by up to 5e-6 from the same in float64
+VOCABULARY, LAYERS, LENGTH = 1000, 2, 32  # ours is padded to 1024
+LOCAL_WINDOW = 8  # 4 positions to each side: fewer than there are
+# Each row: lengths of its segments, without CLS and SEP; what remains is padding.
+ROWS = [(14, 15), (9, 12), (20,), (2, 4), (3,)]
+
+# Of the paper and the reference: embedding size, layers; width, FFN, heads of the discriminator and of the generator.
+SIZES = {
+    "small": (128, 12, (256, 1024, 4), (64, 256, 1)),
+    "base": (768, 12, (768, 3072, 12), (256, 1024, 4)),
+    "large": (1024, 24, (1024, 4096, 16), (256, 1024, 4)),
+}
+sizes = pytest.mark.parametrize("size", SIZES)
+
+
+class Ours(NamedTuple):
+    """What an objective computes, all of it on the same masked batch.
+
+    Attributes:
+      masked, loss, metrics: the batch and what a step would minimise and measure.
+      mlm: states and logits at every position of the masked text: of the generator, or of the encoder if it has none.
+      found: the generator's fakes; None where there is no generator.
+      discriminator: states and logits at every position of the text with the fakes.
+    """
+
+    masked: masking.Masked
+    loss: Any
+    metrics: dict[str, Any]
+    mlm: tuple[Any, Any]
+    found: corruption.Corrupted | None = None
+    discriminator: tuple[Any, Any] | None = None
+
+
+def settings(size: str, arg: str = "", **model: Any) -> ConfigDict:
+    """The size's config with few layers, in float32."""
+    config = config_lib.load(ROOT / "configs" / f"{size}.py", arg)
+    config.model.update(layers=LAYERS, dtype="float32", **model)
+    config.data.update(vocab_size=VOCABULARY, seq_length=LENGTH)
+    config_lib.check(config)
+    return config
+
+
+@functools.cache
+def batch() -> dict[str, np.ndarray]:
+    """Pairs and single segments of several lengths."""
+    rng = np.random.default_rng(0)
+    ids, types, sequences = np.zeros((3, len(ROWS), LENGTH), np.int32)
+    for row, segments in enumerate(ROWS):
+        position = 1
+        ids[row, 0] = CLS
+        for segment, length in enumerate(segments):
+            end = position + length
+            ids[row, position:end], ids[row, end] = rng.integers(5, VOCABULARY, length), SEP
+            types[row, position : end + 1] = segment
+            position = end + 1
+        sequences[row, :position] = 1
+    return {"input_ids": ids, "token_type_ids": types, "sequence_ids": sequences}
+
+
+REAL = batch()["sequence_ids"] == 1
+
+
+def shapes(objective: Objective) -> Any:
+    ids = jax.ShapeDtypeStruct((1, 8), jnp.int32)
+    return jax.eval_shape(objective.model.init, jax.random.key(0), ids, ids, ids)["params"]
+
+
+def random_params(objective: Objective) -> Any:
+    """Every parameter random, biases and layer norms too, and matrices such that numbers of about 1 give such numbers.
+
+    (Logits of 20 have a float32 error of 1e-5 by themselves.)
+    """
+    rng = np.random.default_rng(1)
+
+    def draw(path: Any, like: Any) -> np.ndarray:
+        within = jax.tree_util.keystr(path, simple=True, separator=".")
+        noise = rng.standard_normal(like.shape, np.float32)
+        if within.endswith(("bias", "scale")):
+            return np.float32(0.2) * noise + np.float32(within.endswith("scale"))
+        if not within.endswith("kernel"):
+            return noise / np.float32(like.shape[-1] ** 0.5)  # a table
+        shape = like.shape[1:] if "layers" in within else like.shape
+        return noise / np.float32(math.prod(shape[: 2 if "attention.out" in within else 1]) ** 0.5)
+
+    return jax.tree_util.tree_map_with_path(draw, shapes(objective))
+
+
+def run_ours(o: Objective, params: Any) -> Ours:
+    network = "generator" if o.system.generator else "encoder"
+
+    @jax.jit
+    def run(params: Any, inputs: dict[str, jax.Array]) -> Ours:
+        masked = o.mask(jax.random.key(2), inputs)
+        x = Inputs(masked, masking.count(masked), jnp.zeros((), jnp.int32))
+        loss, measured = o.loss(params, x)
+        states = networks.read(o.model, params, network, masked.batch, masked.input_ids)
+        ours = Ours(masked, loss, measured, (states, networks.predict(o.model, params, network, states)))
+        if network == "encoder":
+            return ours
+        found = corruption.corrupt(o, params, x)
+        states = networks.read(o.model, params, "encoder", masked.batch, found.input_ids)
+        scores = networks.score(o.model, params, "discriminator_head", states)
+        return ours._replace(found=found, discriminator=(states, scores))
+
+    return jax.device_get(run(params, batch()))
+
+
+def build(kind: Any, state: weights.State, config: Any) -> Any:
+    """The PyTorch model with these weights; load_state_dict refuses missing, unexpected and misshapen ones.
+
+    Nothing is set aside: `position_ids` is a buffer that is not saved, and the output weight that is the word table is
+    in the state by both its names.
+    """
+    model = kind(config).eval()
+    model.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in state.items()}, strict=True)
+    return model
+
+
+def run_theirs(model: Any, input_ids: np.ndarray, labels: np.ndarray | None) -> tuple[Any, Any, float | None]:
+    """(states, logits, loss) for a text with the batch's padding and, where the model has them, its segments."""
+    given = {"input_ids": input_ids, "attention_mask": batch()["sequence_ids"]}
+    if model.config.model_type == "electra":
+        given["token_type_ids"] = batch()["token_type_ids"]
+    given = {name: torch.from_numpy(np.array(value, np.int64)) for name, value in given.items()}
+    with torch.no_grad():
+        states = model.base_model(**given).last_hidden_state
+        out = model(**given, labels=None if labels is None else torch.from_numpy(labels))
+    return states.numpy(), out.logits.numpy(), None if labels is None else out.loss.item()
+
+
+def electra_config(vocab_size: int, embedding: int, layers: int, network: tuple[int, int, int]) -> Any:
+    width, ffn, heads = network
+    return transformers.ElectraConfig(
+        vocab_size=vocab_size,
+        embedding_size=embedding,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=ffn,
+        hidden_act="gelu",
+        max_position_embeddings=512,
+        type_vocab_size=2,
+        layer_norm_eps=1e-12,
+        pad_token_id=0,
+        attn_implementation="eager",
+    )
+
+
+def modernbert_config(model: Any, **more: Any) -> Any:
+    return transformers.ModernBertConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=model.width,
+        intermediate_size=model.ffn,
+        num_hidden_layers=model.layers,
+        num_attention_heads=model.heads,
+        local_attention=LOCAL_WINDOW,
+        global_attn_every_n_layers=3,
+        # The defaults are of a larger vocabulary.
+        **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0),
+        attn_implementation="eager",
+        **more,
+    )
+
+
+def mlm_labels(masked: masking.Masked) -> np.ndarray:
+    """[B, L]: the originals where they were masked, -100 elsewhere."""
+    labels = np.full(masked.input_ids.shape, -100, np.int64)
+    row, entry = np.nonzero(masked.weights)
+    labels[row, masked.positions[row, entry]] = masked.targets[row, entry]
+    return labels
+
+
+def agree(ours: np.ndarray, theirs: np.ndarray) -> None:
+    """At real positions; what stands at padding is not used by anyone, and is not the same."""
+    np.testing.assert_allclose(ours[REAL], theirs[REAL], rtol=0, atol=TOLERANCE)
+
+
+@functools.cache
+def both(size: str) -> tuple[Ours, Any, Any]:
+    """ELECTRA of a size: ours, and (states, logits, loss) of their generator and their discriminator."""
+    embedding, _, discriminator, generator = SIZES[size]
+    objective = table.make(settings(size), VOCABULARY)
+    params = random_params(objective)
+    ours = run_ours(objective, params)
+    config = electra_config(VOCABULARY, embedding, LAYERS, generator)
+    model = build(transformers.ElectraForMaskedLM, weights.electra_for_masked_lm(params, VOCABULARY), config)
+    theirs_masked = run_theirs(model, ours.masked.input_ids, mlm_labels(ours.masked))
+    config = electra_config(VOCABULARY, embedding, LAYERS, discriminator)
+    model = build(transformers.ElectraForPreTraining, weights.electra_for_pre_training(params, VOCABULARY), config)
+    return ours, theirs_masked, run_theirs(model, ours.found.input_ids, ours.found.labels.astype(np.int64))
+
+
+@sizes
+def test_generator_states_and_logits_agree(size):
+    ours, (states, logits, _), _ = both(size)
+    agree(ours.mlm[0], states)
+    agree(ours.mlm[1][..., :VOCABULARY], logits)
+
+
+@sizes
+def test_discriminator_states_and_logits_agree(size):
+    ours, _, (states, logits, _) = both(size)
+    agree(ours.discriminator[0], states)
+    agree(ours.discriminator[1], logits)
+
+
+@sizes
+def test_losses_agree(size):
+    ours, (_, _, mlm), (_, _, detection) = both(size)
+    masked, labels = ours.masked.weights > 0, ours.found.labels
+    assert 0 < labels.sum() <= masked.sum() < REAL.sum()
+    assert ours.metrics["mlm_loss"].value == pytest.approx(mlm, rel=0, abs=TOLERANCE)
+    assert ours.metrics["disc_loss"].value == pytest.approx(detection, rel=0, abs=TOLERANCE)
+    assert ours.loss == pytest.approx(mlm + 50 * detection, rel=0, abs=51 * TOLERANCE)
+
+
+@sizes
+@pytest.mark.parametrize(
+    ("kind", "renamed", "network", "counts"),
+    [
+        ("ElectraForPreTraining", weights.electra_for_pre_training, 2, {"small": 203, "base": 201, "large": 393}),
+        ("ElectraForMaskedLM", weights.electra_for_masked_lm, 3, {"small": 205, "base": 205, "large": 397}),
+    ],
+)
+def test_full_sizes_have_the_names_and_shapes_of_theirs(size, kind, renamed, network, counts):
+    config = config_lib.load(ROOT / "configs" / f"{size}.py")
+    ours = jax.eval_shape(functools.partial(renamed, vocab_size=30522), shapes(table.make(config, 30522)))
+    with torch.device("meta"):
+        theirs = getattr(transformers, kind)(electra_config(30522, *SIZES[size][:2], SIZES[size][network]))
+    expected = {name: tuple(value.shape) for name, value in theirs.state_dict().items()}
+    assert {name: value.shape for name, value in ours.items()} == expected
+    assert len(expected) == counts[size]
+
+
+def test_word_table_is_the_output_weight_of_theirs_too():
+    """So that no output weight of its own hides behind the one name too many."""
+    with torch.device("meta"):
+        model = transformers.ElectraForMaskedLM(electra_config(VOCABULARY, 128, 1, (64, 256, 1)))
+    assert model.generator_lm_head.weight is model.electra.embeddings.word_embeddings.weight
+
+
+def modernbert(arg: str) -> tuple[Objective, Any, Any]:
+    """An objective with a ModernBERT of two global and two local layers, as wide as its table; its weights; its model.
+
+    There is no such size in the paper: this is Small's with a wider table.
+    """
+    config = settings("small", arg, encoder="modernbert", embedding_size=256)
+    config.model.layers = 4
+    config.model.modernbert.update(local_window=LOCAL_WINDOW, global_every=3)
+    objective = table.make(config, VOCABULARY)
+    return objective, random_params(objective), config.model
+
+
+def test_modernbert_agrees_in_masked_language_modelling():
+    objective, params, model = modernbert("objective=mlm")
+    ours = run_ours(objective, params)
+    state = weights.modernbert_for_masked_lm(params, VOCABULARY)
+    model = build(transformers.ModernBertForMaskedLM, state, modernbert_config(model))
+    states, logits, loss = run_theirs(model, ours.masked.input_ids, mlm_labels(ours.masked))
+    agree(ours.mlm[0], states)
+    agree(ours.mlm[1][..., :VOCABULARY], logits)
+    assert ours.loss == pytest.approx(loss, rel=0, abs=TOLERANCE)
+    assert ours.metrics["mlm_loss"].value == pytest.approx(loss, rel=0, abs=TOLERANCE)
+
+
+def test_modernbert_agrees_as_a_discriminator():
+    """The head of theirs that is built like ours is that of token classification, with one label."""
+    objective, params, model = modernbert("generator=unigram")
+    state = weights.modernbert_for_token_classification(params, VOCABULARY)
+    model = build(transformers.ModernBertForTokenClassification, state, modernbert_config(model, num_labels=1))
+    text = batch()["input_ids"]
+    states = jax.jit(lambda params: networks.read(objective.model, params, "encoder", batch(), text))(params)
+    scores = networks.score(objective.model, params, "discriminator_head", states)
+    their_states, logits, _ = run_theirs(model, text, None)
+    agree(np.asarray(states), their_states)
+    agree(np.asarray(scores), logits[..., 0])

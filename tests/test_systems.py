@@ -1,0 +1,144 @@
+"""Every system of the table as a run: it trains, evaluates, saves and goes on; what it logs is what it is."""
+
+import io
+import math
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from rich.console import Console
+from runs import ROOT, arrays, logged, small_config
+
+from electra_jax import config as config_lib
+from electra_jax import train, trained
+from electra_jax.errors import UserError
+from electra_jax.live import Live
+from electra_jax.objectives import table
+
+SIZES = ("tiny", "small", "base", "large")
+
+# What a run logs of its losses, and whether it tells fakes.
+LOGGED = {
+    "electra": ({"mlm_loss", "disc_loss"}, True),
+    "electra_15": ({"mlm_loss", "disc_loss"}, True),
+    "replace_mlm": ({"mlm_loss", "encoder_mlm_loss"}, False),
+    "all_tokens_mlm": ({"mlm_loss", "all_tokens_loss", "all_tokens_masked_loss"}, False),
+    "mlm": ({"mlm_loss"}, False),
+    "two_stage": ({"mlm_loss", "disc_loss"}, True),
+    "adversarial": ({"mlm_loss", "disc_loss", "baseline_loss"}, True),
+    "electric": ({"cloze_loss", "nce_loss"}, True),
+    "frozen_generator": ({"mlm_loss", "disc_loss"}, True),
+}
+
+
+def quiet() -> Live:
+    return Live(Console(quiet=True))
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory, text_file):
+    """A run of ELECTRA, two steps long."""
+    workdir = tmp_path_factory.mktemp("source") / "electra"
+    train.train(small_config(text_file, steps=2), workdir, quiet())
+    return workdir
+
+
+def test_every_system_is_tested():
+    assert LOGGED.keys() == table.SYSTEMS.keys()
+
+
+@pytest.mark.parametrize("system", ["frozen_generator", *(pytest.param(s, marks=pytest.mark.slow) for s in LOGGED)])
+def test_it_trains_evaluates_and_saves(system, tmp_path, text_file, source):
+    config = small_config(text_file, arg=f"objective={system}", steps=3, log_every=1)
+    if system == "two_stage":
+        config.objective.generator_steps = 1
+    if system == "frozen_generator":
+        config.objective.generator_from = str(source)
+    final = train.train(config, tmp_path, quiet())
+    losses, detects = LOGGED[system]
+    lines = logged(tmp_path)
+    assert {name for name in lines[-1] if name.endswith("_loss") and not name.startswith("heldout_")} == losses
+    assert all(math.isfinite(final[name]) for name in losses)
+    assert ("heldout_unigram_auc" in lines[-1]) == detects
+    assert lines[-1]["total_flops"] == pytest.approx(sum(line["flops"] for line in lines))
+    assert lines[-1]["total_flops_paper"] == pytest.approx(sum(line["flops_paper"] for line in lines))
+    assert lines[-1]["flops"] != lines[-1]["flops_paper"]
+    assert trained.load(tmp_path).objective.settings.name == system
+
+
+def test_a_frozen_generator_keeps_the_bits_of_the_run_it_is_from(tmp_path, text_file, source):
+    config = small_config(text_file, arg="objective=frozen_generator", steps=3)
+    config.objective.generator_from = str(source)
+    train.train(config, tmp_path, quiet())
+    theirs, ours = arrays(source, 2), arrays(tmp_path, 3)
+    for name, value in theirs.items():
+        if name.startswith((".params['generator']", ".params['generator_head']")):
+            np.testing.assert_array_equal(value, ours[name], err_msg=name)
+    np.testing.assert_array_equal(
+        theirs[".params['embeddings']['word']"], ours[".params['generator_embeddings']['word']"]
+    )
+    assert np.any(
+        theirs[".params['encoder']['final_norm']['scale']"] != ours[".params['encoder']['final_norm']['scale']"]
+    )
+
+
+@pytest.mark.parametrize("source", ["", "runs/nowhere"])
+def test_a_generator_from_nowhere_is_refused_before_anything_is_written(tmp_path, text_file, source):
+    config = small_config(text_file, arg="objective=frozen_generator", objective__generator_from=source)
+    with pytest.raises(UserError, match=f"generator_from={source!r} is no work directory of a run; give that of"):
+        train.train(config, tmp_path / "run", quiet())
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_generator_from_another_vocabulary_is_refused(tmp_path, text_file, source):
+    config = small_config(text_file, arg="objective=frozen_generator", steps=3, data__vocab_size=39)
+    config.objective.generator_from = str(source)
+    with pytest.raises(UserError, match="has another vocabulary than this run"):
+        train.train(config, tmp_path, quiet())
+
+
+def test_a_two_stage_run_goes_on_over_the_switch_with_the_same_bits(tmp_path, text_file):
+    """Taken up again from a checkpoint of its first stage, against the run that was never stopped."""
+    settings = {"objective__generator_steps": 4, "steps": 6, "checkpoint__every": 2, "checkpoint__keep_last": 9}
+    config = small_config(text_file, arg="objective=two_stage", **settings)
+    train.train(config, tmp_path, quiet())
+    whole = arrays(tmp_path, 6)
+    for step in (4, 6):
+        shutil.rmtree(tmp_path / "checkpoints" / str(step))
+    out = io.StringIO()
+    train.train(config, tmp_path, Live(Console(file=out)))
+    assert "going on from step 2" in out.getvalue()
+    again = arrays(tmp_path, 6)
+    assert whole.keys() == again.keys()
+    for name, value in whole.items():
+        np.testing.assert_array_equal(value, again[name], err_msg=name)
+
+
+def test_what_is_no_run_cannot_be_loaded(tmp_path):
+    with pytest.raises(UserError, match=r"is no work directory of a run: it has no config\.json"):
+        trained.load(tmp_path)
+    (tmp_path / "config.json").write_text(small_config().to_json_best_effort())
+    with pytest.raises(UserError, match="has no checkpoint yet"):
+        trained.load(tmp_path)
+
+
+@pytest.mark.parametrize("system", table.SYSTEMS)
+@pytest.mark.parametrize("size", SIZES)
+def test_every_size_has_every_system(size, system):
+    config = config_lib.load(ROOT / "configs" / f"{size}.py", f"objective={system}")
+    config_lib.check(config)
+    objective = table.make(config, 1000)
+    ids = jax.ShapeDtypeStruct((1, 8), np.int32)
+    params = jax.eval_shape(objective.model.init, jax.random.key(0), ids, ids, ids)["params"]
+    frozen = objective.system.frozen(config.objective, np.int32(0))
+    assert frozen.keys() <= params.keys()
+    assert sum(stage.steps for stage in objective.stages) == config.steps
+
+
+def test_help_lists_the_systems(capsys):
+    assert train.main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for name, row in table.SYSTEMS.items():
+        assert f"{name} " in shown
+        assert row.summary in shown
