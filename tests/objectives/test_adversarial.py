@@ -31,21 +31,21 @@ def exact_gradient(logits, rewards) -> np.ndarray:
 
 
 @jax.jit
-def weighted_gradient(logits, fakes, rewards, baselines, weights):
-    """Of the sum of weight x policy_loss over fakes drawn from the same five logits."""
+def weighted_gradients(logits, fakes, rewards, baselines, weights):
+    """Of the sum of weight x policy_loss over fakes, with respect to the five logits, rewards and baselines."""
 
-    def total(logits):
+    def total(logits, rewards, baselines):
         sampled = jnp.broadcast_to(logits, (1, len(fakes), 5))
         losses = adversarial.policy_loss(sampled, fakes[None], rewards[None], baselines[None])
         return jnp.sum(losses * weights[None])
 
-    return jax.grad(total)(logits)
+    return jax.grad(total, argnums=(0, 1, 2))(logits, rewards, baselines)
 
 
 def expected_gradient(logits, rewards, baseline: float) -> np.ndarray:
     """The expectation of policy_loss's gradient: each of the five fakes counts with its probability."""
     p = np.asarray(softmax(logits), np.float32)
-    return np.asarray(weighted_gradient(logits, FIVE, rewards, np.full(5, baseline, np.float32), p))
+    return np.asarray(weighted_gradients(logits, FIVE, rewards, np.full(5, baseline, np.float32), p)[0])
 
 
 @settings(max_examples=50, deadline=None)
@@ -58,11 +58,11 @@ def test_the_expected_gradient_is_that_of_the_expected_reward(logits, rewards, b
 @pytest.mark.parametrize("baseline", [0.0, 1.0])
 def test_the_gradient_of_many_samples_comes_near_the_exact_one(baseline):
     """Within four standard errors; fakes from the sampler that training uses."""
-    count = 200_000
+    count = 50_000
     uniform = jax.random.uniform(jax.random.key(0), (count,))
-    fakes = sampling.categorical(uniform, jnp.broadcast_to(LOGITS, (count, 5)), block=5)
+    fakes = sampling.categorical(uniform, jnp.tile(LOGITS, (count, 1)), block=5)
     rewards, baselines = REWARDS[np.asarray(fakes)], np.full(count, baseline, np.float32)
-    mean = weighted_gradient(LOGITS, fakes, rewards, baselines, np.full(count, 1 / count, np.float32))
+    mean, *_ = weighted_gradients(LOGITS, fakes, rewards, baselines, np.full(count, 1 / count, np.float32))
 
     p = softmax(LOGITS)
     of_each = (REWARDS - baseline)[:, None] * (np.eye(5) - p)
@@ -82,14 +82,11 @@ def test_descending_makes_detection_harder(logits, rewards):
     assert gain == pytest.approx(0.01 * slope, rel=0.2, abs=1e-6)
 
 
-def test_no_gradient_goes_to_reward_or_baseline():
-    sampled = jnp.asarray(LOGITS)[None, None]
-
-    def total(reward, baseline):
-        return jnp.sum(adversarial.policy_loss(sampled, jnp.asarray([[1]]), reward, baseline))
-
-    slopes = jax.grad(total, argnums=(0, 1))(jnp.ones((1, 1)), jnp.zeros((1, 1)))
-    assert not np.any(slopes)
+def test_no_gradient_goes_to_rewards_or_baselines():
+    ones = np.ones(5, np.float32)
+    to_logits, *others = weighted_gradients(LOGITS, FIVE, REWARDS, ones, ones)
+    assert np.all(to_logits != 0)
+    assert not np.any(others)
 
 
 @settings(max_examples=50, deadline=None)
@@ -100,18 +97,24 @@ def test_the_baseline_is_a_detection_loss(gate):
     assert value == pytest.approx(np.log1p(np.exp(-np.float64(gate))), rel=1e-5, abs=1e-12)
 
 
+@jax.jit
+def baseline_losses(gates, rewards):
+    """Losses, and their slopes along the gates."""
+    slopes = jax.grad(lambda gates: jnp.sum(adversarial.baseline_loss(gates, rewards)))
+    return adversarial.baseline_loss(gates, rewards), slopes(gates)
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.floats(0.0625, 5, width=32), st.floats(-6, 6, width=32))
 def test_the_baseline_loss_is_least_where_the_baseline_is_the_reward(reward, other):
     best = -np.log(np.expm1(reward))  # the gate whose baseline is the reward
-    gates = jnp.asarray([[best, other]], jnp.float32)
+    gates = np.asarray([[best, other]], np.float32)
     assert float(adversarial.baseline(gates)[0, 0]) == pytest.approx(reward, rel=1e-4)
-    least, loss = np.asarray(adversarial.baseline_loss(gates, jnp.full((1, 2), reward, jnp.float32)))[0]
+    (least, loss), slopes = (x[0] for x in baseline_losses(gates, np.full((1, 2), reward, np.float32)))
+    assert abs(slopes[0]) < 1e-5
     if abs(best - other) > 0.05:
         assert least < loss
-    slope = jax.grad(lambda g: jnp.sum(adversarial.baseline_loss(g, jnp.full((1, 2), reward, jnp.float32))))(gates)
-    np.testing.assert_allclose(slope[0, 0], 0, atol=1e-5)
-    assert np.sign(slope[0, 1]) == np.sign(other - best) or abs(other - best) < 0.05
+        assert np.sign(slopes[1]) == np.sign(other - best)
 
 
 @jax.jit
@@ -142,7 +145,7 @@ def test_the_loss_is_reinforce_with_a_baseline_and_no_likelihood():
     right = np.exp(-reward)  # the probability that the encoder gave to the right answer
     fit = -right * np.log(1 / (1 + np.exp(-gates))) - (1 - right) * np.log(1 / (1 + np.exp(gates)))
     assert len(set(fakes)) > 5
-    assert 0 < np.sum(replaced)
+    assert np.any(replaced)
 
     measured = systems.loss("adversarial", **how)
     assert measured["loss"] == pytest.approx(np.mean(policy) + np.mean(fit), rel=1e-4)

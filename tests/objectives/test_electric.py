@@ -37,11 +37,8 @@ def log_softmax(logits) -> np.ndarray:
     return logits - np.log(np.sum(np.exp(logits), axis=-1, keepdims=True))
 
 
-def speaking(token: int):
-    """Parameters whose generator says `token` everywhere."""
-    params = systems.parameters("electric")
-    bias = jnp.where(jnp.arange(systems.PADDED) == token, 1e3, 0.0)
-    return {**params, "generator_head": {**params["generator_head"], "bias": bias}}
+def saying_9():
+    return systems.with_generator_that_says(9, systems.parameters("electric"))
 
 
 def indifferent(energy: float):
@@ -52,7 +49,7 @@ def indifferent(energy: float):
         "generator_head": jax.tree.map(jnp.zeros_like, params["generator_head"]),
         "discriminator_head": {
             **params["discriminator_head"],
-            "classifier": {"kernel": jnp.zeros((32, 1)), "bias": jnp.full(1, energy)},
+            "classifier": {"kernel": jnp.zeros((32, 1)), "bias": jnp.full(1, energy, jnp.float32)},
         },
     }
 
@@ -74,7 +71,7 @@ def test_labels_say_what_was_chosen_even_where_nothing_changed():
     ids = systems.batch()["input_ids"]
     text = {**systems.batch(), "input_ids": jnp.where(ids >= len(SPECIAL_TOKENS), jnp.int32(9), ids)}
     x = inputs(text=text)
-    _, found, _ = parts(speaking(9), x, 1.0)
+    _, found, _ = parts(saying_9(), x, 1.0)
     np.testing.assert_array_equal(found.input_ids, text["input_ids"])
     expected = np.zeros((4, systems.LENGTH), np.float32)
     for row, places, weights in zip(
@@ -83,7 +80,7 @@ def test_labels_say_what_was_chosen_even_where_nothing_changed():
         row[places] = weights
     np.testing.assert_array_equal(found.labels, expected)
     np.testing.assert_array_equal(np.sum(found.labels, axis=1), [6, 6, 6, 2])
-    assert systems.loss("electric", params=speaking(9), text=text)["replaced_fraction"] == pytest.approx(20 / 52)
+    assert systems.loss("electric", params=saying_9(), text=text)["replaced_fraction"] == pytest.approx(20 / 52)
 
 
 def test_true_energies_and_true_noise_leave_the_log_odds():
@@ -117,7 +114,7 @@ def test_nothing_is_masked():
     """The generator reads the text itself, and [MASK] is in no text that the encoder reads, unless drawn as noise."""
     x = inputs()
     np.testing.assert_array_equal(x.masked.input_ids, systems.batch()["input_ids"])
-    _, found, _ = parts(speaking(9), x, 1.0)
+    _, found, _ = parts(saying_9(), x, 1.0)
     assert MASK not in np.asarray(found.input_ids)
 
 
@@ -137,13 +134,10 @@ def dependencies(encoder: str) -> np.ndarray:
     moved = x.at[np.arange(length), np.arange(length)].add(jnp.asarray(rng.standard_normal(32), jnp.float32))
     sequences = jnp.asarray(np.tile(SEQUENCES, (length + 1, 1)))
 
-    @jax.jit
-    def outputs(moved):
-        params = towers.init(jax.random.key(0), moved, sequences, False)
-        params = jax.tree.map(lambda p: p + 0.1, params)
-        return towers.apply(params, moved, sequences, False)
-
-    states = np.asarray(outputs(moved)).reshape(length + 1, length, 2, 32)
+    shapes = jax.eval_shape(functools.partial(towers.init, train=False), jax.random.key(0), moved, sequences)
+    outputs = jax.jit(functools.partial(towers.apply, train=False))
+    states = outputs(systems.random_like(shapes, seed=0), moved, sequences)
+    states = np.asarray(states).reshape(length + 1, length, 2, 32)
     return np.max(np.abs(states[:-1] - states[-1:]), axis=-1).transpose(1, 0, 2)
 
 

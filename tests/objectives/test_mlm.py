@@ -49,13 +49,6 @@ def chosen(x) -> np.ndarray:
     return where
 
 
-def monotone(name: str):
-    """Parameters whose generator says `SAME` everywhere."""
-    params = systems.parameters(name)
-    bias = jnp.where(jnp.arange(systems.PADDED) == SAME, 1e3, 0.0)
-    return {**params, "generator_head": {**params["generator_head"], "bias": bias}}
-
-
 def test_mlm_is_the_mean_over_masked_positions():
     """From the encoder's logits on the text with [MASK]: what is left as it was counts, what is not chosen does not."""
     x = systems.inputs(systems.with_settings(systems.objective("mlm"), replace_prob=0.5))
@@ -70,7 +63,7 @@ def test_mlm_is_the_mean_over_masked_positions():
 
 
 def test_replace_mlm_reads_fakes_and_is_scored_at_masked_positions():
-    params = monotone("replace_mlm")
+    params = systems.with_generator_that_says(SAME, systems.parameters("replace_mlm"))
     x = systems.inputs(systems.objective("replace_mlm"))
     where, text = chosen(x), np.asarray(systems.batch()["input_ids"])
     logits, _ = prediction("replace_mlm", params, jnp.where(where, SAME, text))
@@ -83,7 +76,7 @@ def test_replace_mlm_reads_fakes_and_is_scored_at_masked_positions():
 
 def test_all_tokens_mlm_is_scored_at_every_real_position_through_the_gate():
     """p(original) = D x 1[the original is what is read] + (1 - D) x softmax."""
-    params = monotone("all_tokens_mlm")
+    params = systems.with_generator_that_says(SAME, systems.parameters("all_tokens_mlm"))
     x = systems.inputs(systems.objective("all_tokens_mlm"))
     where, text = chosen(x), np.asarray(systems.batch()["input_ids"])
     read = np.where(where, SAME, text)
@@ -132,14 +125,18 @@ def test_the_copy_gate_is_stable_where_it_is_sure(gate):
     assert all(np.all(np.isfinite(slope)) for slope in slopes(jnp.float32(gate), logits))
 
 
+@jax.jit
+def mask_half(key, text, replace_prob, random_prob):
+    return masking.mask(key, text, systems.VOCABULARY, 0.5, replace_prob, random_prob)
+
+
 @pytest.mark.parametrize(("replace_prob", "random_prob"), [(0.85, 0.0), (0.8, 0.1)])
 def test_shares_of_masked_positions(replace_prob, random_prob):
     """The reference's 85 / 15 and BERT's 80 / 10 / 10: [MASK], a random token, the token itself."""
     rows, length = 500, 100
     ids = np.full((rows, length), SAME, np.int32)
     text = {"input_ids": jnp.asarray(ids)}
-    mask = jax.jit(lambda key: masking.mask(key, text, systems.VOCABULARY, 0.5, replace_prob, random_prob))
-    masked = jax.device_get(mask(jax.random.key(0)))
+    masked = jax.device_get(mask_half(jax.random.key(0), text, replace_prob, random_prob))
     there = np.take_along_axis(masked.input_ids, masked.positions, axis=1)[masked.weights > 0]
     assert len(there) == rows * length / 2
     assert stats.binomtest(int(np.sum(there == MASK)), len(there), replace_prob).pvalue > 1e-3
