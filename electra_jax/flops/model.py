@@ -31,13 +31,14 @@ def encoder(config: EncoderConfig, embedding_size: int, batch: int, length: int)
 
 def forward(config: ElectraConfig, what: Pass, batch: int, length: int, mask_prob: float) -> Parts:
     """Forward operations of one pass on a batch."""
+    e = config.embedding_size
     read = batch * (length if what.everywhere else max_masked(length, mask_prob))
     if what.network == "encoder":
-        network, e = config.encoder, config.embedding_size
+        network = config.encoder
         parts, states = encoder(network, e, batch, length), network.width
     else:
         assert config.generator is not None
-        network, e = config.generator, config.generator_embedding_size
+        network = config.generator
         towers = 2 if config.two_towers else 1
         parts, states = encoder(network, e, batch, length) * towers, network.width * towers
     if what.head == "discriminator":

@@ -119,7 +119,7 @@ def train_step(objective: Objective, batch: int, length: int, step: int = 0) -> 
             network.layers,
             length,
             c.vocab_size,
-            c.embedding_size if what.network == "encoder" else c.generator_embedding_size,
+            c.embedding_size,
             network.ffn,
             network.heads,
             gated=network.kind == "modernbert",

@@ -51,7 +51,8 @@ class ElectraConfig:
 
     Attributes:
       vocab_size: token ids in use.
-      embedding_size: E, of the encoder's tables.
+      embedding_size: E, of all tables. (In google-research/electra a generator's own are as wide as itself; here they
+        are as the encoder's, so that a generator can be taken from a run that shared them.)
       max_length: positions of BERT's table.
       encoder: the network that is kept after pre-training; ELECTRA's discriminator.
       generator: the network that makes the fakes, None where the system has none.
@@ -77,16 +78,6 @@ class ElectraConfig:
     def absolute(self) -> bool:
         """Whether positions and segments are learned tables, as in BERT."""
         return self.encoder.kind == "bert"
-
-    @property
-    def generator_embedding_size(self) -> int:
-        """Of the tables that the generator reads.
-
-        Tables of its own are no wider than itself (google-research/electra, `untied_generator_embeddings`), and no
-        wider than the encoder's, so that networks of equal size have tables of equal size.
-        """
-        assert self.generator is not None
-        return min(self.embedding_size, self.generator.width) if self.tying == "none" else self.embedding_size
 
 
 def from_settings(model: Any, vocab_size: int, heads: tuple[str, ...], two_towers: bool = False) -> ElectraConfig:

@@ -21,22 +21,20 @@ class Embeddings(nn.Module):
 
     Attributes:
       config: of the whole model.
-      size: E of these tables.
       base: where it is given, every table of these is the base's, without a gradient to it, plus its own difference,
         zero at the start: gradient-disentangled embedding sharing (DeBERTaV3, arXiv 2111.09543, section 3.3).
     """
 
     config: ElectraConfig
-    size: int
     base: "Embeddings | None" = None
 
     def setup(self):
         c = self.config
         init = layers.truncated_normal(c.encoder.init_stddev) if self.base is None else nn.initializers.zeros
-        self.word = self.param("word", init, (c.padded_vocab_size, self.size))
+        self.word = self.param("word", init, (c.padded_vocab_size, c.embedding_size))
         if c.absolute:
-            self.position = self.param("position", init, (c.max_length, self.size))
-            self.segment = self.param("segment", init, (_SEGMENTS, self.size))
+            self.position = self.param("position", init, (c.max_length, c.embedding_size))
+            self.segment = self.param("segment", init, (_SEGMENTS, c.embedding_size))
             self.norm = layers.LayerNorm(bert.EPSILON, True, c.encoder.dtype)
         self.drop = nn.Dropout(c.encoder.dropout)
 
@@ -151,15 +149,14 @@ class Electra(nn.Module):
         c = self.config
         base = None
         if c.generator is not None:
-            size = c.generator_embedding_size
             if c.tying in ("none", "gdes"):
-                self.generator_embeddings = Embeddings(c, size)
+                self.generator_embeddings = Embeddings(c)
                 base = self.generator_embeddings if c.tying == "gdes" else None
             if c.tying != "all":
                 kind: Any = TwoTowers if c.two_towers else _ENCODERS[c.generator.kind]
                 self.generator = kind(c.generator)
             self.generator_head = MLMHead(c.generator, c.vocab_size)
-        self.embeddings = Embeddings(c, c.embedding_size, base)
+        self.embeddings = Embeddings(c, base)
         self.encoder = _ENCODERS[c.encoder.kind](c.encoder)
         for name in c.heads:
             setattr(self, name, self._make_head(name))

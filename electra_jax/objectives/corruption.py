@@ -59,11 +59,11 @@ def temperature(o: Objective, step: Array) -> Array:
 
     Fast-ELECTRA's schedule (arXiv 2310.07347).
     """
-    s = o.settings
-    if not s.temperature_decay:
-        return jnp.float32(s.temperature)
+    start, decay = o.settings.get("temperature", 1.0), o.settings.get("temperature_decay", 0.0)
+    if not decay:
+        return jnp.float32(start)
     done = step.astype(jnp.float32) / o.steps
-    return 1 + (s.temperature - 1) * jnp.exp(-done / s.temperature_decay)
+    return 1 + (start - 1) * jnp.exp(-done / decay)
 
 
 def put_fakes(masked: masking.Masked, fakes_BM: Array) -> tuple[Array, Array]:
@@ -120,3 +120,10 @@ def _uniform(o: Objective, params: Params, x: Inputs) -> tuple[Array, Array | No
 
 _GENERATORS = {"transformer": _transformer, "unigram": _unigram, "uniform": _uniform}
 GENERATORS = tuple(_GENERATORS)
+
+# Settings that make no difference to a generator: it has nothing to learn, does not see the text, or is flat anyway.
+NOT_OF = {
+    "transformer": (),
+    "unigram": ("generator_weight", "replace_prob", "random_prob"),
+    "uniform": ("generator_weight", "replace_prob", "random_prob", "temperature", "temperature_decay"),
+}

@@ -35,8 +35,8 @@ def _loss(o: Objective, params: Params, x: Inputs, weights_BL: Array, count: Arr
 
 
 def resting_generator_loss(o: Objective, params: Params, x: Inputs) -> Loss:
-    """discriminator_weight x replaced-token detection; the generator has no gradient and no dropout, it is measured."""
-    found = corruption.corrupt(o, jax.lax.stop_gradient(params), x._replace(key=None))
+    """discriminator_weight x replaced-token detection; the generator, without dropout, is only measured."""
+    found = corruption.corrupt(o, params, x._replace(key=None))
     nll, accuracy = corruption.mlm(found.logits, x.masked)
     detection, detected = detection_loss(discriminate(o, params, x, found.input_ids), found.labels, x.masked.real)
     total = o.settings.discriminator_weight * detection.sum / x.counts.real

@@ -24,14 +24,14 @@ def take(params: Params, source: Params) -> Params:
     """`params` with the generator of another run's parameters.
 
     Raises:
-      UserError: that generator is of another shape.
+      UserError: that run has no such generator, or one of another shape.
     """
-    if "generator" in source:
-        own = {"generator_embeddings": source.get("generator_embeddings", source["embeddings"])}
-        own |= {"generator": source["generator"], "generator_head": source["generator_head"]}
-    else:
-        own = {"generator_embeddings": source["embeddings"], "generator": source["encoder"]}
-        own |= {"generator_head": source.get("mlm_head", source.get("generator_head"))}
+    head = source.get("generator_head", source.get("mlm_head"))
+    if head is None or "left" in source.get("generator", {}):
+        raise UserError("config.objective.generator_from: that run has no generator that fills masks; give another run")
+    network = source["generator"] if "generator" in source else source["encoder"]
+    tables = source.get("generator_embeddings", source["embeddings"])
+    own = {"generator_embeddings": tables, "generator": network, "generator_head": head}
     ours = jax.tree_util.tree_leaves_with_path({name: params[name] for name in _GENERATOR})
     theirs = dict(jax.tree_util.tree_leaves_with_path(own))
     for path, value in ours:

@@ -56,10 +56,9 @@ def configure(config: ConfigDict, name: str, generator: str = "transformer") -> 
     config.model.update(row.model)
     if "generator" in settings:
         settings["generator"] = generator
-    if generator != "transformer":
-        del settings["generator_weight"]
+    settings = {setting: value for setting, value in settings.items() if setting not in corruption.NOT_OF[generator]}
     if generator != "transformer" or row.generator is None:
-        for setting in _OF_GENERATORS:
+        for setting in set(_OF_GENERATORS) & set(config.model):
             del config.model[setting]
     config.objective = ConfigDict({"name": name, **settings})
 
@@ -71,7 +70,7 @@ def check(config: ConfigDict) -> None:
         raise UserError(f"config.objective.name={o.name!r} cannot be; give one of {', '.join(SYSTEMS)}")
     row = SYSTEMS[o.name]
     learned = row.generator is not None and corruption.kind(o) == "transformer"
-    wanted = set(row.settings) - (set() if learned or "generator" not in row.settings else {"generator_weight"})
+    wanted = set(row.settings) - set(corruption.NOT_OF.get(corruption.kind(o), ()))
     if set(o) - {"name"} != wanted or ("generator_width" in model) != learned:
         raise UserError(
             f"config.objective.name={o.name} does not go with the other settings of this config; choose the system by "

@@ -77,11 +77,6 @@ def test_the_baseline_of_the_adversarial_system_learns_and_nothing_learns_throug
     assert reached("reward", "adversarial") == set()
 
 
-def test_what_a_resting_generator_measures_has_no_gradient():
-    assert reached("mlm_loss", "frozen_generator") == set()
-    assert reached("mlm_loss", "two_stage", step=5) == set()
-
-
 def test_gdes_starts_as_one_shared_table():
     """Each network reads as if both had the generator's tables."""
     o, tied = systems.objective("electra", "gdes"), systems.objective("electra", "embeddings")
