@@ -4,7 +4,7 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-TEST = ["pytest>=8", "hypothesis>=6", "scikit-learn>=1.5", "scipy>=1.13"]
+TEST = ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6", "scikit-learn>=1.5", "scipy>=1.13"]
 
 setup(
     name="electra_jax",

@@ -41,7 +41,9 @@ def test_sizes_are_the_papers(name):
     assert (c.objective.replace_prob, c.objective.discriminator_weight, c.objective.temperature) == (0.85, 50.0, 1.0)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    "name", [name if name == "base" else pytest.param(name, marks=pytest.mark.slow) for name in CONFIGS]
+)
 def test_shrunk_it_trains_two_steps(name, tmp_path, text_file):
     config = config_lib.load(ROOT / "configs" / f"{name}.py", "runlocal")
     config.update(steps=2, eval_batches=1)

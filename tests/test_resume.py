@@ -88,7 +88,9 @@ def test_killed_while_it_prepares_the_text_it_begins_again(tmp_path, text_file):
     assert (workdir / "checkpoints" / "2").is_dir()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)], ids=["SIGTERM", "SIGINT"]
+)
 def test_asked_to_stop_it_saves_says_how_to_go_on_and_exits_0(tmp_path, text_file, uninterrupted, number):
     workdir = tmp_path / "asked"
     arguments = command(text_file, workdir, *SETTINGS)

@@ -65,7 +65,9 @@ def test_golden_losses_of_two_steps(encoder):
 SYSTEMS = [name for name in table.SYSTEMS if name != "frozen_generator"]  # as electra, and it needs another run
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize(
+    "system", ["electra", *(pytest.param(name, marks=pytest.mark.slow) for name in SYSTEMS if name != "electra")]
+)
 def test_eight_devices_or_four_parts_have_the_gradient_of_the_whole_batch(system):
     """Rows of different lengths, so that means of means would differ from the mean over the whole batch."""
     whole, *others = (gradient(system, *split) for split in ((1, 1), (8, 1), (1, 4)))
@@ -97,7 +99,7 @@ def gradient(system: str, devices: int, accumulate: int):
     return grads, float(loss), metrics.numbers(measured)
 
 
-@pytest.mark.parametrize("encoder", ["bert", "modernbert"])
+@pytest.mark.parametrize("encoder", [pytest.param("bert", marks=pytest.mark.slow), "modernbert"])
 def test_one_device_and_eight_end_with_the_same_parameters(encoder):
     results = []
     for devices, accumulate in ((1, 1), (8, 1), (2, 4)):
@@ -113,6 +115,7 @@ def test_one_device_and_eight_end_with_the_same_parameters(encoder):
             assert metrics.numbers(other_measured)[name] == pytest.approx(number, rel=1e-4), name
 
 
+@pytest.mark.slow
 def test_parts_of_a_batch_have_dropout_of_their_own():
     losses = []
     for accumulate in (1, 4):

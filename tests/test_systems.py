@@ -48,7 +48,7 @@ def test_every_system_is_tested():
     assert LOGGED.keys() == table.SYSTEMS.keys()
 
 
-@pytest.mark.parametrize("system", ["frozen_generator", *(pytest.param(s, marks=pytest.mark.slow) for s in LOGGED)])
+@pytest.mark.parametrize("system", [pytest.param(s, marks=pytest.mark.slow) for s in LOGGED])
 def test_it_trains_evaluates_and_saves(system, tmp_path, text_file, source):
     config = small_config(text_file, arg=f"objective={system}", steps=3, log_every=1)
     if system == "two_stage":
@@ -98,6 +98,7 @@ def test_a_generator_from_another_vocabulary_is_refused(tmp_path, text_file, sou
         train.train(config, tmp_path, quiet())
 
 
+@pytest.mark.slow
 def test_a_two_stage_run_goes_on_over_the_switch_with_the_same_bits(tmp_path, text_file):
     """Taken up again from a checkpoint of its first stage, against the run that was never stopped."""
     settings = {"objective__generator_steps": 4, "steps": 6, "checkpoint__every": 2, "checkpoint__keep_last": 9}

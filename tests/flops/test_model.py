@@ -133,8 +133,6 @@ def test_heads_counted_by_hand():
     assert heads("encoder", "discriminator", True) == (40 * 2 * (4 * 4 + 4), 0)
     two = dataclasses.replace(config, two_towers=True)
     assert heads("generator", "mlm", True, two) == (40 * 2 * 4 * 6, 40 * 2 * 6 * 128)  # states of both towers
-    own = dataclasses.replace(config, tying="none")
-    assert heads("generator", "mlm", True, own) == (40 * 2 * 2 * 2, 40 * 2 * 2 * 128)  # its table as narrow as itself
 
 
 def test_two_towers_are_two_encoders():

@@ -81,23 +81,6 @@ def test_without_settings_of_a_generator_there_is_none():
     assert model.heads == ("mlm_head",)
 
 
-@pytest.mark.parametrize(
-    ("tying", "generator_width", "embedding_size", "size"),
-    [
-        ("none", 0.25, 128, 64),
-        ("none", 0.5, 128, 128),
-        ("none", 1.0, 128, 128),  # and not 256: equal networks have equal tables
-        ("embeddings", 0.25, 128, 128),
-        ("gdes", 0.25, 128, 128),
-        ("all", 1.0, 128, 128),
-    ],
-)
-def test_tables_of_the_generators_own_are_no_wider_than_it_is(tying, generator_width, embedding_size, size):
-    model = make(tying=tying, generator_width=generator_width, embedding_size=embedding_size)
-    assert model.generator_embedding_size == size
-    assert model.embedding_size == embedding_size
-
-
 @pytest.mark.parametrize(("vocab_size", "padded"), [(1, 128), (128, 128), (129, 256), (30522, 30592)])
 def test_vocabulary_is_padded_to_whole_lanes(vocab_size, padded):
     assert make(vocab_size).padded_vocab_size == padded

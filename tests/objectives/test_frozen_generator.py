@@ -111,9 +111,7 @@ def test_it_takes_the_generator_of_a_run_of_the_same_sizes():
         ("electra", "embeddings", "transformer", {"model__generator_layers": 2.0}),
         ("electra", "embeddings", "transformer", {"model__encoder": "modernbert"}),
         ("electra", "embeddings", "transformer", {"model__max_length": 8}),
-        ("electra", "", "unigram", {}),
         ("mlm", "", "transformer", {}),
-        ("electric", "", "transformer", {}),
     ],
     ids=str,
 )
@@ -122,6 +120,12 @@ def test_another_generator_is_refused_in_one_line(source):
     with pytest.raises(UserError, match=r"config\.objective\.generator_from.*config\.model\.") as error:
         frozen_generator.take(ours(), made(*system, **overrides))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("source", [("electra", "", "unigram"), ("electric", "", "transformer")], ids=str)
+def test_a_run_without_a_network_that_fills_masks_is_refused(source):
+    with pytest.raises(UserError, match="that run has no generator that fills masks; give another run"):
+        frozen_generator.take(ours(), made(*source))
 
 
 def test_a_generator_of_modernbert_is_not_one_of_bert():
