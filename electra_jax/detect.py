@@ -11,8 +11,7 @@ from rich.text import Text
 from electra_jax.data.corpus import Split
 from electra_jax.data.tokenizer import CLS, PAD, SEP, Tokenizer
 from electra_jax.modeling.electra import Batch
-from electra_jax.objectives import masking
-from electra_jax.objectives.system import Inputs, Objective
+from electra_jax.objectives.system import Objective
 
 Array = jax.Array
 _SHADES = ((0.5, "bold white on red3"), (0.3, "black on orange1"), (0.15, "black on light_goldenrod1"))
@@ -28,8 +27,7 @@ def make_corrupt_and_detect(objective: Objective) -> Callable[..., tuple[Array, 
     assert find is not None, "only a system that detects can show what it detects"
 
     def detect(params: Any, step: Array, batch: Batch, key: Array) -> tuple[Array, Array, Array]:
-        masked = objective.mask(key, batch)
-        found = find(objective, params, Inputs(masked, masking.count(masked), step))
+        found = find(objective, params, objective.draw(key, batch, step))
         return found.input_ids, found.labels, jax.nn.sigmoid(found.scores)
 
     return detect

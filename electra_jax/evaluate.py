@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from electra_jax import metrics
 from electra_jax.data.tokenizer import SPECIAL_TOKENS
 from electra_jax.modeling.electra import Batch
-from electra_jax.objectives import corruption, electra, masking, sampling
-from electra_jax.objectives.system import Inputs, Objective
+from electra_jax.objectives import corruption, electra, sampling
+from electra_jax.objectives.system import Objective
 
 Array = jax.Array
 EvalStep = Callable[[Any, Array, Batch, Array], metrics.Metrics]
@@ -40,15 +39,14 @@ def make_eval_step(objective: Objective) -> EvalStep:
 
     def eval_step(params: Any, step: Array, batch: Batch, key: Array) -> metrics.Metrics:
         own_key, unigram_key = jax.random.split(key)
-        masked = objective.mask(own_key, batch)
-        _, measured = objective.loss(params, Inputs(masked, masking.count(masked), step))
+        _, measured = objective.loss(params, objective.draw(own_key, batch, step))
         if objective.system.detect is None:
             return measured
-        masked = objective.mask(unigram_key, batch)
-        logits = jnp.broadcast_to(jnp.asarray(objective.unigram), (*masked.positions.shape, len(objective.unigram)))
-        corrupted, labels = corruption.put_fakes(masked, sampling.categorical(masked.uniform, logits))
-        scores = electra.discriminate(objective, params, Inputs(masked, masking.count(masked), step), corrupted)
-        return {**measured, "unigram_auc": metrics.roc(scores, labels, masked.real)}
+        x = objective.draw(unigram_key, batch, step)
+        fakes = sampling.categorical(x.masked.uniform, corruption.unigram_logits(objective, x))
+        corrupted, labels = corruption.put_fakes(x.masked, fakes)
+        scores = electra.discriminate(objective, params, x, corrupted)
+        return {**measured, "unigram_auc": metrics.roc(scores, labels, x.masked.real)}
 
     return eval_step
 

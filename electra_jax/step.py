@@ -12,7 +12,7 @@ from flax import struct
 from electra_jax import metrics
 from electra_jax.modeling.electra import Batch
 from electra_jax.objectives import masking
-from electra_jax.objectives.system import Inputs, Objective
+from electra_jax.objectives.system import Objective
 
 Array = jax.Array
 
@@ -40,6 +40,11 @@ def init_state(objective: Objective, optimizer: optax.GradientTransformation, se
     ids = jnp.zeros((1, length), jnp.int32)
     params = objective.model.init(jax.random.fold_in(jax.random.key(seed), 0), ids, ids, ids)["params"]
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+
+
+def abstract_state(init: Callable[[], TrainState], sharding: jax.sharding.Sharding) -> TrainState:
+    """The shapes, types and sharding of the state that `init` makes, to restore one like it."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), jax.eval_shape(init))
 
 
 def make_train_step(
@@ -84,22 +89,21 @@ def gradient(
 ) -> tuple[Any, Array, metrics.Metrics]:
     """(gradient, loss, metrics) of a whole batch, computed in `accumulate` parts."""
     mask_key, dropout_key = jax.random.split(key)
-    masked = objective.mask(mask_key, batch)
-    counts = masking.count(masked)
+    whole = objective.draw(mask_key, batch, step)
 
     @functools.partial(jax.value_and_grad, has_aux=True)
     def differentiate(params: Any, part: masking.Masked, key: Array) -> Any:
-        return objective.loss(params, Inputs(part, counts, step, key))
+        return objective.loss(params, whole._replace(masked=part, key=key))
 
     if accumulate == 1:
-        (loss, measured), grads = differentiate(params, masked, dropout_key)
+        (loss, measured), grads = differentiate(params, whole.masked, dropout_key)
         return grads, loss, measured
 
     def add(total: Any, inputs: tuple[masking.Masked, Array]) -> tuple[Any, None]:
         return jax.tree.map(jnp.add, total, differentiate(params, *inputs)), None
 
     # Every part takes its examples from all over the batch, so that each device keeps its own.
-    parts = jax.tree.map(lambda x: x.reshape(-1, accumulate, *x.shape[1:]).swapaxes(0, 1), masked)
+    parts = jax.tree.map(lambda x: x.reshape(-1, accumulate, *x.shape[1:]).swapaxes(0, 1), whole.masked)
     keys = jax.random.split(dropout_key, accumulate)
     shapes = jax.eval_shape(differentiate, params, jax.tree.map(lambda x: x[0], parts), dropout_key)
     nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)

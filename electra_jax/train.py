@@ -23,7 +23,8 @@ from electra_jax import config as config_lib
 from electra_jax import detect, errors, evaluate, metrics, optim, sharding, step, trained, writers
 from electra_jax.checkpoint import Checkpoints
 from electra_jax.data import corpus, examples, loader
-from electra_jax.flops import devices, model, paper, parts
+from electra_jax.flops import devices
+from electra_jax.flops.totals import first_steps
 from electra_jax.live import Live, heldout_line, short
 from electra_jax.objectives import table
 from electra_jax.objectives.system import Objective
@@ -103,7 +104,7 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
     optimizer, schedule = optim.make(config.optim, *(stage.steps for stage in objective.stages))
     everywhere, by_example = sharding.replicated(mesh), sharding.by_example(mesh)
     init = functools.partial(step.init_state, objective, optimizer, config.seed, length)
-    operations = functools.partial(count_operations, objective, config.batch_size, length)
+    operations = functools.partial(first_steps, objective, config.batch_size, length)
     peak = devices.peak(jax.devices()[0].device_kind, config.model.dtype)
 
     ########## State ###################################################################################################
@@ -113,10 +114,7 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
         state = take_generator(config, objective, text, state, everywhere)
         totals = {"tokens": 0.0, "device_seconds": 0.0}
     else:
-        abstract = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere), jax.eval_shape(init)
-        )
-        state = checkpoints.restore(saved_step, abstract)
+        state = checkpoints.restore(saved_step, step.abstract_state(init, everywhere))
         batches.set_state(progress["data"])
         totals = progress["totals"]
     first = int(state.step)
@@ -157,13 +155,15 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
         totals["tokens"] += measured["tokens"]
         totals["device_seconds"] += seconds * jax.device_count()
         before, total = operations(at - steps), operations(at)
-        mean = {name: (total[name] - before[name]) / steps for name in total}
-        achieved = mean["flops"] * steps / seconds
+        mean = {accounting: (total[accounting] - before[accounting]) / steps for accounting in total}
+        achieved = mean["model"] * steps / seconds
         values: dict[str, float | None] = {
             **measured,
             "tokens_per_second": measured["tokens"] / seconds,
-            **mean,
-            **{f"total_{name}": value for name, value in total.items()},
+            "flops": mean["model"],
+            "flops_paper": mean["paper"],
+            "total_flops": total["model"],
+            "total_flops_paper": total["paper"],
             "total_tokens": totals["tokens"],
             "device_seconds": totals["device_seconds"],
             "mfu": achieved / (peak * jax.device_count()) if peak else None,
@@ -216,7 +216,7 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
         live.say(f"stopped and saved at step {int(state.step)}; the same command goes on from there")
         return {}
     final = final or evaluator(state.params, state.step)
-    summarise(live, config, workdir, totals, operations(config.steps)["flops"], final)
+    summarise(live, config, workdir, totals, operations(config.steps)["model"], final)
     if objective.system.detect is not None:
         texts = jax.device_put(detect.sentences(text.heldout, _SAMPLES, length, config.seed), everywhere)
         key = jax.random.fold_in(jax.random.key(config.seed), 3)
@@ -274,16 +274,6 @@ def take_generator(
         )
     params = objective.system.take(state.params, source.state.params)
     return step.TrainState(state.step, jax.device_put(params, everywhere), state.opt_state)
-
-
-def count_operations(objective: Objective, batch: int, length: int, steps: int) -> dict[str, float]:
-    """Of the first `steps` steps, in both accountings."""
-
-    def count(accounting: Any) -> float:
-        step_from = functools.partial(accounting.train_step, objective, batch, length)
-        return parts.until(steps, objective.stages, step_from)
-
-    return {"flops": count(model), "flops_paper": count(paper)}
 
 
 def describe(

@@ -1,5 +1,6 @@
 """What a run has learned: its parameters, read from its work directory."""
 
+import functools
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,5 +58,5 @@ def load(workdir: Path, at: int | None = None) -> Trained:
 def _shape(config: ConfigDict, objective: Objective) -> Any:
     optimizer, _ = optim.make(config.optim, *(stage.steps for stage in objective.stages))
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    abstract = jax.eval_shape(lambda: step.init_state(objective, optimizer, config.seed, config.data.seq_length))
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), abstract)
+    init = functools.partial(step.init_state, objective, optimizer, config.seed, config.data.seq_length)
+    return step.abstract_state(init, here)

@@ -1,6 +1,5 @@
 """Prints operations: of the paper's runs, or of one config with its parts and the hours it takes."""
 
-import functools
 import json
 import sys
 from typing import Any
@@ -11,8 +10,9 @@ from rich.table import Table
 from electra_jax import config as config_lib
 from electra_jax import errors
 from electra_jax.errors import UserError
-from electra_jax.flops import devices, model, paper, systems
-from electra_jax.flops.parts import Parts, together, until
+from electra_jax.flops import devices, systems
+from electra_jax.flops.parts import Parts, together
+from electra_jax.flops.totals import ACCOUNTINGS, first_steps
 from electra_jax.live import short
 from electra_jax.objectives import table
 
@@ -29,7 +29,6 @@ must do them. With one: that run's tokens, FLOPs by part, and hours.
   --mfu=0.4                  model FLOPs utilisation to reckon with (default 0.4)
   --json                     JSON instead of tables"""
 
-_ACCOUNTINGS: dict[str, Any] = {"model": model, "paper": paper}
 _PARTS = tuple(Parts.__dataclass_fields__)
 
 
@@ -57,13 +56,10 @@ def one_run(config: Any, device: str, chips: int, mfu: float) -> dict[str, Any]:
     stages: list[dict[str, Any]] = []
     start = 0
     for stage in objective.stages:
-        counted = {name: lib.train_step(objective, batch, length, start) for name, lib in _ACCOUNTINGS.items()}
+        counted = {name: lib.train_step(objective, batch, length, start) for name, lib in ACCOUNTINGS.items()}
         stages.append({"steps": stage.steps, **{name: _split(parts) for name, parts in counted.items()}})
         start += stage.steps
-    total = {
-        name: until(config.steps, objective.stages, functools.partial(lib.train_step, objective, batch, length))
-        for name, lib in _ACCOUNTINGS.items()
-    }
+    total = first_steps(objective, batch, length, config.steps)
     kinds = devices.PEAK_FLOPS if not device else [device]
     hours = {}
     for kind in kinds:
@@ -125,11 +121,11 @@ def show_run(console: Console, run: dict[str, Any]) -> None:
             grid.add_column(heading, justify="right")
         for network in (name for name in stage["model"] if name != "total"):
             for part in _PARTS:
-                values = [(stage[name][network][part], stage[name]["total"]) for name in _ACCOUNTINGS]
+                values = [(stage[name][network][part], stage[name]["total"]) for name in ACCOUNTINGS]
                 if any(value for value, _ in values):
                     cells = [cell for value, total in values for cell in (f"{value:.4e}", f"{value / total:.1%}")]
                     grid.add_row(network, part, *cells)
-        totals = [cell for name in _ACCOUNTINGS for cell in (f"{stage[name]['total']:.4e}", "100%")]
+        totals = [cell for name in ACCOUNTINGS for cell in (f"{stage[name]['total']:.4e}", "100%")]
         grid.add_row("together", "", *totals, style="bold")
         console.print(grid)
     console.print(f"the whole run: {run['total']['model']:.4e} FLOPs (model), {run['total']['paper']:.4e} (paper)")

@@ -12,7 +12,7 @@ import optax
 from electra_jax import metrics
 from electra_jax.modeling import electra as networks
 from electra_jax.objectives import corruption, electra, system
-from electra_jax.objectives.system import Inputs, Loss, Objective, Params, Pass
+from electra_jax.objectives.system import Inputs, Loss, Objective, Params
 
 Array = jax.Array
 
@@ -29,7 +29,7 @@ def loss(o: Objective, params: Params, x: Inputs) -> Loss:
     gate_BM = networks.score(o.model, params, "baseline", jax.lax.stop_gradient(found.states))
     policy = metrics.mean(policy_loss(found.sampled, found.fakes, reward_BM, baseline(gate_BM)), x.masked.weights)
     fit = metrics.mean(baseline_loss(gate_BM, reward_BM), x.masked.weights)
-    nll, accuracy = corruption.mlm(found.logits, x.masked)
+    nll, accuracy = corruption.mlm(found.logits, x)
 
     s = o.settings
     total = s.generator_weight * (policy.sum + fit.sum) / x.counts.masked
@@ -65,6 +65,6 @@ ADVERSARIAL = system.System(
     settings={**system.MASKING, **system.SAMPLING, **electra.WEIGHTS},
     heads=("discriminator_head", "baseline"),
     loss=loss,
-    stages=system.one_stage(Pass("generator", "mlm", everywhere=False), electra.DISCRIMINATOR),
+    stages=corruption.beside(electra.DISCRIMINATOR),
     detect=electra.detect,
 )

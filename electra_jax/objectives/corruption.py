@@ -1,5 +1,6 @@
 """The generator's part: it fills the masked positions with samples; the encoder reads the text with those."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -10,10 +11,12 @@ from electra_jax import metrics
 from electra_jax.data.tokenizer import SPECIAL_TOKENS
 from electra_jax.modeling import electra as networks
 from electra_jax.objectives import masking, sampling
-from electra_jax.objectives.system import Inputs, Loss, Objective, Params, Pass
+from electra_jax.objectives.system import Inputs, Loss, Objective, Params, Pass, Stage
 
 Array = jax.Array
 LOWEST = jnp.finfo(jnp.float32).min
+LEARNING = Pass("generator", "mlm", everywhere=False)
+RESTING = Pass("generator", "mlm", everywhere=False, trained=False)
 
 
 class Corrupted(NamedTuple):
@@ -47,11 +50,16 @@ def corrupt(o: Objective, params: Params, x: Inputs) -> Corrupted:
 
 def temper(o: Objective, logits_BMV: Array, x: Inputs) -> Array:
     """The logits that fakes are drawn from: over the temperature; with `disallow_correct` without the original."""
-    logits = logits_BMV / temperature(o, x.step)
+    logits = soften(o, logits_BMV, x.step)
     if o.settings.disallow_correct:
         entries = jnp.arange(logits.shape[-1])[None, None]
         logits = jnp.where(entries == x.masked.targets[..., None], LOWEST, logits)
-    return jnp.maximum(logits, LOWEST)  # a temperature below 1 takes the lowest float to -inf
+    return logits
+
+
+def soften(o: Objective, logits: Array, step: Array) -> Array:
+    """The logits divided by the temperature."""
+    return jnp.maximum(logits / temperature(o, step), LOWEST)  # one below 1 takes the lowest float to -inf
 
 
 def temperature(o: Objective, step: Array) -> Array:
@@ -76,13 +84,18 @@ def generator_loss(o: Objective, found: Corrupted, x: Inputs) -> Loss:
     """generator_weight x MLM, and its metrics; nothing for a generator that has no parameters."""
     if found.states is None:
         return jnp.float32(0), {}
-    loss, accuracy = mlm(found.logits, x.masked)
+    loss, accuracy = mlm(found.logits, x)
     return o.settings.generator_weight * loss.sum / x.counts.masked, {"mlm_loss": loss, "mlm_accuracy": accuracy}
 
 
-def generator_passes(settings: Any, trained: bool = True) -> tuple[Pass, ...]:
-    """What the generator computes: nothing where it has no parameters."""
-    return (Pass("generator", "mlm", everywhere=False, trained=trained),) if kind(settings) == "transformer" else ()
+def beside(encoder: Pass) -> Callable[[Any, int], tuple[Stage, ...]]:
+    """In every step `encoder`, and the generator where it has parameters."""
+
+    def stages(settings: Any, steps: int) -> tuple[Stage, ...]:
+        generator = (LEARNING,) if kind(settings) == "transformer" else ()
+        return (Stage(steps, (*generator, encoder)),)
+
+    return stages
 
 
 def kind(settings: Any) -> str:
@@ -90,11 +103,16 @@ def kind(settings: Any) -> str:
     return settings.get("generator", "transformer")
 
 
-def mlm(logits_BMV: Array, masked: masking.Masked) -> tuple[metrics.Mean, metrics.Mean]:
+def mlm(logits_BMV: Array, x: Inputs) -> tuple[metrics.Mean, metrics.Mean]:
     """(negative log-likelihood, accuracy) of the originals at the masked positions."""
-    nll_BM = optax.softmax_cross_entropy_with_integer_labels(logits_BMV, masked.targets)
-    correct = (jnp.argmax(logits_BMV, axis=-1) == masked.targets).astype(jnp.float32)
-    return metrics.mean(nll_BM, masked.weights), metrics.mean(correct, masked.weights)
+    return prediction(logits_BMV, x.masked.targets, x.masked.weights)
+
+
+def prediction(logits_BMV: Array, targets_BM: Array, weights_BM: Array) -> tuple[metrics.Mean, metrics.Mean]:
+    """(negative log-likelihood, accuracy) of `targets_BM`."""
+    nll_BM = optax.softmax_cross_entropy_with_integer_labels(logits_BMV, targets_BM)
+    correct_BM = (jnp.argmax(logits_BMV, axis=-1) == targets_BM).astype(jnp.float32)
+    return metrics.mean(nll_BM, weights_BM), metrics.mean(correct_BM, weights_BM)
 
 
 def _transformer(o: Objective, params: Params, x: Inputs) -> tuple[Array, Array | None]:
@@ -103,10 +121,14 @@ def _transformer(o: Objective, params: Params, x: Inputs) -> tuple[Array, Array 
     return networks.predict(o.model, params, "generator", states_BMD), states_BMD
 
 
+def unigram_logits(o: Objective, x: Inputs) -> Array:
+    """Of fakes as frequent as in the training text, [B, M, V] float32 (arXiv 2003.10555, section 3.2)."""
+    return jnp.broadcast_to(jnp.asarray(o.unigram), (*x.masked.positions.shape, len(o.unigram)))
+
+
 def _unigram(o: Objective, params: Params, x: Inputs) -> tuple[Array, Array | None]:
-    """Fakes as frequent as in the training text (arXiv 2003.10555, section 3.2)."""
     del params
-    return jnp.broadcast_to(jnp.asarray(o.unigram), (*x.masked.positions.shape, len(o.unigram))), None
+    return unigram_logits(o, x), None
 
 
 def _uniform(o: Objective, params: Params, x: Inputs) -> tuple[Array, Array | None]:

@@ -1,7 +1,5 @@
 """ELECTRA: a generator trained by masked language modelling, an encoder trained to find what it replaced."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import optax
@@ -37,7 +35,7 @@ def _loss(o: Objective, params: Params, x: Inputs, weights_BL: Array, count: Arr
 def resting_generator_loss(o: Objective, params: Params, x: Inputs) -> Loss:
     """discriminator_weight x replaced-token detection; the generator, without dropout, is only measured."""
     found = corruption.corrupt(o, params, x._replace(key=None))
-    nll, accuracy = corruption.mlm(found.logits, x.masked)
+    nll, accuracy = corruption.mlm(found.logits, x)
     detection, detected = detection_loss(discriminate(o, params, x, found.input_ids), found.labels, x.masked.real)
     total = o.settings.discriminator_weight * detection.sum / x.counts.real
     return total, {"mlm_loss": nll, "mlm_accuracy": accuracy, **detected}
@@ -67,17 +65,13 @@ def detection_loss(scores_BL: Array, labels_BL: Array, weights_BL: Array) -> tup
     }
 
 
-def _stages(settings: Any, steps: int) -> tuple[system.Stage, ...]:
-    return (system.Stage(steps, (*corruption.generator_passes(settings), DISCRIMINATOR)),)
-
-
 ELECTRA = system.System(
     summary="replaced-token detection at every position",
     paper="ELECTRA, table 1 and 5",
     settings={**system.MASKING, **system.GENERATOR, **system.SAMPLING, **WEIGHTS},
     heads=("discriminator_head",),
     loss=loss,
-    stages=_stages,
+    stages=corruption.beside(DISCRIMINATOR),
     detect=detect,
 )
 ELECTRA_15 = system.System(
@@ -86,6 +80,6 @@ ELECTRA_15 = system.System(
     settings=ELECTRA.settings,
     heads=("discriminator_head",),
     loss=loss_15,
-    stages=_stages,
+    stages=corruption.beside(DISCRIMINATOR),
     detect=detect,
 )

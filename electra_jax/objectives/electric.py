@@ -10,7 +10,6 @@ that equals the original still counts as noise.
 import math
 
 import jax
-import jax.numpy as jnp
 import optax
 
 from electra_jax import metrics
@@ -26,16 +25,14 @@ def loss(o: Objective, params: Params, x: Inputs) -> Loss:
     estimation over every real position.
     """
     logits_BLV = cloze(o, params, x)
-    nll_BL = optax.softmax_cross_entropy_with_integer_labels(logits_BLV, x.masked.original)
-    correct_BL = (jnp.argmax(logits_BLV, axis=-1) == x.masked.original).astype(jnp.float32)
-    likelihood = metrics.mean(nll_BL, x.masked.candidates)
+    likelihood, accuracy = corruption.prediction(logits_BLV, x.masked.original, x.masked.candidates)
     _, labels_BL, scores_BL = contrast(o, params, x, logits_BLV)
     nce = metrics.mean(optax.sigmoid_binary_cross_entropy(scores_BL, labels_BL), x.masked.real)
     s = o.settings
     total = s.generator_weight * likelihood.sum / x.counts.candidates
     return total + s.discriminator_weight * nce.sum / x.counts.real, {
         "cloze_loss": likelihood,
-        "cloze_accuracy": metrics.mean(correct_BL, x.masked.candidates),
+        "cloze_accuracy": accuracy,
         "nce_loss": nce,
         "nce_auc": metrics.roc(scores_BL, labels_BL, x.masked.real),
         "replaced_fraction": metrics.mean(labels_BL, x.masked.real),
@@ -50,8 +47,7 @@ def cloze(o: Objective, params: Params, x: Inputs) -> Array:
 
 def contrast(o: Objective, params: Params, x: Inputs, logits_BLV: Array) -> Detection:
     """The text with noise at the chosen positions, where they are, and the logit of "this is noise"."""
-    tempered_BLV = jax.lax.stop_gradient(logits_BLV) / corruption.temperature(o, x.step)
-    tempered_BLV = jnp.maximum(tempered_BLV, corruption.LOWEST)
+    tempered_BLV = corruption.soften(o, jax.lax.stop_gradient(logits_BLV), x.step)
     noise_BM = sampling.categorical(x.masked.uniform, networks.at(tempered_BLV, x.masked.positions))
     noised_BL, _ = corruption.put_fakes(x.masked, noise_BM)
     energy_BL = electra.discriminate(o, params, x, noised_BL)

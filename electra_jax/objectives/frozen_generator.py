@@ -9,7 +9,7 @@ import jax
 from electra_jax import metrics
 from electra_jax.errors import UserError
 from electra_jax.objectives import corruption, electra, system
-from electra_jax.objectives.system import Inputs, Loss, Objective, Params, Pass
+from electra_jax.objectives.system import Inputs, Loss, Objective, Params
 
 _GENERATOR = ("generator_embeddings", "generator", "generator_head")
 
@@ -59,7 +59,7 @@ FROZEN_GENERATOR = system.System(
     },
     heads=("discriminator_head",),
     loss=loss,
-    stages=system.one_stage(Pass("generator", "mlm", everywhere=False, trained=False), electra.DISCRIMINATOR),
+    stages=system.one_stage(corruption.RESTING, electra.DISCRIMINATOR),
     model={"tying": "none"},
     detect=electra.detect,
     frozen=lambda settings, step: dict.fromkeys(_GENERATOR, True),

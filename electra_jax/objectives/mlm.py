@@ -1,7 +1,5 @@
 """Masked language modelling by the encoder itself: BERT's, and two variants that read a generator's fakes."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import optax
@@ -9,7 +7,7 @@ import optax
 from electra_jax import metrics
 from electra_jax.modeling import electra as networks
 from electra_jax.objectives import corruption, system
-from electra_jax.objectives.system import Inputs, Loss, Objective, Params, Pass, Stage
+from electra_jax.objectives.system import Inputs, Loss, Objective, Params, Pass
 
 Array = jax.Array
 _WEIGHTS = {"generator_weight": 1.0, "encoder_weight": 1.0}
@@ -17,19 +15,22 @@ _WEIGHTS = {"generator_weight": 1.0, "encoder_weight": 1.0}
 
 def loss(o: Objective, params: Params, x: Inputs) -> Loss:
     """BERT: the originals are predicted where they were masked (arXiv 1810.04805, without next-sentence prediction)."""
-    states_BLD = networks.read(o.model, params, "encoder", x.masked.batch, x.masked.input_ids, x.encoder_key)
-    logits_BMV = networks.predict(o.model, params, "encoder", networks.at(states_BLD, x.masked.positions))
-    nll, accuracy = corruption.mlm(logits_BMV, x.masked)
+    nll, accuracy = _predict_masked(o, params, x, x.masked.input_ids)
     return nll.sum / x.counts.masked, {"mlm_loss": nll, "mlm_accuracy": accuracy}
+
+
+def _predict_masked(o: Objective, params: Params, x: Inputs, input_ids_BL: Array) -> tuple[metrics.Mean, metrics.Mean]:
+    """(loss, accuracy) of the encoder that reads `input_ids_BL`, at the masked positions."""
+    states_BLD = networks.read(o.model, params, "encoder", x.masked.batch, input_ids_BL, x.encoder_key)
+    logits_BMV = networks.predict(o.model, params, "encoder", networks.at(states_BLD, x.masked.positions))
+    return corruption.mlm(logits_BMV, x)
 
 
 def replace_loss(o: Objective, params: Params, x: Inputs) -> Loss:
     """The encoder predicts the originals at the masked positions, where it reads the generator's fakes."""
     found = corruption.corrupt(o, params, x)
     generator, measured = corruption.generator_loss(o, found, x)
-    states_BLD = networks.read(o.model, params, "encoder", x.masked.batch, found.input_ids, x.encoder_key)
-    logits_BMV = networks.predict(o.model, params, "encoder", networks.at(states_BLD, x.masked.positions))
-    nll, accuracy = corruption.mlm(logits_BMV, x.masked)
+    nll, accuracy = _predict_masked(o, params, x, found.input_ids)
     return generator + o.settings.encoder_weight * nll.sum / x.counts.masked, {
         **measured,
         "encoder_mlm_loss": nll,
@@ -63,11 +64,6 @@ def copy_log_prob(gate_BL: Array, logits_BLV: Array, input_ids_BL: Array, target
     return jnp.where(targets_BL == input_ids_BL, jnp.logaddexp(jax.nn.log_sigmoid(gate_BL), not_copied), not_copied)
 
 
-def _stages(head: str, everywhere: bool) -> Any:
-    encoder = Pass("encoder", head, everywhere)
-    return lambda settings, steps: (Stage(steps, (*corruption.generator_passes(settings), encoder)),)
-
-
 MLM = system.System(
     summary="masked language modelling: BERT",
     paper="BERT, table 5",
@@ -83,7 +79,7 @@ REPLACE_MLM = system.System(
     settings={**system.MASKING, **system.GENERATOR, **system.SAMPLING, **_WEIGHTS},
     heads=("mlm_head",),
     loss=replace_loss,
-    stages=_stages("mlm", everywhere=False),
+    stages=corruption.beside(Pass("encoder", "mlm", everywhere=False)),
 )
 ALL_TOKENS_MLM = system.System(
     summary="as replace_mlm, but predicting every position, with a copy gate",
@@ -91,5 +87,5 @@ ALL_TOKENS_MLM = system.System(
     settings=REPLACE_MLM.settings,
     heads=("mlm_head", "copy_gate"),
     loss=all_tokens_loss,
-    stages=_stages("copy", everywhere=True),
+    stages=corruption.beside(Pass("encoder", "copy", everywhere=True)),
 )

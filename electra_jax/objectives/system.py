@@ -143,6 +143,11 @@ class Objective:
         shown = (s.get("replace_prob", 0.0), s.get("random_prob", 0.0))  # of no use where the input is not masked
         return masking.mask(key, batch, self.model.config.vocab_size, s.mask_prob, *shown)
 
+    def draw(self, key: Array, batch: Mapping[str, Array], step: Array) -> Inputs:
+        """What the loss of a whole batch reads, without dropout."""
+        masked = self.mask(key, batch)
+        return Inputs(masked, masking.count(masked), step)
+
     def loss(self, params: Params, x: Inputs) -> Loss:
         """What a step minimises.
 

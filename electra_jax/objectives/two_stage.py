@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from electra_jax.objectives import corruption, electra, system
-from electra_jax.objectives.system import Inputs, Loss, Objective, Params, Pass, Stage
+from electra_jax.objectives.system import Inputs, Loss, Objective, Params, Stage
 
 Array = jax.Array
 _COPIED = {"embeddings": "generator_embeddings", "encoder": "generator"}
@@ -50,9 +50,8 @@ def begin(settings: Any, params: Params, step: Array) -> Params:
 
 def stages(settings: Any, steps: int) -> tuple[Stage, ...]:
     first = min(settings.generator_steps, steps)
-    generator = Pass("generator", "mlm", everywhere=False)
-    resting = Pass("generator", "mlm", everywhere=False, trained=False)
-    return Stage(first, (generator,)), Stage(steps - first, (resting, electra.DISCRIMINATOR))
+    second = (corruption.RESTING, electra.DISCRIMINATOR)
+    return Stage(first, (corruption.LEARNING,)), Stage(steps - first, second)
 
 
 TWO_STAGE = system.System(
