@@ -15,6 +15,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from electra_jax.data import preparation, tokenizer
 from electra_jax.errors import UserError
 from electra_jax.objectives import table
 
@@ -31,12 +32,11 @@ def paper() -> ConfigDict:
             "eval_every": 10_000,
             "eval_batches": 64,
             "data": {
-                "input": "docstrings",  # or a glob of text files
-                "vocab_size": 30522,
-                "lowercase": True,
-                "heldout_fraction": 0.02,
+                **preparation.SETTINGS,
                 "mode": "pairs",  # or packed
                 "seq_length": 128,
+                "short_length": 128,  # of the sequences in the first short_steps steps
+                "short_steps": 0,
             },
             "model": {
                 "encoder": "bert",  # or modernbert
@@ -93,7 +93,7 @@ def _shrink(config: ConfigDict) -> None:
     config.log_every, config.eval_every, config.eval_batches = 4, 6, 2
     config.checkpoint.update(every=4, keep_last=2, keep_every=100)
     config.data.update(input="docstrings:asyncio,email,logging,unittest", vocab_size=600, heldout_fraction=0.1)
-    config.data.seq_length = min(config.data.seq_length, 64)
+    config.data.seq_length, config.data.short_length = min(config.data.seq_length, 64), 32
     heads = min(config.model.heads, 2)
     config.model.update(layers=2, heads=heads, width=32 * heads, ffn=64 * heads, dtype="float32", max_length=64)
     same = config.model.embedding_size == config.model.width
@@ -123,6 +123,39 @@ def parse(argv: list[str], usage: str, options: Mapping[str, Any] = MappingProxy
     Raises:
       UserError: an argument, a file or a setting that is not there, or a value of another type.
     """
+    given = _given(argv, usage, options)
+    if given is None:
+        return None
+    overrides = {name: given.pop(name) for name in list(given) if name.startswith("config.")}
+    chosen = _chosen(given, options, "config", "workdir")
+    if not given.get("config"):
+        if "config" not in options or overrides:
+            raise UserError("--config is missing; try --config=configs/tiny.py")
+        return Arguments(None, Path("runs"), chosen)
+
+    path, _, arg = given["config"].partition(":")
+    config = load(Path(path), arg)
+    for name, value in overrides.items():
+        override(config, name.removeprefix("config."), value)
+    # Another system is another run: runs/tiny, runs/tiny-mlm.
+    name = "-".join([Path(path).stem, *(part.rpartition("=")[2] for part in arg.split(",") if part)])
+    return Arguments(config, Path(given.get("workdir") or Path("runs") / name), chosen)
+
+
+def parse_options(argv: list[str], usage: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]] | None:
+    """Parses the `--name=value` of a command that runs no config; prints `usage` for --help.
+
+    Returns:
+      The options' values, and the names of those that were given.
+
+    Raises:
+      UserError: an argument that is no option, or a value of another type.
+    """
+    given = _given(argv, usage, options)
+    return None if given is None else (_chosen(given, options), set(given))
+
+
+def _given(argv: list[str], usage: str, options: Mapping[str, Any]) -> dict[str, str] | None:
     if any(arg in ("-h", "--help") for arg in argv):
         print(usage)
         return None
@@ -139,24 +172,15 @@ def parse(argv: list[str], usage: str, options: Mapping[str, Any] = MappingProxy
                 raise UserError(f"{name} lacks a value; write {name}=VALUE")
             value = rest.pop(0)
         given[name[2:]] = value
-    overrides = {name: given.pop(name) for name in list(given) if name.startswith("config.")}
-    known = ["config", "workdir", *options]
+    return given
+
+
+def _chosen(given: Mapping[str, str], options: Mapping[str, Any], *others: str) -> dict[str, Any]:
+    known = [*others, *options]
     for name in given:
         if name not in known:
             raise UserError(f"--{name} is unknown{_nearest(name, [*known, 'debug', 'help'], '--')}")
-    chosen = {name: _typed(f"--{name}", given.get(name), default) for name, default in options.items()}
-    if not given.get("config"):
-        if "config" not in options or overrides:
-            raise UserError("--config is missing; try --config=configs/tiny.py")
-        return Arguments(None, Path("runs"), chosen)
-
-    path, _, arg = given["config"].partition(":")
-    config = load(Path(path), arg)
-    for name, value in overrides.items():
-        override(config, name.removeprefix("config."), value)
-    # Another system is another run: runs/tiny, runs/tiny-mlm.
-    name = "-".join([Path(path).stem, *(part.rpartition("=")[2] for part in arg.split(",") if part)])
-    return Arguments(config, Path(given.get("workdir") or Path("runs") / name), chosen)
+    return {name: _typed(f"--{name}", given.get(name), default) for name, default in options.items()}
 
 
 def load(path: Path, arg: str = "") -> ConfigDict:
@@ -211,9 +235,17 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **{f"optim.{name}": _above(0) for name in ("learning_rate", "eps", "clip_norm")},
     **{f"optim.{name}": _between(-1e-9, 1) for name in ("b1", "b2")},
     "data.vocab_size": _above(5),
-    "data.seq_length": _above(4),
+    "data.model_type": _one_of(*tokenizer.MODEL_TYPES),
+    "data.normalization": _one_of(*tokenizer.NORMALIZATIONS),
+    "data.character_coverage": _between(0, 1 + 1e-9),
+    "data.sample_mb": _above(0),
     "data.heldout_fraction": _between(0, 1),
+    "data.documents": _one_of("blank_line", "file"),
+    "data.shard_mb": _above(0),
     "data.mode": _one_of("pairs", "packed"),
+    "data.seq_length": _above(4),
+    "data.short_length": _above(4),
+    "data.short_steps": _at_least(0),
     "model.encoder": _one_of("bert", "modernbert"),
     "model.dtype": _one_of("float32", "bfloat16"),
     "model.dropout": (lambda value: 0 <= value < 1, "from 0 up to below 1"),
@@ -227,18 +259,38 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
+def check_settings(settings: Mapping[str, Any], prefix: str, shown: str) -> None:
+    """Raises UserError at the first of `settings`, which are `config.PREFIX...`, that cannot be; SHOWN is its name."""
+    for name, value in settings.items():
+        holds, wanted = _CHECKS.get(prefix + name, (None, ""))
+        if holds is not None and not holds(value):
+            raise UserError(f"{shown}{name}={value!r} cannot be; give {wanted}")
+
+
 def check(config: ConfigDict) -> None:
     """Raises UserError at the first setting that no run can have."""
-    settings = _flat(config)
-    for name, (holds, wanted) in _CHECKS.items():
-        if name in settings and not holds(settings[name]):
-            raise UserError(f"config.{name}={settings[name]!r} cannot be; give {wanted}")
+    check_settings(_flat(config), "", "config.")
     table.check(config)
+    if config.data.short_steps and not (
+        config.data.short_steps < config.steps and config.data.short_length < config.data.seq_length
+    ):
+        raise UserError(
+            f"config.data.short_steps={config.data.short_steps} of config.data.short_length={config.data.short_length} "
+            f"cannot be; give fewer than config.steps={config.steps}, and less than "
+            f"config.data.seq_length={config.data.seq_length}"
+        )
     if config.data.seq_length > config.model.max_length:
         raise UserError(
             f"config.data.seq_length={config.data.seq_length} is longer than config.model.max_length="
             f"{config.model.max_length}; shorten the one or lengthen the other"
         )
+
+
+def phases(config: ConfigDict) -> list[tuple[int, int]]:
+    """(length of the sequences, steps at that length), one phase after another."""
+    data = config.data
+    short = [(data.short_length, data.short_steps)] if data.short_steps else []
+    return [*short, (data.seq_length, config.steps - data.short_steps)]
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

@@ -8,8 +8,8 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from electra_jax.data.corpus import Split
-from electra_jax.data.tokenizer import CLS, PAD, SEP, Tokenizer
+from electra_jax.data.records import Split
+from electra_jax.data.tokenizer import Special, Tokenizer
 from electra_jax.modeling.electra import Batch
 from electra_jax.objectives.system import Objective
 
@@ -33,17 +33,19 @@ def make_corrupt_and_detect(objective: Objective) -> Callable[..., tuple[Array, 
     return detect
 
 
-def sentences(split: Split, count: int, length: int, seed: int) -> Batch:
+def sentences(split: Split, count: int, length: int, seed: int, special: Special) -> Batch:
     """A batch of `count` lines of `split` that read as sentences, or of all where there are fewer: [count, length]."""
     shortest, longest = _SENTENCE_TOKENS
     sizes = np.diff(split.lines)
     fitting = np.flatnonzero((sizes >= shortest) & (sizes <= min(longest, length - 2)))
     chosen = np.random.default_rng(seed).permutation(fitting)[:count]
-    ids = np.full((len(chosen), length), PAD, np.int32)
-    for row, line in zip(ids, chosen, strict=True):
-        tokens = split.token_ids[split.lines[line] : split.lines[line + 1]]
-        row[: len(tokens) + 2] = [CLS, *tokens, SEP]
-    return {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "sequence_ids": (ids != PAD).astype(np.int32)}
+    ids = np.full((len(chosen), length), special.pad, np.int32)
+    used = np.zeros_like(ids)
+    for row, line in enumerate(chosen):
+        tokens = split.tokens.take(split.lines[[line]], sizes[[line]])
+        ids[row, : len(tokens) + 2] = [special.cls, *tokens, special.sep]
+        used[row, : len(tokens) + 2] = 1
+    return {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "sequence_ids": used}
 
 
 def render(words: Sequence[tuple[str, float, bool]], colours: bool) -> Text:

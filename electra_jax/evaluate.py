@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from electra_jax import metrics
-from electra_jax.data.tokenizer import SPECIAL_TOKENS
+from electra_jax.data.tokenizer import Special
 from electra_jax.modeling.electra import Batch
 from electra_jax.objectives import corruption, electra, sampling
 from electra_jax.objectives.system import Objective
@@ -54,13 +54,13 @@ def make_eval_step(objective: Objective) -> EvalStep:
 class Evaluator:
     """Measures parameters on fixed batches with fixed keys, so that two calls differ by the parameters alone."""
 
-    def __init__(self, eval_step: EvalStep, batches: Iterable[Batch], seed: int):
+    def __init__(self, eval_step: EvalStep, batches: Iterable[Batch], seed: int, special: Special):
         """Takes a jitted `eval_step`, and batches of the host, which are put on the devices one at a time."""
         self._eval_step = eval_step
         self._batches = list(batches)
         self._key = jax.random.fold_in(jax.random.key(seed), 2)
         ids = np.concatenate([np.ravel(batch["input_ids"]) for batch in self._batches])
-        self._unigram_entropy = entropy(np.bincount(ids)[len(SPECIAL_TOKENS) :])
+        self._unigram_entropy = entropy(np.delete(np.bincount(ids, minlength=max(special) + 1), special))
 
     def __call__(self, params: Any, step: Array) -> dict[str, float]:
         """`mlm_loss`, `disc_loss`, ... after `step` steps, and their yardsticks, over all batches together."""

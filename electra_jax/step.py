@@ -47,6 +47,12 @@ def abstract_state(init: Callable[[], TrainState], sharding: jax.sharding.Shardi
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), jax.eval_shape(init))
 
 
+def batch_shapes(batch_size: int, length: int, sharding: jax.sharding.Sharding) -> dict[str, jax.ShapeDtypeStruct]:
+    """Of a batch, to compile for."""
+    shape = jax.ShapeDtypeStruct((batch_size, length), jnp.int32, sharding=sharding)
+    return dict.fromkeys(("input_ids", "token_type_ids", "sequence_ids"), shape)
+
+
 def make_train_step(
     objective: Objective,
     optimizer: optax.GradientTransformation,

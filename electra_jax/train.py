@@ -12,6 +12,7 @@ import signal
 import sys
 import textwrap
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,7 +23,9 @@ from ml_collections import ConfigDict
 from electra_jax import config as config_lib
 from electra_jax import detect, errors, evaluate, metrics, optim, sharding, step, trained, writers
 from electra_jax.checkpoint import Checkpoints
-from electra_jax.data import corpus, examples, loader
+from electra_jax.data import examples, loader, preparation, tokenizer
+from electra_jax.data.corpus import Corpus
+from electra_jax.files import write_whole
 from electra_jax.flops import devices
 from electra_jax.flops.totals import first_steps
 from electra_jax.live import Live, heldout_line, short
@@ -35,13 +38,15 @@ usage: python -m electra_jax.train --config=FILE[:ARG] [--workdir=DIR] [--config
   --config=configs/tiny.py           which run; configs/ has tiny, small, base, large
   --config=configs/base.py:runlocal  the same run shrunk to some seconds on a CPU
   --config=configs/base.py:objective=NAME
-                                     another system at that size (these go together: runlocal,objective=mlm):
-{textwrap.indent(table.describe(), " " * 37)}
+                                     another system, listed below (these go together: runlocal,objective=mlm)
   --config=configs/base.py:generator=unigram (or uniform)
                                      fakes from a distribution in the place of a network
   --workdir=DIR                      where the run lives (default runs/NAME); started again, it goes on from there
   --config.optim.learning_rate=1e-3  any setting of the config, by its name
-  --debug                            errors keep their traceback"""
+  --debug                            errors keep their traceback
+
+systems:
+{textwrap.indent(table.describe(), "  ")}"""
 
 _SAMPLES = 5  # sentences shown at the end
 _FREE = ("steps", "log_every", "eval_every", "eval_batches", "checkpoint.")  # settings a run may change on its way
@@ -82,29 +87,29 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
       UserError: the config, the text or the work directory cannot be used; nothing in `workdir` was changed.
     """
     ########## Mesh ####################################################################################################
+    adopt_settings(config, live)
     config_lib.check(config)
-    check_source(config)
     mesh = sharding.make_mesh(config.batch_size, config.accumulate)
 
     ########## Work directory and data #################################################################################
     checkpoints = open_workdir(config, workdir, live)
     saved_step = checkpoints.latest()
     progress: dict[str, Any] = checkpoints.progress(saved_step) if saved_step is not None else {}
-    text = corpus.load_or_build(workdir / "data", config.data, progress.get("corpus"), live.say)
-    length, mode = config.data.seq_length, examples.MODES[config.data.mode]
-    train_examples = mode(text.train, length, config.seed)
-    batches = loader.training_batches(train_examples, config.batch_size, config.seed)
-    heldout = loader.heldout_batches(
-        mode(text.heldout, length, config.seed), config.batch_size, config.eval_batches, config.seed
-    )
+    text = preparation.find_or_prepare(workdir / "data", config.data, progress.get("corpus"), Telling(live))
+    tokenizer.keep(text.tokenizer, workdir)
+    special, length, phases = text.tokenizer.special, config.data.seq_length, config_lib.phases(config)
+    mode = functools.partial(examples.MODES[config.data.mode], seed=config.seed, special=special)
+    train_examples = [(mode(text.train, length), steps) for length, steps in phases]
+    batches = loader.training_batches(train_examples, config.batch_size, config.seed, text.weights)
+    heldout = loader.heldout_batches(mode(text.heldout, length), config.batch_size, config.eval_batches, config.seed)
 
     ########## System, optimizer, operations ###########################################################################
     vocab_size = len(text.tokenizer)
-    objective = table.make(config, vocab_size, text.train.unigram_counts(vocab_size))
+    objective = table.make(config, vocab_size, text.unigram, special, text.tokenizer.word_starts)
     optimizer, schedule = optim.make(config.optim, *(stage.steps for stage in objective.stages))
     everywhere, by_example = sharding.replicated(mesh), sharding.by_example(mesh)
     init = functools.partial(step.init_state, objective, optimizer, config.seed, length)
-    operations = functools.partial(first_steps, objective, config.batch_size, length)
+    operations = functools.partial(first_steps, objective, config.batch_size, phases)
     peak = devices.peak(jax.devices()[0].device_kind, config.model.dtype)
 
     ########## State ###################################################################################################
@@ -118,7 +123,8 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
         batches.set_state(progress["data"])
         totals = progress["totals"]
     first = int(state.step)
-    describe(live, config, workdir, first, state, text, train_examples)
+    passed = epochs(train_examples, config.batch_size)
+    describe(live, config, workdir, first, state, text, passed(config.steps))
 
     ########## Compile #################################################################################################
     # Ahead of time: a second compilation cannot happen unseen, since compiled code refuses other shapes.
@@ -136,12 +142,12 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
         ),
         heldout,
         config.seed,
+        special,
     )
-    shapes = {
-        name: jax.ShapeDtypeStruct((config.batch_size, length), value.dtype, sharding=by_example)
-        for name, value in train_examples[0].items()
+    compiled = {
+        length: train_step.lower(state, step.batch_shapes(config.batch_size, length, by_example)).compile()
+        for length, _ in phases
     }
-    compiled = train_step.lower(state, shapes).compile()
 
     ########## Loop ####################################################################################################
     def log(at: int, evaluating: bool) -> dict[str, float]:
@@ -168,7 +174,7 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
             "device_seconds": totals["device_seconds"],
             "mfu": achieved / (peak * jax.device_count()) if peak else None,
             "loader_wait": waiting,
-            "epoch": at * config.batch_size / len(train_examples),
+            "epoch": passed(at),
             **{f"heldout_{name}": value for name, value in evaluation.items() if name != "tokens"},
         }
         writer.write(at, values)
@@ -187,7 +193,7 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
             waiting_since = time.perf_counter()
             batch = next(batches)
             window.waited(time.perf_counter() - waiting_since)
-            state, measured = compiled(state, sharding.put(batch, mesh))
+            state, measured = compiled[batch["input_ids"].shape[1]](state, sharding.put(batch, mesh))
 
             # The step before this one is read while this one runs: the devices never wait for the host ...
             if pending is not None:
@@ -218,11 +224,19 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
     final = final or evaluator(state.params, state.step)
     summarise(live, config, workdir, totals, operations(config.steps)["model"], final)
     if objective.system.detect is not None:
-        texts = jax.device_put(detect.sentences(text.heldout, _SAMPLES, length, config.seed), everywhere)
+        texts = jax.device_put(detect.sentences(text.heldout, _SAMPLES, length, config.seed, special), everywhere)
         key = jax.random.fold_in(jax.random.key(config.seed), 3)
         found = jax.jit(detect.make_corrupt_and_detect(objective))(state.params, state.step, texts, key)
         detect.show(live.console, text.tokenizer, *jax.device_get(found))
     return final
+
+
+def adopt_settings(config: ConfigDict, live: Live) -> None:
+    """Gives `config.data` the settings that a prepared text was prepared with, and says which differ."""
+    for name, value in preparation.settings_of(Path(config.data.input)).items():
+        if config.data[name] != value:
+            live.say(f"{config.data.input} was prepared with {name}={value!r}, not {config.data[name]!r}")
+            config.data[name] = value
 
 
 def open_workdir(config: ConfigDict, workdir: Path, live: Live) -> Checkpoints:
@@ -231,7 +245,9 @@ def open_workdir(config: ConfigDict, workdir: Path, live: Live) -> Checkpoints:
     path = workdir / "config.json"
     checkpoints = Checkpoints(workdir / "checkpoints", config.checkpoint.keep_last, config.checkpoint.keep_every)
     latest = checkpoints.latest()
-    if latest is not None:
+    if latest is None:
+        check_source(config)  # later its generator is in the checkpoints
+    else:
         if latest > config.steps:
             raise errors.UserError(f"{workdir} is at step {latest} already; give config.steps={latest} or more")
         if not path.exists():
@@ -244,8 +260,8 @@ def open_workdir(config: ConfigDict, workdir: Path, live: Live) -> Checkpoints:
             )
         for text in changed:
             live.say(f"changed since this run was begun: {text}")
-    writers.write_whole(path, json.dumps(settings, indent=2) + "\n")
-    writers.write_whole(workdir / "environment.json", json.dumps(writers.environment(), indent=2) + "\n")
+    write_whole(path, json.dumps(settings, indent=2) + "\n")
+    write_whole(workdir / "environment.json", json.dumps(writers.environment(), indent=2) + "\n")
     return checkpoints
 
 
@@ -261,7 +277,7 @@ def check_source(config: ConfigDict) -> None:
 
 
 def take_generator(
-    config: ConfigDict, objective: Objective, text: corpus.Corpus, state: step.TrainState, everywhere: Any
+    config: ConfigDict, objective: Objective, text: Corpus, state: step.TrainState, everywhere: Any
 ) -> step.TrainState:
     """The fresh state, with the generator of another run where the system takes one."""
     if objective.system.take is None:
@@ -276,20 +292,42 @@ def take_generator(
     return step.TrainState(state.step, jax.device_put(params, everywhere), state.opt_state)
 
 
+def epochs(train_examples: Sequence[tuple[examples.Examples, int]], batch_size: int) -> Callable[[int], float]:
+    """The function from a number of steps to how often all examples have been seen in them."""
+
+    def passed(steps: int) -> float:
+        total = 0.0
+        for these, count in train_examples:
+            total += min(steps, count) * batch_size / len(these)
+            steps -= min(steps, count)
+        return total
+
+    return passed
+
+
+class Telling(preparation.Watch):
+    """Tells a run's report what the preparation of its text does."""
+
+    def __init__(self, live: Live):
+        self._live = live
+
+    def say(self, text: str) -> None:
+        self._live.say(text)
+
+
 def describe(
     live: Live,
     config: ConfigDict,
     workdir: Path,
     first: int,
     state: step.TrainState,
-    text: corpus.Corpus,
-    train_examples: Any,
+    text: Corpus,
+    epochs: float,
 ) -> None:
     parameters = sum(x.size for x in jax.tree.leaves(state.params))
-    epochs = config.steps * config.batch_size / len(train_examples)
     live.say(
         f"{config.objective.name} · {config.model.encoder} · {short(parameters)} parameters · "
-        f"{len(text.tokenizer)} pieces · {short(len(text.train.token_ids))} tokens of text, {epochs:.3g} times · "
+        f"{len(text.tokenizer)} pieces · {short(len(text.train.tokens))} tokens of text, {epochs:.3g} times · "
         f"{jax.device_count()} x {jax.devices()[0].device_kind}"
     )
     live.say(f"{'going on from step ' + str(first) if first else 'beginning'} in {workdir}")

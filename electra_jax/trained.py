@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 
 from electra_jax import optim, step
 from electra_jax.checkpoint import Checkpoints
+from electra_jax.data import tokenizer
 from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.errors import UserError
 from electra_jax.objectives import table
@@ -47,9 +48,8 @@ def load(workdir: Path, at: int | None = None) -> Trained:
         last = checkpoints.latest() if at is None else at
         if last is None:
             raise UserError(f"{workdir} has no checkpoint yet; let its run go on to the first")
-        key = checkpoints.progress(last)["corpus"]
-        vocabulary = Tokenizer.load(workdir / "data" / key / "vocab.model")
-        objective = table.make(config, len(vocabulary))
+        vocabulary = tokenizer.kept_in(workdir)
+        objective = table.make(config, len(vocabulary), None, vocabulary.special, vocabulary.word_starts)
         return Trained(config, vocabulary, objective, checkpoints.restore(last, _shape(config, objective)))
     finally:
         checkpoints.close()

@@ -4,7 +4,6 @@ import contextlib
 import importlib.metadata
 import json
 import math
-import os
 import platform
 import subprocess
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import Any
 
 import jax
 from tensorboardX import SummaryWriter
+
+from electra_jax.files import write_whole
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece", "ml_collections")
 
@@ -49,13 +50,6 @@ def _drop_after(path: Path, step: int) -> None:
             if json.loads(line)["step"] <= step:
                 kept.append(line + "\n")
     write_whole(path, "".join(kept))
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file so that a reader sees the old text or the new one, never a part."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
 
 
 def environment() -> dict[str, Any]:

@@ -83,6 +83,16 @@ def test_a_frozen_generator_keeps_the_bits_of_the_run_it_is_from(tmp_path, text_
     )
 
 
+def test_it_goes_on_where_the_run_its_generator_is_from_was_deleted(tmp_path, text_file, source):
+    copy = shutil.copytree(source, tmp_path / "source")
+    config = small_config(text_file, arg="objective=frozen_generator", steps=2, checkpoint__every=1)
+    config.objective.generator_from = str(copy)
+    train.train(config, tmp_path / "run", quiet())
+    shutil.rmtree(copy)
+    config.steps = 3
+    assert train.train(config, tmp_path / "run", quiet())
+
+
 @pytest.mark.parametrize("source", ["", "runs/nowhere"])
 def test_a_generator_from_nowhere_is_refused_before_anything_is_written(tmp_path, text_file, source):
     config = small_config(text_file, arg="objective=frozen_generator", objective__generator_from=source)

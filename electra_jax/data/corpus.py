@@ -1,178 +1,130 @@
-"""Tokenised text on disk: a vocabulary, a training split and a held-out split, in a folder keyed by its origin.
+"""A prepared text: a vocabulary, and the training and held-out splits it was used on, in a folder with a manifest.
 
-The folder is built beside its final name and renamed at the end, so one that is there is whole. Its manifest carries
-checksums; one whose files were changed since is refused.
+The manifest is written last and carries the checksum of every file. `preparation.py` makes such a folder.
 """
 
 import dataclasses
 import json
-import os
-import shutil
-from collections.abc import Callable, Iterable
-from hashlib import blake2b, sha256
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from electra_jax.data import sources, tokenizer
+from electra_jax.data import records, shards, tokenizer
+from electra_jax.data.records import Split
 from electra_jax.errors import UserError
+from electra_jax.files import sha256
 
-_FORMAT = 1  # raise it when the same settings give other tokens
-_VOCABULARY_SAMPLE = 20_000_000  # characters the vocabulary is trained on, taken evenly from the whole
-_HASH_SPACE = 2**32
-
-
-@dataclasses.dataclass(frozen=True)
-class Split:
-    """Documents as one run of token ids.
-
-    Attributes:
-      token_ids: [T] unsigned, without special tokens.
-      lines: [lines + 1] int64, where each line begins in `token_ids`; the last entry is T.
-      documents: [documents + 1] int64, where each document begins in `lines`; the last entry is the number of lines.
-    """
-
-    token_ids: np.ndarray
-    lines: np.ndarray
-    documents: np.ndarray
-
-    def __post_init__(self):
-        assert self.lines[-1] == len(self.token_ids)
-        assert self.documents[-1] == len(self.lines) - 1
-
-    @classmethod
-    def from_lists(cls, documents: Iterable[Iterable[list[int]]], dtype=np.uint16) -> "Split":
-        """From documents as lists of lines as lists of ids."""
-        docs = [list(lines) for lines in documents]
-        lines = [line for doc in docs for line in doc]
-        flat = np.fromiter((token for line in lines for token in line), dtype)
-        return cls(flat, _offsets(map(len, lines)), _offsets(map(len, docs)))
-
-    def unigram_counts(self, vocab_size: int) -> np.ndarray:
-        """How often each id occurs, [vocab_size] int64."""
-        return np.bincount(self.token_ids, minlength=vocab_size)
+MANIFEST = "manifest.json"
 
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """A vocabulary and the two splits it was used on; `key` names what they were made from."""
+    """A text, ready to be trained on.
+
+    Attributes:
+      key: names what it was made from.
+      tokenizer: its vocabulary.
+      train, heldout: the splits.
+      unigram: [V] int64, how often each id occurs in the training split.
+      weights: of the sources, their shares of the training examples; None for as many as they have.
+      settings: of the preparation.
+    """
 
     key: str
     tokenizer: tokenizer.Tokenizer
     train: Split
     heldout: Split
-    characters: int
+    unigram: np.ndarray
+    weights: Sequence[float] | None
+    settings: dict[str, Any]
 
 
-def _offsets(lengths: Iterable[int]) -> np.ndarray:
-    lengths = np.fromiter(lengths, np.int64)
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+def is_prepared(folder: Path) -> bool:
+    """Whether there is a prepared text in `folder`."""
+    return (folder / MANIFEST).is_file()
 
 
-def is_heldout(name: str, fraction: float) -> bool:
-    """Whether a document is kept from training: by a hash of its name, so the choice survives changes elsewhere."""
-    digest = int.from_bytes(blake2b(name.encode(), digest_size=4).digest(), "big")
-    return digest < fraction * _HASH_SPACE
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Raises UserError where it is broken, or of another version of this package."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        version = manifest["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise changed(folder / MANIFEST) from error
+    if version != shards.FORMAT:
+        raise UserError(
+            f"{folder} was prepared by another version of electra_jax (format {version}, not {shards.FORMAT}); "
+            "prepare the text again into another folder"
+        )
+    return manifest
 
 
-def corpus_key(settings: Any) -> str:
-    """Names what a corpus is made from: the sources as they are now, and the settings that shape it."""
-    origin = [_FORMAT, settings.input, sources.fingerprint(settings.input), settings.vocab_size]
-    origin += [settings.lowercase, settings.heldout_fraction]
-    return blake2b(json.dumps(origin).encode(), digest_size=8).hexdigest()
-
-
-def load_or_build(folder: Path, settings: Any, key: str | None = None, report: Callable[[str], None] = print) -> Corpus:
-    """The corpus that `settings` describe, from `folder/KEY`, made first where it is not there.
-
-    Args:
-      folder: where corpora are kept.
-      settings: `input`, `vocab_size`, `lowercase`, `heldout_fraction`.
-      key: the corpus that a run was begun with; it is used as it is, also where the sources have changed since.
-      report: told in a line what is being done.
+def load(folder: Path) -> Corpus:
+    """The corpus in `folder`. The token files are not read; a damaged record is noticed when it is.
 
     Raises:
-      UserError: no text, too little text, a changed file, or a corpus `key` that is gone and cannot be made again.
+      UserError: a file is missing or is not as it was written.
     """
-    if key is not None and (folder / key / "manifest.json").exists():
-        return _load(folder / key)
-    current = corpus_key(settings)
-    if key not in (None, current):
-        raise UserError(
-            f"the text this run was begun with ({folder / str(key)}) is gone and its sources have changed since; "
-            "put it back, or begin a new run with another --workdir"
-        )
-    if not (folder / current / "manifest.json").exists():
-        _build(folder / current, settings, report)
-    return _load(folder / current)
+    manifest = read_manifest(folder)
+    made = [shards.Shard(**shard) for shard in manifest["shards"]]
+    small = {manifest["vocabulary"]["file"]: manifest["vocabulary"]["sha256"]}
+    for shard in made:
+        for name, digest in shard.sha256.items():
+            if name.endswith(".npz"):
+                small[name] = digest
+            elif not (folder / name).is_file():
+                raise changed(folder / name)
+    for name, digest in small.items():
+        if not (folder / name).is_file() or sha256(folder / name) != digest:
+            raise changed(folder / name)
 
-
-def _changed(path: Path, name: str) -> UserError:
-    return UserError(f"{path / name} is not as it was written; delete {path} to have it made again")
-
-
-def _load(path: Path) -> Corpus:
-    try:
-        manifest = json.loads((path / "manifest.json").read_text())
-    except ValueError as error:
-        raise _changed(path, "manifest.json") from error
-    for name, digest in manifest["sha256"].items():
-        with open(path / name, "rb") as file:
-            if sha256(file.read()).hexdigest() != digest:
-                raise _changed(path, name)
+    vocabulary = tokenizer.load(folder / manifest["vocabulary"]["file"])
+    index = [dict(np.load(shards.index_file(folder, shard.name))) for shard in made]
+    dtype = np.min_scalar_type(len(vocabulary) - 1)
+    sources = [shard.source for shard in made]
 
     def split(name: str) -> Split:
-        parts = (np.load(path / f"{name}.{part}.npy", mmap_mode="r") for part in ("tokens", "lines", "documents"))
-        return Split(*parts)
-
-    vocabulary = tokenizer.Tokenizer.load(path / "vocab.model")
-    return Corpus(path.name, vocabulary, split("train"), split("heldout"), manifest["characters"])
-
-
-def _build(path: Path, settings: Any, report: Callable[[str], None]) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    shutil.rmtree(temporary, ignore_errors=True)  # left by a run that was killed
-    temporary.mkdir(parents=True)
-
-    report(f"Reading {settings.input}")
-    held: list[list[str]] = []
-    kept: list[list[str]] = []
-    for name, lines in sources.read_documents(settings.input):
-        (held if is_heldout(name, settings.heldout_fraction) else kept).append(lines)
-    if not kept or not held:
-        raise UserError(
-            f"config.data.input={settings.input!r} gives {len(kept)} documents to train on and {len(held)} held out; "
-            "both are needed: give more text, blank lines between documents, or another config.data.heldout_fraction"
+        files = [shards.token_file(folder, shard.name, name) for shard in made]
+        by_source = np.bincount(
+            sources, [shard.documents[name] for shard in made], minlength=len(manifest["sources"])
+        ).astype(np.int64)
+        return Split(
+            records.Shards(files, [shard.tokens[name] for shard in made], dtype),
+            records.offsets(np.concatenate([arrays[f"{name}_lines"] for arrays in index])),
+            records.offsets(np.concatenate([arrays[f"{name}_documents"] for arrays in index])),
+            records.offsets(by_source),
         )
 
-    characters = sum(len(line) for lines in kept for line in lines)
-    report(f"Training a vocabulary of {settings.vocab_size} pieces on {characters / 1e6:.1f} M characters")
-    every = 1 + characters // _VOCABULARY_SAMPLE
-    sample = [line for lines in kept for line in lines][::every]
-    vocabulary = tokenizer.train(sample, settings.vocab_size, settings.lowercase)
-    (temporary / "vocab.model").write_bytes(vocabulary.model)
+    weights = [source["weight"] for source in manifest["sources"]]
+    return Corpus(
+        manifest["key"],
+        vocabulary,
+        split("train"),
+        split("heldout"),
+        np.sum([arrays["unigram"] for arrays in index], axis=0),
+        None if None in weights else weights,
+        manifest["settings"],
+    )
 
-    report("Encoding")
-    dtype = np.uint16 if len(vocabulary) <= 2**16 else np.uint32
-    for name, documents in (("train", kept), ("heldout", held)):
-        split = Split.from_lists((vocabulary.encode(lines) for lines in documents), dtype)
-        np.save(temporary / f"{name}.tokens.npy", split.token_ids)
-        np.save(temporary / f"{name}.lines.npy", split.lines)
-        np.save(temporary / f"{name}.documents.npy", split.documents)
 
-    digests = {file.name: sha256(file.read_bytes()).hexdigest() for file in sorted(temporary.iterdir())}
-    manifest = {
-        "format": _FORMAT,
-        "input": settings.input,
-        "vocab_size": settings.vocab_size,
-        "lowercase": settings.lowercase,
-        "heldout_fraction": settings.heldout_fraction,
-        "documents": len(kept),
-        "heldout_documents": len(held),
-        "characters": characters,
-        "sha256": digests,
-    }
-    (temporary / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
-    shutil.rmtree(path, ignore_errors=True)
-    os.replace(temporary, path)
+def verify(folder: Path) -> int:
+    """Reads every file of a prepared text, and returns how many there are.
+
+    Raises:
+      UserError: one is missing or is not as it was written.
+    """
+    manifest = read_manifest(folder)
+    known = {manifest["vocabulary"]["file"]: manifest["vocabulary"]["sha256"]}
+    for shard in manifest["shards"]:
+        known |= shard["sha256"]
+    for name, digest in known.items():
+        if not (folder / name).is_file() or sha256(folder / name) != digest:
+            raise changed(folder / name)
+    return len(known)
+
+
+def changed(path: Path) -> UserError:
+    """What to say of a file that is missing or is not as the manifest has it."""
+    return UserError(f"{path} is not as it was written; delete it and {path.parent / MANIFEST}, and prepare again")

@@ -1,55 +1,84 @@
-"""SentencePiece vocabularies: trained from text, loaded from a file, one interface to both."""
+"""Vocabularies: SentencePiece models, trained here or by others, and BERT's WordPiece lists. One interface to all."""
 
+import abc
 import io
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import sentencepiece as spm
+import tokenizers
+from sentencepiece import sentencepiece_model_pb2
 
 from electra_jax.errors import UserError
 
-# Ids of the special tokens in every vocabulary trained here. PAD is 0 as in BERT's and ELECTRA's vocabularies.
-PAD, UNK, CLS, SEP, MASK = range(5)
+
+class Special(NamedTuple):
+    """Ids of the special tokens."""
+
+    pad: int
+    unk: int
+    cls: int
+    sep: int
+    mask: int
+
+
+# In every vocabulary trained here. PAD is 0 as in BERT's and ELECTRA's vocabularies.
+OWN = PAD, UNK, CLS, SEP, MASK = Special(*range(5))
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MODEL_TYPES = ("unigram", "bpe")
+NORMALIZATIONS = ("nmt_nfkc_cf", "nfkc_cf", "nmt_nfkc", "nfkc", "identity")  # SentencePiece's; _cf folds case
+
+# What other people's models call them, in the order of `Special`; the first that a model has is taken.
+_NAMES = (
+    ("[PAD]", "<pad>"),
+    ("[UNK]", "<unk>"),
+    ("[CLS]", "<cls>", "<s>"),
+    ("[SEP]", "<sep>", "</s>"),
+    ("[MASK]", "<mask>"),
+)
 _WORD_START = "\u2581"
+_CONTINUES = "##"
 _TRAINER_THREADS = 4  # a constant: the sums of the EM steps, hence the pieces, depend on it
+_LONGEST_SENTENCE = 16384  # bytes; the trainer leaves out longer ones
 
 
-class Tokenizer:
-    """A SentencePiece model with the special tokens [PAD] [UNK] [CLS] [SEP] [MASK] at ids 0 to 4."""
+class Tokenizer(abc.ABC):
+    """Text to ids and back.
 
-    def __init__(self, model: bytes, name: str = "vocabulary"):
-        """Raises UserError where `model` is no SentencePiece model or places the special tokens elsewhere."""
-        self.model = model
-        try:
-            self._processor = spm.SentencePieceProcessor(model_proto=model)
-        except RuntimeError as error:
-            raise UserError(f"{name} is no SentencePiece model; delete it to have it made again") from error
-        found = tuple(self._processor.id_to_piece(i) for i in range(min(5, len(self))))
-        if found != SPECIAL_TOKENS:
-            raise UserError(f"{name}: ids 0 to 4 are {' '.join(found)}, expected {' '.join(SPECIAL_TOKENS)}")
+    Attributes:
+      file: the name it is kept under beside the tokens.
+      model: the content of that file.
+      special: ids of the special tokens.
+      word_starts: [V] bool, which pieces begin a word.
+    """
 
-    @classmethod
-    def load(cls, path: Path) -> "Tokenizer":
-        return cls(path.read_bytes(), str(path))
+    file: str
+    model: bytes
+    special: Special
+    word_starts: np.ndarray
 
     def __len__(self) -> int:
-        return self._processor.get_piece_size()
+        return len(self.word_starts)
 
-    def encode(self, lines: Sequence[str], threads: int = 2) -> list[list[int]]:
+    @abc.abstractmethod
+    def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
         """The ids of each line, without special tokens."""
-        return self._processor.encode(list(lines), out_type=int, num_threads=threads)
 
+    @abc.abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
-        return self._processor.decode([int(i) for i in ids])
+        """The text of ids."""
 
     def words(self, ids: Sequence[int]) -> list[tuple[str, slice]]:
         """Splits ids at the pieces that start a word: (text, where it stands in `ids`), special tokens left out."""
         words: list[tuple[str, slice]] = []
         start = None
-        for i, token in enumerate([*map(int, ids), SEP]):
-            special = token != UNK and token < len(SPECIAL_TOKENS)
-            begins = special or self._processor.id_to_piece(token).startswith(_WORD_START)
+        unspoken = {*self.special} - {self.special.unk}
+        for i, token in enumerate([*map(int, ids), self.special.sep]):
+            special = token in unspoken
+            begins = special or self.word_starts[token]
             if begins and start is not None:
                 words.append((self.decode(ids[start:i]), slice(start, i)))
             if begins or start is None:
@@ -57,13 +86,114 @@ class Tokenizer:
         return words
 
 
-def train(lines: Iterable[str], vocab_size: int, lowercase: bool = True) -> Tokenizer:
-    """Trains a unigram vocabulary of `vocab_size` pieces, the special tokens included.
+class SentencePiece(Tokenizer):
+    """A SentencePiece model. Special tokens that it lacks are added after its own pieces."""
+
+    file = "vocab.model"
+
+    def __init__(self, model: bytes, name: str = "vocabulary"):
+        """Raises UserError where `model` is no SentencePiece model."""
+        try:
+            self.model, self.special = _complete(model)
+            self._processor = spm.SentencePieceProcessor(model_proto=self.model)
+        except Exception as error:  # protobuf's DecodeError or SentencePiece's RuntimeError
+            raise UserError(f"{name} is no SentencePiece model ({str(error) or type(error).__name__})") from error
+        pieces = (self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size()))
+        self.word_starts = np.array([piece.startswith(_WORD_START) for piece in pieces])
+
+    def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
+        return self._processor.encode(list(lines), out_type=int, num_threads=threads)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self._processor.decode([int(i) for i in ids])
+
+
+class WordPiece(Tokenizer):
+    """A WordPiece vocabulary, as those of the released BERT and ELECTRA models."""
+
+    file = "tokenizer.json"
+
+    def __init__(self, model: bytes, name: str = "vocabulary"):
+        """Raises UserError where `model` is no `tokenizer.json` of a WordPiece vocabulary with the special tokens."""
+        try:
+            kind = json.loads(model)["model"]["type"]
+            self._tokenizer = tokenizers.Tokenizer.from_str(model.decode())
+        except Exception as error:  # the library raises Exception itself
+            raise UserError(f"{name} is no tokenizer.json ({str(error) or type(error).__name__})") from error
+        if kind != "WordPiece":
+            raise UserError(f"{name} holds a {kind} model; give WordPiece, or a SentencePiece model")
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self._tokenizer.encode_special_tokens = True  # "[MASK]" in a text is text
+        self.model = model
+        ids = self._tokenizer.get_vocab()
+        missing = [names[0] for names in _NAMES if not ids.keys() & set(names)]
+        if missing:
+            raise UserError(f"{name} lacks {' '.join(missing)}; add such a line to the vocabulary")
+        self.special = Special(*(next(ids[name] for name in names if name in ids) for names in _NAMES))
+        self.word_starts = np.zeros(max(ids.values()) + 1, bool)
+        for piece, id_ in ids.items():
+            self.word_starts[id_] = not piece.startswith(_CONTINUES)
+
+    def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
+        del threads  # the library has a pool of its own, see TOKENIZERS_PARALLELISM
+        return [line.ids for line in self._tokenizer.encode_batch_fast(list(lines), add_special_tokens=False)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=False)
+
+
+def load(path: Path, fold_case: bool = True) -> Tokenizer:
+    """The vocabulary in a file: a SentencePiece model, a `tokenizer.json`, or a list of WordPieces, one a line (.txt).
+
+    Args:
+      path: the file.
+      fold_case: what a list does not say: whether text is lowercased, and accents are taken off, first (the reference's
+        `do_lower_case`).
+
+    Raises:
+      UserError: there is no such file, or it is no vocabulary.
+    """
+    if not path.is_file():
+        raise UserError(f"vocabulary {path} is not there; give a SentencePiece model, a vocab.txt or a tokenizer.json")
+    if path.suffix == ".json":
+        return WordPiece(path.read_bytes(), str(path))
+    if path.suffix == ".txt":
+        try:
+            read = tokenizers.BertWordPieceTokenizer(str(path), lowercase=fold_case)
+        except Exception as error:
+            raise UserError(f"{path} is no list of WordPieces, one a line ({error})") from error
+        return WordPiece(read.to_str().encode(), str(path))
+    return SentencePiece(path.read_bytes(), str(path))
+
+
+def keep(vocabulary: Tokenizer, folder: Path) -> None:
+    """Writes a vocabulary into `folder`, and deletes one of another kind there."""
+    for kind in (SentencePiece, WordPiece):
+        (folder / kind.file).unlink(missing_ok=True)
+    (folder / vocabulary.file).write_bytes(vocabulary.model)
+
+
+def kept_in(folder: Path) -> Tokenizer:
+    """The vocabulary that `keep` wrote.
+
+    Raises:
+      UserError: there is none.
+    """
+    for kind in (SentencePiece, WordPiece):
+        if (folder / kind.file).is_file():
+            return load(folder / kind.file)
+    raise UserError(f"{folder} has no vocabulary ({SentencePiece.file} or {WordPiece.file})")
+
+
+def train(lines: Iterable[str], settings: Any) -> SentencePiece:
+    """Trains a vocabulary.
 
     Args:
       lines: the text, a sentence or paragraph each.
-      vocab_size: number of pieces.
-      lowercase: folds case (NFKC_CF); otherwise NFKC.
+      settings: `vocab_size` pieces, the special tokens included; `model_type`; `normalization`; `byte_fallback`,
+        whether a character that is no piece becomes its bytes instead of [UNK]; `character_coverage`, the share of the
+        text's characters that are pieces.
 
     Raises:
       UserError: the text is too small for so many pieces.
@@ -73,11 +203,12 @@ def train(lines: Iterable[str], vocab_size: int, lowercase: bool = True) -> Toke
         spm.SentencePieceTrainer.train(
             sentence_iterator=iter(lines),
             model_writer=model,
-            model_type="unigram",
-            vocab_size=vocab_size,
-            normalization_rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc",
-            character_coverage=0.9995,
-            max_sentence_length=16384,
+            model_type=settings.model_type,
+            vocab_size=settings.vocab_size,
+            normalization_rule_name=settings.normalization,
+            byte_fallback=settings.byte_fallback,
+            character_coverage=settings.character_coverage,
+            max_sentence_length=_LONGEST_SENTENCE,
             pad_id=PAD,
             unk_id=UNK,
             bos_id=CLS,
@@ -93,7 +224,23 @@ def train(lines: Iterable[str], vocab_size: int, lowercase: bool = True) -> Toke
     except RuntimeError as error:
         reason = str(error).rsplit("] ", 1)[-1]
         raise UserError(
-            f"no vocabulary of {vocab_size} pieces can be trained on this text ({reason}); "
-            "give more text or another config.data.vocab_size"
+            f"no vocabulary of {settings.vocab_size} pieces can be trained on this text ({reason}); "
+            "give more text or another vocab_size"
         ) from error
-    return Tokenizer(model.getvalue())
+    return SentencePiece(model.getvalue())
+
+
+def _complete(model: bytes) -> tuple[bytes, Special]:
+    """`model` with the special tokens that it lacks, as control pieces after its own, and where they all are."""
+    schema: Any = sentencepiece_model_pb2  # protobuf makes its classes when it is imported
+    proto = schema.ModelProto.FromString(model)
+    ids = {piece.piece: i for i, piece in enumerate(proto.pieces)}
+    found = []
+    for names in _NAMES:
+        known = next((ids[name] for name in names if name in ids), None)
+        if known is None:
+            known = len(proto.pieces)
+            proto.pieces.add(piece=names[0], score=0.0, type=schema.ModelProto.SentencePiece.CONTROL)
+        found.append(known)
+    changed = len(proto.pieces) > len(ids)
+    return proto.SerializeToString() if changed else model, Special(*found)

@@ -59,7 +59,8 @@ def one_run(config: Any, device: str, chips: int, mfu: float) -> dict[str, Any]:
         counted = {name: lib.train_step(objective, batch, length, start) for name, lib in ACCOUNTINGS.items()}
         stages.append({"steps": stage.steps, **{name: _split(parts) for name, parts in counted.items()}})
         start += stage.steps
-    total = first_steps(objective, batch, length, config.steps)
+    phases = config_lib.phases(config)
+    total = first_steps(objective, batch, phases, config.steps)
     kinds = devices.PEAK_FLOPS if not device else [device]
     hours = {}
     for kind in kinds:
@@ -73,7 +74,7 @@ def one_run(config: Any, device: str, chips: int, mfu: float) -> dict[str, Any]:
         "steps": config.steps,
         "batch": batch,
         "length": length,
-        "tokens": config.steps * batch * length,
+        "tokens": sum(steps * batch * each for each, steps in phases),
         "stages": stages,
         "total": total,
         "chips": chips,

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from electra_jax import metrics
-from electra_jax.data.tokenizer import SPECIAL_TOKENS
 from electra_jax.modeling import electra as networks
 from electra_jax.objectives import masking, sampling
 from electra_jax.objectives.system import Inputs, Loss, Objective, Params, Pass, Stage
@@ -135,9 +135,8 @@ def _uniform(o: Objective, params: Params, x: Inputs) -> tuple[Array, Array | No
     """Every token alike, special ones aside (google-research/electra, `uniform_generator`)."""
     del params
     c = o.model.config
-    entries = jnp.arange(c.padded_vocab_size)
-    logits = jnp.where((entries >= len(SPECIAL_TOKENS)) & (entries < c.vocab_size), 0.0, LOWEST)
-    return jnp.broadcast_to(logits, (*x.masked.positions.shape, len(entries))), None
+    ones = sampling.log_frequencies(np.ones(c.vocab_size), c.padded_vocab_size, o.special)
+    return jnp.broadcast_to(jnp.asarray(ones), (*x.masked.positions.shape, len(ones))), None
 
 
 _GENERATORS = {"transformer": _transformer, "unigram": _unigram, "uniform": _uniform}

@@ -67,7 +67,7 @@ def detection_loss(scores_BL: Array, labels_BL: Array, weights_BL: Array) -> tup
 
 ELECTRA = system.System(
     summary="replaced-token detection at every position",
-    paper="ELECTRA, table 1 and 5",
+    paper="ELECTRA, tables 1 and 5",
     settings={**system.MASKING, **system.GENERATOR, **system.SAMPLING, **WEIGHTS},
     heads=("discriminator_head",),
     loss=loss,

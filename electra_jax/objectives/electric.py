@@ -62,7 +62,7 @@ def detect(o: Objective, params: Params, x: Inputs) -> Detection:
 
 
 ELECTRIC = system.System(
-    summary="energies by noise-contrastive estimation, with a two-tower generator: Electric",
+    summary="energies by noise-contrastive estimation, with a two-tower generator",
     paper="Electric, arXiv 2012.08561",
     settings={
         "mask_prob": 0.15,

@@ -47,7 +47,7 @@ def take(params: Params, source: Params) -> Params:
 
 
 FROZEN_GENERATOR = system.System(
-    summary="ELECTRA with another run's generator, frozen, at a falling temperature: Fast-ELECTRA",
+    summary="ELECTRA with another run's generator, frozen, at a falling temperature",
     paper="Fast-ELECTRA, arXiv 2310.07347",
     settings={
         **system.MASKING,

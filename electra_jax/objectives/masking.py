@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from electra_jax.data.tokenizer import CLS, MASK, PAD, SEP, SPECIAL_TOKENS
+from electra_jax.data.tokenizer import Special
 from electra_jax.modeling.electra import Batch
 
 Array = jax.Array
@@ -19,6 +19,7 @@ class Masked(NamedTuple):
 
     Attributes:
       batch: as it was, `input_ids`, `token_type_ids` and `sequence_ids`, each [B, L] int32.
+      candidates: [B, L] float32, 1 where no special token is.
       input_ids: [B, L], the chosen positions replaced by [MASK] (or by a random token, or left as they were).
       positions: [B, M] int32, distinct within a row.
       targets: [B, M] int32, the original ids there.
@@ -27,6 +28,7 @@ class Masked(NamedTuple):
     """
 
     batch: Batch
+    candidates: Array
     input_ids: Array
     positions: Array
     targets: Array
@@ -41,12 +43,7 @@ class Masked(NamedTuple):
     @property
     def real(self) -> Array:
         """[B, L] float32: 1 where there is no padding."""
-        return (self.original != PAD).astype(jnp.float32)
-
-    @property
-    def candidates(self) -> Array:
-        """[B, L] float32: 1 where no special token is."""
-        return (~is_special(self.original)).astype(jnp.float32)
+        return (self.batch["sequence_ids"] > 0).astype(jnp.float32)
 
     @property
     def chosen(self) -> Array:
@@ -71,29 +68,63 @@ def max_masked(length: int, mask_prob: float) -> int:
     return max(1, int((mask_prob + 0.005) * length))
 
 
-def is_special(input_ids_BL: Array) -> Array:
-    """[B, L] bool: where a token stands that is never masked."""
-    return (input_ids_BL == PAD) | (input_ids_BL == CLS) | (input_ids_BL == SEP) | (input_ids_BL == MASK)
+def is_maskable(input_ids_BL: Array, special: Special) -> Array:
+    """[B, L] bool: where no special token stands, [UNK] aside."""
+    never = jnp.array([special.pad, special.cls, special.sep, special.mask])
+    return jnp.all(input_ids_BL[..., None] != never, axis=-1)
 
 
-def choose(key: Array, input_ids_BL: Array, mask_prob: float) -> tuple[Array, Array]:
-    """Draws positions uniformly, without replacement, among those that hold no special token.
+def random_tokens(key: Array, shape: tuple[int, ...], vocab_size: int, special: Special) -> Array:
+    """Ids of `shape`, int32, uniform among those that are not special."""
+    ids = jax.random.randint(key, shape, 0, vocab_size - len(special), jnp.int32)
+    for taken in sorted(special):  # those from here on move up by one
+        ids = ids + (ids >= taken)
+    return ids
+
+
+def words(starts_BL: Array, maskable_BL: Array) -> Array:
+    """[B, L] int32: the number of each position's word in its row; a special token is a word of its own."""
+    begins = starts_BL | ~maskable_BL | ~jnp.roll(maskable_BL, 1, axis=1)
+    return jnp.cumsum(begins.at[:, 0].set(False), axis=1, dtype=jnp.int32)
+
+
+def choose(
+    key: Array, maskable_BL: Array, real_BL: Array, mask_prob: float, words_BL: Array | None = None
+) -> tuple[Array, Array]:
+    """Draws positions uniformly, without replacement, among those that `maskable_BL` allows.
 
     The count is clip(round(mask_prob * length without padding), 1, M). (The reference draws with replacement; its
     author calls the duplicates a bug and proposes what is done here.)
+
+    With `words_BL`, the number of each position's word, whole words are drawn, and one more would be too many: the
+    count is then at most this. (Only of a first word that is longer than the count, as much is taken as that allows.)
 
     Returns:
       Positions [B, M] int32 and weights [B, M] float32. All M positions of a row are distinct; those of weight 0 are
       fillers.
     """
-    special = is_special(input_ids_BL)
-    most = max_masked(input_ids_BL.shape[1], mask_prob)
-    length_B = jnp.sum(input_ids_BL != PAD, axis=1, dtype=jnp.float32)
+    most = max_masked(maskable_BL.shape[1], mask_prob)
+    length_B = jnp.sum(real_BL, axis=1, dtype=jnp.float32)
     count_B = jnp.clip(jnp.round(mask_prob * length_B), 1, most).astype(jnp.int32)
-    rank = jnp.where(special, -1.0, jax.random.uniform(key, input_ids_BL.shape))
+    drawn = jax.random.uniform(key, maskable_BL.shape)
+    if words_BL is not None:
+        drawn = jnp.take_along_axis(drawn, words_BL, axis=1)  # one number a word: its positions stay together
+    rank = jnp.where(maskable_BL, drawn, -1.0)
     score_BM, positions_BM = jax.lax.top_k(rank, most)
     chosen = (jnp.arange(most)[None] < count_B[:, None]) & (score_BM >= 0)
+    if words_BL is not None:
+        chosen &= ~_cut_word(words_BL, maskable_BL, positions_BM, chosen)
     return positions_BM.astype(jnp.int32), chosen.astype(jnp.float32)
+
+
+def _cut_word(words_BL: Array, maskable_BL: Array, positions_BM: Array, chosen_BM: Array) -> Array:
+    """[B, M] bool: where a position was chosen, but not all of its word, and another word was chosen before it."""
+    rows = jnp.arange(words_BL.shape[0])[:, None]
+    word_BM = jnp.take_along_axis(words_BL, positions_BM, axis=1)
+    size_BL = jnp.zeros(words_BL.shape, jnp.int32).at[rows, words_BL].add(maskable_BL.astype(jnp.int32))
+    left_BL = size_BL.at[rows, word_BM].add(-chosen_BM.astype(jnp.int32))
+    partly = jnp.take_along_axis(left_BL, word_BM, axis=1) > 0
+    return chosen_BM & partly & (word_BM != word_BM[:, :1])
 
 
 def put(ids_BL: Array, positions_BM: Array, values_BM: Array, where_BM: Array) -> Array:
@@ -104,7 +135,14 @@ def put(ids_BL: Array, positions_BM: Array, values_BM: Array, where_BM: Array) -
 
 
 def mask(
-    key: Array, batch: Batch, vocab_size: int, mask_prob: float, replace_prob: float, random_prob: float
+    key: Array,
+    batch: Batch,
+    vocab_size: int,
+    special: Special,
+    mask_prob: float,
+    replace_prob: float,
+    random_prob: float,
+    word_starts: Array | None = None,
 ) -> Masked:
     """Draws what is random about a batch.
 
@@ -112,21 +150,26 @@ def mask(
       key: of the step.
       batch: arrays [B, L].
       vocab_size: token ids in use.
+      special: those that are special.
       mask_prob: share of the positions that are chosen.
       replace_prob: of a chosen position to become [MASK]; .85 in the reference's code, .8 in BERT.
       random_prob: of a chosen position to become a random token that is not special; 0, and .1 in BERT. What remains
         stays as it was.
+      word_starts: [V] bool, which pieces begin a word; where given, whole words are chosen.
     """
     input_ids = batch["input_ids"]
     choose_key, replace_key, random_key, uniform_key = jax.random.split(key, 4)
-    positions, weights = choose(choose_key, input_ids, mask_prob)
+    maskable = is_maskable(input_ids, special)
+    whole = None if word_starts is None else words(word_starts[input_ids], maskable)
+    positions, weights = choose(choose_key, maskable, batch["sequence_ids"] > 0, mask_prob, whole)
     targets = jnp.take_along_axis(input_ids, positions, axis=1)
     coin = jax.random.uniform(replace_key, positions.shape)
-    random = jax.random.randint(random_key, positions.shape, len(SPECIAL_TOKENS), vocab_size, jnp.int32)
+    random = random_tokens(random_key, positions.shape, vocab_size, special)
     changed = (coin < replace_prob + random_prob) & (weights > 0)
-    masked_ids = put(input_ids, positions, jnp.where(coin < replace_prob, MASK, random), changed)
+    masked_ids = put(input_ids, positions, jnp.where(coin < replace_prob, special.mask, random), changed)
     uniform = jax.random.uniform(uniform_key, positions.shape)
-    return Masked(batch, masked_ids, positions, targets, weights, uniform)
+    candidates = maskable.astype(jnp.float32)
+    return Masked(batch, candidates, masked_ids, positions, targets, weights, uniform)
 
 
 def count(masked: Masked) -> Counts:

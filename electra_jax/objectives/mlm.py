@@ -65,7 +65,7 @@ def copy_log_prob(gate_BL: Array, logits_BLV: Array, input_ids_BL: Array, target
 
 
 MLM = system.System(
-    summary="masked language modelling: BERT",
+    summary="masked language modelling",
     paper="BERT, table 5",
     settings=system.MASKING,
     heads=("mlm_head",),

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from electra_jax.data.tokenizer import SPECIAL_TOKENS
+from electra_jax.data.tokenizer import Special
 from electra_jax.modeling.config import VOCAB_MULTIPLE
 
 Array = jax.Array
@@ -51,11 +51,11 @@ def _invert(mass: Array, uniform: Array) -> tuple[Array, Array]:
     return index, jnp.clip(into[..., 0], 0.0, 1.0 - 2.0**-24)
 
 
-def log_frequencies(counts: np.ndarray, padded_size: int) -> np.ndarray:
+def log_frequencies(counts: np.ndarray, padded_size: int, special: Special) -> np.ndarray:
     """Log-probabilities [padded_size] float32 of drawing a token as often as `counts` [V] say; special ones never."""
     frequency = np.zeros(padded_size)
     frequency[: len(counts)] = counts
-    frequency[: len(SPECIAL_TOKENS)] = 0
+    frequency[list(special)] = 0
     with np.errstate(divide="ignore"):
         logits = np.log(frequency / frequency.sum())
     return np.maximum(logits, np.finfo(np.float32).min).astype(np.float32)

@@ -9,9 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from electra_jax import metrics
+from electra_jax.data.tokenizer import Special
 from electra_jax.modeling.electra import Electra
 from electra_jax.objectives import masking
 
@@ -19,7 +21,7 @@ Array = jax.Array
 Params = Any  # the float32 tree of `Electra`
 
 # The settings that systems share, with the paper's values; what a system does not use is no setting of it.
-MASKING = {"mask_prob": 0.15, "replace_prob": 0.85, "random_prob": 0.0}
+MASKING = {"mask_prob": 0.15, "replace_prob": 0.85, "random_prob": 0.0, "whole_words": False}
 GENERATOR = {"generator": "transformer"}
 SAMPLING = {"temperature": 1.0, "temperature_decay": 0.0, "disallow_correct": False}
 
@@ -129,6 +131,8 @@ class Objective:
       steps: of the whole run.
       model: the networks it needs.
       unigram: [V] float32, log-probabilities of the tokens of the training text.
+      special: ids of the special tokens.
+      word_starts: [V] bool, which pieces begin a word.
     """
 
     system: System
@@ -136,12 +140,15 @@ class Objective:
     steps: int
     model: Electra
     unigram: np.ndarray
+    special: Special
+    word_starts: np.ndarray
 
     def mask(self, key: Array, batch: Mapping[str, Array]) -> masking.Masked:
         """Draws what is random about a batch, dropout aside."""
         s = self.settings
         shown = (s.get("replace_prob", 0.0), s.get("random_prob", 0.0))  # of no use where the input is not masked
-        return masking.mask(key, batch, self.model.config.vocab_size, s.mask_prob, *shown)
+        starts = jnp.asarray(self.word_starts) if s.get("whole_words", False) else None
+        return masking.mask(key, batch, self.model.config.vocab_size, self.special, s.mask_prob, *shown, starts)
 
     def draw(self, key: Array, batch: Mapping[str, Array], step: Array) -> Inputs:
         """What the loss of a whole batch reads, without dropout."""

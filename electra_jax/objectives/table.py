@@ -3,6 +3,7 @@
 import numpy as np
 from ml_collections import ConfigDict
 
+from electra_jax.data.tokenizer import OWN, Special
 from electra_jax.errors import UserError
 from electra_jax.modeling import config as model_config
 from electra_jax.modeling.electra import Electra
@@ -93,13 +94,21 @@ def check(config: ConfigDict) -> None:
         )
 
 
-def make(config: ConfigDict, vocab_size: int, unigram_counts: np.ndarray | None = None) -> system.Objective:
+def make(
+    config: ConfigDict,
+    vocab_size: int,
+    unigram_counts: np.ndarray | None = None,
+    special: Special = OWN,
+    word_starts: np.ndarray | None = None,
+) -> system.Objective:
     """The system that a config names, with its model.
 
     Args:
       config: a run.
       vocab_size: token ids in use.
       unigram_counts: [vocab_size], how often each occurs in the training text; only training and evaluation need it.
+      special: ids of the special tokens.
+      word_starts: [vocab_size] bool, which pieces begin a word; masking whole words needs it.
 
     Raises:
       UserError: a setting that no model can have.
@@ -108,11 +117,12 @@ def make(config: ConfigDict, vocab_size: int, unigram_counts: np.ndarray | None 
     two_towers = row.generator == "two_towers"
     shape = model_config.from_settings(config.model, vocab_size, row.heads, two_towers)
     counts = np.ones(vocab_size) if unigram_counts is None else unigram_counts
-    unigram = sampling.log_frequencies(counts, shape.padded_vocab_size)
-    return system.Objective(row, config.objective, config.steps, Electra(shape), unigram)
+    unigram = sampling.log_frequencies(counts, shape.padded_vocab_size, special)
+    starts = np.ones(vocab_size, bool) if word_starts is None else word_starts
+    return system.Objective(row, config.objective, config.steps, Electra(shape), unigram, special, starts)
 
 
 def describe() -> str:
-    """One line a system, for --help."""
+    """Two lines a system, for --help: what it does and where it is from."""
     width = max(map(len, SYSTEMS))
-    return "\n".join(f"{name:<{width}}  {row.summary}" for name, row in SYSTEMS.items())
+    return "\n".join(f"{name:<{width}}  {row.summary}\n{'':<{width}}  ({row.paper})" for name, row in SYSTEMS.items())

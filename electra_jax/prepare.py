@@ -1,0 +1,184 @@
+"""Turns documents into a vocabulary and tokenised records: `python -m electra_jax.prepare --input=... --output=DIR`."""
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from electra_jax import config as config_lib
+from electra_jax import errors
+from electra_jax.data import corpus, preparation, shards
+from electra_jax.errors import UserError
+from electra_jax.live import short
+
+USAGE = """\
+usage: python -m electra_jax.prepare --input=SOURCES --output=DIR [--vocab_size=30522] [--workers=N] [...]
+
+Turns documents into a vocabulary and tokenised records in DIR, to be trained on with --config.data.input=DIR. Started
+again after a kill, it goes on from the shards that are finished.
+
+  --input=SOURCES            files, a folder, a glob ('data/*.txt.xz'), tfds:NAME/CONFIG, or docstrings; several with
+                             semicolons between, each with its share of the training examples after an @, or none with
+                             any: 'wiki/*.txt@3;books/*.jsonl.gz@1'
+                             .jsonl, .ndjson, .json: an object a line; .parquet; all else is text: a sentence or a
+                             paragraph a line, a blank line between documents. Each plain, .gz, .xz, .bz2 or .zst
+  --output=DIR               where the records go
+  --workers=N                processes (default: one a core)
+  --verify=DIR               instead: reads a prepared text again and checks every file
+
+text
+  --field=text               where the text is in JSON lines, Parquet and TFDS
+  --documents=blank_line     ends a document in text files; or file: each is one document
+  --heldout_fraction=0.02    share of the documents that is kept from training
+  --shard_mb=16              megabytes of text a shard
+
+vocabulary
+  --vocabulary=FILE          use this one: a SentencePiece model, a vocab.txt of WordPieces, or a tokenizer.json
+  --vocab_size=30522         otherwise train one of so many pieces
+  --model_type=unigram       or bpe
+  --normalization=nmt_nfkc_cf  SentencePiece's; nmt_nfkc keeps upper case; identity changes nothing
+  --byte_fallback            a character that is no piece becomes its bytes instead of [UNK]
+  --character_coverage=0.9995  share of the text's characters that are pieces; 1 where the script is small
+  --sample_mb=20             megabytes of text that it is trained on, drawn from the whole"""
+
+
+class Bar(preparation.Watch):
+    """A progress bar on a terminal, some lines elsewhere. A context: the bar is drawn between enter and exit."""
+
+    def __init__(self, console: Console):
+        self._console = console
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("left"),
+            console=console,
+            disable=not console.is_terminal,
+            expand=True,
+        )
+        self._task: Any = None
+
+    def __enter__(self) -> "Bar":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._progress.stop()
+
+    def say(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False)
+
+    def begin(self, stage: str) -> None:
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+        self._task = self._progress.add_task(stage, total=1.0, numbers="")
+
+    def advance(self, done: preparation.Done) -> None:
+        elapsed = self._progress.tasks[-1].elapsed or 1e-9
+        numbers = f"{done.documents:,} documents · {done.bytes / elapsed / 1e6:.1f} MB/s"
+        self._progress.update(self._task, completed=done.share, numbers=numbers)
+
+
+def report(folder: Path) -> dict[str, Any]:
+    """What is to be known of a prepared text."""
+    manifest = corpus.read_manifest(folder)
+    made = [shards.Shard(**shard) for shard in manifest["shards"]]
+    tokens = {split: sum(shard.tokens[split] for shard in made) for split in shards.SPLITS}
+    size = sum(shard.bytes for shard in made)
+    return {
+        "documents": {split: sum(shard.documents[split] for shard in made) for split in shards.SPLITS},
+        "tokens": tokens,
+        "bytes": size,
+        "bytes_per_token": size / max(1, sum(tokens.values())),
+        "lines": sum(shard.lines for shard in made),
+        "unknown_rate": sum(shard.unknown for shard in made) / max(1, sum(tokens.values())),
+        "shards": len(made),
+        "lengths": [sum(counts) for counts in zip(*(shard.lengths for shard in made), strict=True)],
+        "longest": shards.longest(entry for shard in made for entry in shard.longest),
+        "notes": manifest["notes"],
+    }
+
+
+def show(console: Console, folder: Path, found: dict[str, Any]) -> None:
+    """Prints a report."""
+    documents, tokens = found["documents"], found["tokens"]
+    facts = Table.grid(padding=(0, 3))
+    facts.add_row("documents", f"{documents['train']:,} to train on, {documents['heldout']:,} held out")
+    facts.add_row("tokens", f"{short(tokens['train'])} to train on, {short(tokens['heldout'])} held out")
+    facts.add_row("text", f"{found['bytes'] / 1e6:,.1f} MB in {found['lines']:,} lines")
+    facts.add_row("bytes a token", f"{found['bytes_per_token']:.2f}")
+    facts.add_row("unknown tokens", f"{found['unknown_rate']:.3%}")
+    facts.add_row("shards", str(found["shards"]))
+    console.print(facts)
+    console.print("\ndocuments by length in tokens")
+    console.print(_histogram(found["lengths"]))
+    console.print("\nlongest documents")
+    grid = Table.grid(padding=(0, 3))
+    grid.add_column(justify="right")
+    for length, place, head in found["longest"]:
+        grid.add_row(f"{length:,}", place, head)
+    console.print(grid, markup=False, highlight=False)
+    for kind, (count, place) in found["notes"].items():
+        console.print(f"\n{count:,} {kind}; first: {place}", markup=False, highlight=False)
+    console.print(f"\nTrain on it with --config.data.input={folder}", markup=False, highlight=False)
+
+
+def _histogram(counts: Iterable[int]) -> Table:
+    rows = [(i, count) for i, count in enumerate(counts) if count]
+    most = max((count for _, count in rows), default=1)
+    grid = Table.grid(padding=(0, 2))
+    for column in range(2):
+        grid.add_column(justify="right" if column == 0 else "left")
+    grid.add_column(justify="right")
+    for i, count in rows:
+        label = "none" if i == 0 else "1" if i == 1 else f"{2 ** (i - 1):,} to {2**i - 1:,}"
+        grid.add_row(label, "█" * max(1, round(40 * count / most)), f"{count:,}")
+    return grid
+
+
+def main(argv: list[str]) -> int:
+    options = {**preparation.SETTINGS, "input": "", "output": "", "workers": 0, "verify": ""}
+    parsed = config_lib.parse_options(argv, USAGE, options)
+    if parsed is None:
+        return 0
+    chosen, given = parsed
+    console = Console(soft_wrap=True)
+    if chosen["verify"]:
+        folder = Path(chosen["verify"])
+        console.print(f"{corpus.verify(folder)} files of {folder} are as they were written", highlight=False)
+        return 0
+    for name in ("input", "output"):
+        if not chosen[name]:
+            raise UserError(f"--{name} is missing; try --input='data/*.txt' --output=data/prepared, or --help")
+    useless = given & {*preparation.OF_TRAINING_A_VOCABULARY} if chosen["vocabulary"] else set()
+    if useless:
+        raise UserError(f"--{sorted(useless)[0]} is of a vocabulary to be trained; leave it out, or --vocabulary")
+    if chosen["workers"] < 0:
+        raise UserError(f"--workers={chosen['workers']} cannot be; give 1 or more")
+    settings = ConfigDict({name: chosen[name] for name in preparation.SETTINGS})
+    config_lib.check_settings(settings, "data.", "--")
+    folder = Path(chosen["output"])
+
+    if corpus.is_prepared(folder):
+        if corpus.read_manifest(folder)["key"] != preparation.corpus_key(settings):
+            raise UserError(f"{folder} holds a text prepared from other sources or settings; give another --output")
+        console.print(f"{folder} is prepared already", highlight=False)
+    else:
+        with Bar(console) as bar:
+            preparation.prepare(folder, settings, chosen["workers"], bar)
+    found = report(folder)
+    (folder / "report.json").write_text(json.dumps(found, indent=1) + "\n")
+    show(console, folder, found)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(errors.run(main))
