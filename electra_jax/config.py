@@ -237,7 +237,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "data.vocab_size": _above(5),
     "data.model_type": _one_of(*tokenizer.MODEL_TYPES),
     "data.normalization": _one_of(*tokenizer.NORMALIZATIONS),
-    "data.character_coverage": _between(0, 1 + 1e-9),
+    "data.character_coverage": (lambda value: 0.98 <= value <= 1, "from .98 to 1"),  # SentencePiece's bounds
     "data.sample_mb": _above(0),
     "data.heldout_fraction": _between(0, 1),
     "data.documents": _one_of("blank_line", "file"),

@@ -11,10 +11,10 @@ from collections.abc import Callable
 EXIT_USER_ERROR = 2
 
 _OS_ADVICE = {
-    errno.ENOSPC: "no space left; free some, or give a --workdir on another disk",
-    errno.EDQUOT: "disk quota used up; free some space, or give a --workdir on another disk",
+    errno.ENOSPC: "no space left; free some, or use another disk",
+    errno.EDQUOT: "disk quota used up; free some space, or use another disk",
     errno.EFBIG: "a file would grow past the limit set for this process (ulimit -f); raise it",
-    errno.EROFS: "the file system is read-only; give a --workdir that can be written",
+    errno.EROFS: "the file system is read-only; use another",
     errno.EACCES: "permission denied; give a path that this user can use",
     errno.EPERM: "operation not permitted; give a path that this user can use",
     errno.ENOTDIR: "a part of the path is a file, not a folder; give another path",

@@ -8,8 +8,8 @@ from runs import small_config
 
 from electra_jax import detect
 from electra_jax.data import tokenizer
-from electra_jax.data.corpus import Split
-from electra_jax.data.tokenizer import CLS, PAD, SEP
+from electra_jax.data.records import Split
+from electra_jax.data.tokenizer import CLS, OWN, PAD, SEP
 from electra_jax.objectives import table
 
 WORDS = [("the", 0.01, False), ("dog", 0.2, False), ("sat", 0.4, True), ("down", 0.9, True)]
@@ -32,21 +32,21 @@ def test_with_colours_text_is_untouched_and_shades_deepen():
 def test_sentences_are_framed_lines_of_fitting_length():
     lengths = [3, 12, 40, 41, 20]
     split = Split.from_lists([[[9] * n for n in lengths]])
-    batch = detect.sentences(split, count=10, length=32, seed=0)
+    batch = detect.sentences(split, count=10, length=32, seed=0, special=OWN)
     used = (batch["input_ids"] != PAD).sum(axis=1)
     assert sorted(used) == [14, 22]  # with CLS and SEP; 40 does not fit in 32, 3 is too short
     assert set(batch["input_ids"][:, 0]) == {CLS}
     for row, n in zip(batch["input_ids"], used, strict=True):
         assert row[n - 1] == SEP
     np.testing.assert_array_equal(batch["sequence_ids"], batch["input_ids"] != PAD)
-    assert len(detect.sentences(split, count=1, length=32, seed=0)["input_ids"]) == 1
+    assert len(detect.sentences(split, count=1, length=32, seed=0, special=OWN)["input_ids"]) == 1
 
 
 def test_what_is_corrupted_is_labelled_and_special_tokens_stay(text_file):
-    vocabulary = tokenizer.train(text_file.read_text().split("\n"), 40)
+    vocabulary = tokenizer.train(text_file.read_text().split("\n"), small_config(text_file).data)
     objective = table.make(small_config(), len(vocabulary))
     line = vocabulary.encode(["the model reads a line of text and says which word was replaced"])
-    batch = detect.sentences(Split.from_lists([line]), 1, 64, 0)
+    batch = detect.sentences(Split.from_lists([line]), 1, 64, 0, OWN)
     params = jax.jit(objective.model.init)(jax.random.key(0), *[jnp.zeros((1, 64), jnp.int32)] * 3)["params"]
     find = jax.jit(detect.make_corrupt_and_detect(objective))
     found = find(params, jnp.int32(5), batch, jax.random.key(1))

@@ -8,7 +8,7 @@ import pytest
 
 from electra_jax import config as config_lib
 from electra_jax import evaluate
-from electra_jax.data.tokenizer import CLS, SEP
+from electra_jax.data.tokenizer import CLS, OWN, SEP
 from electra_jax.objectives import sampling, table
 from electra_jax.objectives.system import Objective
 
@@ -73,28 +73,28 @@ def test_entropy_of_a_constant_prediction(fraction, nats):
 
 
 def test_two_evaluations_of_the_same_parameters_are_equal():
-    evaluator = evaluate.Evaluator(eval_step, batches(), seed=0)
+    evaluator = evaluate.Evaluator(eval_step, batches(), seed=0, special=OWN)
     first = evaluator(parameters(), STEP)
     assert first == evaluator(parameters(), STEP)
     assert first != evaluator(jax.tree.map(lambda p: 1.5 * p, parameters()), STEP)
-    assert first != evaluate.Evaluator(eval_step, batches(), seed=1)(parameters(), STEP)
+    assert first != evaluate.Evaluator(eval_step, batches(), seed=1, special=OWN)(parameters(), STEP)
 
 
 def test_all_batches_count():
-    result = evaluate.Evaluator(eval_step, iter(batches()), seed=0)(parameters(), STEP)
+    result = evaluate.Evaluator(eval_step, iter(batches()), seed=0, special=OWN)(parameters(), STEP)
     assert result["tokens"] == 2 * ROWS * LENGTH
 
 
 def test_batches_have_keys_of_their_own():
-    once = evaluate.Evaluator(eval_step, batches()[:1], seed=0)(parameters(), STEP)
-    twice = evaluate.Evaluator(eval_step, batches()[:1] * 2, seed=0)(parameters(), STEP)
+    once = evaluate.Evaluator(eval_step, batches()[:1], seed=0, special=OWN)(parameters(), STEP)
+    twice = evaluate.Evaluator(eval_step, batches()[:1] * 2, seed=0, special=OWN)(parameters(), STEP)
     assert once["mlm_loss"] != pytest.approx(twice["mlm_loss"], rel=1e-4)
 
 
 def test_yardsticks_are_those_of_the_text_and_of_its_fakes():
     """Ten tokens 7, five 8, five 9; special ones do not count."""
     ids = np.tile([CLS, *[7] * 10, *[8] * 5, *[9] * 5, SEP, *[0] * 18], (ROWS, 1))
-    result = evaluate.Evaluator(eval_step, [make_batch(ids)], seed=0)(parameters(), STEP)
+    result = evaluate.Evaluator(eval_step, [make_batch(ids)], seed=0, special=OWN)(parameters(), STEP)
     assert result["unigram_entropy"] == pytest.approx(1.5 * math.log(2))
     share = result["replaced_fraction"]
     assert 0 < share < 1
@@ -104,8 +104,8 @@ def test_yardsticks_are_those_of_the_text_and_of_its_fakes():
 
 def test_padding_in_the_last_batch_changes_nothing():
     padded = {name: np.pad(value, ((0, 3), (0, 0))) for name, value in batches()[1].items()}
-    plain = evaluate.Evaluator(eval_step, batches(), seed=0)(parameters(), STEP)
-    filled = evaluate.Evaluator(eval_step, [batches()[0], padded], seed=0)(parameters(), STEP)
+    plain = evaluate.Evaluator(eval_step, batches(), seed=0, special=OWN)(parameters(), STEP)
+    filled = evaluate.Evaluator(eval_step, [batches()[0], padded], seed=0, special=OWN)(parameters(), STEP)
     assert filled == pytest.approx(plain, rel=1e-5)
 
 
@@ -114,7 +114,7 @@ def test_every_chosen_position_gets_a_unigram_fake():
     them."""
     batch = make_batch(np.full((ROWS, LENGTH), 7))
     for token, replaced in ((7, 0), (8, 6 * ROWS)):
-        logits = sampling.log_frequencies(np.eye(VOCABULARY)[token], PADDED)
+        logits = sampling.log_frequencies(np.eye(VOCABULARY)[token], PADDED, OWN)
         histogram = measure(parameters(), batch, jax.random.key(0), logits)["unigram_auc"].histogram
         np.testing.assert_array_equal(np.asarray(histogram).sum(axis=1), [ROWS * LENGTH - replaced, replaced])
 

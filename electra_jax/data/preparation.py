@@ -40,6 +40,7 @@ SETTINGS: dict[str, Any] = {
     "shard_mb": 16,  # of text
 }
 OF_TRAINING_A_VOCABULARY = ("vocab_size", "model_type", "byte_fallback", "character_coverage", "sample_mb")
+MEGABYTE = 10**6
 DUPLICATE = "duplicates of earlier documents, left out"
 _VOCABULARY = "vocabulary.json"  # what the vocabulary in the folder was made from
 
@@ -89,7 +90,7 @@ def prepare(folder: Path, settings: Any, workers: int | None = None, watch: Watc
     workers, watch = workers or os.cpu_count() or 1, watch or Watch()
     mixture = sources.parse(settings.input)
     key = corpus_key(settings)
-    units = list(sources.units(mixture, settings.shard_mb * 10**6))
+    units = list(sources.units(mixture, settings.shard_mb * MEGABYTE))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / corpus.MANIFEST).unlink(missing_ok=True)
     vocabulary = _find_vocabulary(folder, settings, key, units, watch)
@@ -218,7 +219,7 @@ def _json(path: Path) -> Any:
 
 def _sample(settings: Any, units: list[sources.Unit], watch: Watch) -> list[str]:
     """Lines of training documents that are drawn by a hash of their text, `sample_mb` at most, in the text's order."""
-    limit = settings.sample_mb * 10**6
+    limit = settings.sample_mb * MEGABYTE
     drawn: list[tuple[int, int, Document]] = []  # a heap: the highest hash goes first
     size = 0
     for order, (document, share) in enumerate(_reading(settings, units)):
@@ -287,7 +288,7 @@ def _jobs(
     seen: set[bytes] = set()
     for number, unit in enumerate(units):
         documents = readers.read(unit, settings.field, settings.documents)
-        for k, chunk in enumerate(chunks(documents, settings.shard_mb * 10**6)):
+        for k, chunk in enumerate(chunks(documents, settings.shard_mb * MEGABYTE)):
             new: list[Document] = []
             digests = []
             for document in chunk:

@@ -158,7 +158,7 @@ def _text(path: Path, whole: bool) -> Iterator[Document]:
             for blank in _BLANK.finditer(text):
                 if blank.end() == len(text):  # more of it may follow
                     break
-                yield from _cut(text[begin : blank.start()], file)
+                yield from _found(text[begin : blank.start()], file)
                 file.line += text.count(b"\n", blank.start(), blank.end())
                 begin = blank.end()
         text = text[begin:]
@@ -167,13 +167,16 @@ def _text(path: Path, whole: bool) -> Iterator[Document]:
             yield Document(file.place, text[:at], file.position, CUT)
             file.line += text.count(b"\n", 0, at)
             text = text[at:]
-    yield from _cut(text, file)
+    yield from _found(text, file)
 
 
-def _cut(text: bytes, file: _Opened) -> Iterator[Document]:
-    if text.strip():
-        yield Document(file.place, text, file.position)
-    file.line += text.count(b"\n")
+def _found(text: bytes, file: _Opened) -> Iterator[Document]:
+    """The document in `text`, if there is one, and the file's line after it."""
+    document = text.lstrip()
+    file.line += text.count(b"\n", 0, len(text) - len(document))
+    if document:
+        yield Document(file.place, document, file.position)
+    file.line += document.count(b"\n")
 
 
 def _last_break(text: bytes, limit: int) -> int:

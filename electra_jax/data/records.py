@@ -7,8 +7,10 @@ are kept beside, as lengths. No document crosses a shard.
 """
 
 import dataclasses
+import errno
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -150,13 +152,19 @@ class Shards:
 
 
 def write(path: Path, ids: np.ndarray) -> None:
-    """Writes the ids of one shard."""
-    writer = ArrayRecordWriter(str(path), _WRITER)
-    for block in _blocks(ids.astype(ids.dtype.newbyteorder("<"))):
-        writer.write(block.tobytes())
-    writer.close()
+    """Writes the ids of one shard.
 
-
-def _blocks(ids: np.ndarray) -> Iterator[np.ndarray]:
-    for begin in range(0, len(ids), BLOCK):
-        yield ids[begin : begin + BLOCK]
+    Raises:
+      OSError: the disk is full, or the like.
+    """
+    little_endian = ids.astype(ids.dtype.newbyteorder("<"))
+    try:
+        writer = ArrayRecordWriter(str(path), _WRITER)
+        for begin in range(0, len(ids), BLOCK):
+            writer.write(little_endian[begin : begin + BLOCK].tobytes())
+        writer.close()
+    except RuntimeError as error:  # the library tells the system's errors by their text
+        for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            if os.strerror(code) in str(error):
+                raise OSError(code, os.strerror(code), str(path)) from error
+        raise

@@ -71,14 +71,14 @@ def max_masked(length: int, mask_prob: float) -> int:
 def is_maskable(input_ids_BL: Array, special: Special) -> Array:
     """[B, L] bool: where no special token stands, [UNK] aside."""
     never = jnp.array([special.pad, special.cls, special.sep, special.mask])
-    return jnp.all(input_ids_BL[..., None] != never, axis=-1)
+    return jnp.isin(input_ids_BL, never, invert=True)
 
 
 def random_tokens(key: Array, shape: tuple[int, ...], vocab_size: int, special: Special) -> Array:
     """Ids of `shape`, int32, uniform among those that are not special."""
     ids = jax.random.randint(key, shape, 0, vocab_size - len(special), jnp.int32)
     for taken in sorted(special):  # those from here on move up by one
-        ids = ids + (ids >= taken)
+        ids = jnp.where(ids >= taken, ids + 1, ids)
     return ids
 
 

@@ -1,3 +1,4 @@
+import functools
 import itertools
 
 import numpy as np
@@ -5,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from electra_jax.data.corpus import Split
-from electra_jax.data.examples import MODES, Packed, SegmentPairs
-from electra_jax.data.tokenizer import CLS, PAD, SEP
+from electra_jax.data import examples as examples_lib
+from electra_jax.data import records
+from electra_jax.data.records import Split
+from electra_jax.data.tokenizer import CLS, OWN, PAD, SEP, Special
 
 SIZES = st.lists(st.lists(st.integers(0, 9), max_size=12), max_size=8)  # tokens in each line of each document
 EXAMPLES = settings(max_examples=150, deadline=None)
@@ -19,12 +21,34 @@ def numbered(sizes):
     return [[[next(count) for _ in range(size)] for size in lines] for lines in sizes]
 
 
+def one_document(ids, lines):
+    return Split(records.InMemory(ids), lines, np.array([0, len(lines) - 1]), np.array([0, 1]))
+
+
 def flat(documents):
     return [token for lines in documents for line in lines for token in line]
 
 
 def listed(example):
     return {name: value.tolist() for name, value in example.items()}
+
+
+class Each:
+    """Examples one by one."""
+
+    def __init__(self, kind, split, length, seed=0, special=OWN):
+        self.made = kind(split, length, seed, special)
+
+    def __len__(self):
+        return len(self.made)
+
+    def __getitem__(self, index):
+        return {name: value[0] for name, value in self.made.cut(np.array([index])).items()}
+
+
+SegmentPairs = functools.partial(Each, examples_lib.SegmentPairs)
+Packed = functools.partial(Each, examples_lib.Packed)
+MODES = {"pairs": SegmentPairs, "packed": Packed}
 
 
 def within(count, trials, probability):
@@ -71,10 +95,9 @@ def allowed(documents, length, examples):
     """Whether some throws of the dice make these examples, in this order, of these documents."""
     queue = [lines for lines in documents if any(lines)]
     states = {(0, 0)}  # (document, line) where the next example may begin
-    targets = [length]
     for example in examples:
         found = set()
-        for (document, line), target in itertools.product(states, targets):
+        for (document, line), target in itertools.product(states, range(5, length + 1)):
             if document == len(queue):
                 continue
             lines = queue[document][line:]
@@ -82,7 +105,7 @@ def allowed(documents, length, examples):
             throws = itertools.product([False, True], repeat=2)
             if any(create(lines[:taken], length, target, *throw) == listed(example) for throw in throws):
                 found.add((document, line + taken) if any(lines[taken:]) else (document + 1, 0))
-        states, targets = found, range(5, length + 1)
+        states = found
     return (len(queue), 0) in states
 
 
@@ -141,20 +164,18 @@ def test_shares_of_single_segments_short_targets_and_coins():
     # In one long document of one-token lines every target is met exactly, so each throw of the dice can be read off.
     length, T = 16, 400_000
     bounds = np.arange(T + 1)
-    examples = SegmentPairs(Split(np.full(T, 7, np.uint16), bounds, np.array([0, T])), length, seed=0)
+    examples = SegmentPairs(one_document(np.full(T, 7, np.uint16), bounds), length, seed=0)
     n = len(examples)
     assert n > T // length
-    tokens, in_b = np.zeros((2, n), np.int64)
-    for i in range(n):
-        example = examples[i]
-        tokens[i] = (example["input_ids"] == 7).sum()
-        in_b[i] = ((example["input_ids"] == 7) & (example["token_type_ids"] == 1)).sum()
+    batch = examples.made.cut(np.arange(n))
+    tokens = (batch["input_ids"] == 7).sum(axis=1)
+    in_b = ((batch["input_ids"] == 7) & (batch["token_type_ids"] == 1)).sum(axis=1)
 
     assert within((in_b == 0).sum(), n, 0.1)
     for target in range(5, length - 3):  # a longer one cannot be told from a cut one
         assert within((tokens == target).sum(), n, 0.05 / (length - 4))
     assert within((tokens < length - 3).sum(), n, 0.05 * (length - 8) / (length - 4))
-    assert tokens.min() == 5
+    assert tokens[:-1].min() == 5  # the last is what remains
     # The coin is asked for the line that would take A to its target, here (16 - 3) // 2 for all but a few.
     in_a = (tokens - in_b)[(in_b > 0) & (tokens == length - 3)]
     asked = in_a[in_a >= 5]
@@ -181,13 +202,13 @@ def test_an_example_does_not_depend_on_what_was_asked_before(mode):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
 def test_examples_are_new_arrays_of_int32_of_the_length(mode, dtype):
-    split = Split.from_lists([[[7, 8], [9]], [[10, 11, 12, 13]]], dtype)
+    split = Split.from_lists([[[7, 8], [9]], [[10, 11, 12, 13]]], dtype=dtype)
     examples = MODES[mode](split, 8, 0)
     kinds = {name: (value.shape, value.dtype) for name, value in examples[0].items()}
     assert kinds == dict.fromkeys(("input_ids", "token_type_ids", "sequence_ids"), ((8,), np.dtype(np.int32)))
     examples[0]["input_ids"][:] = 0
     assert examples[0]["input_ids"].tolist()[:2] == [CLS, 7]
-    assert split.token_ids[0] == 7
+    assert split.tokens.take(np.array([0]), np.array([1])) == [7]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -249,3 +270,57 @@ def test_packed_sequences_are_cls_piece_sep_of_one_document_each(sizes, length):
             (document,) = {home[token] for token in piece}
             homes.append(document)
         assert homes == sorted(set(homes))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@given(SIZES, st.integers(5, 24), st.integers(0, 9), st.data())
+@EXAMPLES
+def test_a_batch_is_its_examples_whatever_their_order(mode, sizes, length, seed, data):
+    examples = MODES[mode](Split.from_lists(numbered(sizes)), length, seed)
+    if not len(examples):
+        return
+    order = data.draw(st.lists(st.integers(0, len(examples) - 1), min_size=1, max_size=9))
+    batch = examples.made.cut(np.array(order))
+    for row, i in enumerate(order):
+        assert {name: value[row].tolist() for name, value in batch.items()} == listed(examples[i])
+
+
+SOURCES = st.lists(SIZES, min_size=1, max_size=4)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@given(SOURCES, st.integers(5, 24))
+@EXAMPLES
+def test_no_example_is_of_two_sources(mode, sources, length):
+    documents = numbered([lines for source in sources for lines in source])
+    rest = iter(documents)
+    split = Split.from_lists(*([next(rest) for _ in source] for source in sources))
+    made = MODES[mode](split, length).made
+    assert len(made.sources) == len(sources) + 1
+    assert (made.sources[0], made.sources[-1]) == (0, len(made))
+    for number, (begin, end) in enumerate(itertools.pairwise(made.sources)):
+        first = sum(map(len, sources[:number]))
+        own = set(flat(documents[first : first + len(sources[number])]))
+        shown = made.cut(np.arange(begin, end))["input_ids"]
+        tokens = set(shown[shown > SEP].tolist())
+        assert tokens <= own
+        assert mode == "pairs" or tokens == own
+
+
+def test_groups_of_documents_are_packed_each_on_its_own(monkeypatch):
+    """So that a million documents are planned at once; nothing else changes."""
+    monkeypatch.setattr(examples_lib, "_TOGETHER", 2)
+    documents = [[[11, 12, 13]], [[21]], [], [[31]], [[41, 42]]]
+    ids = Packed(Split.from_lists(documents), 9).made.cut(np.arange(3))["input_ids"]
+    assert ids.tolist() == [
+        [CLS, 11, 12, 13, SEP, CLS, 21, SEP, PAD],
+        [CLS, 31, SEP, PAD, PAD, PAD, PAD, PAD, PAD],
+        [CLS, 41, 42, SEP, PAD, PAD, PAD, PAD, PAD],
+    ]
+
+
+@pytest.mark.parametrize("kind", [examples_lib.SegmentPairs, examples_lib.Packed])
+def test_special_tokens_may_have_any_ids(kind):
+    special = Special(pad=9, unk=8, cls=101, sep=102, mask=103)
+    example = Each(kind, Split.from_lists([[[1, 2, 3]]]), 7, 0, special)[0]
+    assert example["input_ids"].tolist() == [101, 1, 2, 3, 102, 9, 9]

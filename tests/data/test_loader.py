@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from electra_jax.data import loader
-from electra_jax.data.corpus import Split
 from electra_jax.data.examples import Packed
+from electra_jax.data.records import Split
+from electra_jax.data.tokenizer import OWN
 from electra_jax.errors import UserError
 
 N = 22  # examples; with batches of 4 an epoch ends inside a batch
@@ -15,7 +16,15 @@ N = 22  # examples; with batches of 4 an epoch ends inside a batch
 @pytest.fixture(scope="module")
 def examples():
     """Example i is [CLS] 10+i [SEP] and nothing more."""
-    return Packed(Split.from_lists([[[10 + i]] for i in range(N)]), length=3, seed=0)
+    return packed(range(N))
+
+
+def packed(*sources, length=3):
+    return Packed(Split.from_lists(*([[[10 + i]] for i in source] for source in sources)), length, 0, OWN)
+
+
+def training_batches(examples, batch_size, seed, **options):
+    return loader.training_batches([(examples, 10**6)], batch_size, seed, **options)
 
 
 def drawn(batches, count):
@@ -28,40 +37,40 @@ def order(batches, count):
 
 
 def test_batch_is_the_examples_stacked(examples):
-    batch = next(loader.training_batches(examples, 4, seed=0))
+    batch = next(training_batches(examples, 4, seed=0))
     rows = (batch["input_ids"][:, 1] - 10).tolist()
     assert set(batch) == {"input_ids", "token_type_ids", "sequence_ids"}
     for name, value in batch.items():
         assert value.dtype == np.int32
-        np.testing.assert_array_equal(value, np.stack([examples[i][name] for i in rows]))
+        np.testing.assert_array_equal(value, examples.cut(np.array(rows))[name])
 
 
 def test_every_epoch_has_each_example_once_in_another_order(examples):
-    four = order(loader.training_batches(examples, 4, seed=0), 4 * N // 4)
+    four = order(training_batches(examples, 4, seed=0), 4 * N // 4)
     epochs = [four[start : start + N] for start in range(0, 4 * N, N)]
     assert [sorted(epoch) for epoch in epochs] == [list(range(N))] * 4
     assert len(set(map(tuple, [*epochs, range(N)]))) == 5
 
 
 def test_order_depends_on_the_seed_alone(examples):
-    first, again, other = (drawn(loader.training_batches(examples, 4, seed), 12) for seed in (0, 0, 1))
+    first, again, other = (drawn(training_batches(examples, 4, seed), 12) for seed in (0, 0, 1))
     assert first == again
     assert first != other
 
 
 def test_batch_size_does_not_change_the_order(examples):
-    by_two, by_eleven = (order(loader.training_batches(examples, size, seed=3), 2 * N // size) for size in (2, 11))
+    by_two, by_eleven = (order(training_batches(examples, size, seed=3), 2 * N // size) for size in (2, 11))
     assert by_two == by_eleven
 
 
 @pytest.mark.parametrize("done", [0, 1, 5, 6, 30])
 def test_state_continues_with_the_same_batches(examples, done):
-    batches = loader.training_batches(examples, 4, seed=0)
+    batches = training_batches(examples, 4, seed=0)
     drawn(batches, done)
     state = json.loads(json.dumps(batches.get_state()))
     expected = drawn(batches, 9)
 
-    fresh = loader.training_batches(examples, 4, seed=0)
+    fresh = training_batches(examples, 4, seed=0)
     fresh.set_state(state)
     assert drawn(fresh, 9) == expected
     batches.set_state(state)
@@ -70,8 +79,8 @@ def test_state_continues_with_the_same_batches(examples, done):
 
 def test_fewer_examples_than_a_batch_are_refused(examples):
     with pytest.raises(UserError, match=rf"{N} examples.*batch of {N + 1}.*config\.batch_size"):
-        loader.training_batches(examples, N + 1, seed=0)
-    assert sorted(*drawn(loader.training_batches(examples, N, seed=0), 1)) == list(range(N))
+        training_batches(examples, N + 1, seed=0)
+    assert sorted(*drawn(training_batches(examples, N, seed=0), 1)) == list(range(N))
 
 
 def test_heldout_batches_have_each_example_once_and_end_in_padding(examples):
@@ -104,4 +113,58 @@ def test_heldout_order_depends_on_the_seed_alone(examples):
 
 
 def test_no_heldout_examples_give_no_batches():
-    assert list(loader.heldout_batches(Packed(Split.from_lists([]), 8, 0), 4, 5, seed=0)) == []
+    assert list(loader.heldout_batches(packed([]), 4, 5, seed=0)) == []
+
+
+def test_rows_of_several_processes_make_up_the_batch(examples):
+    """Whatever their number: the global batch, and the position in the data, are the same."""
+    whole = [batch["input_ids"] for batch in itertools.islice(training_batches(examples, 4, seed=0), 9)]
+    for processes in (1, 2, 4):
+        share = 4 // processes
+        parts = [
+            training_batches(examples, 4, seed=0, rows=slice(share * p, share * (p + 1))) for p in range(processes)
+        ]
+        for batch in whole:
+            np.testing.assert_array_equal(np.concatenate([next(part)["input_ids"] for part in parts]), batch)
+
+
+def test_a_position_is_taken_up_by_another_number_of_processes(examples):
+    one = training_batches(examples, 4, seed=0)
+    drawn(one, 7)
+    state = json.loads(json.dumps(one.get_state()))
+    two = [training_batches(examples, 4, seed=0, rows=slice(2 * p, 2 * p + 2)) for p in range(2)]
+    for part in two:
+        part.set_state(state)
+    for batch in drawn(one, 5):
+        assert [row for part in two for row in drawn(part, 1)[0]] == batch
+
+
+def test_one_phase_follows_another_and_the_position_is_one(examples):
+    longer = packed(range(N), length=6)
+    phases = [(examples, 3), (longer, 5)]
+    batches = loader.training_batches(phases, 4, seed=0)
+    lengths, states = [], []
+    for batch in batches:
+        lengths.append(batch["input_ids"].shape[1])
+        states.append(json.loads(json.dumps(batches.get_state())))
+    assert lengths == [3] * 3 + [6] * 5
+    for done in (2, 3, 6):
+        fresh = loader.training_batches(phases, 4, seed=0)
+        fresh.set_state(states[done - 1])
+        assert [batch["input_ids"].shape[1] for batch in fresh] == lengths[done:]
+
+
+def test_weights_decide_the_shares_of_sources_and_each_is_shuffled_and_repeated():
+    examples = packed(range(10), range(10, 40), range(40, 43))
+    numbers = order(training_batches(examples, 10, seed=0, weights=[2.0, 1.0, 1.0]), 36)
+    shares = np.bincount([0 if i < 10 else 1 if i < 40 else 2 for i in numbers])
+    assert shares.tolist() == [180, 90, 90]
+    first = [i for i in numbers if i < 10]
+    assert [sorted(first[start : start + 10]) for start in range(0, 180, 10)] == [list(range(10))] * 18
+    assert first[:10] != first[10:20]
+    assert set(numbers) == set(range(43))
+
+
+def test_without_weights_sources_are_as_frequent_as_they_are_large():
+    numbers = order(training_batches(packed(range(10), range(10, 40)), 8, seed=0), 5)
+    assert sorted(numbers) == list(range(40))

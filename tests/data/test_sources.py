@@ -1,106 +1,125 @@
-import bz2
 import gzip
-import lzma
 import os
 
 import pytest
 
 from electra_jax.data import sources
+from electra_jax.data.sources import Source
 from electra_jax.errors import UserError
 
-TEXT = "First line.\nSecond  line,\twith spaces. \n\n\n \t\nAn ümlaut.\r\n\r\nThe last, without a line end."
-LINES = [["First line.", "Second line, with spaces."], ["An ümlaut."], ["The last, without a line end."]]
-COMPRESS = {".txt": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress}
-MANY = "\n\n".join(f"Document {n} says {n * n * 7919 % 10007}." for n in range(2000)).encode()
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("docstrings", [Source("docstrings", None)]),
+        ("a/*.txt", [Source("a/*.txt", None)]),
+        (" a.txt ; b ;", [Source("a.txt", None), Source("b", None)]),
+        ("a@3;tfds:wiki/20230601.en@1.5", [Source("a", 3.0), Source("tfds:wiki/20230601.en", 1.5)]),
+        ("me@home/a.txt", [Source("me@home/a.txt", None)]),
+        ("me@home/a.txt@2", [Source("me@home/a.txt", 2.0)]),
+    ],
+)
+def test_sources_and_their_weights(text, found):
+    assert sources.parse(text) == found
 
 
-@pytest.mark.parametrize("suffix", COMPRESS)
-def test_blank_lines_part_documents_in_each_kind_of_file(tmp_path, suffix):
-    path = tmp_path / f"a{suffix}"
-    path.write_bytes(COMPRESS[suffix](TEXT.encode()))
-    names = [f"a{suffix}:{number}" for number in range(3)]
-    assert list(sources.read_documents(str(path))) == list(zip(names, LINES, strict=True))
+@pytest.mark.parametrize("text", ["a@0", "a@-1;b@1", "a@1;b", "a;b@1", "a@nan", "a@inf"])
+def test_weights_that_cannot_be_are_refused(text):
+    with pytest.raises(UserError, match=r"a weight of more than 0 \(NAME@WEIGHT\), or none to any"):
+        sources.parse(text)
 
 
-def test_files_are_read_in_the_order_of_their_names(tmp_path):
-    (tmp_path / "sub").mkdir()
-    for name in ("sub/c.txt", "b.txt", "a.txt", "no.md"):
-        (tmp_path / name).write_text(f"{name}\n")
-    documents = list(sources.read_documents(str(tmp_path / "**" / "*.txt")))
-    assert documents == [("a.txt:0", ["a.txt"]), ("b.txt:0", ["b.txt"]), ("c.txt:0", ["sub/c.txt"])]
+@pytest.mark.parametrize("text", ["", " ; "])
+def test_no_source_is_refused(text):
+    with pytest.raises(UserError, match="names nothing; give files, a folder"):
+        sources.parse(text)
 
 
-def test_names_stay_when_other_files_come_and_the_folder_moves(tmp_path):
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "b.txt").write_text(TEXT)
-    before = list(sources.read_documents(str(tmp_path / "old" / "*.txt")))
-    (tmp_path / "old").rename(tmp_path / "new")
-    (tmp_path / "new" / "a.txt").write_text("One more.\n")
-    after = list(sources.read_documents(str(tmp_path / "new" / "*.txt")))
-    assert after == [("a.txt:0", ["One more."]), *before]
+def make(folder, names):
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
 
 
-@pytest.mark.parametrize("pattern", ["none.txt", "*.none", "folder", "docstring"])
-def test_pattern_without_a_file_is_refused(tmp_path, monkeypatch, pattern):
+def below(folder, paths):
+    return [str(path.relative_to(folder)) for path in paths]
+
+
+def test_files_of_a_glob_are_sorted(tmp_path):
+    make(tmp_path, ["sub/c.txt", "b.txt", "a.txt", "no.md"])
+    assert below(tmp_path, sources.files(str(tmp_path / "**" / "*.txt"))) == ["a.txt", "b.txt", "sub/c.txt"]
+    assert below(tmp_path, sources.files(str(tmp_path / "no.md"))) == ["no.md"]
+
+
+def test_a_folder_is_all_text_below_it(tmp_path):
+    text = ["AA/wiki_00", "b.TXT", "c.jsonl.zst", "d.parquet", "e.json", "f.txt.xz"]
+    make(tmp_path, [*text, "README.md", "tool.py", ".hidden/a.txt", ".b.txt", "image.png.gz"])
+    assert below(tmp_path, sources.files(str(tmp_path))) == sorted(text)
+
+
+@pytest.mark.parametrize("pattern", ["none.txt", "*.none", "docstring"])
+def test_a_pattern_without_a_file_is_refused(tmp_path, monkeypatch, pattern):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder").mkdir()
-    for use in (sources.fingerprint, lambda source: list(sources.read_documents(source))):
-        with pytest.raises(UserError, match=r"config\.data\.input=.* matches no file") as error:
-            use(pattern)
+    for use in (sources.fingerprint, lambda these: list(sources.units(these, 9))):
+        with pytest.raises(UserError, match=r"input='.*' matches no file; give a file, a folder") as error:
+            use(sources.parse(pattern))
         assert repr(pattern) in str(error.value)
 
 
-@pytest.mark.parametrize("suffix", COMPRESS)
-def test_text_that_is_not_utf8_is_refused_naming_the_file(tmp_path, suffix):
-    path = tmp_path / f"latin{suffix}"
-    path.write_bytes(COMPRESS[suffix]("Erste Zeile.\n\nGrüße.\n".encode("latin-1")))
-    with pytest.raises(UserError, match=rf"latin{suffix}.*not UTF-8"):
-        list(sources.read_documents(str(path)))
+def test_a_folder_without_text_is_refused(tmp_path):
+    make(tmp_path, ["a.png"])
+    with pytest.raises(UserError, match="is a folder without text in it"):
+        sources.files(str(tmp_path))
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".xz", ".bz2"])
+def test_small_files_are_read_together_and_large_ones_alone(tmp_path):
+    for name, size in {"a": 4, "b": 4, "c": 30, "d": 1, "e.jsonl": 1, "f": 2}.items():
+        (tmp_path / name).write_bytes(b"x" * size)
+    found = list(sources.units([Source(str(tmp_path), None), Source("docstrings:json,email", None)], 8))
+    assert [
+        (unit.source, unit.kind, [name[-7:].split("/")[-1] for name in unit.names], unit.size) for unit in found[:-1]
+    ] == [
+        (0, "text", ["a", "b"], 8),
+        (0, "text", ["c"], 30),
+        (0, "text", ["d"], 1),
+        (0, "json", ["e.jsonl"], 1),
+        (0, "text", ["f"], 2),
+    ]
+    assert found[-1] == sources.Unit(1, "docstrings", ("json,email",), 0)
+
+
 @pytest.mark.parametrize(
-    "breakage",
+    ("name", "kind"),
     [
-        lambda data: data[: len(data) // 2],
-        lambda data: b"this was never compressed",
-        # Byte 10 begins the gzip data, the first block's kind in its lowest bits; it lies in the header of the others.
-        lambda data: data[:10] + bytes([data[10] ^ 6]) + data[11:],
-        lambda data: data[:-8] + bytes(byte ^ 90 for byte in data[-8:]),
+        *(("a.jsonl", "json"), ("a.json.gz", "json"), ("a.NDJSON.zst", "json"), ("a.parquet", "parquet")),
+        *(("a.txt.xz", "text"), ("a", "text"), ("a.md", "text"), ("a.gz", "text")),
     ],
-    ids=["truncated", "not compressed", "head changed", "tail changed"],
 )
-def test_broken_compressed_file_is_refused_naming_the_file(tmp_path, suffix, breakage):
-    path = tmp_path / f"broken{suffix}"
-    path.write_bytes(breakage(COMPRESS[suffix](MANY)))
-    with pytest.raises(UserError, match=rf"broken{suffix}.*broken compressed file"):
-        list(sources.read_documents(str(path)))
+def test_the_suffix_says_what_is_in_a_file(tmp_path, name, kind):
+    (tmp_path / name).write_bytes(gzip.compress(b"x"))
+    assert [unit.kind for unit in sources.units([Source(str(tmp_path / name), None)], 8)] == [kind]
 
 
-def test_fingerprint_changes_with_the_files(tmp_path):
-    path, pattern = tmp_path / "a.txt", str(tmp_path / "*.txt")
+def test_the_fingerprint_changes_with_the_files(tmp_path):
+    path, these = tmp_path / "a.txt", [Source(str(tmp_path / "*.txt"), None)]
     path.write_text("One line.\n")
-    seen = [sources.fingerprint(pattern)]
-    assert sources.fingerprint(pattern) == seen[0]
+    seen = [sources.fingerprint(these)]
+    assert sources.fingerprint(these) == seen[0]
 
     path.write_text("One more line.\n")
     os.utime(path, ns=(1, 1))
-    seen.append(sources.fingerprint(pattern))
+    seen.append(sources.fingerprint(these))
     os.utime(path, ns=(1, 2))  # same size, as after another text of the same length
-    seen.append(sources.fingerprint(pattern))
+    seen.append(sources.fingerprint(these))
     path.rename(tmp_path / "b.txt")
-    seen.append(sources.fingerprint(pattern))
+    seen.append(sources.fingerprint(these))
     (tmp_path / "c.txt").write_text("")
-    seen.append(sources.fingerprint(pattern))
-    assert len(set(seen)) == 5
+    seen.append(sources.fingerprint(these))
+    assert len(set(map(tuple, seen))) == 5
 
 
-def test_docstrings_of_the_packages_named():
-    names = [name for name, _ in sources.read_documents("docstrings:json,argparse")]
-    assert {name.split(".")[0] for name in names} == {"json", "argparse"}
-    assert names == sorted(names)
-
-
-def test_docstrings_have_a_fingerprint_without_files():
-    assert sources.fingerprint("docstrings:json") == sources.fingerprint("docstrings")
-    assert sources.fingerprint("docstrings").startswith("python ")
+def test_sources_without_files_have_a_fingerprint():
+    assert sources.fingerprint(sources.parse("docstrings:json")) == sources.fingerprint(sources.parse("docstrings"))
+    assert sources.fingerprint(sources.parse("docstrings"))[0].startswith("python ")
+    assert sources.fingerprint(sources.parse("tfds:wiki/1.0")) != sources.fingerprint(sources.parse("tfds:wiki/2.0"))

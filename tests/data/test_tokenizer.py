@@ -2,11 +2,13 @@ import io
 
 import pytest
 import sentencepiece as spm
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ml_collections import ConfigDict
 
-from electra_jax.data import tokenizer
-from electra_jax.data.tokenizer import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
+from electra_jax.data import preparation, tokenizer
+from electra_jax.data.tokenizer import CLS, MASK, OWN, PAD, SEP, SPECIAL_TOKENS, UNK, Special
 from electra_jax.errors import UserError
 
 TEXT = "The model reads a line of text and says which word was replaced by another one in this Sentence."
@@ -15,9 +17,14 @@ LINES = [" ".join(WORDS[i] for i in (n % 19, n % 7, n % 11, n % 13, n % 17)) for
 TEXTS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=12).map(" ".join)
 
 
+def train(lines=LINES, **changes):
+    chosen = {**preparation.SETTINGS, "vocab_size": 45, "normalization": "nmt_nfkc", **changes}
+    return tokenizer.train(lines, ConfigDict(chosen))
+
+
 @pytest.fixture(scope="module")
 def cased():
-    return tokenizer.train(LINES, vocab_size=45, lowercase=False)
+    return train()
 
 
 def test_special_tokens_are_the_first_five_ids(cased):
@@ -46,8 +53,8 @@ def test_lines_are_encoded_one_by_one_in_order(cased):
     assert cased.encode([""]) == [[]]
 
 
-def test_lowercase_folds_case_and_its_absence_keeps_it(cased):
-    folded = tokenizer.train(LINES, vocab_size=45, lowercase=True)
+def test_the_normalization_folds_case_or_keeps_it(cased):
+    folded = train(normalization="nmt_nfkc_cf")
     the, THE = "The Sentence.", "tHE sENTENCE."
     assert folded.encode([the]) == folded.encode([THE])
     assert folded.decode(folded.encode([the])[0]) == "the sentence."
@@ -94,15 +101,15 @@ def test_words_without_a_start_begin_where_the_ids_do(cased):
 
 @pytest.mark.parametrize("lines", [LINES, [], [" "]], ids=["little", "none", "blank"])
 def test_too_large_a_vocabulary_is_refused_in_one_line(lines):
-    with pytest.raises(UserError, match=r"no vocabulary of 30522 pieces.*config\.data\.vocab_size") as error:
-        tokenizer.train(lines, vocab_size=30522)
+    with pytest.raises(UserError, match=r"no vocabulary of 30522 pieces.*vocab_size") as error:
+        train(lines, vocab_size=30522)
     assert "\n" not in str(error.value)
 
 
 def test_too_small_a_vocabulary_is_refused_with_advice_to_enlarge_it():
     with pytest.raises(UserError, match="no vocabulary of 6 pieces") as error:
-        tokenizer.train(LINES, vocab_size=6)
-    assert "smaller config.data.vocab_size" not in str(error.value)
+        train(vocab_size=6)
+    assert "smaller vocab_size" not in str(error.value)
 
 
 @pytest.mark.parametrize("model", [b"", b"no model", b"\0" * 100])
@@ -110,25 +117,129 @@ def test_bytes_that_are_no_model_are_refused(tmp_path, model):
     path = tmp_path / "vocab.model"
     path.write_bytes(model)
     with pytest.raises(UserError, match=r"vocab\.model"):
-        tokenizer.Tokenizer.load(path)
+        tokenizer.load(path)
 
 
-def test_model_with_other_special_tokens_is_refused(tmp_path):
+def foreign(**options):
     model = io.BytesIO()
-    spm.SentencePieceTrainer.train(sentence_iterator=iter(LINES), model_writer=model, vocab_size=40, minloglevel=2)
-    path = tmp_path / "other.model"
-    path.write_bytes(model.getvalue())
-    with pytest.raises(UserError, match=r"other\.model: ids 0 to 4 are <unk> <s> </s> .*, expected \[PAD\] \[UNK\]"):
-        tokenizer.Tokenizer.load(path)
+    spm.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES), model_writer=model, vocab_size=40, minloglevel=2, **options
+    )
+    return model.getvalue()
+
+
+def test_special_tokens_that_a_model_of_others_lacks_are_added_after_its_own(cased):
+    """SentencePiece's own has <unk> <s> </s> and no more."""
+    found = tokenizer.SentencePiece(foreign())
+    assert found.special == Special(unk=0, cls=1, sep=2, pad=40, mask=41)
+    assert len(found) == 42
+    plain = spm.SentencePieceProcessor(model_proto=foreign())
+    assert found.encode(LINES) == plain.encode(LINES)
+    assert {*found.encode([" ".join(SPECIAL_TOKENS)])[0]} & {40, 41} == set()
+    ids = [found.special.cls, *found.encode(["model"])[0], found.special.mask, *found.encode(["text"])[0], 40]
+    assert [word for word, _ in found.words(ids)] == ["model", "text"]
+    again = tokenizer.SentencePiece(found.model)
+    assert (again.special, again.model) == (found.special, found.model)
+
+
+def test_a_model_with_all_special_tokens_stays_as_it_is():
+    model = foreign(pad_id=3, control_symbols=["<mask>"])
+    found = tokenizer.SentencePiece(model)
+    assert found.model == model
+    assert found.special == Special(unk=0, cls=1, sep=2, pad=3, mask=4)
+
+
+def test_byte_fallback_knows_every_character(cased):
+    found = train(byte_fallback=True, vocab_size=305)
+    assert found.special == OWN
+    ids = found.encode(["model \u4f60"])[0]
+    assert UNK not in ids
+    assert found.decode(ids) == "model \u4f60"
+    assert UNK in cased.encode(["model \u4f60"])[0]
+
+
+def test_pieces_of_bpe_are_merged_pairs():
+    assert train(model_type="bpe").model != train().model
+    assert train(model_type="bpe").encode(["the model"])
+
+
+def test_coverage_decides_which_characters_are_pieces():
+    lines = ["abcdefg " * 20] * 50 + ["\u4f60 abc"]
+    known, rare = (
+        train(lines, vocab_size=14, character_coverage=coverage).encode(["\u4f60"])[0] for coverage in (1.0, 0.99)
+    )
+    assert UNK in rare
+    assert UNK not in known
+
+
+PIECES = ["[PAD]", "a", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "model", "##s", "text", ".", "w", "##ord"]
+
+
+@pytest.fixture
+def word_pieces(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+    return tmp_path / "vocab.txt"
+
+
+def test_word_pieces_of_the_released_models(word_pieces):
+    found = tokenizer.load(word_pieces)
+    assert found.special == Special(pad=0, unk=2, cls=3, sep=4, mask=5)
+    assert len(found) == len(PIECES)
+    assert found.encode(["The models.", "", "word"]) == [[6, 7, 8, 10], [], [11, 12]]
+    assert found.encode(["T\u00e9xt"]) == [[9]]  # accents are taken off with the case, as in BERT
+    assert found.decode([6, 7, 8]) == "the models"
+    assert [word for word, _ in found.words([3, 6, 7, 8, 5, 11, 12, 4, 0])] == ["the", "models", "word"]
+    cased = tokenizer.load(word_pieces, fold_case=False)
+    assert cased.encode(["The the"]) == [[2, 6]]
+
+
+def test_special_tokens_in_a_text_are_text(word_pieces):
+    found = tokenizer.load(word_pieces)
+    assert {2} == {*found.encode(["[MASK] [SEP]"])[0]}
+
+
+def test_word_pieces_are_kept_with_their_normalization(word_pieces, tmp_path):
+    for fold_case in (True, False):
+        found = tokenizer.load(word_pieces, fold_case)
+        tokenizer.keep(found, tmp_path)
+        assert tokenizer.kept_in(tmp_path).encode(["The models"]) == found.encode(["The models"])
+
+
+def test_one_vocabulary_is_kept_at_a_time(cased, word_pieces, tmp_path):
+    with pytest.raises(UserError, match="has no vocabulary"):
+        tokenizer.kept_in(tmp_path)
+    tokenizer.keep(tokenizer.load(word_pieces), tmp_path)
+    tokenizer.keep(cased, tmp_path)
+    assert tokenizer.kept_in(tmp_path).model == cased.model
+
+
+def test_word_pieces_without_a_special_token_are_refused(tmp_path):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\n")
+    with pytest.raises(UserError, match=r"vocab.txt lacks \[MASK\]; add such a line"):
+        tokenizer.load(tmp_path / "vocab.txt")
+
+
+def test_a_tokenizer_of_another_kind_is_refused(tmp_path):
+    tokenizers.Tokenizer(tokenizers.models.BPE()).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(UserError, match=r"tokenizer.json holds a BPE model; give WordPiece"):
+        tokenizer.load(tmp_path / "tokenizer.json")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(UserError, match=r"tokenizer.json is no tokenizer.json"):
+        tokenizer.load(tmp_path / "tokenizer.json")
+
+
+def test_a_vocabulary_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"none.model is not there; give a SentencePiece model, a vocab.txt or a tok"):
+        tokenizer.load(tmp_path / "none.model")
 
 
 def test_saved_model_is_the_same_vocabulary(cased, tmp_path):
     path = tmp_path / "vocab.model"
     path.write_bytes(cased.model)
-    loaded = tokenizer.Tokenizer.load(path)
+    loaded = tokenizer.load(path)
     assert loaded.encode(LINES) == cased.encode(LINES)
 
 
 def test_same_text_gives_the_same_bytes(cased):
-    assert tokenizer.train(LINES, vocab_size=45, lowercase=False).model == cased.model
-    assert tokenizer.train(LINES[::-2], vocab_size=45, lowercase=False).model != cased.model
+    assert train().model == cased.model
+    assert train(LINES[::-2]).model != cased.model

@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 from electra_jax import config as config_lib
 from electra_jax import metrics, optim
 from electra_jax import step as step_lib
+from electra_jax.data.tokenizer import OWN
 from electra_jax.objectives import masking, table
 from electra_jax.objectives.system import Inputs, Objective
 
@@ -44,8 +45,9 @@ def config(name: str, tying: str = "", generator: str = "transformer", **overrid
 
 @functools.cache
 def objective(name: str, tying: str = "", generator: str = "transformer") -> Objective:
-    """Token i of the training text is as frequent as i + 1, special ones included."""
-    return table.make(config(name, tying, generator), VOCABULARY, np.arange(1, VOCABULARY + 1))
+    """Token i of the training text is as frequent as i + 1, special ones included; every third begins a word."""
+    starts = np.arange(VOCABULARY) % 3 == 0
+    return table.make(config(name, tying, generator), VOCABULARY, np.arange(1, VOCABULARY + 1), OWN, starts)
 
 
 def shapes(o: Objective) -> Any:

@@ -9,7 +9,7 @@ import pytest
 import systems
 from scipy import stats
 
-from electra_jax.data.tokenizer import SPECIAL_TOKENS
+from electra_jax.data.tokenizer import OWN, SPECIAL_TOKENS
 from electra_jax.objectives import corruption, masking
 from electra_jax.objectives.system import Inputs
 
@@ -26,7 +26,7 @@ def everywhere(token: int) -> Inputs:
     batch = {"input_ids": ids, "token_type_ids": jnp.zeros_like(ids), "sequence_ids": jnp.ones_like(ids)}
     positions = jnp.broadcast_to(jnp.arange(LENGTH, dtype=jnp.int32), shape)
     uniform = jax.random.uniform(jax.random.key(0), shape)
-    masked = masking.Masked(batch, ids, positions, ids, jnp.ones(shape), uniform)
+    masked = masking.Masked(batch, jnp.ones(shape), ids, positions, ids, jnp.ones(shape), uniform)
     return Inputs(masked, masking.count(masked), jnp.int32(0))
 
 
@@ -77,7 +77,7 @@ def test_the_original_is_forbidden_and_the_others_keep_their_odds(generator):
 
 def test_a_token_that_the_training_text_lacks_is_never_drawn():
     counts = np.where(COUNTS % 2, COUNTS, 0)
-    logits = corruption.sampling.log_frequencies(counts, systems.PADDED)
+    logits = corruption.sampling.log_frequencies(counts, systems.PADDED, OWN)
     assert np.all(np.isfinite(logits))
     mass = np.exp(logits.astype(np.float64))
     expected = np.where((np.arange(systems.PADDED) >= FIRST) & (np.arange(systems.PADDED) < 60), 1.0, 0.0)

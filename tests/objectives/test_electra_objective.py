@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
 from electra_jax import metrics
-from electra_jax.data.tokenizer import CLS, PAD, SEP
+from electra_jax.data.tokenizer import CLS, OWN, PAD, SEP
 from electra_jax.modeling import config as model_config
 from electra_jax.modeling.electra import Electra
 from electra_jax.objectives import corruption, electra, masking, sampling
@@ -35,7 +35,7 @@ def make_model() -> Electra:
 
 
 MODEL = make_model()
-UNIGRAM = sampling.log_frequencies(np.ones(VOCABULARY), PADDED)
+UNIGRAM = sampling.log_frequencies(np.ones(VOCABULARY), PADDED, OWN)
 
 
 @functools.cache
@@ -67,7 +67,8 @@ def with_bias(params, bias: np.ndarray):
 
 
 def make(name: str = "electra", **settings) -> Objective:
-    return Objective(SYSTEMS[name], ConfigDict({**SYSTEMS[name].settings, **settings}), 1000, MODEL, UNIGRAM)
+    chosen = ConfigDict({**SYSTEMS[name].settings, **settings})
+    return Objective(SYSTEMS[name], chosen, 1000, MODEL, UNIGRAM, OWN, np.ones(VOCABULARY, bool))
 
 
 def _prepare(o: Objective, batch, key, train: bool) -> Inputs:
@@ -183,6 +184,7 @@ def test_fakes_are_put_into_the_original_text_and_labels_say_what_changed():
     ids = jnp.asarray([[2, 10, 11, 12, 3], [2, 20, 21, 3, 0]])
     masked = masking.Masked(
         batch={"input_ids": ids, "token_type_ids": jnp.zeros_like(ids), "sequence_ids": jnp.ones_like(ids)},
+        candidates=jnp.zeros(ids.shape),
         input_ids=jnp.asarray([[2, 4, 4, 12, 3], [2, 4, 21, 3, 0]]),
         positions=jnp.asarray([[2, 1], [1, 4]]),
         targets=jnp.asarray([[11, 10], [20, 0]]),
@@ -202,7 +204,9 @@ def test_every_position_has_its_own_disallowed_original():
     logits[..., [7, 9]] = 0
     nothing, ones = np.zeros_like(targets), np.ones((4, 500), np.float32)
     uniform = np.random.default_rng(0).random((4, 500), np.float32)
-    masked = masking.Masked({"input_ids": nothing}, nothing, nothing, targets, ones, uniform)
+    masked = masking.Masked(
+        {"input_ids": nothing, "sequence_ids": nothing}, ones, nothing, nothing, targets, ones, uniform
+    )
     x = Inputs(masked, masking.count(masked), jnp.int32(0))
     sampled = corruption.temper(make(disallow_correct=True), jnp.asarray(logits), x)
     np.testing.assert_array_equal(sampling.categorical(masked.uniform, sampled), 16 - targets)

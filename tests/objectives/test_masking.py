@@ -9,13 +9,17 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy import stats
 
-from electra_jax.data.tokenizer import CLS, MASK, PAD, SEP, UNK
+from electra_jax.data.tokenizer import CLS, MASK, OWN, PAD, SEP, UNK, Special
 from electra_jax.objectives import masking
 
 LENGTH = 40
 VOCABULARY = 60
-choose = jax.jit(masking.choose, static_argnames="mask_prob")
-_mask = jax.jit(masking.mask, static_argnames="mask_prob")
+_choose = jax.jit(masking.choose, static_argnames="mask_prob")
+_mask = jax.jit(masking.mask, static_argnames=("mask_prob", "vocab_size", "special"))
+
+
+def choose(key, ids: np.ndarray, mask_prob: float, words=None):
+    return _choose(key, masking.is_maskable(jnp.asarray(ids), OWN), ids != PAD, mask_prob=mask_prob, words_BL=words)
 
 
 def text(rows: int, length: int = LENGTH) -> np.ndarray:
@@ -28,7 +32,7 @@ def text(rows: int, length: int = LENGTH) -> np.ndarray:
 def mask(ids: np.ndarray, replace_prob: float, random_prob: float = 0.0, seed: int = 0) -> masking.Masked:
     batch = {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "sequence_ids": np.ones_like(ids)}
     shares = np.float32(replace_prob), np.float32(random_prob)
-    return jax.device_get(_mask(jax.random.key(seed), batch, VOCABULARY, 0.15, *shares))
+    return jax.device_get(_mask(jax.random.key(seed), batch, VOCABULARY, OWN, 0.15, *shares))
 
 
 @pytest.mark.parametrize(
@@ -94,6 +98,65 @@ def test_pairs_of_candidates_are_equally_likely():
     counts = [pairs.count(pair) for pair in itertools.combinations([1, 2, 4, 6, 7, 8], 2)]
     assert sum(counts) == 30_000
     assert stats.chisquare(counts).pvalue > 1e-3
+
+
+STARTS = np.arange(20) % 2 == 0  # even ids begin a word, odd ones go on with it
+
+
+def words_of(ids: np.ndarray) -> np.ndarray:
+    ids = jnp.asarray(ids, jnp.int32)
+    return masking.words(jnp.asarray(STARTS)[ids], masking.is_maskable(ids, OWN))
+
+
+def test_words_begin_at_their_first_pieces_and_special_tokens_stand_alone():
+    ids = [[CLS, 6, 7, 9, 8, SEP, 9, 11, 10, SEP, PAD, PAD]]
+    np.testing.assert_array_equal(words_of(ids), [[0, 1, 1, 1, 2, 3, 4, 4, 5, 6, 7, 8]])
+
+
+@settings(max_examples=60, deadline=None)
+@given(arrays.arrays(np.int32, (3, LENGTH), elements=st.integers(0, 12)), st.integers(0, 99))
+def test_whole_words_are_masked_or_not_at_all(ids, seed):
+    words = np.asarray(words_of(ids))
+    positions, weights = map(np.asarray, choose(jax.random.key(seed), ids, 0.15, words))
+    maskable = ~np.isin(ids, [PAD, CLS, SEP, MASK])
+    for row in range(3):
+        chosen = np.zeros(LENGTH, bool)
+        chosen[positions[row][weights[row] > 0]] = True
+        most = np.clip(np.round(0.15 * np.sum(ids[row] != PAD)), 1, 6)
+        touched = set(words[row][chosen])
+        whole = [word for word in touched if np.all(chosen[maskable[row] & (words[row] == word)])]
+        assert chosen.sum() <= most
+        assert not np.any(chosen & ~maskable[row])
+        assert len(whole) == len(touched) or (len(touched) == 1 and chosen.sum() == most)  # one too long for the count
+        assert chosen.any() == maskable[row].any()
+
+
+def test_as_many_whole_words_as_fit_are_masked():
+    """38 pieces in words of two, six masked: three words, each as likely as the others."""
+    ids = np.tile(np.asarray([CLS, *[6, 7] * 19, SEP], np.int32), (4000, 1))
+    words = words_of(ids)
+    positions, weights = map(np.asarray, choose(jax.random.key(0), ids, 0.15, words))
+    assert np.all(weights == 1)
+    counts = np.bincount(np.take_along_axis(np.asarray(words), positions, axis=1).ravel(), minlength=21)
+    assert counts[0] == counts[20] == 0
+    assert stats.chisquare(counts[1:20] / 2).pvalue > 1e-3
+
+
+def test_special_tokens_may_have_any_ids():
+    """As in BERT's vocabulary, where they are not the first and in another order."""
+    special = Special(pad=0, unk=7, cls=8, sep=9, mask=10)
+    ids = np.full((2000, LENGTH), 5, np.int32)
+    ids[:, 0], ids[:, -1] = special.cls, special.sep
+    batch = {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "sequence_ids": np.ones_like(ids)}
+    shares = np.float32(0.5), np.float32(0.5)
+    masked = jax.device_get(_mask(jax.random.key(0), batch, 14, special, 0.15, *shares))
+    assert set(masked.targets.ravel()) == {5}
+    shown = masked.input_ids[masked.chosen > 0]
+    assert stats.binomtest(int(np.sum(shown == special.mask)), 12_000, 0.5).pvalue > 1e-3
+    counts = np.bincount(shown[shown != special.mask], minlength=14)
+    ordinary = [1, 2, 3, 4, 5, 6, 11, 12, 13]
+    assert counts.sum() == counts[ordinary].sum()
+    assert stats.chisquare(counts[ordinary]).pvalue > 1e-3
 
 
 def test_put_writes_where_it_holds():
@@ -183,8 +246,9 @@ LITERAL = masking.Masked(
     batch={
         "input_ids": jnp.asarray([[CLS, 10, UNK, SEP, MASK, 11, SEP, PAD], [PAD] * 8]),
         "token_type_ids": jnp.zeros((2, 8), jnp.int32),
-        "sequence_ids": jnp.zeros((2, 8), jnp.int32),
+        "sequence_ids": jnp.asarray([[1, 1, 1, 1, 2, 2, 2, 0], [0] * 8]),
     },
+    candidates=jnp.asarray([[0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0], [0.0] * 8]),
     input_ids=jnp.asarray([[CLS, MASK, UNK, SEP, MASK, 11, SEP, PAD], [PAD] * 8]),
     positions=jnp.asarray([[5, 1, 0], [3, 0, 1]]),
     targets=jnp.asarray([[11, 10, CLS], [PAD] * 3]),
@@ -197,9 +261,13 @@ def test_a_masked_batch_knows_its_text_and_which_positions_count():
     nothing = [0] * 8
     np.testing.assert_array_equal(LITERAL.original, LITERAL.batch["input_ids"])
     np.testing.assert_array_equal(LITERAL.real, [[1, 1, 1, 1, 1, 1, 1, 0], nothing])
-    np.testing.assert_array_equal(LITERAL.candidates, [[0, 1, 1, 0, 0, 1, 0, 0], nothing])
     np.testing.assert_array_equal(LITERAL.chosen, [[0, 1, 0, 0, 0, 1, 0, 0], nothing])
-    assert all(x.dtype == jnp.float32 for x in (LITERAL.real, LITERAL.candidates, LITERAL.chosen))
+    assert all(x.dtype == jnp.float32 for x in (LITERAL.real, LITERAL.chosen))
+
+
+def test_candidates_are_all_but_special_tokens():
+    ids = np.asarray([[CLS, 10, UNK, SEP, MASK, 11, SEP, PAD]], np.int32)
+    np.testing.assert_array_equal(mask(ids, 1.0).candidates, [[0, 1, 1, 0, 0, 1, 0, 0]])
 
 
 def test_the_batch_itself_is_kept():

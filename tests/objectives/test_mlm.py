@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy import stats
 
-from electra_jax.data.tokenizer import MASK, SPECIAL_TOKENS
+from electra_jax.data.tokenizer import MASK, OWN, SPECIAL_TOKENS
 from electra_jax.modeling import electra as networks
 from electra_jax.objectives import masking, mlm
 
@@ -127,7 +127,7 @@ def test_the_copy_gate_is_stable_where_it_is_sure(gate):
 
 @jax.jit
 def mask_half(key, text, replace_prob, random_prob):
-    return masking.mask(key, text, systems.VOCABULARY, 0.5, replace_prob, random_prob)
+    return masking.mask(key, text, systems.VOCABULARY, OWN, 0.5, replace_prob, random_prob)
 
 
 @pytest.mark.parametrize(("replace_prob", "random_prob"), [(0.85, 0.0), (0.8, 0.1)])
@@ -135,7 +135,7 @@ def test_shares_of_masked_positions(replace_prob, random_prob):
     """The reference's 85 / 15 and BERT's 80 / 10 / 10: [MASK], a random token, the token itself."""
     rows, length = 500, 100
     ids = np.full((rows, length), SAME, np.int32)
-    text = {"input_ids": jnp.asarray(ids)}
+    text = {"input_ids": jnp.asarray(ids), "sequence_ids": jnp.ones_like(ids)}
     masked = jax.device_get(mask_half(jax.random.key(0), text, replace_prob, random_prob))
     there = np.take_along_axis(masked.input_ids, masked.positions, axis=1)[masked.weights > 0]
     assert len(there) == rows * length / 2

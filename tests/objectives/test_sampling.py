@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy import special, stats
 
+from electra_jax.data.tokenizer import OWN
 from electra_jax.objectives import sampling
 
 SIZE = 256
@@ -113,7 +114,7 @@ def test_extreme_numbers_hit_an_entry_with_mass(mass, uniform):
 
 
 def test_log_frequencies_are_those_of_the_counts_special_tokens_left_out():
-    logits = sampling.log_frequencies(np.asarray([9, 9, 9, 9, 9, 1, 0, 3]), 10)
+    logits = sampling.log_frequencies(np.asarray([9, 9, 9, 9, 9, 1, 0, 3]), 10, OWN)
     np.testing.assert_allclose(np.exp(logits), [0, 0, 0, 0, 0, 0.25, 0, 0.75, 0, 0])
     assert logits.dtype == np.float32
     assert np.all(np.isfinite(logits))

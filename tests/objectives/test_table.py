@@ -9,7 +9,7 @@ from electra_jax import config as config_lib
 from electra_jax.errors import UserError
 from electra_jax.objectives import corruption, table
 
-MASKING = {"mask_prob": 0.15, "replace_prob": 0.85, "random_prob": 0.0}
+MASKING = {"mask_prob": 0.15, "replace_prob": 0.85, "random_prob": 0.0, "whole_words": False}
 SAMPLING = {"temperature": 1.0, "temperature_decay": 0.0, "disallow_correct": False}
 DETECTION = {"generator_weight": 1.0, "discriminator_weight": 50.0}
 PREDICTION = {"generator_weight": 1.0, "encoder_weight": 1.0}
@@ -77,8 +77,11 @@ def test_every_system_says_what_it_is_and_where_it_is_from(name):
     assert row.summary
     assert "\n" not in row.summary + row.paper
     assert any(source in row.paper for source in ("ELECTRA", "BERT", "MLM", "arXiv"))
-    assert f"{row.summary}\n" in table.describe() + "\n"
-    assert [line.split()[0] for line in table.describe().splitlines()] == list(table.SYSTEMS)
+    described = table.describe().splitlines()
+    assert [line.split()[0] for line in described[::2]] == list(table.SYSTEMS)
+    at = 2 * list(table.SYSTEMS).index(name)
+    assert described[at].endswith(f"  {row.summary}")
+    assert described[at + 1].strip() == f"({row.paper})"
 
 
 @every_system
@@ -147,6 +150,7 @@ AFTER = {
     "mask_prob": 0.43,
     "replace_prob": 0.0,
     "random_prob": 0.6,
+    "whole_words": True,
     "temperature": 2.0,
     "disallow_correct": True,
     "generator_weight": 3.0,

@@ -1,0 +1,88 @@
+import unicodedata
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from electra_jax.data import cleaning
+
+
+def clean(text, place="a.txt:10"):
+    notes = {}
+    return cleaning.lines(text if isinstance(text, bytes) else text.encode(), place, notes), notes
+
+
+def test_lines_that_hold_something_with_single_spaces():
+    assert clean("One.\n\n  Two \t words.\r\n \n\u00a0Drei\u3000vier.") == (["One.", "Two words.", "Drei vier."], {})
+
+
+def test_broken_utf8_is_mended_and_its_line_named():
+    assert clean(b"fine\nGr\xfc\xdfe\nfine") == (
+        ["fine", "Gr\ufffd\ufffde", "fine"],
+        {cleaning.NOT_UTF8: (1, "a.txt:11")},
+    )
+
+
+def test_a_replacement_character_of_the_text_is_no_fault():
+    assert clean("what \ufffd is") == (["what \ufffd is"], {})
+
+
+def test_control_characters_are_removed_and_counted_once_a_document():
+    assert clean("a\x00b\n\x07\nc\x9f d\ufeff\n\x85e") == (["ab", "c d", "e"], {cleaning.CONTROL: (1, "a.txt:10")})
+
+
+def test_marks_that_scripts_need_stay():
+    text = "می\u200cخواهم क्\u200dष soft\u00adhyphen \U0001f468\u200d\U0001f469"
+    assert clean(text) == ([text], {})
+
+
+def test_long_lines_are_cut_between_words():
+    words = [f"word{n}" for n in range(2000)]
+    lines, notes = clean("short\n" + " ".join(words))
+    assert notes == {cleaning.LONG_LINE: (1, "a.txt:11")}
+    assert max(map(len, lines)) <= cleaning.LONGEST_LINE
+    assert " ".join(lines[1:]).split() == words
+
+
+def test_long_lines_without_words_are_cut_anywhere():
+    lines, _ = clean("字" * 10_001)
+    assert list(map(len, lines)) == [4000, 4000, 2001]
+
+
+def test_a_line_of_megabytes_takes_no_time():
+    lines, _ = clean("word " * 2_000_000)
+    assert sum(map(len, lines)) + len(lines) == 10_000_000
+
+
+def test_empty_documents_are_counted():
+    assert clean(" \n\x00")[1].keys() == {cleaning.EMPTY, cleaning.CONTROL}
+    assert clean("") == ([], {cleaning.EMPTY: (1, "a.txt:10")})
+
+
+def test_a_place_without_a_line_is_kept():
+    assert clean(b"one\n\xff", "asyncio.events")[1] == {cleaning.NOT_UTF8: (1, "asyncio.events")}
+
+
+def test_notes_together_have_the_first_place():
+    assert cleaning.merge([{"x": (2, "a:1")}, {"y": (1, "b:2")}, {"x": (3, "c:3")}]) == {
+        "x": (5, "a:1"),
+        "y": (1, "b:2"),
+    }
+
+
+@given(st.text(max_size=300))
+@settings(max_examples=300, deadline=None)
+def test_nothing_but_white_space_and_control_characters_is_lost(text):
+    lines, _ = clean(text.encode("utf-8", "replace"))
+    kept = [c for c in text.encode("utf-8", "replace").decode() if not c.isspace() and unicodedata.category(c) != "Cc"]
+    assert "".join(lines).replace(" ", "") == "".join(c for c in kept if c not in "\ufeff\ufffe\uffff")
+    for line in lines:
+        assert line == " ".join(line.split())
+        assert line
+
+
+@given(st.binary(max_size=300))
+@settings(max_examples=300, deadline=None)
+def test_any_bytes_become_lines(data):
+    lines, notes = clean(data)
+    assert bool(lines) != (cleaning.EMPTY in notes)
+    assert all("\n" not in line and len(line) <= cleaning.LONGEST_LINE for line in lines)

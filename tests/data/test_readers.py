@@ -1,0 +1,207 @@
+import bz2
+import gzip
+import json
+import lzma
+import tracemalloc
+
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from electra_jax.data import readers, sources
+from electra_jax.errors import UserError
+
+COMPRESS = {
+    ".txt": bytes,
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".bz2": bz2.compress,
+    ".zst": zstandard.ZstdCompressor(write_checksum=True).compress,
+}
+compressed = pytest.mark.parametrize("suffix", [suffix for suffix in COMPRESS if suffix != ".txt"])
+MANY = "\n\n".join(f"Document {n} says {n * n * 7919 % 10007}." for n in range(2000)).encode()
+
+
+def read(path, field="text", documents="blank_line"):
+    (unit,) = sources.units(sources.parse(str(path)), 2**20)
+    return list(readers.read(unit, field, documents))
+
+
+def texts(path, **how):
+    return [document.text for document in read(path, **how)]
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_blank_lines_part_documents_in_each_kind_of_file(tmp_path, suffix):
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(COMPRESS[suffix](b"\n\nOne.\nTwo. \n\n\n \t\nThree.\r\n\r\nFour, without an end."))
+    found = read(path)
+    assert [document.text.split(b"\n") for document in found] == [
+        [b"One.", b"Two. "],
+        [b"Three.\r"],
+        [b"Four, without an end."],
+    ]
+    assert [document.place for document in found] == [f"{path}:{line}" for line in (3, 8, 10)]
+    assert found[-1].read == path.stat().st_size
+    assert not any(document.note for document in found)
+
+
+@given(st.lists(st.sampled_from(["a", "\n", "\n\n", " \n", "bc", "\r\n"]), max_size=30), st.integers(1, 4))
+@settings(max_examples=200, deadline=None)
+def test_where_blocks_end_makes_no_difference(tmp_path_factory, pieces, block):
+    """The definition: groups of lines that hold something, each at the number of its first line."""
+    path = tmp_path_factory.mktemp("text") / "a.txt"
+    path.write_bytes("".join(pieces).encode())
+    wanted, group = [], []
+    for number, line in enumerate([*path.read_bytes().split(b"\n"), b""], 1):
+        if line.strip():
+            group.append((number, line.strip()))
+        elif group:
+            wanted.append((f"{path}:{group[0][0]}", [line for _, line in group]))
+            group = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(readers, "_BLOCK", block)
+        found = [(document.place, document.text.strip().split(b"\n")) for document in read(path)]
+    assert [(place, [line.strip() for line in lines]) for place, lines in found] == wanted
+
+
+def test_a_file_can_be_a_document(tmp_path):
+    (tmp_path / "a.txt").write_text("One.\n\nTwo.\n")
+    (tmp_path / "b.txt").write_text("Three.\n")
+    (tmp_path / "c.txt").write_text(" \n")
+    assert texts(tmp_path, documents="file") == [b"One.\n\nTwo.\n", b"Three.\n"]
+
+
+def test_what_was_read_grows_over_files(tmp_path):
+    for name in "abc":
+        (tmp_path / name).write_text("One.\n\nTwo.\n\nThree.")
+    size = (tmp_path / "a").stat().st_size
+    found = [document.read for document in read(tmp_path)]
+    assert found == sorted(found)
+    assert found[2::3] == [size, 2 * size, 3 * size]
+
+
+@pytest.mark.parametrize("mark", [b"#\n", b" ", b""])
+def test_a_document_too_long_is_cut_and_nothing_is_lost(tmp_path, monkeypatch, mark):
+    monkeypatch.setattr(readers, "LONGEST", 1000)
+    monkeypatch.setattr(readers, "_BLOCK", 64)
+    text = mark.join(f"Wörter{n}".encode() for n in range(500))
+    path = tmp_path / "a.txt"
+    path.write_bytes(text + b"\n\nAnother.")
+    *pieces, other = read(path)
+    assert b"".join(b"".join(piece.text for piece in pieces).split()) == b"".join(text.split())
+    assert all(len(piece.text) <= 1000 for piece in pieces)
+    assert [piece.note for piece in pieces] == [readers.CUT] * (len(pieces) - 1) + [""]
+    for piece in pieces:
+        piece.text.decode()  # no character is cut
+    assert other.text == b"Another."
+    assert other.place == f"{path}:{text.count(b'#') + 3}"
+
+
+def test_a_line_of_many_megabytes_is_read_in_memory_of_its_size(tmp_path):
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(b"word " * 20_000_000, compresslevel=1))
+    tracemalloc.start()
+    lengths = [
+        len(document.text) for document in readers.read(next(sources.units(sources.parse(str(path)), 1)), "", "")
+    ]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 0 <= 100_000_000 - sum(lengths) <= len(lengths)  # the white space at a cut
+    assert peak < 4 * readers.LONGEST
+
+
+@compressed
+@pytest.mark.parametrize(
+    "breakage",
+    [
+        lambda data: data[: len(data) // 2],
+        lambda data: data[:-1],
+        lambda data: b"this was never compressed",
+        # Byte 10 begins the gzip data, the first block's kind in its lowest bits; it lies in the header of the others.
+        lambda data: data[:10] + bytes([data[10] ^ 6]) + data[11:],
+    ],
+    ids=["truncated", "last byte lost", "not compressed", "changed"],
+)
+def test_a_broken_compressed_file_is_refused_naming_file_and_line(tmp_path, suffix, breakage):
+    path = tmp_path / f"broken{suffix}"
+    path.write_bytes(breakage(COMPRESS[suffix](MANY)))
+    with pytest.raises(UserError, match=rf"broken{suffix}:\d+: broken compressed file .*; fetch it again"):
+        read(path)
+
+
+@compressed
+def test_files_put_one_behind_the_other_are_read_to_the_end(tmp_path, suffix):
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(COMPRESS[suffix](b"One.\n\nTw") + COMPRESS[suffix](b"o.\n\nThree."))
+    assert texts(path) == [b"One.", b"Two.", b"Three."]
+
+
+def write_json(path, *records):
+    path.write_text("\n".join(json.dumps(record) for record in records) + "\n")
+
+
+def test_json_lines(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(
+        '{"text": "One.\\nTwo.", "id": 1}\n\n{"text": "Drei \\u00fc \U0001f600."}\r\n{"text": null}\n{"text": ""}'
+    )
+    found = read(path)
+    assert [document.text.decode() for document in found] == ["One.\nTwo.", "Drei ü \U0001f600.", "", ""]
+    assert [document.place for document in found] == [f"{path}:{line}" for line in (1, 3, 4, 5)]
+    assert [document.note for document in found] == ["", "", readers.NO_TEXT, ""]
+
+
+def test_broken_characters_in_json_are_kept_for_cleaning(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "a \xff b"}\n{"text": "a \\ud83d b"}\n')
+    for text in texts(path):
+        assert "\ufffd" in text.decode(errors="replace")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"body": "x", "title": "y"}', r"a.jsonl:2 has no field 'text'; name one of these with field=: body, title"),
+        ('"x"', r"a.jsonl:2 has no field 'text'"),
+        ('{"text": "x"', r"a.jsonl:2: no JSON \(.*\); each line must be one JSON object"),
+        ('[{"text": "x"}', r"a.jsonl:2: a JSON array; each line must be one JSON object"),
+        ('{"text": ["x"]}', r"a.jsonl:2: field 'text' is no text but list"),
+        ("[" * 100_000, r"a.jsonl:2: a JSON array"),
+    ],
+)
+def test_a_json_line_that_is_no_document_is_refused_naming_file_and_line(tmp_path, line, message):
+    path = tmp_path / "a.jsonl"
+    path.write_text(f'{{"text": "fine"}}\n{line}\n')
+    with pytest.raises(UserError, match=message):
+        read(path)
+
+
+def test_another_field(tmp_path):
+    write_json(tmp_path / "a.jsonl", {"text": "no", "body": "yes"})
+    assert texts(tmp_path / "a.jsonl", field="body") == [b"yes"]
+
+
+def test_parquet(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is an extra")
+    from pyarrow import parquet
+
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"text": ["One.\nTwo.", None, "Three."], "id": [1, 2, 3]}), path)
+    found = read(path)
+    assert [document.text for document in found] == [b"One.\nTwo.", b"", b"Three."]
+    assert [document.place for document in found] == [f"{path}:{row}" for row in (1, 2, 3)]
+    assert found[-1].read == path.stat().st_size
+    with pytest.raises(UserError, match=r"a.parquet has no field 'body'; name one of these with field=: text, id"):
+        read(path, field="body")
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(UserError, match=r"a.parquet: broken Parquet file"):
+        read(path)
+
+
+def test_documentation_strings_of_the_packages_named():
+    (unit,) = sources.units(sources.parse("docstrings:json,argparse"), 1)
+    found = [document.place for document in readers.read(unit, "", "")]
+    assert {place.split(".")[0] for place in found} == {"json", "argparse"}
+    assert found == sorted(found)

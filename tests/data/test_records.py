@@ -1,0 +1,106 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from electra_jax.data import records
+from electra_jax.data.records import BLOCK, Split
+from electra_jax.errors import UserError
+
+SIZES = [5 * BLOCK + 7, 1, BLOCK, 3]
+
+
+def ids_of(size, dtype=np.uint16):
+    return np.random.default_rng(size).integers(0, np.iinfo(dtype).max, size, dtype, endpoint=True)
+
+
+def make(folder, sizes=SIZES, dtype=np.uint16):
+    """(shards, the same ids in memory)."""
+    arrays = [ids_of(size, dtype) for size in sizes]
+    files = [folder / f"{number}.array_record" for number in range(len(sizes))]
+    for file, ids in zip(files, arrays, strict=True):
+        records.write(file, ids)
+    return records.Shards(files, sizes, dtype), np.concatenate(arrays)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    return make(tmp_path_factory.mktemp("records"))
+
+
+def test_a_split_of_lists():
+    split = Split.from_lists([[[7, 8], [], [9]], []], [], [[[10]]], dtype=np.uint32)
+    everything = split.tokens.take(np.array([0]), np.array([4]))
+    assert everything.tolist() == [7, 8, 9, 10]
+    assert split.lines.tolist() == [0, 2, 2, 3, 4]
+    assert split.documents.tolist() == [0, 3, 3, 4]
+    assert split.sources.tolist() == [0, 2, 2, 3]
+    assert everything.dtype == np.uint32
+    assert {x.dtype for x in (split.lines, split.documents, split.sources)} == {np.dtype(np.int64)}
+
+
+def test_a_split_of_nothing():
+    split = Split.from_lists([])
+    assert (len(split.tokens), split.lines.tolist(), split.documents.tolist()) == (0, [0], [0])
+
+
+def test_offsets_and_spans():
+    assert records.offsets([2, 0, 3]).tolist() == [0, 2, 2, 5]
+    assert records.offsets([]).tolist() == [0]
+    assert records.spans(np.array([7, 1, 4]), np.array([2, 0, 3])).tolist() == [7, 8, 4, 5, 6]
+    assert records.spans(np.zeros(0, int), np.zeros(0, int)).tolist() == []
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_pieces_are_those_of_the_array_wherever_they_lie(written, data):
+    shards, ids = written
+    starts = np.cumsum([0, *SIZES])
+    pieces = []
+    for _ in range(data.draw(st.integers(0, 9))):
+        shard = data.draw(st.integers(0, len(SIZES) - 1))
+        begin = data.draw(st.integers(0, SIZES[shard] - 1))
+        pieces.append((starts[shard] + begin, data.draw(st.integers(0, SIZES[shard] - begin))))
+    begins, lengths = np.array(pieces, np.int64).reshape(-1, 2).T
+    expected = np.concatenate([ids[:0], *(ids[b : b + n] for b, n in pieces)])
+    for tokens in (shards, records.InMemory(ids)):
+        np.testing.assert_array_equal(tokens.take(begins, lengths), expected)
+
+
+def test_there_are_as_many_tokens_as_were_written(written):
+    assert len(written[0]) == sum(SIZES)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32])
+def test_ids_of_each_width(tmp_path, dtype):
+    shards, ids = make(tmp_path, [BLOCK + 1], dtype)
+    found = shards.take(np.array([0]), np.array([BLOCK + 1]))
+    np.testing.assert_array_equal(found, ids)
+    assert found.dtype == dtype
+
+
+@pytest.mark.parametrize("where", [0.3, 0.5, 0.9])
+def test_a_damaged_record_is_refused_naming_the_file(tmp_path, where):
+    shards, ids = make(tmp_path, [200 * BLOCK])
+    file = tmp_path / "0.array_record"
+    data = bytearray(file.read_bytes())
+    data[int(where * 400 * BLOCK)] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(
+        UserError, match=r"0.array_record was changed or is damaged \(.*hash.*\); delete it and prepare"
+    ):
+        shards.take(np.array([0]), np.array([len(ids)]))
+
+
+def test_a_file_cut_short_is_refused(tmp_path):
+    shards, ids = make(tmp_path, [200 * BLOCK])
+    file = tmp_path / "0.array_record"
+    file.write_bytes(file.read_bytes()[:100_000])
+    with pytest.raises(UserError, match=r"0.array_record was changed or is damaged"):
+        shards.take(np.array([0]), np.array([len(ids)]))
+
+
+def test_the_same_ids_give_the_same_bytes(tmp_path):
+    for name in "ab":
+        records.write(tmp_path / name, ids_of(3 * BLOCK))
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
