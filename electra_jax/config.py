@@ -4,18 +4,18 @@ A config is a Python file with `get_config(arg) -> ConfigDict`; `--config=config
 `runlocal`. `--config.model.layers=3` overrides a setting; an unknown name or a value of another type is refused.
 """
 
-import ast
 import dataclasses
-import difflib
 import runpy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from electra_jax.data import preparation, tokenizer
+from electra_jax import arguments
+from electra_jax.arguments import above, at_least, between, one_of, within
+from electra_jax.data import preparation
 from electra_jax.errors import UserError
 from electra_jax.objectives import table
 
@@ -123,11 +123,11 @@ def parse(argv: list[str], usage: str, options: Mapping[str, Any] = MappingProxy
     Raises:
       UserError: an argument, a file or a setting that is not there, or a value of another type.
     """
-    given = _given(argv, usage, options)
+    given = arguments.read(argv, usage, options)
     if given is None:
         return None
     overrides = {name: given.pop(name) for name in list(given) if name.startswith("config.")}
-    chosen = _chosen(given, options, "config", "workdir")
+    chosen = arguments.choose(given, options, "config", "workdir")
     if not given.get("config"):
         if "config" not in options or overrides:
             raise UserError("--config is missing; try --config=configs/tiny.py")
@@ -140,47 +140,6 @@ def parse(argv: list[str], usage: str, options: Mapping[str, Any] = MappingProxy
     # Another system is another run: runs/tiny, runs/tiny-mlm.
     name = "-".join([Path(path).stem, *(part.rpartition("=")[2] for part in arg.split(",") if part)])
     return Arguments(config, Path(given.get("workdir") or Path("runs") / name), chosen)
-
-
-def parse_options(argv: list[str], usage: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]] | None:
-    """Parses the `--name=value` of a command that runs no config; prints `usage` for --help.
-
-    Returns:
-      The options' values, and the names of those that were given.
-
-    Raises:
-      UserError: an argument that is no option, or a value of another type.
-    """
-    given = _given(argv, usage, options)
-    return None if given is None else (_chosen(given, options), set(given))
-
-
-def _given(argv: list[str], usage: str, options: Mapping[str, Any]) -> dict[str, str] | None:
-    if any(arg in ("-h", "--help") for arg in argv):
-        print(usage)
-        return None
-    given: dict[str, str] = {}
-    rest = list(argv)
-    while rest:
-        name, equals, value = rest.pop(0).partition("=")
-        if not name.startswith("--"):
-            raise UserError(f"argument {name!r} is not understood; arguments look like --name=value, see --help")
-        if not equals and options.get(name[2:]) is False:
-            value = "true"
-        elif not equals:
-            if not rest or rest[0].startswith("--"):
-                raise UserError(f"{name} lacks a value; write {name}=VALUE")
-            value = rest.pop(0)
-        given[name[2:]] = value
-    return given
-
-
-def _chosen(given: Mapping[str, str], options: Mapping[str, Any], *others: str) -> dict[str, Any]:
-    known = [*others, *options]
-    for name in given:
-        if name not in known:
-            raise UserError(f"--{name} is unknown{_nearest(name, [*known, 'debug', 'help'], '--')}")
-    return {name: _typed(f"--{name}", given.get(name), default) for name, default in options.items()}
 
 
 def load(path: Path, arg: str = "") -> ConfigDict:
@@ -202,74 +161,39 @@ def override(config: ConfigDict, name: str, text: str) -> None:
     """
     names = _flat(config)
     if name not in names:
-        raise UserError(f"--config.{name} is unknown{_nearest(name, list(names), '--config.')}")
-    config.update_from_flattened_dict({name: _typed(f"--config.{name}", text, names[name])})
+        raise UserError(f"--config.{name} is unknown{arguments.nearest(name, list(names), '--config.')}")
+    config.update_from_flattened_dict({name: arguments.typed(f"--config.{name}", text, names[name])})
 
 
-def _above(bound: float) -> tuple[Callable[[Any], bool], str]:
-    return lambda value: value > bound, f"more than {bound:g}"
-
-
-def _at_least(bound: float) -> tuple[Callable[[Any], bool], str]:
-    return lambda value: value >= bound, f"{bound:g} or more"
-
-
-def _between(low: float, high: float) -> tuple[Callable[[Any], bool], str]:
-    return lambda value: low < value < high, f"more than {low:g} and less than {high:g}"
-
-
-def _share() -> tuple[Callable[[Any], bool], str]:
-    return lambda value: 0 <= value <= 1, "from 0 to 1"
-
-
-def _one_of(*values: str) -> tuple[Callable[[Any], bool], str]:
-    return lambda value: value in values, " or ".join(values)
-
-
-_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    **{name: _above(0) for name in ("steps", "batch_size", "accumulate", "log_every", "eval_every", "eval_batches")},
-    **{f"checkpoint.{name}": _above(0) for name in ("every", "keep_last", "keep_every")},
-    **{f"model.{name}": _above(0) for name in ("layers", "width", "ffn", "heads", "embedding_size", "max_length")},
-    **{f"model.{name}": _above(0) for name in ("generator_width", "generator_layers", "init_stddev")},
-    **{f"model.modernbert.{name}": _above(0) for name in ("local_window", "global_every")},
-    **{f"optim.{name}": _above(0) for name in ("learning_rate", "eps", "clip_norm")},
-    **{f"optim.{name}": _between(-1e-9, 1) for name in ("b1", "b2")},
-    "data.vocab_size": _above(5),
-    "data.model_type": _one_of(*tokenizer.MODEL_TYPES),
-    "data.normalization": _one_of(*tokenizer.NORMALIZATIONS),
-    "data.character_coverage": (lambda value: 0.98 <= value <= 1, "from .98 to 1"),  # SentencePiece's bounds
-    "data.sample_mb": _above(0),
-    "data.heldout_fraction": _between(0, 1),
-    "data.documents": _one_of("blank_line", "file"),
-    "data.shard_mb": _above(0),
-    "data.mode": _one_of("pairs", "packed"),
-    "data.seq_length": _above(4),
-    "data.short_length": _above(4),
-    "data.short_steps": _at_least(0),
-    "model.encoder": _one_of("bert", "modernbert"),
-    "model.dtype": _one_of("float32", "bfloat16"),
+_CHECKS: dict[str, arguments.Check] = {
+    **{name: above(0) for name in ("steps", "batch_size", "accumulate", "log_every", "eval_every", "eval_batches")},
+    **{f"checkpoint.{name}": above(0) for name in ("every", "keep_last", "keep_every")},
+    **{f"model.{name}": above(0) for name in ("layers", "width", "ffn", "heads", "embedding_size", "max_length")},
+    **{f"model.{name}": above(0) for name in ("generator_width", "generator_layers", "init_stddev")},
+    **{f"model.modernbert.{name}": above(0) for name in ("local_window", "global_every")},
+    **{f"optim.{name}": above(0) for name in ("learning_rate", "eps", "clip_norm")},
+    **{f"optim.{name}": between(-1e-9, 1) for name in ("b1", "b2")},
+    **{f"data.{name}": check for name, check in preparation.CHECKS.items()},
+    "data.mode": one_of("pairs", "packed"),
+    "data.seq_length": above(4),
+    "data.short_length": above(4),
+    "data.short_steps": at_least(0),
+    "model.encoder": one_of("bert", "modernbert"),
+    "model.dtype": one_of("float32", "bfloat16"),
     "model.dropout": (lambda value: 0 <= value < 1, "from 0 up to below 1"),
-    "objective.mask_prob": _between(0, 1),
-    "objective.replace_prob": _share(),
-    "objective.random_prob": _share(),
-    "objective.temperature": _above(0),
-    "objective.temperature_decay": _at_least(0),
-    **{f"objective.{name}_weight": _at_least(0) for name in ("generator", "discriminator", "encoder")},
-    "model.tying": _one_of("none", "embeddings", "all", "gdes"),
+    "objective.mask_prob": between(0, 1),
+    "objective.replace_prob": within(0, 1),
+    "objective.random_prob": within(0, 1),
+    "objective.temperature": above(0),
+    "objective.temperature_decay": at_least(0),
+    **{f"objective.{name}_weight": at_least(0) for name in ("generator", "discriminator", "encoder")},
+    "model.tying": one_of("none", "embeddings", "all", "gdes"),
 }
-
-
-def check_settings(settings: Mapping[str, Any], prefix: str, shown: str) -> None:
-    """Raises UserError at the first of `settings`, which are `config.PREFIX...`, that cannot be; SHOWN is its name."""
-    for name, value in settings.items():
-        holds, wanted = _CHECKS.get(prefix + name, (None, ""))
-        if holds is not None and not holds(value):
-            raise UserError(f"{shown}{name}={value!r} cannot be; give {wanted}")
 
 
 def check(config: ConfigDict) -> None:
     """Raises UserError at the first setting that no run can have."""
-    check_settings(_flat(config), "", "config.")
+    arguments.check(_flat(config), _CHECKS, "config.")
     table.check(config)
     if config.data.short_steps and not (
         config.data.short_steps < config.steps and config.data.short_length < config.data.seq_length
@@ -308,35 +232,3 @@ def _flat(config: Any, prefix: str = "") -> dict[str, Any]:
         else:
             flat[prefix + key] = value
     return flat
-
-
-def _typed(name: str, text: str | None, default: Any) -> Any:
-    """`text` as a value of the type that `default` has; `default` where there is no text."""
-    if text is None:
-        return default
-    value = _read(text, type(default))
-    if value is None:
-        raise UserError(f"{name}={text} is no {type(default).__name__}; it is {default!r} now")
-    return value
-
-
-def _read(text: str, kind: type) -> Any:
-    if kind is str:
-        return text
-    if kind is bool:
-        return {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
-    try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    if kind is int:
-        return int(value) if value == int(value) else None  # 1e5 is a whole number
-    return float(value)
-
-
-def _nearest(name: str, names: list[str], prefix: str) -> str:
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
-    tail = [other for other in names if other.rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1]]
-    return f"; did you mean {prefix}{(tail or close)[0]}?"

@@ -47,7 +47,7 @@ def run(main: Callable[[list[str]], int | None], argv: list[str] | None = None) 
         message = explain_os_error(error)
         cause = error
     except KeyboardInterrupt:
-        print("\ninterrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        print("\ninterrupted; the same command goes on from what is finished", file=sys.stderr)
         return 130
     if debug:
         raise cause

@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from electra_jax import config as config_lib
-from electra_jax import errors
+from electra_jax import arguments, errors
 from electra_jax.data import corpus, preparation, shards
 from electra_jax.errors import UserError
 from electra_jax.live import short
@@ -146,10 +145,10 @@ def _histogram(counts: Iterable[int]) -> Table:
 
 def main(argv: list[str]) -> int:
     options = {**preparation.SETTINGS, "input": "", "output": "", "workers": 0, "verify": ""}
-    parsed = config_lib.parse_options(argv, USAGE, options)
-    if parsed is None:
+    given = arguments.read(argv, USAGE, options)
+    if given is None:
         return 0
-    chosen, given = parsed
+    chosen = arguments.choose(given, options)
     console = Console(soft_wrap=True)
     if chosen["verify"]:
         folder = Path(chosen["verify"])
@@ -158,13 +157,13 @@ def main(argv: list[str]) -> int:
     for name in ("input", "output"):
         if not chosen[name]:
             raise UserError(f"--{name} is missing; try --input='data/*.txt' --output=data/prepared, or --help")
-    useless = given & {*preparation.OF_TRAINING_A_VOCABULARY} if chosen["vocabulary"] else set()
+    useless = given.keys() & {*preparation.OF_TRAINING_A_VOCABULARY} if chosen["vocabulary"] else set()
     if useless:
         raise UserError(f"--{sorted(useless)[0]} is of a vocabulary to be trained; leave it out, or --vocabulary")
     if chosen["workers"] < 0:
         raise UserError(f"--workers={chosen['workers']} cannot be; give 1 or more")
     settings = ConfigDict({name: chosen[name] for name in preparation.SETTINGS})
-    config_lib.check_settings(settings, "data.", "--")
+    arguments.check(settings, preparation.CHECKS, "--")
     folder = Path(chosen["output"])
 
     if corpus.is_prepared(folder):

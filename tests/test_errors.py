@@ -49,4 +49,4 @@ def test_a_bug_keeps_its_traceback():
 def test_status_of_success_and_of_ctrl_c(capsys):
     assert errors.run(lambda argv: None, []) == 0
     assert errors.run(raising(KeyboardInterrupt()), []) == 130
-    assert "goes on from the last checkpoint" in capsys.readouterr().err
+    assert "goes on from what is finished" in capsys.readouterr().err

@@ -37,12 +37,14 @@ def lines(text: bytes, place: str, notes: Notes) -> list[str]:
         happened[NOT_UTF8] = text.count(b"\n", 0, error.start)
     found: list[str] = []
     for number, line in enumerate(decoded.split("\n")):
-        line = " ".join(line.split())
-        if not line.isprintable():  # cheap to ask; true of nearly all
-            without = " ".join(_CONTROL.sub("", line).split())
-            if without != line:
+        # Both are cheap to ask and seldom so; a space is the only white space that is printable.
+        if not line.isprintable():
+            plain = " ".join(line.split())
+            line = " ".join(_CONTROL.sub("", plain).split())
+            if line != plain:
                 happened.setdefault(CONTROL, number)
-            line = without
+        elif "  " in line or line[:1] == " " or line[-1:] == " ":
+            line = " ".join(line.split())
         if len(line) > LONGEST_LINE:
             happened.setdefault(LONG_LINE, number)
             found += _cut(line)

@@ -48,6 +48,8 @@ def is_prepared(folder: Path) -> bool:
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Raises UserError where it is broken, or of another version of this package."""
+    if not is_prepared(folder):
+        raise UserError(f"{folder / MANIFEST} is not there; give a folder that electra_jax.prepare has finished")
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
         version = manifest["format"]

@@ -4,8 +4,8 @@ This process reads, in order, and leaves out duplicates; others clean, encode an
 shard depends on the text alone, so any number of workers writes the same bytes.
 """
 
+import gc
 import heapq
-import itertools
 import json
 import multiprocessing
 import os
@@ -18,6 +18,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from electra_jax import arguments
 from electra_jax.data import cleaning, corpus, readers, shards, sources, tokenizer
 from electra_jax.data.readers import Document
 from electra_jax.data.shards import Shard
@@ -37,7 +38,17 @@ SETTINGS: dict[str, Any] = {
     "heldout_fraction": 0.02,
     "field": "text",
     "documents": "blank_line",
-    "shard_mb": 16,  # of text
+    "shard_mb": 8,  # of text
+}
+CHECKS = {
+    "vocab_size": arguments.above(5),
+    "model_type": arguments.one_of(*tokenizer.MODEL_TYPES),
+    "normalization": arguments.one_of(*tokenizer.NORMALIZATIONS),
+    "character_coverage": arguments.within(0.98, 1),  # SentencePiece's bounds
+    "sample_mb": arguments.above(0),
+    "heldout_fraction": arguments.between(0, 1),
+    "documents": arguments.one_of("blank_line", "file"),
+    "shard_mb": arguments.above(0),
 }
 OF_TRAINING_A_VOCABULARY = ("vocab_size", "model_type", "byte_fallback", "character_coverage", "sample_mb")
 MEGABYTE = 10**6
@@ -256,11 +267,17 @@ def _write_shards(
 ) -> tuple[list[Shard], cleaning.Notes]:
     """Writes all shards; returns them in order, and what was noted of documents that no shard has."""
     notes: cleaning.Notes = {}
-    jobs = _jobs(folder, settings, vocabulary, units, notes)
+    jobs = _jobs(folder, settings, units, notes)
     made: list[Shard] = []
     documents = text = 0
     watch.begin("encoding")
-    for shard, share in _work_off(jobs, vocabulary, folder / vocabulary.file, settings.heldout_fraction, workers):
+    # What fits about one shard is not worth the start of processes; what TFDS has is seldom so little.
+    small = all(unit.kind != "tfds" for unit in units) and sum(u.size for u in units) <= settings.shard_mb * MEGABYTE
+    if small or workers == 1:
+        doing = _here(jobs, vocabulary, settings.heldout_fraction, workers)
+    else:
+        doing = _in_processes(jobs, folder / vocabulary.file, settings.heldout_fraction, workers)
+    for shard, share in doing:
         made.append(shard)
         documents, text = documents + sum(shard.documents.values()), text + shard.bytes
         watch.advance(Done(documents, text, share))
@@ -274,15 +291,12 @@ class _Job(NamedTuple):
     name: str
     source: int
     documents: list[Document]
-    key: str
+    digests: list[bytes]
     share: float
 
 
-def _jobs(
-    folder: Path, settings: Any, vocabulary: tokenizer.Tokenizer, units: list[sources.Unit], notes: cleaning.Notes
-) -> Iterator[_Job]:
+def _jobs(folder: Path, settings: Any, units: list[sources.Unit], notes: cleaning.Notes) -> Iterator[_Job]:
     """One job a shard, in order, without duplicates, which are told to `notes`."""
-    settings_key = shards.settings_key(vocabulary, settings.heldout_fraction)
     whole = sum(unit.size for unit in units) or 1
     before = 0
     seen: set[bytes] = set()
@@ -299,25 +313,29 @@ def _jobs(
                 seen.add(digest)
                 digests.append(digest)
                 new.append(document)
-            key, share = shards.shard_key(settings_key, digests), (before + chunk[-1].read) / whole
-            yield _Job(folder, shard_name(number, k), unit.source, new, key, share)
+            share = (before + chunk[-1].read) / whole
+            yield _Job(folder, shard_name(number, k), unit.source, new, digests, share)
         before += unit.size
 
 
-def _work_off(
-    jobs: Iterator[_Job], vocabulary: tokenizer.Tokenizer, file: Path, heldout_fraction: float, workers: int
+def _here(
+    jobs: Iterator[_Job], vocabulary: tokenizer.Tokenizer, heldout_fraction: float, threads: int
 ) -> Iterator[tuple[Shard, float]]:
-    """Does the jobs, and gives each shard with its share of the input, in order. One alone needs no processes."""
-    first = list(itertools.islice(jobs, 2))
-    if len(first) < 2 or workers == 1:
-        threads = workers if len(first) < 2 else 1
-        for job in itertools.chain(first, jobs):
-            yield shards.write(*job[:-1], vocabulary, heldout_fraction, threads), job.share
-        return
+    """Does the jobs, and gives each shard with its share of the input."""
+    for job in jobs:
+        yield shards.write(*job[:-1], vocabulary, heldout_fraction, threads), job.share
+
+
+def _in_processes(
+    jobs: Iterator[_Job], file: Path, heldout_fraction: float, workers: int
+) -> Iterator[tuple[Shard, float]]:
+    """Does the jobs in worker processes, and gives each shard with its share of the input, in order."""
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin_worker, (file, heldout_fraction))
     running: deque[tuple[Future[Shard], float]] = deque()
     try:
-        for job in itertools.chain(first, jobs):
+        for _ in range(workers):
+            pool.submit(int)  # so that they start while the first shard is read
+        for job in jobs:
             running.append((pool.submit(_do, *job[:-1]), job.share))
             while len(running) > workers + 1:  # what waits is held in memory
                 yield running[0][0].result(), running.popleft()[1]
@@ -338,8 +356,9 @@ _worker: dict[str, Any] = {}  # of a worker process: what all its shards share
 def _begin_worker(file: Path, heldout_fraction: float) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that hands out the work
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
+    gc.disable()  # nothing here is in a cycle, and there are millions of integers to look through
     _worker.update(vocabulary=tokenizer.load(file), heldout_fraction=heldout_fraction)
 
 
-def _do(folder: Path, name: str, source: int, documents: list[Document], key: str) -> Shard:
-    return shards.write(folder, name, source, documents, key, **_worker)
+def _do(folder: Path, name: str, source: int, documents: list[Document], digests: list[bytes]) -> Shard:
+    return shards.write(folder, name, source, documents, digests, **_worker)

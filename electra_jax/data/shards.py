@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,7 @@ SPLITS = ("train", "heldout")
 _AT_ONCE = 2**20  # bytes of text encoded together
 _HASH_SPACE = 2**32
 _LONGEST = 10  # documents named in the report
+_BUCKETS = 32  # of the histogram of lengths
 _HEAD = 60  # characters of a document that show which it is
 
 
@@ -39,7 +40,7 @@ class Shard:
       sha256: of each file.
       tokens, documents: of each split.
       characters, bytes, lines, unknown: of the text after cleaning, both splits together; unknown are tokens.
-      lengths: how many documents have from 2**(i-1) to 2**i - 1 tokens, by i in 0..31.
+      lengths: how many documents have from 2**(i-1) to 2**i - 1 tokens, by i below 32.
       longest: (tokens, place, first words) of the longest documents.
       notes: what was mended or left out, see `cleaning`.
     """
@@ -54,7 +55,7 @@ class Shard:
     bytes: int = 0
     lines: int = 0
     unknown: int = 0
-    lengths: list[int] = dataclasses.field(default_factory=lambda: [0] * 32)
+    lengths: list[int] = dataclasses.field(default_factory=lambda: [0] * _BUCKETS)
     longest: list[tuple[int, str, str]] = dataclasses.field(default_factory=list)
     notes: cleaning.Notes = dataclasses.field(default_factory=dict)
 
@@ -69,22 +70,12 @@ def is_heldout(digest: bytes, fraction: float) -> bool:
     return int.from_bytes(digest[:4], "big") < fraction * _HASH_SPACE
 
 
-def settings_key(vocabulary: Tokenizer, heldout_fraction: float) -> str:
-    """Names what all shards of a text have in common."""
-    return json.dumps([FORMAT, blake2b(vocabulary.model).hexdigest(), heldout_fraction])
-
-
-def shard_key(settings_key: str, digests: Iterable[bytes]) -> str:
-    """Names what a shard is made from: the settings, the vocabulary and the texts."""
-    return blake2b(settings_key.encode() + b"".join(digests), digest_size=16).hexdigest()
-
-
 def write(
     folder: Path,
     name: str,
     source: int,
     documents: Sequence[Document],
-    key: str,
+    digests: Sequence[bytes],
     vocabulary: Tokenizer,
     heldout_fraction: float,
     threads: int = 1,
@@ -96,56 +87,103 @@ def write(
       name: of the files.
       source: number of the source.
       documents: its texts, duplicates left out.
-      key: see `shard_key`.
+      digests: of the texts.
       vocabulary: encodes.
       heldout_fraction: share of the documents that is kept from training.
       threads: to encode with.
     """
+    made_from = json.dumps([FORMAT, blake2b(vocabulary.model).hexdigest(), heldout_fraction])
+    key = blake2b(made_from.encode() + b"".join(digests), digest_size=16).hexdigest()
     if (there := _read(folder, name)) is not None and there.key == key:
         return there
     shard = Shard(name, source, key)
-    ids_of: dict[str, list[np.ndarray]] = {split: [] for split in SPLITS}
-    lines_of: dict[str, list[np.ndarray]] = {split: [] for split in SPLITS}
-    documents_of: dict[str, list[int]] = {split: [] for split in SPLITS}
-    dtype = np.min_scalar_type(len(vocabulary) - 1)
 
-    for several in _together(documents):
-        cleaned = [cleaning.lines(document.text, document.place, shard.notes) for document in several]
-        encoded = iter(vocabulary.encode(list(itertools.chain.from_iterable(cleaned)), threads))
-        for document, lines in zip(several, cleaned, strict=True):
-            if document.note:
-                cleaning.note(shard.notes, document.note, document.place)
-            if not lines:
-                continue
-            pieces = list(itertools.islice(encoded, len(lines)))
-            ids = np.fromiter(itertools.chain.from_iterable(pieces), dtype)
-            split = "heldout" if is_heldout(digest(document), heldout_fraction) else "train"
-            ids_of[split].append(ids)
-            lines_of[split].append(np.fromiter(map(len, pieces), np.uint32, len(pieces)))
-            documents_of[split].append(len(pieces))
-            shard.characters += sum(map(len, lines))
-            shard.bytes += sum(len(line) if line.isascii() else len(line.encode()) for line in lines)
-            shard.lines += len(lines)
-            shard.unknown += int(np.count_nonzero(ids == vocabulary.special.unk))
-            shard.lengths[len(ids).bit_length()] += 1
-            shard.longest.append((len(ids), document.place, lines[0][:_HEAD]))
-        shard.longest = longest(shard.longest)
+    text = _encode(documents, digests, vocabulary, heldout_fraction, threads, shard)
+    shard.lines, shard.unknown = len(text.sizes), int(np.count_nonzero(text.ids == vocabulary.special.unk))
+    lengths = text.lengths
+    shard.lengths = np.bincount(np.frexp(lengths)[1], minlength=_BUCKETS).tolist()
+    first = np.argsort(-lengths, kind="stable")[:_LONGEST]
+    shard.longest = [(int(lengths[i]), *text.heads[i]) for i in first]
 
-    index: dict[str, Any] = {"unigram": np.zeros(len(vocabulary), np.int64)}
+    index: dict[str, np.ndarray] = {}
     for split in SPLITS:
-        ids = np.concatenate([np.zeros(0, dtype), *ids_of[split]])
-        shard.tokens[split], shard.documents[split] = len(ids), len(documents_of[split])
-        index[f"{split}_lines"] = np.concatenate([np.zeros(0, np.uint32), *lines_of[split]])
-        index[f"{split}_documents"] = np.array(documents_of[split], np.uint32)
+        ids, sizes, counts = text.of(split)
+        shard.tokens[split], shard.documents[split] = len(ids), len(counts)
+        index |= {f"{split}_lines": sizes, f"{split}_documents": counts}
         if split == "train":
             index["unigram"] = np.bincount(ids, minlength=len(vocabulary))
         if len(ids):
             records.write(token_file(folder, name, split), ids)
-    np.savez_compressed(index_file(folder, name), **index)
+    np.savez_compressed(index_file(folder, name), **index)  # type: ignore[arg-type]
     made = [index_file(folder, name), *(token_file(folder, name, split) for split in SPLITS if shard.tokens[split])]
     shard.sha256 = {path.name: sha256(path) for path in made}
     write_whole(folder / f"{name}.json", json.dumps(dataclasses.asdict(shard), indent=1))
     return shard
+
+
+class _Encoded(NamedTuple):
+    """The documents of a shard that hold something.
+
+    Attributes:
+      ids: of all their tokens.
+      sizes: tokens of each line.
+      counts: lines of each document.
+      held: whether each document is held out.
+      heads: (place, first words) of each document.
+    """
+
+    ids: np.ndarray
+    sizes: np.ndarray
+    counts: np.ndarray
+    held: np.ndarray
+    heads: list[tuple[str, str]]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each document."""
+        return np.diff(records.offsets(self.sizes)[records.offsets(self.counts)])
+
+    def of(self, split: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Ids, sizes and counts of one split."""
+        documents = self.held == (split == "heldout")
+        lines = np.repeat(documents, self.counts)
+        return self.ids[np.repeat(lines, self.sizes)], self.sizes[lines], self.counts[documents]
+
+
+def _encode(
+    documents: Sequence[Document],
+    digests: Sequence[bytes],
+    vocabulary: Tokenizer,
+    heldout_fraction: float,
+    threads: int,
+    shard: Shard,
+) -> _Encoded:
+    """Cleans and encodes; tells `shard` what was mended, and how large the text is."""
+    dtype = np.min_scalar_type(len(vocabulary) - 1)
+    ids, sizes = [np.zeros(0, dtype)], [np.zeros(0, np.uint32)]
+    counts: list[int] = []
+    held: list[bool] = []
+    heads: list[tuple[str, str]] = []
+    for several in _together(zip(documents, digests, strict=True)):
+        lines: list[str] = []
+        for document, digest in several:
+            own = cleaning.lines(document.text, document.place, shard.notes)
+            if document.note:
+                cleaning.note(shard.notes, document.note, document.place)
+            if own:
+                lines += own
+                counts.append(len(own))
+                held.append(is_heldout(digest, heldout_fraction))
+                heads.append((document.place, own[0][:_HEAD]))
+        encoded = vocabulary.encode(lines, threads)
+        sizes.append(np.fromiter(map(len, encoded), np.uint32, len(encoded)))
+        ids.append(np.fromiter(itertools.chain.from_iterable(encoded), dtype, int(sizes[-1].sum())))
+        text = "".join(lines)
+        shard.characters += len(text)
+        shard.bytes += len(text.encode())
+    return _Encoded(
+        np.concatenate(ids), np.concatenate(sizes), np.array(counts, np.uint32), np.array(held, bool), heads
+    )
 
 
 def token_file(folder: Path, name: str, split: str) -> Path:
@@ -170,12 +208,12 @@ def _read(folder: Path, name: str) -> Shard | None:
     return None
 
 
-def _together(documents: Sequence[Document]) -> Iterator[list[Document]]:
+def _together(documents: Iterable[tuple[Document, bytes]]) -> Iterator[list[tuple[Document, bytes]]]:
     """Groups of documents of about a megabyte: few calls of the tokenizer, and few ids in hand as Python integers."""
-    several: list[Document] = []
+    several: list[tuple[Document, bytes]] = []
     size = 0
-    for document in documents:
-        several.append(document)
+    for document, digest in documents:
+        several.append((document, digest))
         size += len(document.text)
         if size >= _AT_ONCE:
             yield several

@@ -1,0 +1,108 @@
+"""Command lines of `--name=value`, and what a setting's value can be. Nothing here knows of configs."""
+
+import ast
+import difflib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from electra_jax.errors import UserError
+
+Check = tuple[Callable[[Any], bool], str]  # what must hold of a value, and how to say it
+
+
+def read(argv: list[str], usage: str, options: Mapping[str, Any]) -> dict[str, str] | None:
+    """The text given for each name; an option whose default is False needs none. Prints `usage` for --help.
+
+    Raises:
+      UserError: an argument that is no `--name=value`.
+    """
+    if any(arg in ("-h", "--help") for arg in argv):
+        print(usage)
+        return None
+    given: dict[str, str] = {}
+    rest = list(argv)
+    while rest:
+        name, equals, value = rest.pop(0).partition("=")
+        if not name.startswith("--"):
+            raise UserError(f"argument {name!r} is not understood; arguments look like --name=value, see --help")
+        if not equals and options.get(name[2:]) is False:
+            value = "true"
+        elif not equals:
+            if not rest or rest[0].startswith("--"):
+                raise UserError(f"{name} lacks a value; write {name}=VALUE")
+            value = rest.pop(0)
+        given[name[2:]] = value
+    return given
+
+
+def choose(given: Mapping[str, str], options: Mapping[str, Any], *others: str) -> dict[str, Any]:
+    """Each option's value, of the type of its default; `others` may be given too.
+
+    Raises:
+      UserError: a name that is neither, or a value of another type.
+    """
+    known = [*others, *options]
+    for name in given:
+        if name not in known:
+            raise UserError(f"--{name} is unknown{nearest(name, [*known, 'debug', 'help'], '--')}")
+    return {name: typed(f"--{name}", given.get(name), default) for name, default in options.items()}
+
+
+def typed(name: str, text: str | None, default: Any) -> Any:
+    """`text` as a value of the type that `default` has; `default` where there is no text."""
+    if text is None:
+        return default
+    value = _value(text, type(default))
+    if value is None:
+        raise UserError(f"{name}={text} is no {type(default).__name__}; it is {default!r} now")
+    return value
+
+
+def _value(text: str, kind: type) -> Any:
+    if kind is str:
+        return text
+    if kind is bool:
+        return {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if kind is int:
+        return int(value) if value == int(value) else None  # 1e5 is a whole number
+    return float(value)
+
+
+def nearest(name: str, names: list[str], prefix: str) -> str:
+    """What to add to a message about an unknown name: the one that was most likely meant."""
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
+    tail = [other for other in names if other.rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1]]
+    return f"; did you mean {prefix}{(tail or close)[0]}?"
+
+
+def above(bound: float) -> Check:
+    return lambda value: value > bound, f"more than {bound:g}"
+
+
+def at_least(bound: float) -> Check:
+    return lambda value: value >= bound, f"{bound:g} or more"
+
+
+def between(low: float, high: float) -> Check:
+    return lambda value: low < value < high, f"more than {low:g} and less than {high:g}"
+
+
+def within(low: float, high: float) -> Check:
+    return lambda value: low <= value <= high, f"from {low:g} to {high:g}"
+
+
+def one_of(*values: str) -> Check:
+    return lambda value: value in values, " or ".join(values)
+
+
+def check(values: Mapping[str, Any], checks: Mapping[str, Check], prefix: str) -> None:
+    """Raises UserError at the first of `values` that cannot be; `prefix` and its name are what a person knows it by."""
+    for name, (holds, wanted) in checks.items():
+        if name in values and not holds(values[name]):
+            raise UserError(f"{prefix}{name}={values[name]!r} cannot be; give {wanted}")
