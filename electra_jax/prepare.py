@@ -12,7 +12,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from electra_jax import arguments, errors
-from electra_jax.data import corpus, preparation, shards
+from electra_jax.data import cleaning, corpus, preparation, shards
+from electra_jax.data.local import Done, Local, Watch
 from electra_jax.errors import UserError
 from electra_jax.live import short
 
@@ -47,7 +48,7 @@ vocabulary
   --sample_mb=20             megabytes of text that it is trained on, drawn from the whole"""
 
 
-class Bar(preparation.Watch):
+class Bar(Watch):
     """A progress bar on a terminal, some lines elsewhere. A context: the bar is drawn between enter and exit."""
 
     def __init__(self, console: Console):
@@ -80,7 +81,7 @@ class Bar(preparation.Watch):
             self._progress.remove_task(self._task)
         self._task = self._progress.add_task(stage, total=1.0, numbers="")
 
-    def advance(self, done: preparation.Done) -> None:
+    def advance(self, done: Done) -> None:
         elapsed = self._progress.tasks[-1].elapsed or 1e-9
         numbers = f"{done.documents:,} documents · {done.bytes / elapsed / 1e6:.1f} MB/s"
         self._progress.update(self._task, completed=done.share, numbers=numbers)
@@ -102,7 +103,7 @@ def report(folder: Path) -> dict[str, Any]:
         "shards": len(made),
         "lengths": [sum(counts) for counts in zip(*(shard.lengths for shard in made), strict=True)],
         "longest": shards.longest(entry for shard in made for entry in shard.longest),
-        "notes": manifest["notes"],
+        "notes": cleaning.merge(shard.notes for shard in made),
     }
 
 
@@ -172,7 +173,7 @@ def main(argv: list[str]) -> int:
         console.print(f"{folder} is prepared already", highlight=False)
     else:
         with Bar(console) as bar:
-            preparation.prepare(folder, settings, chosen["workers"], bar)
+            preparation.prepare(folder, settings, Local(chosen["workers"], bar))
     found = report(folder)
     (folder / "report.json").write_text(json.dumps(found, indent=1) + "\n")
     show(console, folder, found)

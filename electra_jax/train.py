@@ -25,6 +25,7 @@ from electra_jax import detect, errors, evaluate, metrics, optim, sharding, step
 from electra_jax.checkpoint import Checkpoints
 from electra_jax.data import examples, loader, preparation, tokenizer
 from electra_jax.data.corpus import Corpus
+from electra_jax.data.local import Watch
 from electra_jax.files import write_whole
 from electra_jax.flops import devices
 from electra_jax.flops.totals import first_steps
@@ -305,7 +306,7 @@ def epochs(train_examples: Sequence[tuple[examples.Examples, int]], batch_size: 
     return passed
 
 
-class Telling(preparation.Watch):
+class Telling(Watch):
     """Tells a run's report what the preparation of its text does."""
 
     def __init__(self, live: Live):

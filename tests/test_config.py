@@ -90,15 +90,6 @@ def test_a_file_without_get_config_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "old", "new"),
-    [("1e5", 3, 100_000), ("2", 0.5, 2.0), ("true", False, True), ("0", True, False), ("a=b", "x", "a=b")],
-)
-def test_values_are_read_as_the_type_the_setting_has(text, old, new):
-    assert config_lib._read(text, type(old)) == new
-    assert type(config_lib._read(text, type(old))) is type(new)
-
-
-@pytest.mark.parametrize(
     ("name", "value"),
     [
         ("objective.mask_prob", 0.0),

@@ -76,6 +76,7 @@ def write(
     source: int,
     documents: Sequence[Document],
     digests: Sequence[bytes],
+    notes: cleaning.Notes,
     vocabulary: Tokenizer,
     heldout_fraction: float,
     threads: int = 1,
@@ -88,15 +89,16 @@ def write(
       source: number of the source.
       documents: its texts, duplicates left out.
       digests: of the texts.
+      notes: what was left out before.
       vocabulary: encodes.
       heldout_fraction: share of the documents that is kept from training.
       threads: to encode with.
     """
-    made_from = json.dumps([FORMAT, blake2b(vocabulary.model).hexdigest(), heldout_fraction])
+    made_from = json.dumps([FORMAT, blake2b(vocabulary.model).hexdigest(), heldout_fraction, notes])
     key = blake2b(made_from.encode() + b"".join(digests), digest_size=16).hexdigest()
     if (there := _read(folder, name)) is not None and there.key == key:
         return there
-    shard = Shard(name, source, key)
+    shard = Shard(name, source, key, notes=dict(notes))
 
     text = _encode(documents, digests, vocabulary, heldout_fraction, threads, shard)
     shard.lines, shard.unknown = len(text.sizes), int(np.count_nonzero(text.ids == vocabulary.special.unk))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from electra_jax.data import cleaning, corpus, preparation, readers, shards
+from electra_jax.data import chunks, cleaning, corpus, local, preparation, readers, shards
+from electra_jax.data.local import Local, Watch
 from electra_jax.errors import UserError
 
 
@@ -25,7 +26,7 @@ def contents(folder):
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-class Told(preparation.Watch):
+class Told(Watch):
     def __init__(self):
         self.lines, self.stages, self.done = [], [], []
 
@@ -42,7 +43,8 @@ class Told(preparation.Watch):
 @pytest.fixture
 def small_shards(monkeypatch):
     """Shards of a kilobyte, so that a small text has many."""
-    monkeypatch.setattr(preparation, "MEGABYTE", 1000)
+    for module in (preparation, local, chunks):
+        monkeypatch.setattr(module, "MEGABYTE", 1000)
 
 
 @pytest.fixture(scope="module")
@@ -110,14 +112,14 @@ def test_held_out_share():
 @pytest.mark.parametrize("workers", [2, 3])
 def test_any_number_of_workers_writes_the_same_bytes(text_file, tmp_path, small_shards, workers):
     for number in (1, workers):
-        preparation.prepare(tmp_path / str(number), settings(text_file, shard_mb=20), number)
+        preparation.prepare(tmp_path / str(number), settings(text_file, shard_mb=20), Local(number))
     one, many = contents(tmp_path / "1"), contents(tmp_path / str(workers))
     assert len(one) > 15
     assert one == many
 
 
 def test_shards_do_not_change_the_corpus(text_file, built, tmp_path, small_shards):
-    found = preparation.prepare(tmp_path, settings(text_file, shard_mb=3, sample_mb=1000), 1)
+    found = preparation.prepare(tmp_path, settings(text_file, shard_mb=3, sample_mb=1000), Local(1))
     assert len(list(tmp_path.glob("*.train.array_record"))) > 10
     for split, other in ((found.train, built.train), (found.heldout, built.heldout)):
         assert documents(split) == documents(other)
@@ -127,7 +129,7 @@ def test_shards_do_not_change_the_corpus(text_file, built, tmp_path, small_shard
 
 def test_finished_shards_are_not_written_again(text_file, tmp_path, small_shards, monkeypatch):
     wanted = settings(text_file, shard_mb=3)
-    preparation.prepare(tmp_path / "whole", wanted, 1)
+    preparation.prepare(tmp_path / "whole", wanted, Local(1))
 
     class Killed(BaseException):
         pass
@@ -144,34 +146,34 @@ def test_finished_shards_are_not_written_again(text_file, tmp_path, small_shards
 
     monkeypatch.setattr(shards.records, "write", write)
     with pytest.raises(Killed):
-        preparation.prepare(tmp_path / "killed", wanted, 1)
+        preparation.prepare(tmp_path / "killed", wanted, Local(1))
     assert not corpus.is_prepared(tmp_path / "killed")
     first, written[:] = set(written[:-1]), [""] * 10
-    preparation.prepare(tmp_path / "killed", wanted, 1)
+    preparation.prepare(tmp_path / "killed", wanted, Local(1))
     again = first & set(written)
     assert len(again) <= 1  # of the shard that was not finished
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
 
 
 def test_a_shard_that_was_changed_is_written_again(text_file, tmp_path):
-    preparation.prepare(tmp_path, settings(text_file), 1)
+    preparation.prepare(tmp_path, settings(text_file), Local(1))
     before = contents(tmp_path)
     for name in ("000000-000000.train.array_record", "000000-000000.npz", "000000-000000.json"):
         (tmp_path / name).write_bytes(b"changed")
-    preparation.prepare(tmp_path, settings(text_file), 1)
+    preparation.prepare(tmp_path, settings(text_file), Local(1))
     assert contents(tmp_path) == before
 
 
 def test_what_does_not_belong_to_the_text_is_deleted(text_file, built, tmp_path):
     for name in ("000007-000000.json", "000000-000000.json.tmp", "tokenizer.json"):
         (tmp_path / name).write_text("left by a run that was killed")
-    preparation.prepare(tmp_path, settings(text_file), 1)
+    preparation.prepare(tmp_path, settings(text_file), Local(1))
     assert contents(tmp_path) == contents(built_folder(built))
 
 
 def test_progress_is_told(text_file, tmp_path, small_shards):
     told = Told()
-    preparation.prepare(tmp_path, settings(text_file, shard_mb=20), 1, told)
+    preparation.prepare(tmp_path, settings(text_file, shard_mb=20), Local(1, told))
     assert told.stages == ["reading a sample", "encoding"]
     assert told.lines == [line for line in told.lines if line.startswith("Training a vocabulary of 40 pieces on 0.0 M")]
     shares = [done.share for done in told.done[1:]]
@@ -185,26 +187,15 @@ def test_duplicates_are_left_out_wherever_they_are(tmp_path, small_shards):
     (tmp_path / "a.txt").write_text("\n\n".join(f"document number {n % 50}" for n in range(300)))
     (tmp_path / "b.txt").write_text("document number 7\n\nanother one")
     wanted = settings(f"{tmp_path}/a.txt;{tmp_path}/b.txt", shard_mb=1, model_type="bpe")
-    found = preparation.prepare(tmp_path / "out", wanted, 1)
+    found = preparation.prepare(tmp_path / "out", wanted, Local(1))
     assert len(documents(found.train)) + len(documents(found.heldout)) == 51
-    notes = corpus.read_manifest(tmp_path / "out")["notes"]
-    assert notes == {preparation.DUPLICATE: [251, f"{tmp_path}/a.txt:101"]}
-
-
-def test_the_sample_of_a_vocabulary_is_drawn_from_the_whole(tmp_path, small_shards):
-    (tmp_path / "a.txt").write_text("\n\n".join(f"word{n} " * 20 for n in range(500)))
-    units = list(preparation.sources.units(preparation.sources.parse(str(tmp_path)), 1))
-    lines = preparation._sample(settings(tmp_path, sample_mb=8), units, preparation.Watch())
-    numbers = [int(line.split()[0][4:]) for line in lines]
-    assert sum(len(line) for line in lines) <= 8000
-    assert 40 < len(numbers) < 60
-    assert numbers == sorted(numbers)
-    assert np.mean(numbers) == pytest.approx(250, abs=5 * 144 / 50**0.5)
+    notes = cleaning.merge(shard["notes"] for shard in corpus.read_manifest(tmp_path / "out")["shards"])
+    assert notes == {chunks.DUPLICATE: (251, f"{tmp_path}/a.txt:101")}
 
 
 def test_a_given_vocabulary_is_used_as_it_is(built, text_file, tmp_path):
     model = built_folder(built) / "vocab.model"
-    found = preparation.prepare(tmp_path, settings(text_file, vocabulary=str(model), vocab_size=30522), 1)
+    found = preparation.prepare(tmp_path, settings(text_file, vocabulary=str(model), vocab_size=30522), Local(1))
     assert found.tokenizer.model == model.read_bytes()
     assert documents(found.train) == documents(built.train)
     changed = settings(text_file, vocabulary=str(model))
@@ -216,7 +207,7 @@ def test_a_given_vocabulary_is_used_as_it_is(built, text_file, tmp_path):
 def test_word_pieces_can_be_given(text_file, tmp_path):
     words = sorted(set(text_file.read_text().lower().replace(".", " ").split()))
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", *words, ".", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]) + "\n")
-    found = preparation.prepare(tmp_path / "out", settings(text_file, vocabulary=str(tmp_path / "vocab.txt")), 2)
+    found = preparation.prepare(tmp_path / "out", settings(text_file, vocabulary=str(tmp_path / "vocab.txt")), Local(2))
     assert found.tokenizer.special.mask == len(words) + 5
     everything = documents(found.train) + documents(found.heldout)
     assert not any(found.tokenizer.special.unk in ids for ids in everything)
@@ -297,7 +288,7 @@ def test_each_setting_changes_what_is_made(tmp_path, small_shards, name, value, 
         )
     made = []
     for number, chosen in enumerate([before, after]):
-        preparation.prepare(tmp_path / str(number), chosen, 1)
+        preparation.prepare(tmp_path / str(number), chosen, Local(1))
         made.append(contents(tmp_path / str(number)))
         made[-1].pop("manifest.json")
     assert made[0] != made[1]
@@ -358,20 +349,20 @@ def test_a_prepared_text_is_used_where_it_is(begun, tmp_path):
 def test_text_too_little_for_both_splits_is_refused(tmp_path, fraction):
     (tmp_path / "a.txt").write_text("One line.\n\nAnother.\n")
     with pytest.raises(UserError, match=r"documents to train on and . held out.*heldout_fraction|no vocabulary of"):
-        preparation.prepare(tmp_path / "out", settings(tmp_path / "a.txt", heldout_fraction=fraction), 1)
+        preparation.prepare(tmp_path / "out", settings(tmp_path / "a.txt", heldout_fraction=fraction), Local(1))
     assert not corpus.is_prepared(tmp_path / "out")
 
 
 def test_a_source_without_a_document_is_refused(text_file, tmp_path):
     (tmp_path / "b.txt").write_text(" \n")
     with pytest.raises(UserError, match=r"b.txt gives no document to train on"):
-        preparation.prepare(tmp_path / "out", settings(f"{text_file}@1;{tmp_path}/b.txt@1"), 1)
+        preparation.prepare(tmp_path / "out", settings(f"{text_file}@1;{tmp_path}/b.txt@1"), Local(1))
 
 
 def test_a_vocabulary_larger_than_the_text_supports_is_refused_and_leaves_no_corpus(text_file, tmp_path):
     for _ in range(2):
         with pytest.raises(UserError, match="no vocabulary of 30000 pieces"):
-            preparation.prepare(tmp_path, settings(text_file, vocab_size=30_000), 1)
+            preparation.prepare(tmp_path, settings(text_file, vocab_size=30_000), Local(1))
         assert not corpus.is_prepared(tmp_path)
 
 
@@ -382,13 +373,13 @@ def test_a_broken_file_stops_the_preparation(text_file, built, tmp_path, small_s
     path.write_bytes(lzma.compress(text_file.read_bytes() * 3)[:-20])
     vocabulary = str(built_folder(built) / "vocab.model")
     with pytest.raises(UserError, match=r"a.txt.xz:\d+: broken compressed file"):
-        preparation.prepare(tmp_path / "out", settings(path, vocabulary=vocabulary, shard_mb=1), 2)
+        preparation.prepare(tmp_path / "out", settings(path, vocabulary=vocabulary, shard_mb=1), Local(2))
     assert not corpus.is_prepared(tmp_path / "out")
 
 
 def test_a_worker_that_is_killed_is_one_line(text_file, tmp_path, small_shards, monkeypatch):
-    monkeypatch.setattr(preparation, "_begin_worker", os.abort)
+    monkeypatch.setattr(local, "_begin_worker", os.abort)
     with pytest.raises(
         UserError, match="a worker was killed, most likely for want of memory; the same command goes on"
     ):
-        preparation.prepare(tmp_path, settings(text_file, shard_mb=1), 2)
+        preparation.prepare(tmp_path, settings(text_file, shard_mb=1), Local(2))

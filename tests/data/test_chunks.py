@@ -1,0 +1,73 @@
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from electra_jax.data import chunks, shards
+from electra_jax.data.chunks import Sample
+from electra_jax.data.readers import Document
+
+
+def documents(*texts):
+    return [Document(f"a.txt:{number}", text.encode()) for number, text in enumerate(texts)]
+
+
+@given(st.lists(st.integers(0, 9), max_size=20), st.integers(1, 12))
+def test_chunks_are_consecutive_and_end_where_they_are_full(sizes, size):
+    given_documents = documents(*("x" * n for n in sizes))
+    found = list(chunks.chunks(iter(given_documents), size))
+    assert [document for chunk in found for document in chunk] == given_documents
+    totals = [[len(document.text) for document in chunk] for chunk in found]
+    assert all(sum(total) >= size for total in totals[:-1])
+    assert all(sum(total[:-1]) < size for total in totals)
+
+
+def test_a_job_leaves_out_duplicates_and_notes_them(tmp_path):
+    found = chunks.job(tmp_path, (3, chunks.sources.Unit(1, "text", (), 0)), 7, documents("one", "two", "one"), {2, 0})
+    assert found.name == "000003-000007"
+    assert found.source == 1
+    assert [document.text for document in found.documents] == [b"two"]
+    assert found.digests == [shards.digest(found.documents[0])]
+    assert found.notes == {chunks.DUPLICATE: (2, "a.txt:0")}
+
+
+SIZES = st.lists(st.integers(1, 30), min_size=1, max_size=30)
+
+
+def lowest(given_documents, limit):
+    """The definition: documents in the order of their hashes, until one would be too many."""
+    drawn, size = [], 0
+    for document in sorted(given_documents, key=lambda d: shards.digest(d)[4:]):
+        size += len(document.text)
+        if drawn and size > limit:
+            break
+        drawn.append(document.text.decode())
+    return sorted(drawn)
+
+
+@given(SIZES, st.integers(1, 200), st.randoms(), st.integers(1, 4))
+@settings(max_examples=200, deadline=None)
+def test_a_sample_is_the_same_whatever_the_order_and_the_parts(sizes, limit, random, parts):
+    given_documents = documents(*(f"{number} " + "x" * size for number, size in enumerate(sizes)))
+    numbered = list(enumerate(given_documents))
+    random.shuffle(numbered)
+    samples = [Sample(limit, 0.0) for _ in range(parts)]
+    for i, (number, document) in enumerate(numbered):
+        samples[i % parts].add((number,), document)
+    whole = Sample(limit, 0.0)
+    for sample in samples:
+        whole.join(sample)
+    lines = whole.lines()
+    assert sorted(lines) == [line.strip() for line in lowest(given_documents, limit)]
+    assert [int(line.split()[0]) for line in lines] == sorted(int(line.split()[0]) for line in lines)
+
+
+def test_a_sample_is_drawn_from_the_whole_and_not_from_what_is_held_out():
+    given_documents = documents(*(f"{number} " + "word " * 20 for number in range(2000)))
+    sample = Sample(20_000, 0.5)
+    for number, document in enumerate(given_documents):
+        sample.add((number,), document)
+    numbers = [int(line.split()[0]) for line in sample.lines()]
+    assert 180 < len(numbers) <= 200
+    assert abs(np.mean(numbers) - 1000) < 5 * 577 / 190**0.5
+    held = {number for number, d in enumerate(given_documents) if shards.is_heldout(shards.digest(d), 0.5)}
+    assert not held & set(numbers)

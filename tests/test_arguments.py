@@ -1,0 +1,64 @@
+import pytest
+
+from electra_jax import arguments
+from electra_jax.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new"),
+    [("1e5", 3, 100_000), ("2", 0.5, 2.0), ("true", False, True), ("0", True, False), ("a=b", "x", "a=b")],
+)
+def test_values_are_read_as_the_type_the_default_has(text, old, new):
+    assert arguments.typed("--x", text, old) == new
+    assert type(arguments.typed("--x", text, old)) is type(new)
+    assert arguments.typed("--x", None, old) == old
+
+
+@pytest.mark.parametrize(("text", "old"), [("1.5", 3), ("many", 3), ("True", 3), ("maybe", True), ("[1]", 0.5)])
+def test_values_of_another_type_are_refused(text, old):
+    with pytest.raises(UserError, match=rf"--x=.* is no {type(old).__name__}; it is {old} now"):
+        arguments.typed("--x", text, old)
+
+
+def test_arguments_with_and_without_an_equals_sign():
+    options = {"input": "", "steps": 3, "json": False}
+    given = arguments.read(["--input", "a b", "--json", "--steps=4"], "", options)
+    assert arguments.choose(given, options) == {"input": "a b", "steps": 4, "json": True}
+    assert arguments.choose({}, options) == options
+
+
+def test_help_is_the_usage(capsys):
+    assert arguments.read(["--x=1", "-h"], "how to use it", {}) is None
+    assert capsys.readouterr().out == "how to use it\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["data"], "argument 'data' is not understood; arguments look like --name=value, see --help"),
+        (["--input"], "--input lacks a value; write --input=VALUE"),
+        (["--input", "--json"], "--input lacks a value"),
+        (["--inptu=x"], "--inptu is unknown; did you mean --input?"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(argv, message):
+    with pytest.raises(UserError, match=message.replace("?", r"\?")):
+        arguments.choose(arguments.read(argv, "", {"input": "", "json": False}), {"input": "", "json": False})
+
+
+@pytest.mark.parametrize(
+    ("check", "good", "bad"),
+    [
+        (arguments.above(0), [1, 0.1], [0, -1]),
+        (arguments.at_least(0), [0, 2], [-1]),
+        (arguments.between(0, 1), [0.5], [0, 1]),
+        (arguments.within(0, 1), [0, 0.5, 1], [-0.1, 1.1]),
+        (arguments.one_of("a", "b"), ["a", "b"], ["c", ""]),
+    ],
+)
+def test_checks(check, good, bad):
+    for value in good:
+        arguments.check({"x": value, "y": None}, {"x": check, "z": check}, "--")
+    for value in bad:
+        with pytest.raises(UserError, match=r"--x=.* cannot be; give "):
+            arguments.check({"x": value}, {"x": check}, "--")
