@@ -21,7 +21,10 @@ setup(
         "optax>=0.2.8",
         "orbax-checkpoint>=0.12",  # checkpoints, asynchronous and atomic
         "grain>=0.2.18",  # the loader: random access, shuffling, a position that can be saved
+        "array_record>=0.8",  # token files with random access and checksums
         "sentencepiece>=0.2",
+        "tokenizers>=0.20",  # WordPiece vocabularies of released models
+        "zstandard>=0.22",  # .zst
         "ml_collections>=1.0",
         "numpy>=2.0",
         "rich>=13",  # progress bar and colours
@@ -29,6 +32,9 @@ setup(
     ],
     extras_require={
         "test": TEST,
+        "parquet": ["pyarrow>=15"],
+        "tfds": ["tensorflow-datasets>=4.9.7"],  # as a source of text; TensorFlow itself only to build a data set
+        "beam": ["apache-beam>=2.60"],  # preparation on many machines
         "parity": ["torch>=2.6", "transformers>=5"],  # peers in tests only; a CPU build of torch will do
         "dev": [*TEST, "ruff==0.17.6", "mypy==2.4.1"],
     },

@@ -30,6 +30,8 @@ again after a kill, it goes on from the shards that are finished.
                              paragraph a line, a blank line between documents. Each plain, .gz, .xz, .bz2 or .zst
   --output=DIR               where the records go
   --workers=N                processes (default: one a core)
+  --beam=OPTIONS             instead of them Apache Beam, with these options: '--runner=DirectRunner'; all its machines
+                             must see DIR (pip install 'electra_jax[beam]')
   --verify=DIR               instead: reads a prepared text again and checks every file
 
 text
@@ -85,6 +87,15 @@ class Bar(Watch):
         elapsed = self._progress.tasks[-1].elapsed or 1e-9
         numbers = f"{done.documents:,} documents · {done.bytes / elapsed / 1e6:.1f} MB/s"
         self._progress.update(self._task, completed=done.share, numbers=numbers)
+
+
+def hands(chosen: dict[str, Any], folder: Path, watch: Watch) -> preparation.Hands:
+    """Who does the work: this machine, or those of an Apache Beam runner."""
+    if not chosen["beam"]:
+        return Local(chosen["workers"], watch)
+    from electra_jax.data.beam import Beam  # an extra
+
+    return Beam(chosen["beam"], folder, watch)
 
 
 def report(folder: Path) -> dict[str, Any]:
@@ -145,7 +156,7 @@ def _histogram(counts: Iterable[int]) -> Table:
 
 
 def main(argv: list[str]) -> int:
-    options = {**preparation.SETTINGS, "input": "", "output": "", "workers": 0, "verify": ""}
+    options = {**preparation.SETTINGS, "input": "", "output": "", "workers": 0, "beam": "", "verify": ""}
     given = arguments.read(argv, USAGE, options)
     if given is None:
         return 0
@@ -173,7 +184,7 @@ def main(argv: list[str]) -> int:
         console.print(f"{folder} is prepared already", highlight=False)
     else:
         with Bar(console) as bar:
-            preparation.prepare(folder, settings, Local(chosen["workers"], bar))
+            preparation.prepare(folder, settings, hands(chosen, folder, bar))
     found = report(folder)
     (folder / "report.json").write_text(json.dumps(found, indent=1) + "\n")
     show(console, folder, found)

@@ -244,11 +244,11 @@ def open_workdir(config: ConfigDict, workdir: Path, live: Live) -> Checkpoints:
     """Makes the folder, or checks that the run in it is this one; writes config and environment."""
     settings = json.loads(config.to_json_best_effort())
     path = workdir / "config.json"
+    if not path.exists():
+        check_source(config)  # later its generator is in the checkpoints
     checkpoints = Checkpoints(workdir / "checkpoints", config.checkpoint.keep_last, config.checkpoint.keep_every)
     latest = checkpoints.latest()
-    if latest is None:
-        check_source(config)  # later its generator is in the checkpoints
-    else:
+    if latest is not None:
         if latest > config.steps:
             raise errors.UserError(f"{workdir} is at step {latest} already; give config.steps={latest} or more")
         if not path.exists():

@@ -38,12 +38,12 @@ def workdir(finished, tmp_path) -> Path:
 
 def test_a_missing_corpus(tmp_path, capsys):
     arguments = command(tmp_path / "no*.txt", tmp_path / "run")
-    refused(arguments, "matches no file; give a glob of text files or 'docstrings'", capsys)
+    refused(arguments, "matches no file; give a file, a folder, a glob, 'docstrings' or", capsys)
 
 
 def test_an_empty_corpus(tmp_path, capsys):
     (tmp_path / "empty.txt").write_text("\n\n")
-    refused(command(tmp_path / "empty.txt", tmp_path / "run"), "gives 0 documents to train on", capsys)
+    refused(command(tmp_path / "empty.txt", tmp_path / "run"), "gives no document to train on", capsys)
 
 
 def test_a_batch_that_the_devices_do_not_divide(tmp_path, text_file, capsys):

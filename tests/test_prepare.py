@@ -22,11 +22,11 @@ def prepare_command(text, output, *arguments):
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory, text_file):
-    """Four megabytes."""
+    """Twelve megabytes."""
     words = text_file.read_text().split()
     path = tmp_path_factory.mktemp("large") / "text.txt"
     with path.open("w") as file:
-        for number in range(8000):
+        for number in range(24_000):
             picked = (words[(number * 7919 + i * (1 + number % 97)) % len(words)] for i in range(90))
             file.write(f"{number} {' '.join(picked)}\n\n")
     return path
@@ -47,9 +47,9 @@ def files(folder):
 def test_the_report_says_what_there_is(prepared):
     folder, printed = prepared
     found = json.loads((folder / "report.json").read_text())
-    assert sum(found["documents"].values()) == 8000 == sum(found["lengths"])
-    assert 600 < found["documents"]["heldout"] < 1000
-    assert found["shards"] == 4
+    assert sum(found["documents"].values()) == 24_000 == sum(found["lengths"])
+    assert 2200 < found["documents"]["heldout"] < 2600
+    assert found["shards"] == 12
     assert found["unknown_rate"] < 0.05
     assert found["bytes"] / sum(found["tokens"].values()) == found["bytes_per_token"]
     assert len(found["longest"]) == 10
@@ -105,7 +105,7 @@ def test_another_text_does_not_take_its_place(prepared, large):
 def test_verified(prepared, tmp_path):
     copy = shutil.copytree(prepared[0], tmp_path / "copy")
     arguments = [sys.executable, "-m", "electra_jax.prepare", f"--verify={copy}"]
-    assert "13 files of" in run(arguments).stdout
+    assert "37 files of" in run(arguments).stdout
     path = next(copy.glob("*.train.array_record"))
     data = bytearray(path.read_bytes())
     data[5000] ^= 1
@@ -138,7 +138,7 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on(large, prepared, t
 
 def test_ctrl_c_is_one_line(large, tmp_path):
     process = subprocess.Popen(
-        prepare_command(large, tmp_path / "out", "--shard_mb=1"),
+        prepare_command(large, tmp_path / "out", "--shard_mb=1", "--workers=1"),
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

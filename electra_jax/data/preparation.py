@@ -179,6 +179,10 @@ def _find_vocabulary(
         if there.exists() and _json(folder / _VOCABULARY) == {"key": key, "sha256": sha256(there)}:
             return tokenizer.load(there)
         sample = hands.sample(settings, units).lines()
+        if not sample:
+            raise UserError(
+                f"input={settings.input!r} gives no document to train on; give more text, or another heldout_fraction"
+            )
         characters = sum(map(len, sample))
         hands.watch.say(f"Training a vocabulary of {settings.vocab_size} pieces on {characters / 1e6:.1f} M characters")
         found = tokenizer.train(sample, settings)

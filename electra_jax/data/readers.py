@@ -230,13 +230,16 @@ def _tfds(name: str, field: str) -> Iterator[Document]:
     except ImportError as error:
         raise UserError(f"tfds:{name} needs tensorflow-datasets; pip install 'electra_jax[tfds]'") from error
     try:
-        builder = tfds.builder(name, file_format="array_record")
+        try:
+            builder = tfds.builder(name, file_format="array_record")
+        except Exception:  # a set that is there without its code, named with its version, may not be told its format
+            builder = tfds.builder(name)
         data = builder.as_data_source(split="train")
-    except Exception as error:  # of many kinds: unknown name, not prepared, TensorFlow missing
-        reason = " ".join(str(error).split())[:300]
+    except Exception as error:  # of many kinds: unknown name, not prepared, another format, TensorFlow missing
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"tfds:{name} is not there as ArrayRecord ({reason}); prepare it once with "
-            "`tfds build NAME --file_format=array_record` in an environment with 'electra_jax[tfds]' and tensorflow"
+            f"tfds:{name} is not there as ArrayRecord ({reason}); prepare it once with `tfds build {name} "
+            "--file_format=array_record`, for which many sets need tensorflow beside 'electra_jax[tfds]'"
         ) from error
     for row, record in enumerate(data, 1):
         yield _record(record, field, f"tfds:{name}:{row}", 0)

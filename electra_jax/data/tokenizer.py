@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import sentencepiece as spm
 import tokenizers
-from sentencepiece import sentencepiece_model_pb2
 
 from electra_jax.errors import UserError
 
@@ -96,8 +95,8 @@ class SentencePiece(Tokenizer):
         try:
             self.model, self.special = _complete(model)
             self._processor = spm.SentencePieceProcessor(model_proto=self.model)
-        except Exception as error:  # protobuf's DecodeError or SentencePiece's RuntimeError
-            raise UserError(f"{name} is no SentencePiece model ({str(error) or type(error).__name__})") from error
+        except RuntimeError as error:
+            raise UserError(f"{name} is no SentencePiece model ({error})") from error
         pieces = (self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size()))
         self.word_starts = np.array([piece.startswith(_WORD_START) for piece in pieces])
 
@@ -168,10 +167,13 @@ def load(path: Path, fold_case: bool = True) -> Tokenizer:
 
 
 def keep(vocabulary: Tokenizer, folder: Path) -> None:
-    """Writes a vocabulary into `folder`, and deletes one of another kind there."""
+    """Writes a vocabulary into `folder`, if it is not there, and deletes another."""
+    path = folder / vocabulary.file
+    if path.is_file() and path.read_bytes() == vocabulary.model:
+        return
     for kind in (SentencePiece, WordPiece):
         (folder / kind.file).unlink(missing_ok=True)
-    (folder / vocabulary.file).write_bytes(vocabulary.model)
+    path.write_bytes(vocabulary.model)
 
 
 def kept_in(folder: Path) -> Tokenizer:
@@ -232,15 +234,24 @@ def train(lines: Iterable[str], settings: Any) -> SentencePiece:
 
 def _complete(model: bytes) -> tuple[bytes, Special]:
     """`model` with the special tokens that it lacks, as control pieces after its own, and where they all are."""
-    schema: Any = sentencepiece_model_pb2  # protobuf makes its classes when it is imported
-    proto = schema.ModelProto.FromString(model)
-    ids = {piece.piece: i for i, piece in enumerate(proto.pieces)}
+    processor = spm.SentencePieceProcessor(model_proto=model)
+    size = processor.get_piece_size()
+    ids = {processor.id_to_piece(i): i for i in range(size)}
     found = []
     for names in _NAMES:
         known = next((ids[name] for name in names if name in ids), None)
         if known is None:
-            known = len(proto.pieces)
-            proto.pieces.add(piece=names[0], score=0.0, type=schema.ModelProto.SentencePiece.CONTROL)
+            known, size = size, size + 1
+            model += _control_piece(names[0])
         found.append(known)
-    changed = len(proto.pieces) > len(ids)
-    return proto.SerializeToString() if changed else model, Special(*found)
+    return model, Special(*found)
+
+
+def _control_piece(name: str) -> bytes:
+    """What, put behind a serialised model, adds a piece to it: one element more of a repeated field.
+
+    By sentencepiece_model.proto: ModelProto.pieces is field 1; in it piece is field 1, score 2, and type 3, 3 for
+    CONTROL. (The package's own module for this wants a protobuf newer than other packages allow.)
+    """
+    piece = b"\x0a" + bytes([len(name)]) + name.encode() + b"\x15" + bytes(4) + b"\x18\x03"
+    return b"\x0a" + bytes([len(piece)]) + piece

@@ -2,12 +2,15 @@ import bz2
 import gzip
 import json
 import lzma
+import subprocess
+import sys
 import tracemalloc
 
 import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from runs import environment
 
 from electra_jax.data import readers, sources
 from electra_jax.errors import UserError
@@ -198,6 +201,89 @@ def test_parquet(tmp_path):
     path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(UserError, match=r"a.parquet: broken Parquet file"):
         read(path)
+
+
+_MAKE = """
+import sys
+import tensorflow_datasets as tfds
+
+class Small(tfds.core.GeneratorBasedBuilder):
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        text = tfds.features.Text()
+        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict({"text": text, "id": text}))
+
+    def _split_generators(self, manager):
+        return {"train": ((n, {"text": f"Text {n}.\\nGrün.", "id": str(n)}) for n in range(30))}
+
+    def _generate_examples(self):
+        raise NotImplementedError
+
+Small(data_dir=sys.argv[1], file_format="array_record").download_and_prepare()
+"""
+_READ = """
+import json, sys
+from electra_jax.data import readers, sources
+from electra_jax.errors import UserError
+
+(unit,) = sources.units(sources.parse(f"tfds:{sys.argv[1]}"), 1)
+try:
+    found = [(document.place, document.text.decode()) for document in readers.read(unit, sys.argv[2], "")]
+except UserError as error:
+    found = str(error)
+assert "tensorflow" not in sys.modules
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def tfds_read(tmp_path_factory):
+    """Reads a field of a set of TFDS, in a process of its own; there is `small`, made without TensorFlow."""
+    pytest.importorskip("tensorflow_datasets", reason="tensorflow-datasets is an extra")
+    folder = tmp_path_factory.mktemp("tfds")
+
+    def python(*arguments):
+        env = {**environment(), "TFDS_DATA_DIR": str(folder)}
+        done = subprocess.run([sys.executable, "-c", *arguments], env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    (folder / "make.py").write_text(_MAKE)
+    python(f"import runpy; runpy.run_path({str(folder / 'make.py')!r})", str(folder))
+    return lambda name, field="text": json.loads(python(_READ, name, field).splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", ["small:1.0.0", "small"])
+def test_tfds(tfds_read, name):
+    found = tfds_read(name)
+    assert sorted(text for _, text in found) == sorted(f"Text {n}.\nGrün." for n in range(30))
+    assert [place for place, _ in found] == [f"tfds:{name}:{row}" for row in range(1, 31)]
+
+
+def test_a_field_that_a_set_of_tfds_has_not(tfds_read):
+    found = tfds_read("small:1.0.0", "body")
+    assert found.startswith("tfds:small:1.0.0:1 has no field 'body'; name one of these with field=: ")
+
+
+@pytest.mark.parametrize("name", ["none", "small:2.0.0", "wikipedia/20230601.en"])
+def test_what_tfds_has_not_is_refused_with_how_to_prepare_it(tfds_read, name):
+    found = tfds_read(name)
+    assert found.startswith(f"tfds:{name} is not there as ArrayRecord (")
+    assert f"`tfds build {name} --file_format=array_record`" in found
+    assert "\n" not in found
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "extra"), [("tfds:x", "tensorflow_datasets", "tfds"), ("a.parquet", "pyarrow", "parquet")]
+)
+def test_a_missing_package_is_refused_naming_the_extra(tmp_path, monkeypatch, name, package, extra):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.parquet").write_bytes(b"x")
+    monkeypatch.setitem(sys.modules, package, None)
+    (unit,) = sources.units(sources.parse(name), 1)
+    with pytest.raises(UserError, match=rf"pip install 'electra_jax\[{extra}\]'"):
+        list(readers.read(unit, "text", ""))
 
 
 def test_documentation_strings_of_the_packages_named():
