@@ -36,6 +36,7 @@ setup(
         "tfds": ["tensorflow-datasets>=4.9.7"],  # as a source of text; TensorFlow itself only to build a data set
         "beam": ["apache-beam>=2.60"],  # preparation on many machines
         "parity": ["torch>=2.6", "transformers>=5"],  # peers in tests only; a CPU build of torch will do
+        "benchmarks": ["psutil>=5.9"],
         "dev": [*TEST, "ruff==0.17.6", "mypy==2.4.1"],
     },
 )

@@ -11,9 +11,11 @@ from typing import Any
 import jax
 import numpy as np
 from ml_collections import ConfigDict
+from rich.console import Console
 
 from electra_jax import config as config_lib
 from electra_jax import trained
+from electra_jax.live import Live
 
 ROOT = Path(__file__).parent.parent
 _CACHE = tempfile.TemporaryDirectory(prefix="electra_jax_tests_")  # of compiled programs: children start faster
@@ -56,6 +58,11 @@ def environment(devices: int = 1) -> dict[str, str]:
 def run(arguments: list[str], devices: int = 1, **options: Any) -> subprocess.CompletedProcess[str]:
     env = environment(devices)
     return subprocess.run(arguments, capture_output=True, text=True, env=env, timeout=300, check=False, **options)
+
+
+def quiet() -> Live:
+    """A report that nobody sees."""
+    return Live(Console(quiet=True))
 
 
 def logged(workdir: Path) -> list[dict[str, Any]]:

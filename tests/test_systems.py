@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 from rich.console import Console
-from runs import ROOT, arrays, logged, small_config
+from runs import ROOT, arrays, logged, quiet, small_config
 
 from electra_jax import config as config_lib
 from electra_jax import train, trained
@@ -30,10 +30,6 @@ LOGGED = {
     "electric": ({"cloze_loss", "nce_loss"}, True),
     "frozen_generator": ({"mlm_loss", "disc_loss"}, True),
 }
-
-
-def quiet() -> Live:
-    return Live(Console(quiet=True))
 
 
 @pytest.fixture(scope="module")

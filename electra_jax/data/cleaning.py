@@ -22,7 +22,7 @@ def note(notes: Notes, kind: str, place: str, count: int = 1) -> None:
 
 
 def lines(text: bytes, place: str, notes: Notes) -> list[str]:
-    """The lines of a document that hold something, runs of white space made one space.
+    """The lines of a document that hold something, white space made spaces; runs of them are one to every tokenizer.
 
     Args:
       text: UTF-8, or nearly.
@@ -37,14 +37,13 @@ def lines(text: bytes, place: str, notes: Notes) -> list[str]:
         happened[NOT_UTF8] = text.count(b"\n", 0, error.start)
     found: list[str] = []
     for number, line in enumerate(decoded.split("\n")):
-        # Both are cheap to ask and seldom so; a space is the only white space that is printable.
-        if not line.isprintable():
+        if not line.isprintable():  # cheap to ask; a space is the only white space that can be printed
             plain = " ".join(line.split())
             line = " ".join(_CONTROL.sub("", plain).split())
             if line != plain:
                 happened.setdefault(CONTROL, number)
-        elif "  " in line or line[:1] == " " or line[-1:] == " ":
-            line = " ".join(line.split())
+        elif line[:1] == " " or line[-1:] == " ":
+            line = line.strip()
         if len(line) > LONGEST_LINE:
             happened.setdefault(LONG_LINE, number)
             found += _cut(line)

@@ -99,13 +99,16 @@ def load(folder: Path) -> Corpus:
             records.offsets(by_source),
         )
 
+    unigram = np.zeros(len(vocabulary), np.int64)
+    for arrays in index:
+        unigram += arrays["unigram"]
     weights = [source["weight"] for source in manifest["sources"]]
     return Corpus(
         manifest["key"],
         vocabulary,
         split("train"),
         split("heldout"),
-        np.sum([arrays["unigram"] for arrays in index], axis=0),
+        unigram,
         None if None in weights else weights,
         manifest["settings"],
     )

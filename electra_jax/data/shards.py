@@ -113,10 +113,10 @@ def write(
         shard.tokens[split], shard.documents[split] = len(ids), len(counts)
         index |= {f"{split}_lines": sizes, f"{split}_documents": counts}
         if split == "train":
-            index["unigram"] = np.bincount(ids, minlength=len(vocabulary))
+            index["unigram"] = np.bincount(ids, minlength=len(vocabulary)).astype(np.uint32)
         if len(ids):
             records.write(token_file(folder, name, split), ids)
-    np.savez_compressed(index_file(folder, name), **index)  # type: ignore[arg-type]
+    np.savez(index_file(folder, name), **index)  # type: ignore[arg-type]
     made = [index_file(folder, name), *(token_file(folder, name, split) for split in SPLITS if shard.tokens[split])]
     shard.sha256 = {path.name: sha256(path) for path in made}
     write_whole(folder / f"{name}.json", json.dumps(dataclasses.asdict(shard), indent=1))
