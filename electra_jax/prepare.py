@@ -134,11 +134,13 @@ def show(console: Console, folder: Path, found: dict[str, Any]) -> None:
     console.print("\nlongest documents")
     grid = Table.grid(padding=(0, 3))
     grid.add_column(justify="right")
+    grid.add_column()
+    grid.add_column(no_wrap=True, overflow="ellipsis")
     for length, place, head in found["longest"]:
         grid.add_row(f"{length:,}", place, head)
     console.print(grid, markup=False, highlight=False)
     for kind, (count, place) in found["notes"].items():
-        console.print(f"\n{count:,} {kind}; first: {place}", markup=False, highlight=False)
+        console.print(f"\n{kind}: {count:,}, the first at {place}", markup=False, highlight=False)
     console.print(f"\nTrain on it with --config.data.input={folder}", markup=False, highlight=False)
 
 

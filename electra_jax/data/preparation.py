@@ -5,6 +5,7 @@ What is in a shard depends on the text alone, so whoever does the work, `local.p
 """
 
 import json
+import re
 from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -45,6 +46,9 @@ CHECKS = {
 }
 OF_TRAINING_A_VOCABULARY = ("vocab_size", "model_type", "byte_fallback", "character_coverage", "sample_mb")
 _VOCABULARY = "vocabulary.json"  # what the vocabulary in the folder was made from
+_OURS = re.compile(
+    r"(\d{6}-\d{6}\..+|vocab\.model|tokenizer\.json|(vocabulary|manifest|report)\.json(\.tmp)?|beam\.pickle)"
+)
 
 
 def corpus_key(settings: Any) -> str:
@@ -92,6 +96,9 @@ def prepare(folder: Path, settings: Any, hands: Hands | None = None) -> corpus.C
     key = corpus_key(settings)
     units = list(sources.units(mixture, settings.shard_mb * MEGABYTE))
     folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.iterdir():
+        if not _OURS.fullmatch(path.name):
+            raise UserError(f"{folder} holds other things ({path.name}); give a new folder, or an empty one")
     (folder / corpus.MANIFEST).unlink(missing_ok=True)
     vocabulary = _find_vocabulary(folder, settings, key, units, hands)
     made = hands.write(folder, settings, vocabulary, units)
@@ -152,7 +159,7 @@ def find_or_prepare(folder: Path, settings: Any, key: str | None = None, watch: 
 
 
 def _finish(folder: Path, settings: Any, key: str, mixture: Sequence[sources.Source], made: list[Shard]) -> None:
-    """Writes the manifest, which makes the folder a corpus, and deletes what does not belong to it."""
+    """Writes the manifest, which makes the folder a corpus, and deletes what another one left there."""
     file = folder / tokenizer.kept_in(folder).file
     manifest = {
         "format": shards.FORMAT,
@@ -164,7 +171,7 @@ def _finish(folder: Path, settings: Any, key: str, mixture: Sequence[sources.Sou
     }
     kept = {file.name, _VOCABULARY, *(name for shard in made for name in (*shard.sha256, f"{shard.name}.json"))}
     for path in folder.iterdir():
-        if path.name not in kept:
+        if path.name not in kept and _OURS.fullmatch(path.name):
             path.unlink()
     write_whole(folder / corpus.MANIFEST, json.dumps(manifest, indent=1) + "\n")
 

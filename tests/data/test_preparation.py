@@ -171,6 +171,13 @@ def test_what_does_not_belong_to_the_text_is_deleted(text_file, built, tmp_path)
     assert contents(tmp_path) == contents(built_folder(built))
 
 
+def test_a_folder_with_other_things_in_it_is_refused_and_left_alone(text_file, tmp_path):
+    (tmp_path / "thesis.txt").write_text("the only copy")
+    with pytest.raises(UserError, match=r"holds other things \(thesis.txt\); give a new folder, or an empty one"):
+        preparation.prepare(tmp_path, settings(text_file), Local(1))
+    assert contents(tmp_path) == {"thesis.txt": b"the only copy"}
+
+
 def test_progress_is_told(text_file, tmp_path, small_shards):
     told = Told()
     preparation.prepare(tmp_path, settings(text_file, shard_mb=20), Local(1, told))
