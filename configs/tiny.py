@@ -1,4 +1,4 @@
-"""Two small ModernBERT encoders that visibly learn in five minutes on two CPU cores, from text every Python carries.
+"""Two small ModernBERT encoders that visibly learn in minutes on two CPU cores, from text every Python carries.
 
     python -m electra_jax.train --config=configs/tiny.py
 

@@ -2,6 +2,7 @@
 
 import ast
 import difflib
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -31,6 +32,8 @@ def read(argv: list[str], usage: str, options: Mapping[str, Any]) -> dict[str, s
             if not rest or rest[0].startswith("--"):
                 raise UserError(f"{name} lacks a value; write {name}=VALUE")
             value = rest.pop(0)
+        if name[2:] in given and not name.startswith("--config."):
+            raise UserError(f"{name} is given twice; give it once")
         given[name[2:]] = value
     return given
 
@@ -67,7 +70,7 @@ def _value(text: str, kind: type) -> Any:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     if kind is int:
         return int(value) if value == int(value) else None  # 1e5 is a whole number

@@ -5,6 +5,7 @@ line on standard error and exit status 2. Anything else is a bug of ours and kee
 """
 
 import errno
+import io
 import sys
 from collections.abc import Callable
 
@@ -17,6 +18,7 @@ _OS_ADVICE = {
     errno.EROFS: "the file system is read-only; use another",
     errno.EACCES: "permission denied; give a path that this user can use",
     errno.EPERM: "operation not permitted; give a path that this user can use",
+    errno.EEXIST: "is a file, not a folder; give another path",
     errno.ENOTDIR: "a part of the path is a file, not a folder; give another path",
 }
 
@@ -37,6 +39,9 @@ def run(main: Callable[[list[str]], int | None], argv: list[str] | None = None) 
     With `--debug` among the arguments errors keep their traceback.
     """
     argv = sys.argv[1:] if argv is None else argv
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # whatever the terminal cannot show, nothing stops for it
     debug = "--debug" in argv
     try:
         return main([arg for arg in argv if arg != "--debug"]) or 0

@@ -28,22 +28,27 @@ def short(number: float) -> str:
     return f"{number:.4g}Z"
 
 
+def bar(console: Console, beginning: str) -> Progress:
+    """A progress bar between `beginning` and the task's `numbers`, and the time that is left; terminals only."""
+    return Progress(
+        TextColumn(beginning),
+        BarColumn(bar_width=None),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[numbers]}"),
+        TimeRemainingColumn(compact=True),
+        TextColumn("left"),
+        console=console,
+        disable=not console.is_terminal,
+        expand=True,
+    )
+
+
 class Live:
     """Reports a run. Use it as a context: the bar is drawn between enter and exit."""
 
     def __init__(self, console: Console | None = None):
         self.console = console or Console(soft_wrap=True)
-        self._progress = Progress(
-            TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
-            BarColumn(bar_width=None),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[numbers]}"),
-            TimeRemainingColumn(compact=True),
-            TextColumn("left"),
-            console=self.console,
-            disable=not self.console.is_terminal,
-            expand=True,
-        )
+        self._progress = bar(self.console, "step {task.completed:.0f}/{task.total:.0f}")
         self._task: Any = None
 
     def __enter__(self) -> "Live":

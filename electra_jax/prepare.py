@@ -8,14 +8,13 @@ from typing import Any
 
 from ml_collections import ConfigDict
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from electra_jax import arguments, errors
 from electra_jax.data import cleaning, corpus, preparation, shards
 from electra_jax.data.local import Done, Local, Watch
 from electra_jax.errors import UserError
-from electra_jax.live import short
+from electra_jax.live import bar, short
 
 USAGE = """\
 usage: python -m electra_jax.prepare --input=SOURCES --output=DIR [--vocab_size=30522] [--workers=N] [...]
@@ -38,10 +37,11 @@ text
   --field=text               where the text is in JSON lines, Parquet and TFDS
   --documents=blank_line     ends a document in text files; or file: each is one document
   --heldout_fraction=0.02    share of the documents that is kept from training
-  --shard_mb=16              megabytes of text a shard
+  --shard_mb=8               megabytes of text a shard
 
 vocabulary
-  --vocabulary=FILE          use this one: a SentencePiece model, a vocab.txt of WordPieces, or a tokenizer.json
+  --vocabulary=FILE          use this one: a SentencePiece model, a tokenizer.json, or a vocab.txt of WordPieces (of a
+                             cased model: with --normalization=nmt_nfkc)
   --vocab_size=30522         otherwise train one of so many pieces
   --model_type=unigram       or bpe
   --normalization=nmt_nfkc_cf  SentencePiece's; nmt_nfkc keeps upper case; identity changes nothing
@@ -55,17 +55,7 @@ class Bar(Watch):
 
     def __init__(self, console: Console):
         self._console = console
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[numbers]}"),
-            TimeRemainingColumn(compact=True),
-            TextColumn("left"),
-            console=console,
-            disable=not console.is_terminal,
-            expand=True,
-        )
+        self._progress = bar(console, "{task.description}")
         self._task: Any = None
 
     def __enter__(self) -> "Bar":
@@ -112,6 +102,7 @@ def report(folder: Path) -> dict[str, Any]:
         "lines": sum(shard.lines for shard in made),
         "unknown_rate": sum(shard.unknown for shard in made) / max(1, sum(tokens.values())),
         "shards": len(made),
+        "left_out": manifest["left_out"],
         "lengths": [sum(counts) for counts in zip(*(shard.lengths for shard in made), strict=True)],
         "longest": shards.longest(entry for shard in made for entry in shard.longest),
         "notes": cleaning.merge(shard.notes for shard in made),
@@ -141,6 +132,11 @@ def show(console: Console, folder: Path, found: dict[str, Any]) -> None:
     console.print(grid, markup=False, highlight=False)
     for kind, (count, place) in found["notes"].items():
         console.print(f"\n{kind}: {count:,}, the first at {place}", markup=False, highlight=False)
+    if found["left_out"]:
+        count, first = len(found["left_out"]), found["left_out"][0]
+        console.print(
+            f"\nfiles left out, for what they are: {count:,}, the first {first}", markup=False, highlight=False
+        )
     console.print(f"\nTrain on it with --config.data.input={folder}", markup=False, highlight=False)
 
 
@@ -176,6 +172,10 @@ def main(argv: list[str]) -> int:
         raise UserError(f"--{sorted(useless)[0]} is of a vocabulary to be trained; leave it out, or --vocabulary")
     if chosen["workers"] < 0:
         raise UserError(f"--workers={chosen['workers']} cannot be; give 1 or more")
+    if corpus.is_prepared(Path(chosen["input"])):
+        raise UserError(f"{chosen['input']} is a prepared text; train on it with --config.data.input={chosen['input']}")
+    if "normalization" in given and chosen["vocabulary"] and not chosen["vocabulary"].endswith(".txt"):
+        raise UserError("--normalization is that of the vocabulary which is given; leave it out, or --vocabulary")
     settings = ConfigDict({name: chosen[name] for name in preparation.SETTINGS})
     arguments.check(settings, preparation.CHECKS, "--")
     folder = Path(chosen["output"])

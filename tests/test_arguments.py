@@ -14,7 +14,9 @@ def test_values_are_read_as_the_type_the_default_has(text, old, new):
     assert arguments.typed("--x", None, old) == old
 
 
-@pytest.mark.parametrize(("text", "old"), [("1.5", 3), ("many", 3), ("True", 3), ("maybe", True), ("[1]", 0.5)])
+@pytest.mark.parametrize(
+    ("text", "old"), [("1.5", 3), ("many", 3), ("True", 3), ("maybe", True), ("[1]", 0.5), ("1e999", 3), ("1e999", 0.5)]
+)
 def test_values_of_another_type_are_refused(text, old):
     with pytest.raises(UserError, match=rf"--x=.* is no {type(old).__name__}; it is {old} now"):
         arguments.typed("--x", text, old)
@@ -25,6 +27,10 @@ def test_arguments_with_and_without_an_equals_sign():
     given = arguments.read(["--input", "a b", "--json", "--steps=4"], "", options)
     assert arguments.choose(given, options) == {"input": "a b", "steps": 4, "json": True}
     assert arguments.choose({}, options) == options
+
+
+def test_of_settings_of_a_config_the_last_counts():
+    assert arguments.read(["--config.x=1", "--config.x=2"], "", {}) == {"config.x": "2"}
 
 
 def test_help_is_the_usage(capsys):
@@ -38,6 +44,7 @@ def test_help_is_the_usage(capsys):
         (["data"], "argument 'data' is not understood; arguments look like --name=value, see --help"),
         (["--input"], "--input lacks a value; write --input=VALUE"),
         (["--input", "--json"], "--input lacks a value"),
+        (["--input=a", "--input=b"], "--input is given twice; give it once"),
         (["--inptu=x"], "--inptu is unknown; did you mean --input?"),
     ],
 )

@@ -38,6 +38,7 @@ def test_short_sequences_come_first_and_cost_less(short_first):
     assert np.all(np.diff([line["epoch"] for line in lines]) > 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [2, 4])
 def test_it_goes_on_over_the_switch_with_the_same_bits(short_first, tmp_path, kept):
     config, whole = short_first
@@ -73,6 +74,7 @@ def test_first_steps_of_phases_add_up():
     assert found == pytest.approx([0, 3 * short, 4 * short, 4 * short + long, 4 * short + 6 * long])
 
 
+@pytest.mark.slow
 def test_a_mixture_is_trained_on(tmp_path, text_file):
     config = small_config(text_file, steps=2, data__mode="packed")
     config.data.input = f"{text_file}@3;docstrings:json@1"

@@ -79,6 +79,7 @@ def test_a_frozen_generator_keeps_the_bits_of_the_run_it_is_from(tmp_path, text_
     )
 
 
+@pytest.mark.slow
 def test_it_goes_on_where_the_run_its_generator_is_from_was_deleted(tmp_path, text_file, source):
     copy = shutil.copytree(source, tmp_path / "source")
     config = small_config(text_file, arg="objective=frozen_generator", steps=2, checkpoint__every=1)

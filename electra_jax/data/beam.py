@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from electra_jax.data import readers, shards, sources, tokenizer
-from electra_jax.data.chunks import MEGABYTE, Sample, chunks, job
+from electra_jax.data.chunks import MEGABYTE, Sample, job
 from electra_jax.data.local import Watch
 from electra_jax.data.readers import Document
 from electra_jax.data.shards import Shard
@@ -33,6 +33,10 @@ class Beam:
     def __init__(self, options: str, folder: Path, watch: Watch | None = None):
         """Takes the pipeline's options, as `--runner=DirectRunner`, the output folder, and who is told what happens."""
         self._options = PipelineOptions(options.split())
+        try:
+            beam.Pipeline(options=self._options)
+        except (ValueError, SystemExit) as error:  # argparse prints its own complaint
+            raise UserError(f"--beam={options} cannot be ({error}); see Apache Beam's pipeline options") from error
         self._result = folder / "beam.pickle"
         self.watch = watch or Watch()
 
@@ -65,9 +69,12 @@ class Beam:
 
     def _run(self, units: list[sources.Unit], pipeline: Callable[[Any], Any]) -> Any:
         """What the pipeline makes of the units: its one element, which it leaves in the output folder."""
-        with beam.Pipeline(options=self._options) as p:
-            given = p | beam.Create(list(enumerate(units))) | "spread units" >> beam.Reshuffle()
-            pipeline(given) | "leave" >> beam.Map(_leave, self._result)
+        try:
+            with beam.Pipeline(options=self._options) as p:
+                given = p | beam.Create(list(enumerate(units))) | "spread units" >> beam.Reshuffle()
+                pipeline(given) | "leave" >> beam.Map(_leave, self._result)
+        except UserError as error:
+            raise UserError(str(error).partition(" [while running")[0]) from error
         found = pickle.loads(self._result.read_bytes())
         self._result.unlink()
         return found
@@ -108,7 +115,7 @@ class _Draw(beam.CombineFn):
 
 def _chunks(numbered: Numbered, reading: Mapping[str, Any]) -> Iterator[Chunk]:
     documents = readers.read(numbered[1], reading["field"], reading["documents"])
-    for k, chunk in enumerate(chunks(documents, reading["shard_mb"] * MEGABYTE)):
+    for k, chunk in enumerate(readers.together(documents, reading["shard_mb"] * MEGABYTE)):
         yield numbered, k, chunk
 
 

@@ -1,7 +1,7 @@
 """Which documents are in which shard, and which in the sample that a vocabulary is trained on: by the text alone."""
 
 import heapq
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,20 +11,6 @@ from electra_jax.data.readers import Document
 MEGABYTE = 10**6
 _HASHES = 2**32
 DUPLICATE = "duplicates of earlier documents, left out"
-
-
-def chunks(documents: Iterator[Document], size: int) -> Iterator[list[Document]]:
-    """Consecutive documents until they have `size` bytes of text: what goes into one shard, duplicates included."""
-    chunk: list[Document] = []
-    total = 0
-    for document in documents:
-        chunk.append(document)
-        total += len(document.text)
-        if total >= size:
-            yield chunk
-            chunk, total = [], 0
-    if chunk:
-        yield chunk
 
 
 class Job(NamedTuple):

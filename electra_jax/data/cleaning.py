@@ -21,13 +21,14 @@ def note(notes: Notes, kind: str, place: str, count: int = 1) -> None:
     notes[kind] = before + count, first
 
 
-def lines(text: bytes, place: str, notes: Notes) -> list[str]:
+def lines(text: bytes, place: str, notes: Notes, of_lines: bool = False) -> list[str]:
     """The lines of a document that hold something, white space made spaces; runs of them are one to every tokenizer.
 
     Args:
       text: UTF-8, or nearly.
       place: of the document.
       notes: told what was done.
+      of_lines: whether its lines are lines of the file from `place` on, so that theirs can be named.
     """
     happened: dict[str, int] = {}  # what -> how many lines down, first
     try:
@@ -45,14 +46,16 @@ def lines(text: bytes, place: str, notes: Notes) -> list[str]:
         elif line[:1] == " " or line[-1:] == " ":
             line = line.strip()
         if len(line) > LONGEST_LINE:
-            happened.setdefault(LONG_LINE, number)
-            found += _cut(line)
+            pieces = list(_cut(line))
+            if len(pieces) > 1:
+                happened.setdefault(LONG_LINE, number)
+            found += pieces
         elif line:
             found.append(line)
     if not found:
         happened[EMPTY] = 0
     for kind, number in happened.items():
-        note(notes, kind, _below(place, number))
+        note(notes, kind, _below(place, number) if of_lines else place)
     return found
 
 
@@ -68,6 +71,7 @@ def merge(all_notes: Iterable[Notes]) -> Notes:
 def _cut(line: str) -> Iterator[str]:
     """Pieces of at most `LONGEST_LINE` characters, between words where there are any."""
     begin = 0
+    line = " ".join(line.split())
     while len(line) - begin > LONGEST_LINE:
         end = line.rfind(" ", begin + LONGEST_LINE // 2, begin + LONGEST_LINE)
         end = end if end > 0 else begin + LONGEST_LINE

@@ -5,7 +5,9 @@ The manifest is written last and carries the checksum of every file. `preparatio
 
 import dataclasses
 import json
+import os
 from collections.abc import Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +45,7 @@ class Corpus:
 
 def is_prepared(folder: Path) -> bool:
     """Whether there is a prepared text in `folder`."""
-    return (folder / MANIFEST).is_file()
+    return os.path.isfile(folder / MANIFEST)  # also of what is no path at all
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -52,15 +54,22 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder / MANIFEST} is not there; give a folder that electra_jax.prepare has finished")
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
-        version = manifest["format"]
-    except (ValueError, KeyError, TypeError) as error:
+        version, checksum = manifest["format"], manifest.pop("checksum", None)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise changed(folder / MANIFEST) from error
     if version != shards.FORMAT:
         raise UserError(
             f"{folder} was prepared by another version of electra_jax (format {version}, not {shards.FORMAT}); "
             "prepare the text again into another folder"
         )
+    if checksum != checksum_of(manifest):
+        raise changed(folder / MANIFEST)
     return manifest
+
+
+def checksum_of(manifest: dict[str, Any]) -> str:
+    """Of all that is in a manifest, the checksum itself aside."""
+    return blake2b(json.dumps(manifest, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def load(folder: Path) -> Corpus:
@@ -132,4 +141,5 @@ def verify(folder: Path) -> int:
 
 def changed(path: Path) -> UserError:
     """What to say of a file that is missing or is not as the manifest has it."""
-    return UserError(f"{path} is not as it was written; delete it and {path.parent / MANIFEST}, and prepare again")
+    and_manifest = "" if path.name == MANIFEST else f" and {path.parent / MANIFEST}"
+    return UserError(f"{path} is not as it was written; delete it{and_manifest}, and prepare again")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_jax.data import readers, shards, sources, tokenizer
-from electra_jax.data.chunks import MEGABYTE, Job, Sample, chunks, job
+from electra_jax.data.chunks import MEGABYTE, Job, Sample, job
 from electra_jax.data.readers import Document
 from electra_jax.data.shards import Shard
 from electra_jax.errors import UserError
@@ -100,7 +100,7 @@ def _jobs(folder: Path, settings: Any, units: list[sources.Unit]) -> Iterator[tu
     for numbered in enumerate(units):
         unit = numbered[1]
         documents = readers.read(unit, settings.field, settings.documents)
-        for k, chunk in enumerate(chunks(documents, settings.shard_mb * MEGABYTE)):
+        for k, chunk in enumerate(readers.together(documents, settings.shard_mb * MEGABYTE)):
             duplicates = set()
             for i, document in enumerate(chunk):
                 digest = shards.digest(document)

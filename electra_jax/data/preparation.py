@@ -95,6 +95,9 @@ def prepare(folder: Path, settings: Any, hands: Hands | None = None) -> corpus.C
     mixture = sources.parse(settings.input)
     key = corpus_key(settings)
     units = list(sources.units(mixture, settings.shard_mb * MEGABYTE))
+    for name in (name for unit in units if unit.size for name in unit.names):
+        if Path(name).absolute().is_relative_to(folder.absolute()):
+            raise UserError(f"{name} is in {folder}, where the records are to go; give a folder outside the input")
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():
         if not _OURS.fullmatch(path.name):
@@ -109,8 +112,11 @@ def prepare(folder: Path, settings: Any, hands: Hands | None = None) -> corpus.C
             "held out; both are needed: give more text, blank lines between documents, or another heldout_fraction"
         )
     for number, source in enumerate(mixture):
-        if not any(shard.documents["train"] for shard in made if shard.source == number):
-            raise UserError(f"input={settings.input!r}: {source.name} gives no document to train on")
+        if not any(shard.tokens["train"] for shard in made if shard.source == number):
+            raise UserError(
+                f"input={settings.input!r}: {source.name} gives nothing to train on: all that is in it is empty, held "
+                "out, or in an earlier source too"
+            )
     _finish(folder, settings, key, mixture, made)
     return corpus.load(folder)
 
@@ -166,6 +172,7 @@ def _finish(folder: Path, settings: Any, key: str, mixture: Sequence[sources.Sou
         "key": key,
         "settings": {name: settings[name] for name in SETTINGS},
         "sources": [{"name": source.name, "weight": source.weight} for source in mixture],
+        "left_out": sources.left_out(mixture),
         "vocabulary": {"file": file.name, "sha256": sha256(file)},
         "shards": [vars(shard) for shard in made],
     }
@@ -173,6 +180,8 @@ def _finish(folder: Path, settings: Any, key: str, mixture: Sequence[sources.Sou
     for path in folder.iterdir():
         if path.name not in kept and _OURS.fullmatch(path.name):
             path.unlink()
+    manifest = json.loads(json.dumps(manifest))
+    manifest["checksum"] = corpus.checksum_of(manifest)
     write_whole(folder / corpus.MANIFEST, json.dumps(manifest, indent=1) + "\n")
 
 

@@ -5,18 +5,22 @@ Nothing is dropped in silence. What can be mended is mended and named in the doc
 """
 
 import bz2
+import codecs
+import functools
 import gzip
+import itertools
 import json
 import lzma
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 import zstandard
 
 from electra_jax.data import docstrings
+from electra_jax.data.cleaning import NOT_UTF8
 from electra_jax.data.sources import Unit
 from electra_jax.errors import UserError
 
@@ -34,12 +38,14 @@ class Document(NamedTuple):
       text: UTF-8, or nearly; lines are sentences or paragraphs.
       read: bytes of the unit that were read up to here.
       note: what was done to it; empty for most.
+      of_lines: whether its lines are those of the file from `place` on.
     """
 
     place: str
     text: bytes
     read: int = 0
     note: str = ""
+    of_lines: bool = False
 
 
 CUT = "documents over 64 MB, cut"
@@ -62,7 +68,7 @@ def read(unit: Unit, field: str, documents: str) -> Iterator[Document]:
             yield Document(name, "\n".join(lines).encode())
         return
     if unit.kind == "tfds":
-        yield from _tfds(unit.names[0], field)
+        yield from itertools.chain.from_iterable(map(_short, _tfds(unit.names[0], field)))
         return
     before = 0
     for name in unit.names:
@@ -73,8 +79,22 @@ def read(unit: Unit, field: str, documents: str) -> Iterator[Document]:
             "parquet": lambda path: _parquet(path, field),
         }[unit.kind]
         for document in reader(path):
-            yield document._replace(read=before + document.read)
+            yield from _short(document._replace(read=before + document.read))
         before += path.stat().st_size
+
+
+def together(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:
+    """Consecutive documents until they have `size` bytes of text."""
+    several: list[Document] = []
+    total = 0
+    for document in documents:
+        several.append(document)
+        total += len(document.text)
+        if total >= size:
+            yield several
+            several, total = [], 0
+    if several:
+        yield several
 
 
 class _Opened:
@@ -100,15 +120,26 @@ class _Opened:
 
     def blocks(self) -> Iterator[bytes]:
         suffix = self.path.suffix.lower()
+        first = True
         with self.path.open("rb") as raw:
             try:
-                for block in _zst(raw) if suffix == ".zst" else _stream(suffix, raw):
+                for block in _READERS.get(suffix, _plain)(raw):
                     self.position = raw.tell()
-                    yield block
+                    yield self._begun(block) if first else block
+                    first = False
+                if first and suffix in _READERS:
+                    raise EOFError("it is empty")
             except (EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError, OSError) as error:
                 if isinstance(error, OSError) and error.errno is not None:  # the system's, not the decompressor's
+                    error.filename = error.filename or str(self.path)
                     raise
                 raise UserError(f"{self.place}: broken compressed file ({error}); fetch it again") from error
+
+    def _begun(self, block: bytes) -> bytes:
+        """The first block, without a mark that says it is UTF-8."""
+        if block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise UserError(f"{self.path} is UTF-16; convert it: iconv -f utf-16 -t utf-8")
+        return block.removeprefix(codecs.BOM_UTF8)
 
     def lines(self) -> Iterator[bytes]:
         """Lines without their ends; `line` is the number of the one that was given last."""
@@ -126,11 +157,34 @@ class _Opened:
             yield b"".join(rest)
 
 
-def _stream(suffix: str, raw: IO[bytes]) -> Iterator[bytes]:
-    openers: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
-    file = openers[suffix](raw) if suffix in openers else raw
-    while block := file.read(_BLOCK):
+def _plain(raw: IO[bytes]) -> Iterator[bytes]:
+    while block := raw.read(_BLOCK):
         yield block
+
+
+def _gz(raw: IO[bytes]) -> Iterator[bytes]:
+    return _plain(cast(IO[bytes], gzip.open(raw)))
+
+
+def _streams(make: Callable[[], Any], raw: IO[bytes]) -> Iterator[bytes]:
+    """One stream after another: what stands behind the first must be one too, which the library's files do not ask."""
+    stream: Any = None
+    data = b""
+    while True:
+        if stream is None:
+            data = (data or raw.read(_BLOCK)).lstrip(b"\0")  # padding between streams
+            if not data:
+                if not (data := raw.read(_BLOCK)):
+                    return
+                continue
+            stream = make()
+        if block := stream.decompress(data, _BLOCK):
+            yield block
+        data = b""
+        if stream.eof:
+            stream, data = None, stream.unused_data
+        elif stream.needs_input and not (data := raw.read(_BLOCK)):
+            raise EOFError("it ends before its end was marked")
 
 
 def _zst(raw: IO[bytes]) -> Iterator[bytes]:
@@ -148,9 +202,17 @@ def _zst(raw: IO[bytes]) -> Iterator[bytes]:
         raise EOFError("it ends before its end was marked")
 
 
+_READERS: dict[str, Callable[[IO[bytes]], Iterator[bytes]]] = {
+    ".gz": _gz,
+    ".xz": functools.partial(_streams, lzma.LZMADecompressor),
+    ".bz2": functools.partial(_streams, bz2.BZ2Decompressor),
+    ".zst": _zst,
+}
+
+
 def _text(path: Path, whole: bool) -> Iterator[Document]:
     file = _Opened(path)
-    text = b""
+    text, whole_so_far = b"", True
     for block in file.blocks():
         text += block
         begin = 0
@@ -160,11 +222,12 @@ def _text(path: Path, whole: bool) -> Iterator[Document]:
                     break
                 yield from _found(text[begin : blank.start()], file)
                 file.line += text.count(b"\n", blank.start(), blank.end())
-                begin = blank.end()
+                begin, whole_so_far = blank.end(), True
         text = text[begin:]
-        while len(text) > LONGEST:
+        while len(text) > LONGEST:  # no more of it is kept in memory
             at = _last_break(text, LONGEST)
-            yield Document(file.place, text[:at], file.position, CUT)
+            yield Document(file.place, text[:at].strip(), file.position, CUT if whole_so_far else "", True)
+            whole_so_far = False
             file.line += text.count(b"\n", 0, at)
             text = text[at:]
     yield from _found(text, file)
@@ -175,8 +238,24 @@ def _found(text: bytes, file: _Opened) -> Iterator[Document]:
     document = text.lstrip()
     file.line += text.count(b"\n", 0, len(text) - len(document))
     if document:
-        yield Document(file.place, document, file.position)
+        yield Document(file.place, _same_ends(document), file.position, of_lines=True)
     file.line += document.count(b"\n")
+
+
+def _same_ends(text: bytes) -> bytes:
+    """Without white space around it, and with one kind of line ends: so that it is the same text in any file."""
+    return (text.replace(b"\r\n", b"\n") if b"\r" in text else text).strip()
+
+
+def _short(document: Document) -> Iterator[Document]:
+    """The document in pieces of at most `LONGEST` bytes."""
+    text = document.text
+    note = document.note or (CUT if len(text) > LONGEST else "")
+    while len(text) > LONGEST:
+        at = _last_break(text, LONGEST)
+        yield document._replace(text=text[:at].strip(), note=note)
+        text, note = text[at:].strip(), ""
+    yield document._replace(text=text, note=note)
 
 
 def _last_break(text: bytes, limit: int) -> int:
@@ -185,9 +264,8 @@ def _last_break(text: bytes, limit: int) -> int:
         at = text.rfind(mark, limit // 2, limit)
         if at > 0:
             return at
-    while limit and text[limit] & 0xC0 == 0x80:  # inside a character
-        limit -= 1
-    return limit
+    inside = next((back for back in range(4) if text[limit - back] & 0xC0 != 0x80), 0)  # bytes of a character cut
+    return limit - inside
 
 
 def _json(path: Path, field: str) -> Iterator[Document]:
@@ -196,11 +274,17 @@ def _json(path: Path, field: str) -> Iterator[Document]:
         if not line.strip():
             continue
         try:
-            record = json.loads(line.decode("utf-8", "surrogateescape"))
+            decoded, note = line.decode(), ""
+        except UnicodeDecodeError:
+            decoded, note = line.decode(errors="replace"), NOT_UTF8
+        try:
+            record = json.loads(decoded)
         except (ValueError, RecursionError) as error:
-            what = "a JSON array" if line.lstrip().startswith(b"[") else f"no JSON ({error})"
-            raise UserError(f"{file.place}: {what}; each line must be one JSON object") from error
-        yield _record(record, field, file.place, file.position)
+            raise UserError(f"{file.place}: no JSON ({error}); each line must be one JSON object") from error
+        if not isinstance(record, dict):
+            raise UserError(f"{file.place}: a JSON {type(record).__name__}; each line must be one JSON object")
+        document = _record(record, field, file.place, file.position)
+        yield document._replace(note=document.note or note)
 
 
 def _parquet(path: Path, field: str) -> Iterator[Document]:
@@ -245,18 +329,18 @@ def _tfds(name: str, field: str) -> Iterator[Document]:
         yield _record(record, field, f"tfds:{name}:{row}", 0)
 
 
-def _record(record: Any, field: str, place: str, position: int) -> Document:
-    if not isinstance(record, dict) or field not in record:
-        raise _no_field(place, field, list(record) if isinstance(record, dict) else [])
+def _record(record: dict[str, Any], field: str, place: str, position: int) -> Document:
+    if field not in record:
+        raise _no_field(place, field, list(record))
     text = record[field]
     if text is None:
         return Document(place, b"", position, NO_TEXT)
-    if isinstance(text, bytes):
-        return Document(place, text, position)
-    if not isinstance(text, str):
-        raise UserError(f"{place}: field {field!r} is no text but {type(text).__name__}; name another with field=")
-    return Document(place, text.encode("utf-8", "surrogatepass"), position)  # broken characters are mended in cleaning
+    if isinstance(text, str):
+        text = text.encode("utf-8", "surrogatepass")  # half characters are mended in cleaning
+    if not isinstance(text, bytes):
+        raise UserError(f"{place}: field {field!r} is no text but {type(text).__name__}; name another with --field=")
+    return Document(place, _same_ends(text), position)
 
 
 def _no_field(place: str, field: str, names: list[str]) -> UserError:
-    return UserError(f"{place} has no field {field!r}; name one of these with field=: {', '.join(names) or 'none'}")
+    return UserError(f"{place} has no field {field!r}; name one of these with --field=: {', '.join(names) or 'none'}")

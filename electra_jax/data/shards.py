@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from electra_jax.data import cleaning, records
-from electra_jax.data.readers import Document
+from electra_jax.data.readers import Document, together
 from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.files import sha256, write_whole
 
@@ -94,7 +94,9 @@ def write(
       heldout_fraction: share of the documents that is kept from training.
       threads: to encode with.
     """
-    made_from = json.dumps([FORMAT, blake2b(vocabulary.model).hexdigest(), heldout_fraction, notes])
+    of_documents = [(document.place, document.note) for document in documents]
+    of_all = [FORMAT, blake2b(vocabulary.model).hexdigest(), heldout_fraction, source, notes]
+    made_from = json.dumps([*of_all, of_documents])
     key = blake2b(made_from.encode() + b"".join(digests), digest_size=16).hexdigest()
     if (there := _read(folder, name)) is not None and there.key == key:
         return there
@@ -166,10 +168,12 @@ def _encode(
     counts: list[int] = []
     held: list[bool] = []
     heads: list[tuple[str, str]] = []
-    for several in _together(zip(documents, digests, strict=True)):
+    digest_of = iter(digests)
+    # A megabyte at a time: few calls of the tokenizer, and few ids in hand as Python integers.
+    for several in together(documents, _AT_ONCE):
         lines: list[str] = []
-        for document, digest in several:
-            own = cleaning.lines(document.text, document.place, shard.notes)
+        for document, digest in zip(several, digest_of, strict=False):
+            own = cleaning.lines(document.text, document.place, shard.notes, document.of_lines)
             if document.note:
                 cleaning.note(shard.notes, document.note, document.place)
             if own:
@@ -208,17 +212,3 @@ def _read(folder: Path, name: str) -> Shard | None:
         if all(sha256(folder / file) == known for file, known in shard.sha256.items()):
             return shard
     return None
-
-
-def _together(documents: Iterable[tuple[Document, bytes]]) -> Iterator[list[tuple[Document, bytes]]]:
-    """Groups of documents of about a megabyte: few calls of the tokenizer, and few ids in hand as Python integers."""
-    several: list[tuple[Document, bytes]] = []
-    size = 0
-    for document, digest in documents:
-        several.append((document, digest))
-        size += len(document.text)
-        if size >= _AT_ONCE:
-            yield several
-            several, size = [], 0
-    if several:
-        yield several

@@ -5,6 +5,7 @@ with any. A source is a file, a folder, a glob, `docstrings`, or `tfds:NAME/CONF
 """
 
 import glob
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -56,12 +57,12 @@ def parse(text: str) -> list[Source]:
     """
     found = []
     for part in filter(None, map(str.strip, text.split(";"))):
-        name, at, weight = part.rpartition("@")
+        name, at, weight = map(str.strip, part.rpartition("@"))
         try:
             found.append(Source(name, float(weight)) if at else Source(part, None))
         except ValueError:
             found.append(Source(part, None))  # an @ of the file's name
-    if not found:
+    if not found or not all(source.name for source in found):
         raise UserError(f"input={text!r} names nothing; give files, a folder, a glob, {DOCSTRINGS!r} or 'tfds:NAME'")
     weights = [source.weight for source in found]
     if any(weight is not None and not 0 < weight < float("inf") for weight in weights) or (
@@ -77,19 +78,49 @@ def files(pattern: str) -> list[Path]:
     Raises:
       UserError: there is none.
     """
-    path = Path(pattern)
-    if path.is_dir():
-        below = (p for p in path.rglob("*") if not any(part.startswith(".") for part in p.relative_to(path).parts))
-        found = sorted(p for p in below if p.is_file() and suffix(p) in (*_TEXT, *_JSON, *_PARQUET))
+    taken, left = _listed(pattern)
+    if not taken:
         kinds = " ".join(filter(None, (*_TEXT, *_JSON, *_PARQUET)))
-        reason = f"is a folder without text in it ({kinds}, plain or {' '.join(COMPRESSIONS)})"
-    else:
-        found = [path] if path.is_file() else [Path(p) for p in sorted(glob.glob(pattern, recursive=True))]
-        found = [p for p in found if p.is_file()]
-        reason = "matches no file"
-    if not found:
+        reason = f"has no text in it ({kinds}, plain or {' '.join(COMPRESSIONS)})" if left else "matches no file"
         raise UserError(f"input={pattern!r} {reason}; give a file, a folder, a glob, {DOCSTRINGS!r} or 'tfds:NAME'")
-    return found
+    return taken
+
+
+def left_out(sources: Sequence[Source]) -> list[str]:
+    """What stands in a mixture's folders, or is matched by its globs, and is not read: other kinds, broken links."""
+    return [str(path) for source in sources if not _is_named(source) for path in _listed(source.name)[1]]
+
+
+def _listed(pattern: str) -> tuple[list[Path], list[Path]]:
+    """The files to read, and what is left out."""
+    path = Path(pattern)
+    if path.is_file():
+        return [path], []
+    if path.is_dir():
+        found = sorted(_below(path))
+        taken = [p for p in found if p.is_file() and suffix(p) in (*_TEXT, *_JSON, *_PARQUET)]
+    else:
+        found = [Path(p) for p in sorted(glob.glob(pattern, recursive=True))]
+        taken = [p for p in found if p.is_file()]
+        found = [p for p in found if not (p.is_dir() and "**" in pattern)]  # such a pattern means the files in them
+    return taken, [p for p in found if p not in set(taken)]
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """The files in a folder and those below it, also through links, hidden ones aside."""
+    seen = set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(place)
+        folders[:] = [] if real in seen else [name for name in folders if not name.startswith(".")]
+        if real not in seen:
+            yield from (Path(place) / name for name in names if not name.startswith("."))
+        seen.add(real)
+
+
+def _is_named(source: Source) -> bool:
+    """Whether it is no path: `docstrings`, `docstrings:NAME`, `tfds:NAME`."""
+    scheme, colon, _ = source.name.partition(":")
+    return scheme == DOCSTRINGS or (scheme == TFDS and bool(colon))
 
 
 def suffix(path: Path) -> str:
@@ -100,8 +131,8 @@ def suffix(path: Path) -> str:
 def units(sources: Sequence[Source], size: int) -> Iterator[Unit]:
     """The units of all sources in order: a file, or small files together until they have `size` bytes on disk."""
     for number, source in enumerate(sources):
-        scheme, colon, rest = source.name.partition(":")
-        if scheme == DOCSTRINGS or (scheme == TFDS and colon):
+        if _is_named(source):
+            scheme, _, rest = source.name.partition(":")
             yield Unit(number, scheme, (rest,), 0)
             continue
         kind, total = "", 0
@@ -122,11 +153,8 @@ def fingerprint(sources: Sequence[Source]) -> list[str]:
     """Texts that change whenever the documents may have changed."""
     found = []
     for source in sources:
-        scheme, colon, _ = source.name.partition(":")
-        if scheme == DOCSTRINGS:
-            found.append(docstrings.fingerprint())
-        elif scheme == TFDS and colon:
-            found.append(source.name)  # its version is part of the name
+        if _is_named(source):  # the version of a TFDS set is part of its name
+            found.append(source.name if source.name.startswith(TFDS) else docstrings.fingerprint())
         else:
             stats = [(path, path.stat()) for path in files(source.name)]
             found += [f"{path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in stats]

@@ -154,7 +154,7 @@ def load(path: Path, fold_case: bool = True) -> Tokenizer:
       UserError: there is no such file, or it is no vocabulary.
     """
     if not path.is_file():
-        raise UserError(f"vocabulary {path} is not there; give a SentencePiece model, a vocab.txt or a tokenizer.json")
+        raise UserError(f"vocabulary {path} is no file; give a SentencePiece model, a vocab.txt or a tokenizer.json")
     if path.suffix == ".json":
         return WordPiece(path.read_bytes(), str(path))
     if path.suffix == ".txt":
@@ -237,10 +237,13 @@ def _complete(model: bytes) -> tuple[bytes, Special]:
     processor = spm.SentencePieceProcessor(model_proto=model)
     size = processor.get_piece_size()
     ids = {processor.id_to_piece(i): i for i in range(size)}
+    # UNK is what the model itself says for the unknown; the others by their names, or else by their roles.
+    roles = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id(), -1)
     found = []
-    for names in _NAMES:
-        known = next((ids[name] for name in names if name in ids), None)
-        if known is None:
+    for names, role in zip(_NAMES, roles, strict=True):
+        known = next((ids[name] for name in names if name in ids), role)
+        known = role if role == processor.unk_id() else known
+        if known < 0:
             known, size = size, size + 1
             model += _control_piece(names[0])
         found.append(known)

@@ -97,7 +97,8 @@ def choose(
     author calls the duplicates a bug and proposes what is done here.)
 
     With `words_BL`, the number of each position's word, whole words are drawn, and one more would be too many: the
-    count is then at most this. (Only of a first word that is longer than the count, as much is taken as that allows.)
+    count is then at most this. (Only of a first word that is longer than the count, as in scripts without spaces, as
+    much is taken as that allows, from a position drawn at random on.)
 
     Returns:
       Positions [B, M] int32 and weights [B, M] float32. All M positions of a row are distinct; those of weight 0 are
@@ -110,7 +111,13 @@ def choose(
     if words_BL is not None:
         drawn = jnp.take_along_axis(drawn, words_BL, axis=1)  # one number a word: its positions stay together
     rank = jnp.where(maskable_BL, drawn, -1.0)
+    if words_BL is not None:  # of equal ranks `top_k` takes the first; so that this is not always a word's beginning
+        begin = jax.random.randint(jax.random.fold_in(key, 1), (rank.shape[0], 1), 0, rank.shape[1])
+        turned = (jnp.arange(rank.shape[1])[None] + begin) % rank.shape[1]
+        rank = jnp.take_along_axis(rank, turned, axis=1)
     score_BM, positions_BM = jax.lax.top_k(rank, most)
+    if words_BL is not None:
+        positions_BM = jnp.take_along_axis(turned, positions_BM, axis=1)
     chosen = (jnp.arange(most)[None] < count_B[:, None]) & (score_BM >= 0)
     if words_BL is not None:
         chosen &= ~_cut_word(words_BL, maskable_BL, positions_BM, chosen)

@@ -45,6 +45,6 @@ def test_beam_writes_the_same_bytes(settings, tmp_path):
 
 def test_a_user_s_mistake_is_one_line_from_beam_too(settings, tmp_path):
     (tmp_path / "e.jsonl").write_text('{"body": "x"}\n')
-    with pytest.raises(UserError, match=r"e.jsonl:1 has no field 'text'; name one of these with field=: body"):
+    with pytest.raises(UserError, match=r"e.jsonl:1 has no field 'text'; name one of these with --field=: body"):
         preparation.prepare(tmp_path / "beam", settings, Beam(OPTIONS, tmp_path / "beam"))
     assert not corpus.is_prepared(tmp_path / "beam")

@@ -11,16 +11,6 @@ def documents(*texts):
     return [Document(f"a.txt:{number}", text.encode()) for number, text in enumerate(texts)]
 
 
-@given(st.lists(st.integers(0, 9), max_size=20), st.integers(1, 12))
-def test_chunks_are_consecutive_and_end_where_they_are_full(sizes, size):
-    given_documents = documents(*("x" * n for n in sizes))
-    found = list(chunks.chunks(iter(given_documents), size))
-    assert [document for chunk in found for document in chunk] == given_documents
-    totals = [[len(document.text) for document in chunk] for chunk in found]
-    assert all(sum(total) >= size for total in totals[:-1])
-    assert all(sum(total[:-1]) < size for total in totals)
-
-
 def test_a_job_leaves_out_duplicates_and_notes_them(tmp_path):
     found = chunks.job(tmp_path, (3, chunks.sources.Unit(1, "text", (), 0)), 7, documents("one", "two", "one"), {2, 0})
     assert found.name == "000003-000007"

@@ -8,7 +8,7 @@ from electra_jax.data import cleaning
 
 def clean(text, place="a.txt:10"):
     notes = {}
-    return cleaning.lines(text if isinstance(text, bytes) else text.encode(), place, notes), notes
+    return cleaning.lines(text if isinstance(text, bytes) else text.encode(), place, notes, of_lines=True), notes
 
 
 def test_lines_that_hold_something_without_white_space_around_them():
@@ -56,6 +56,16 @@ def test_a_line_of_megabytes_takes_no_time():
 def test_empty_documents_are_counted():
     assert clean(" \n\x00")[1].keys() == {cleaning.EMPTY, cleaning.CONTROL}
     assert clean("") == ([], {cleaning.EMPTY: (1, "a.txt:10")})
+
+
+def test_the_lines_of_a_record_are_not_those_of_the_file():
+    notes = {}
+    cleaning.lines(b"one\n\xff", "a.jsonl:7", notes)
+    assert notes == {cleaning.NOT_UTF8: (1, "a.jsonl:7")}
+
+
+def test_a_long_line_of_spaces_is_no_long_line():
+    assert clean("a" + " " * 9000 + "b") == (["a b"], {})
 
 
 def test_a_place_without_a_line_is_kept():

@@ -89,6 +89,20 @@ def test_a_manifest_cut_off_is_one_line(copy, text):
         corpus.load(copy)
 
 
+@pytest.mark.parametrize("change", [{"key": "x"}, {"shards": []}, {"more": 1}, {"checksum": "x"}])
+def test_an_edited_manifest_is_noticed(copy, change):
+    manifest = json.loads((copy / "manifest.json").read_text())
+    (copy / "manifest.json").write_text(json.dumps({**manifest, **change}))
+    for use in (corpus.load, corpus.verify):
+        with pytest.raises(UserError, match=r"manifest.json is not as it was written"):
+            use(copy)
+
+
+def test_what_is_no_path_is_no_corpus(tmp_path):
+    assert not corpus.is_prepared(tmp_path / ("a-long-name;" * 30))
+    assert not corpus.is_prepared(tmp_path / "a\0b")
+
+
 def test_a_corpus_of_another_version_is_refused(copy):
     manifest = json.loads((copy / "manifest.json").read_text())
     (copy / "manifest.json").write_text(json.dumps({**manifest, "format": 1}))

@@ -178,6 +178,30 @@ def test_a_folder_with_other_things_in_it_is_refused_and_left_alone(text_file, t
     assert contents(tmp_path) == {"thesis.txt": b"the only copy"}
 
 
+def test_records_do_not_go_into_the_input(text_file, tmp_path):
+    shutil.copy(text_file, tmp_path / "a.txt")
+    preparation.prepare(tmp_path / "out", settings(tmp_path / "a.txt"), Local(1))
+    for output in (tmp_path / "out", tmp_path):
+        with pytest.raises(UserError, match=r"is in .*, where the records are to go; give a folder outside"):
+            preparation.prepare(output, settings(tmp_path), Local(1))
+
+
+def test_another_mixture_of_the_same_files_is_another_corpus(tmp_path, small_shards):
+    """Shards that an earlier one left in the folder are not taken for those of another source."""
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text("\n\n".join(f"document {name} number {n}" for n in range(60)))
+    found = {}
+    for output, mixtures in {
+        "again": ["[a].txt@1;{}/[bc].txt@1", "[ab].txt@1;{}/[c].txt@1"],
+        "new": ["[ab].txt@1;{}/[c].txt@1"],
+    }.items():
+        for mixture in mixtures:
+            wanted = settings(f"{tmp_path}/{mixture.format(tmp_path)}", shard_mb=1, vocab_size=30)
+            found[output] = preparation.prepare(tmp_path / output, wanted, Local(1)).train.sources.tolist()
+    assert found["again"] == found["new"]
+    assert contents(tmp_path / "again") == contents(tmp_path / "new")
+
+
 def test_progress_is_told(text_file, tmp_path, small_shards):
     told = Told()
     preparation.prepare(tmp_path, settings(text_file, shard_mb=20), Local(1, told))
@@ -362,7 +386,9 @@ def test_text_too_little_for_both_splits_is_refused(tmp_path, fraction):
 
 def test_a_source_without_a_document_is_refused(text_file, tmp_path):
     (tmp_path / "b.txt").write_text(" \n")
-    with pytest.raises(UserError, match=r"b.txt gives no document to train on"):
+    with pytest.raises(
+        UserError, match=r"b.txt gives nothing to train on: all that is in it is empty, held out, or in"
+    ):
         preparation.prepare(tmp_path / "out", settings(f"{text_file}@1;{tmp_path}/b.txt@1"), Local(1))
 
 

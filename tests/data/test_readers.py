@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs import environment
 
-from electra_jax.data import readers, sources
+from electra_jax.data import cleaning, readers, sources
 from electra_jax.errors import UserError
 
 COMPRESS = {
@@ -40,11 +40,7 @@ def test_blank_lines_part_documents_in_each_kind_of_file(tmp_path, suffix):
     path = tmp_path / f"a{suffix}"
     path.write_bytes(COMPRESS[suffix](b"\n\nOne.\nTwo. \n\n\n \t\nThree.\r\n\r\nFour, without an end."))
     found = read(path)
-    assert [document.text.split(b"\n") for document in found] == [
-        [b"One.", b"Two. "],
-        [b"Three.\r"],
-        [b"Four, without an end."],
-    ]
+    assert [document.text for document in found] == [b"One.\nTwo.", b"Three.", b"Four, without an end."]
     assert [document.place for document in found] == [f"{path}:{line}" for line in (3, 8, 10)]
     assert found[-1].read == path.stat().st_size
     assert not any(document.note for document in found)
@@ -73,7 +69,7 @@ def test_a_file_can_be_a_document(tmp_path):
     (tmp_path / "a.txt").write_text("One.\n\nTwo.\n")
     (tmp_path / "b.txt").write_text("Three.\n")
     (tmp_path / "c.txt").write_text(" \n")
-    assert texts(tmp_path, documents="file") == [b"One.\n\nTwo.\n", b"Three.\n"]
+    assert texts(tmp_path, documents="file") == [b"One.\n\nTwo.", b"Three."]
 
 
 def test_what_was_read_grows_over_files(tmp_path):
@@ -95,7 +91,7 @@ def test_a_document_too_long_is_cut_and_nothing_is_lost(tmp_path, monkeypatch, m
     *pieces, other = read(path)
     assert b"".join(b"".join(piece.text for piece in pieces).split()) == b"".join(text.split())
     assert all(len(piece.text) <= 1000 for piece in pieces)
-    assert [piece.note for piece in pieces] == [readers.CUT] * (len(pieces) - 1) + [""]
+    assert [piece.note for piece in pieces] == [readers.CUT] + [""] * (len(pieces) - 1)
     for piece in pieces:
         piece.text.decode()  # no character is cut
     assert other.text == b"Another."
@@ -141,6 +137,55 @@ def test_files_put_one_behind_the_other_are_read_to_the_end(tmp_path, suffix):
     assert texts(path) == [b"One.", b"Two.", b"Three."]
 
 
+@compressed
+@pytest.mark.parametrize("rest", ["another", "zeros", "garbage", "half"])
+def test_what_stands_behind_the_first_stream_is_read_or_refused(tmp_path, suffix, rest):
+    """As in files of parallel compressors; the standard library drops what it cannot read there."""
+    one, two = (COMPRESS[suffix](text) for text in (b"One.\n\nTw", b"o.\n\nThree."))
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(one + {"another": two, "zeros": bytes(8), "garbage": b"garbage!", "half": two[:-6]}[rest])
+    if rest == "another":
+        assert texts(path) == [b"One.", b"Two.", b"Three."]
+    elif rest == "zeros" and suffix != ".zst":
+        assert texts(path) == [b"One.", b"Tw"]
+    else:
+        with pytest.raises(UserError, match=rf"a{suffix}:\d+: broken compressed file"):
+            read(path)
+
+
+@compressed
+def test_an_empty_compressed_file_is_a_download_that_failed(tmp_path, suffix):
+    (tmp_path / f"a{suffix}").write_bytes(b"")
+    with pytest.raises(UserError, match=r"broken compressed file \(it is empty\)"):
+        read(tmp_path / f"a{suffix}")
+
+
+def test_the_same_text_is_the_same_document_in_any_file(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"One.\nTwo.")
+    (tmp_path / "b.txt").write_bytes(b"\xef\xbb\xbfOne.\r\nTwo.\r\n")
+    (tmp_path / "c.txt").write_bytes(b"\n One.\nTwo. \n\nlast")
+    (tmp_path / "d.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "One.\\nTwo.\\n"}\n')
+    found = [read(tmp_path / name)[0].text for name in ("a.txt", "b.txt", "c.txt", "d.jsonl")]
+    assert found == [b"One.\nTwo."] * 4
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_utf16_is_refused_with_how_to_convert_it(tmp_path, encoding):
+    (tmp_path / "a.txt").write_bytes("\ufeffOne.\n\nTwo.".encode(encoding))
+    with pytest.raises(UserError, match=r"a.txt is UTF-16; convert it: iconv"):
+        read(tmp_path / "a.txt")
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+def test_a_document_without_characters_to_cut_at_is_cut_all_the_same(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(readers, "LONGEST", 1000)
+    data = b"\x80" * 2500
+    (tmp_path / name).write_bytes(data if name == "a.txt" else json.dumps({"text": "x" * 2500}).encode())
+    found = read(tmp_path / name)
+    assert [len(document.text) for document in found] == [1000, 1000, 500]
+    assert [document.note for document in found] == [readers.CUT, "", ""]
+
+
 def write_json(path, *records):
     path.write_text("\n".join(json.dumps(record) for record in records) + "\n")
 
@@ -159,19 +204,23 @@ def test_json_lines(tmp_path):
 def test_broken_characters_in_json_are_kept_for_cleaning(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text": "a \xff b"}\n{"text": "a \\ud83d b"}\n')
-    for text in texts(path):
-        assert "\ufffd" in text.decode(errors="replace")
+    broken, half = read(path)
+    assert broken.text.decode() == "a \ufffd b"
+    assert broken.note == cleaning.NOT_UTF8
+    assert "\ufffd" in half.text.decode(errors="replace")
+    assert half.note == ""
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"body": "x", "title": "y"}', r"a.jsonl:2 has no field 'text'; name one of these with field=: body, title"),
-        ('"x"', r"a.jsonl:2 has no field 'text'"),
+        ('{"body": "x", "title": "y"}', r"a.jsonl:2 has no field 'text'; name one of these with --field=: body, title"),
+        ('"x"', r"a.jsonl:2: a JSON str; each line must be one JSON object"),
         ('{"text": "x"', r"a.jsonl:2: no JSON \(.*\); each line must be one JSON object"),
-        ('[{"text": "x"}', r"a.jsonl:2: a JSON array; each line must be one JSON object"),
+        ('[{"text": "x"}]', r"a.jsonl:2: a JSON list; each line must be one JSON object"),
+        ('[{"text": "x"}', r"a.jsonl:2: no JSON"),
         ('{"text": ["x"]}', r"a.jsonl:2: field 'text' is no text but list"),
-        ("[" * 100_000, r"a.jsonl:2: a JSON array"),
+        ("[" * 100_000, r"a.jsonl:2: no JSON"),
     ],
 )
 def test_a_json_line_that_is_no_document_is_refused_naming_file_and_line(tmp_path, line, message):
@@ -196,7 +245,7 @@ def test_parquet(tmp_path):
     assert [document.text for document in found] == [b"One.\nTwo.", b"", b"Three."]
     assert [document.place for document in found] == [f"{path}:{row}" for row in (1, 2, 3)]
     assert found[-1].read == path.stat().st_size
-    with pytest.raises(UserError, match=r"a.parquet has no field 'body'; name one of these with field=: text, id"):
+    with pytest.raises(UserError, match=r"a.parquet has no field 'body'; name one of these with --field=: text, id"):
         read(path, field="body")
     path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(UserError, match=r"a.parquet: broken Parquet file"):
@@ -224,7 +273,7 @@ Small(data_dir=sys.argv[1], file_format="array_record").download_and_prepare()
 """
 _READ = """
 import json, sys
-from electra_jax.data import readers, sources
+from electra_jax.data import cleaning, readers, sources
 from electra_jax.errors import UserError
 
 (unit,) = sources.units(sources.parse(f"tfds:{sys.argv[1]}"), 1)
@@ -263,7 +312,7 @@ def test_tfds(tfds_read, name):
 
 def test_a_field_that_a_set_of_tfds_has_not(tfds_read):
     found = tfds_read("small:1.0.0", "body")
-    assert found.startswith("tfds:small:1.0.0:1 has no field 'body'; name one of these with field=: ")
+    assert found.startswith("tfds:small:1.0.0:1 has no field 'body'; name one of these with --field=: ")
 
 
 @pytest.mark.parametrize("name", ["none", "small:2.0.0", "wikipedia/20230601.en"])
@@ -291,3 +340,13 @@ def test_documentation_strings_of_the_packages_named():
     found = [document.place for document in readers.read(unit, "", "")]
     assert {place.split(".")[0] for place in found} == {"json", "argparse"}
     assert found == sorted(found)
+
+
+@given(st.lists(st.integers(0, 9), max_size=20), st.integers(1, 12))
+def test_documents_together_are_consecutive_and_end_where_they_are_full(sizes, size):
+    given_documents = [readers.Document(str(number), b"x" * n) for number, n in enumerate(sizes)]
+    found = list(readers.together(iter(given_documents), size))
+    assert [document for chunk in found for document in chunk] == given_documents
+    totals = [[len(document.text) for document in chunk] for chunk in found]
+    assert all(sum(total) >= size for total in totals[:-1])
+    assert all(sum(total[:-1]) < size for total in totals)

@@ -15,6 +15,7 @@ from electra_jax.errors import UserError
         ("a/*.txt", [Source("a/*.txt", None)]),
         (" a.txt ; b ;", [Source("a.txt", None), Source("b", None)]),
         ("a@3;tfds:wiki/20230601.en@1.5", [Source("a", 3.0), Source("tfds:wiki/20230601.en", 1.5)]),
+        ("a.txt @ 3", [Source("a.txt", 3.0)]),
         ("me@home/a.txt", [Source("me@home/a.txt", None)]),
         ("me@home/a.txt@2", [Source("me@home/a.txt", 2.0)]),
     ],
@@ -29,7 +30,7 @@ def test_weights_that_cannot_be_are_refused(text):
         sources.parse(text)
 
 
-@pytest.mark.parametrize("text", ["", " ; "])
+@pytest.mark.parametrize("text", ["", " ; ", "@3"])
 def test_no_source_is_refused(text):
     with pytest.raises(UserError, match="names nothing; give files, a folder"):
         sources.parse(text)
@@ -56,6 +57,23 @@ def test_a_folder_is_all_text_below_it(tmp_path):
     text = ["AA/wiki_00", "b.TXT", "c.jsonl.zst", "d.parquet", "e.json", "f.txt.xz"]
     make(tmp_path, [*text, "README.md", "tool.py", ".hidden/a.txt", ".b.txt", "image.png.gz"])
     assert below(tmp_path, sources.files(str(tmp_path))) == sorted(text)
+    left = sources.left_out(sources.parse(f"{tmp_path};docstrings"))
+    assert sorted(left) == [str(tmp_path / name) for name in ("README.md", "image.png.gz", "tool.py")]
+
+
+def test_links_are_followed_and_broken_ones_named(tmp_path):
+    make(tmp_path, ["in/a.txt", "elsewhere/b.txt"])
+    (tmp_path / "in" / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "in" / "loop").symlink_to(tmp_path / "in")
+    (tmp_path / "in" / "gone.txt").symlink_to(tmp_path / "nowhere.txt")
+    assert below(tmp_path / "in", sources.files(str(tmp_path / "in"))) == ["a.txt", "link/b.txt"]
+    assert sources.left_out(sources.parse(str(tmp_path / "in"))) == [str(tmp_path / "in" / "gone.txt")]
+
+
+def test_folders_that_a_glob_matches_are_left_out(tmp_path):
+    make(tmp_path, ["a.txt", "sub/b.txt"])
+    assert sources.left_out(sources.parse(f"{tmp_path}/*")) == [str(tmp_path / "sub")]
+    assert sources.left_out(sources.parse(f"{tmp_path}/**")) == []
 
 
 @pytest.mark.parametrize("pattern", ["none.txt", "*.none", "docstring"])
@@ -69,7 +87,7 @@ def test_a_pattern_without_a_file_is_refused(tmp_path, monkeypatch, pattern):
 
 def test_a_folder_without_text_is_refused(tmp_path):
     make(tmp_path, ["a.png"])
-    with pytest.raises(UserError, match="is a folder without text in it"):
+    with pytest.raises(UserError, match="has no text in it"):
         sources.files(str(tmp_path))
 
 

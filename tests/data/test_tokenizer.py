@@ -149,6 +149,13 @@ def test_a_model_with_all_special_tokens_stays_as_it_is():
     assert found.special == Special(unk=0, cls=1, sep=2, pad=3, mask=4)
 
 
+def test_special_tokens_of_other_names_are_known_by_their_roles():
+    model = foreign(unk_piece="<oov>", bos_piece="<begin>", eos_piece="<end>", pad_id=3, pad_piece="<nothing>")
+    found = tokenizer.SentencePiece(model)
+    assert found.special == Special(unk=0, cls=1, sep=2, pad=3, mask=40)
+    assert set(found.encode(["\u4f60"])[0]) & {0}
+
+
 def test_byte_fallback_knows_every_character(cased):
     found = train(byte_fallback=True, vocab_size=305)
     assert found.special == OWN
@@ -229,7 +236,7 @@ def test_a_tokenizer_of_another_kind_is_refused(tmp_path):
 
 
 def test_a_vocabulary_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"none.model is not there; give a SentencePiece model, a vocab.txt or a tok"):
+    with pytest.raises(UserError, match=r"none.model is no file; give a SentencePiece model, a vocab.txt or a tok"):
         tokenizer.load(tmp_path / "none.model")
 
 

@@ -142,6 +142,16 @@ def test_as_many_whole_words_as_fit_are_masked():
     assert stats.chisquare(counts[1:20] / 2).pvalue > 1e-3
 
 
+def test_of_a_word_that_is_too_long_any_part_is_masked():
+    """As in scripts without spaces, where a line may be one word."""
+    ids = np.tile(np.asarray([CLS, 6, *[7] * 37, SEP], np.int32), (4000, 1))
+    positions, weights = map(np.asarray, choose(jax.random.key(0), ids, 0.15, words_of(ids)))
+    assert np.all(weights == 1)
+    counts = np.bincount(positions.ravel(), minlength=LENGTH)
+    assert counts[0] == counts[-1] == 0
+    assert np.all(counts[1:-1] > 0.5 * 6 * 4000 / 38)
+
+
 def test_special_tokens_may_have_any_ids():
     """As in BERT's vocabulary, where they are not the first and in another order."""
     special = Special(pad=0, unk=7, cls=8, sep=9, mask=10)
