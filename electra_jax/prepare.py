@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -50,13 +51,17 @@ vocabulary
   --sample_mb=20             megabytes of text that it is trained on, drawn from the whole"""
 
 
+_LINE_EVERY = 60.0  # seconds, where there is no terminal to draw a bar on
+
+
 class Bar(Watch):
-    """A progress bar on a terminal, some lines elsewhere. A context: the bar is drawn between enter and exit."""
+    """A progress bar on a terminal, a line a minute elsewhere. A context: the bar is drawn between enter and exit."""
 
     def __init__(self, console: Console):
         self._console = console
         self._progress = bar(console, "{task.description}")
         self._task: Any = None
+        self._said = time.monotonic()
 
     def __enter__(self) -> "Bar":
         self._progress.start()
@@ -77,6 +82,9 @@ class Bar(Watch):
         elapsed = self._progress.tasks[-1].elapsed or 1e-9
         numbers = f"{done.documents:,} documents · {done.bytes / elapsed / 1e6:.1f} MB/s"
         self._progress.update(self._task, completed=done.share, numbers=numbers)
+        if not self._console.is_terminal and time.monotonic() - self._said > _LINE_EVERY:
+            self._said = time.monotonic()
+            self.say(f"{self._progress.tasks[-1].description}: {done.share:.0%} · {numbers}")
 
 
 def hands(chosen: dict[str, Any], folder: Path, watch: Watch) -> preparation.Hands:
@@ -160,6 +168,10 @@ def main(argv: list[str]) -> int:
         return 0
     chosen = arguments.choose(given, options)
     console = Console(soft_wrap=True)
+    if chosen["verify"] and len(given) > 1:
+        raise UserError("--verify takes no other option; give it alone")
+    if chosen["beam"] and "workers" in given:
+        raise UserError("--workers are of this machine; with --beam leave it out, and give the runner's own options")
     if chosen["verify"]:
         folder = Path(chosen["verify"])
         console.print(f"{corpus.verify(folder)} files of {folder} are as they were written", highlight=False)

@@ -1,5 +1,6 @@
 """The command, as real processes: prepared, killed, gone on with, trained on."""
 
+import io
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import sys
 import time
 
 import pytest
+from rich.console import Console
 from runs import ROOT, command, environment, run
 
 from electra_jax import prepare
@@ -189,6 +191,11 @@ GIVEN = ["--input=docstrings", "--output=x"]
         ),
         ([*GIVEN, "--vocabsize=9"], "--vocabsize is unknown; did you mean --vocab_size?"),
         (["--verify=x"], "x/manifest.json is not there"),
+        (["--verify=x", "--input=y"], "--verify takes no other option; give it alone"),
+        (
+            [*GIVEN, "--beam=--runner=DirectRunner", "--workers=2"],
+            "--workers are of this machine; with --beam leave it",
+        ),
         (["data/*.txt"], "argument 'data/*.txt' is not understood"),
     ],
 )
@@ -213,6 +220,17 @@ def test_a_prepared_text_is_not_prepared_again(prepared, tmp_path):
     done = run(prepare_command(prepared[0], tmp_path / "out"))
     assert done.returncode == 2
     assert f"{prepared[0]} is a prepared text; train on it with --config.data.input={prepared[0]}" in done.stderr
+
+
+def test_progress_is_a_line_a_minute_where_there_is_no_terminal(monkeypatch):
+    monkeypatch.setattr(prepare, "_LINE_EVERY", 0.0)
+    out = io.StringIO()
+    with prepare.Bar(Console(file=out)) as bar:
+        bar.begin("encoding")
+        bar.advance(prepare.Done(1234, 5_000_000, 0.25))
+    (line,) = out.getvalue().splitlines()
+    assert line.startswith("encoding: 25% · 1,234 documents · ")
+    assert line.endswith(" MB/s")
 
 
 def test_help_names_every_option(capsys):
