@@ -140,7 +140,8 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on(large, prepared, t
 
 def test_ctrl_c_is_one_line(large, tmp_path):
     process = subprocess.Popen(
-        prepare_command(large, tmp_path / "out", "--shard_mb=1", "--workers=1"),
+        # Where the tests run in the background of a shell, Ctrl-C is ignored, and children inherit that.
+        ["env", "--default-signal=INT", *prepare_command(large, tmp_path / "out", "--shard_mb=1", "--workers=1")],
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -147,7 +147,8 @@ class Shards:
         except (RuntimeError, ValueError, IndexError, OSError) as error:
             reason = " ".join(str(error).split())[:200]
             raise UserError(
-                f"{self._files[shard]} was changed or is damaged ({reason}); delete it and prepare the text again"
+                f"{self._files[shard]} was changed or is damaged ({reason}); delete it and the manifest.json beside "
+                "it, and prepare the text again"
             ) from error
 
 

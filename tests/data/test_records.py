@@ -87,7 +87,7 @@ def test_a_damaged_record_is_refused_naming_the_file(tmp_path, where):
     data[int(where * 400 * BLOCK)] ^= 1
     file.write_bytes(data)
     with pytest.raises(
-        UserError, match=r"0.array_record was changed or is damaged \(.*hash.*\); delete it and prepare"
+        UserError, match=r"0.array_record was changed or is damaged \(.*hash.*\); delete it and the man"
     ):
         shards.take(np.array([0]), np.array([len(ids)]))
 
