@@ -133,17 +133,18 @@ def show(console: Console, folder: Path, found: dict[str, Any]) -> None:
     console.print("\nlongest documents")
     grid = Table.grid(padding=(0, 3))
     grid.add_column(justify="right")
-    grid.add_column()
+    grid.add_column(min_width=max((len(place) for _, place, _ in found["longest"]), default=0))
     grid.add_column(no_wrap=True, overflow="ellipsis")
     for length, place, head in found["longest"]:
         grid.add_row(f"{length:,}", place, head)
     console.print(grid, markup=False, highlight=False)
     for kind, (count, place) in found["notes"].items():
         console.print(f"\n{kind}: {count:,}, the first at {place}", markup=False, highlight=False)
-    if found["left_out"]:
-        count, first = len(found["left_out"]), found["left_out"][0]
+    if (left := found["left_out"])["files"]:
         console.print(
-            f"\nfiles left out, for what they are: {count:,}, the first {first}", markup=False, highlight=False
+            f"\nfiles left out, of other kinds: {left['files']:,}, the first {left['first']}",
+            markup=False,
+            highlight=False,
         )
     console.print(f"\nTrain on it with --config.data.input={folder}", markup=False, highlight=False)
 

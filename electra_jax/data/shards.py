@@ -1,7 +1,7 @@
 """One shard: documents become tokens, token files, an index, and what is to be reported of them.
 
-This is all of the work; what is around it, processes on one machine (`preparation.py`) or many machines (`beam.py`),
-only hands it out. A shard's JSON file is written last: where it is, the shard is whole.
+This is all of the work; what is around it, processes on one machine (`local.py`) or many machines (`beam.py`), only
+hands it out. A shard's JSON file is written last: where it is, the shard is whole.
 """
 
 import contextlib

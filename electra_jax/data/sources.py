@@ -103,7 +103,7 @@ def _listed(pattern: str) -> tuple[list[Path], list[Path]]:
         found = [Path(p) for p in sorted(glob.glob(pattern, recursive=True))]
         taken = [p for p in found if p.is_file()]
         found = [p for p in found if not (p.is_dir() and "**" in pattern)]  # such a pattern means the files in them
-    return taken, [p for p in found if p not in set(taken)]
+    return taken, sorted(set(found) - set(taken))
 
 
 def _below(folder: Path) -> Iterator[Path]:
