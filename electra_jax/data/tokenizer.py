@@ -97,11 +97,17 @@ class SentencePiece(Tokenizer):
             self._processor = spm.SentencePieceProcessor(model_proto=self.model)
         except RuntimeError as error:
             raise UserError(f"{name} is no SentencePiece model ({error})") from error
-        pieces = (self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size()))
+        pieces = [self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())]
         self.word_starts = np.array([piece.startswith(_WORD_START) for piece in pieces])
+        # Some models make "[MASK]" of a text the token; here it is then unknown, as what only training may put there.
+        special = {*self.special} - {self.special.unk}
+        self._spoken = {i for i in special if i in self._processor.encode(pieces[i])}
 
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
-        return self._processor.encode(list(lines), out_type=int, num_threads=threads)
+        ids = self._processor.encode(list(lines), out_type=int, num_threads=threads)
+        if not self._spoken:
+            return ids
+        return [[self.special.unk if i in self._spoken else i for i in line] for line in ids]
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._processor.decode([int(i) for i in ids])

@@ -156,6 +156,16 @@ def test_special_tokens_of_other_names_are_known_by_their_roles():
     assert set(found.encode(["\u4f60"])[0]) & {0}
 
 
+def test_special_tokens_that_a_model_makes_of_text_are_unknown_there():
+    model = foreign(user_defined_symbols=["[MASK]", "[SEP]"], control_symbols=["[CLS]"])
+    found = tokenizer.SentencePiece(model)
+    plain = spm.SentencePieceProcessor(model_proto=model).encode(["the [MASK] [SEP]"])[0]
+    assert {found.special.mask, found.special.sep} <= {*plain}
+    replaced = [found.special.unk if i in found.special else i for i in plain]
+    assert found.encode(["the [MASK] [SEP]"]) == [replaced]
+    assert found.encode(LINES) == spm.SentencePieceProcessor(model_proto=model).encode(LINES)
+
+
 def test_byte_fallback_knows_every_character(cased):
     found = train(byte_fallback=True, vocab_size=305)
     assert found.special == OWN
