@@ -166,12 +166,13 @@ def find_or_prepare(folder: Path, settings: Any, key: str | None = None, watch: 
 
 def _finish(folder: Path, settings: Any, key: str, mixture: Sequence[sources.Source], made: list[Shard]) -> None:
     """Writes the manifest, which makes the folder a corpus, and deletes what another one left there."""
-    file = folder / tokenizer.kept_in(folder).file
+    vocabulary = tokenizer.kept_in(folder)
+    file = folder / vocabulary.file
     left = sources.left_out(mixture)
     manifest = {
         "format": shards.FORMAT,
         "key": key,
-        "settings": {name: settings[name] for name in SETTINGS},
+        "settings": {**{name: settings[name] for name in SETTINGS}, "vocab_size": len(vocabulary)},
         "sources": [{"name": source.name, "weight": source.weight} for source in mixture],
         "left_out": {"files": len(left), "first": left[0] if left else None},
         "vocabulary": {"file": file.name, "sha256": sha256(file)},

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -9,6 +10,7 @@ from rich.table import Table
 
 from electra_jax import config as config_lib
 from electra_jax import errors
+from electra_jax.data import preparation
 from electra_jax.errors import UserError
 from electra_jax.flops import devices, systems
 from electra_jax.flops.parts import Parts, together
@@ -51,7 +53,8 @@ def paper_runs() -> list[dict[str, Any]]:
 def one_run(config: Any, device: str, chips: int, mfu: float) -> dict[str, Any]:
     """A config's tokens, FLOPs by stage, network and part in both accountings, and hours by device."""
     config_lib.check(config)
-    objective = table.make(config, config.data.vocab_size)
+    prepared = preparation.settings_of(Path(config.data.input))
+    objective = table.make(config, prepared.get("vocab_size", config.data.vocab_size))
     batch, length = config.batch_size, config.data.seq_length
     stages: list[dict[str, Any]] = []
     start = 0

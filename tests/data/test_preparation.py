@@ -229,6 +229,7 @@ def test_a_given_vocabulary_is_used_as_it_is(built, text_file, tmp_path):
     found = preparation.prepare(tmp_path, settings(text_file, vocabulary=str(model), vocab_size=30522), Local(1))
     assert found.tokenizer.model == model.read_bytes()
     assert documents(found.train) == documents(built.train)
+    assert preparation.settings_of(tmp_path)["vocab_size"] == 40
     changed = settings(text_file, vocabulary=str(model))
     key = preparation.corpus_key(changed)
     model_of_others = shutil.copy(model, tmp_path / "copy.model")

@@ -4,9 +4,12 @@ import json
 from typing import Any
 
 import pytest
+from ml_collections import ConfigDict
 from runs import ROOT
 
 from electra_jax import errors
+from electra_jax.data import preparation
+from electra_jax.data.local import Local
 from electra_jax.flops import devices
 from electra_jax.flops.__main__ import main
 
@@ -167,3 +170,11 @@ def test_help(capsys):
     out = capsys.readouterr().out
     assert out.startswith("usage: python -m electra_jax.flops")
     assert all(option in out for option in ("--config=", "--device=", "--chips=", "--mfu=", "--json"))
+
+
+def test_a_prepared_text_says_how_large_the_vocabulary_is(capsys, text_file, tmp_path):
+    settings = ConfigDict({**preparation.SETTINGS, "input": str(text_file), "vocab_size": 40, "heldout_fraction": 0.1})
+    preparation.prepare(tmp_path, settings, Local(1))
+    small = read_json(capsys, BASE, f"--config.data.input={tmp_path}")
+    assert small["total"] == read_json(capsys, BASE, "--config.data.vocab_size=40")["total"]
+    assert small["total"]["model"] < read_json(capsys, BASE)["total"]["model"]
