@@ -15,6 +15,7 @@ from electra_jax import arguments, errors
 from electra_jax.data import cleaning, corpus, preparation, shards
 from electra_jax.data.local import Done, Local, Watch
 from electra_jax.errors import UserError
+from electra_jax.files import write_whole
 from electra_jax.live import bar, short
 
 USAGE = """\
@@ -153,8 +154,8 @@ def _histogram(counts: Iterable[int]) -> Table:
     rows = [(i, count) for i, count in enumerate(counts) if count]
     most = max((count for _, count in rows), default=1)
     grid = Table.grid(padding=(0, 2))
-    for column in range(2):
-        grid.add_column(justify="right" if column == 0 else "left")
+    grid.add_column(justify="right")
+    grid.add_column()
     grid.add_column(justify="right")
     for i, count in rows:
         label = "none" if i == 0 else "1" if i == 1 else f"{2 ** (i - 1):,} to {2**i - 1:,}"
@@ -201,7 +202,7 @@ def main(argv: list[str]) -> int:
         with Bar(console) as bar:
             preparation.prepare(folder, settings, hands(chosen, folder, bar))
     found = report(folder)
-    (folder / "report.json").write_text(json.dumps(found, indent=1) + "\n")
+    write_whole(folder / "report.json", json.dumps(found, indent=1) + "\n")
     show(console, folder, found)
     return 0
 

@@ -31,7 +31,6 @@ class Corpus:
       train, heldout: the splits.
       unigram: [V] int64, how often each id occurs in the training split.
       weights: of the sources, their shares of the training examples; None for as many as they have.
-      settings: of the preparation.
     """
 
     key: str
@@ -40,7 +39,6 @@ class Corpus:
     heldout: Split
     unigram: np.ndarray
     weights: Sequence[float] | None
-    settings: dict[str, Any]
 
 
 def is_prepared(folder: Path) -> bool:
@@ -80,15 +78,9 @@ def load(folder: Path) -> Corpus:
     """
     manifest = read_manifest(folder)
     made = [shards.Shard(**shard) for shard in manifest["shards"]]
-    small = {manifest["vocabulary"]["file"]: manifest["vocabulary"]["sha256"]}
-    for shard in made:
-        for name, digest in shard.sha256.items():
-            if name.endswith(".npz"):
-                small[name] = digest
-            elif not (folder / name).is_file():
-                raise changed(folder / name)
-    for name, digest in small.items():
-        if not (folder / name).is_file() or sha256(folder / name) != digest:
+    for name, digest in _files(manifest).items():
+        of_tokens = name.endswith(shards.TOKENS)
+        if not (folder / name).is_file() or (not of_tokens and sha256(folder / name) != digest):
             raise changed(folder / name)
 
     vocabulary = tokenizer.load(folder / manifest["vocabulary"]["file"])
@@ -119,7 +111,6 @@ def load(folder: Path) -> Corpus:
         split("heldout"),
         unigram,
         None if None in weights else weights,
-        manifest["settings"],
     )
 
 
@@ -130,13 +121,19 @@ def verify(folder: Path) -> int:
       UserError: one is missing or is not as it was written.
     """
     manifest = read_manifest(folder)
-    known = {manifest["vocabulary"]["file"]: manifest["vocabulary"]["sha256"]}
-    for shard in manifest["shards"]:
-        known |= shard["sha256"]
+    known = _files(manifest)
     for name, digest in known.items():
         if not (folder / name).is_file() or sha256(folder / name) != digest:
             raise changed(folder / name)
     return len(known)
+
+
+def _files(manifest: dict[str, Any]) -> dict[str, str]:
+    """The SHA-256 of each file, by its name."""
+    known = {manifest["vocabulary"]["file"]: manifest["vocabulary"]["sha256"]}
+    for shard in manifest["shards"]:
+        known |= shard["sha256"]
+    return known
 
 
 def changed(path: Path) -> UserError:

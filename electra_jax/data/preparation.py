@@ -182,7 +182,6 @@ def _finish(folder: Path, settings: Any, key: str, mixture: Sequence[sources.Sou
     for path in folder.iterdir():
         if path.name not in kept and _OURS.fullmatch(path.name):
             path.unlink()
-    manifest = json.loads(json.dumps(manifest))
     manifest["checksum"] = corpus.checksum_of(manifest)
     write_whole(folder / corpus.MANIFEST, json.dumps(manifest, indent=1) + "\n")
 

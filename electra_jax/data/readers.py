@@ -27,7 +27,6 @@ from electra_jax.errors import UserError
 _BLOCK = 2**20  # bytes read at a time
 LONGEST = 2**26  # bytes of a document; a longer one is cut, so that memory stays flat
 _BLANK = re.compile(rb"\n\s*\n")
-_BREAK = re.compile(rb"\s")
 
 
 class Document(NamedTuple):
@@ -70,15 +69,14 @@ def read(unit: Unit, field: str, documents: str) -> Iterator[Document]:
     if unit.kind == "tfds":
         yield from itertools.chain.from_iterable(map(_short, _tfds(unit.names[0], field)))
         return
+    kinds: dict[str, Callable[[Path], Iterator[Document]]] = {
+        "text": functools.partial(_text, whole=documents == "file"),
+        "json": functools.partial(_json, field=field),
+        "parquet": functools.partial(_parquet, field=field),
+    }
     before = 0
-    for name in unit.names:
-        path = Path(name)
-        reader: Callable[..., Iterator[Document]] = {
-            "text": lambda path: _text(path, documents == "file"),
-            "json": lambda path: _json(path, field),
-            "parquet": lambda path: _parquet(path, field),
-        }[unit.kind]
-        for document in reader(path):
+    for path in map(Path, unit.names):
+        for document in kinds[unit.kind](path):
             yield from _short(document._replace(read=before + document.read))
         before += path.stat().st_size
 

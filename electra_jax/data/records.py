@@ -105,7 +105,7 @@ class Shards:
         """Takes the files in order, how many tokens each holds, and the type of an id."""
         self._files = list(files)
         self._starts = offsets(sizes)
-        self._dtype = np.dtype(dtype)
+        self._dtype = np.dtype(dtype).newbyteorder("<")
         self._most_blocks = -(-max(sizes, default=1) // BLOCK)
         self._readers: dict[int, ArrayRecordReader] = {}
 

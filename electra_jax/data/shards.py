@@ -22,6 +22,7 @@ from electra_jax.files import sha256, write_whole
 
 FORMAT = 2  # raise it when the same text and settings give other files
 SPLITS = ("train", "heldout")
+TOKENS = ".array_record"  # how the names of token files end
 _AT_ONCE = 2**20  # bytes of text encoded together
 _HASH_SPACE = 2**32
 _LONGEST = 10  # documents named in the report
@@ -39,7 +40,7 @@ class Shard:
       key: of all that it was made from.
       sha256: of each file.
       tokens, documents: of each split.
-      characters, bytes, lines, unknown: of the text after cleaning, both splits together; unknown are tokens.
+      bytes, lines, unknown: of the text after cleaning, both splits together; unknown are tokens.
       lengths: how many documents have from 2**(i-1) to 2**i - 1 tokens, by i below 32.
       longest: (tokens, place, first words) of the longest documents.
       notes: what was mended or left out, see `cleaning`.
@@ -51,7 +52,6 @@ class Shard:
     sha256: dict[str, str] = dataclasses.field(default_factory=dict)
     tokens: dict[str, int] = dataclasses.field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
     documents: dict[str, int] = dataclasses.field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
-    characters: int = 0
     bytes: int = 0
     lines: int = 0
     unknown: int = 0
@@ -184,16 +184,14 @@ def _encode(
         encoded = vocabulary.encode(lines, threads)
         sizes.append(np.fromiter(map(len, encoded), np.uint32, len(encoded)))
         ids.append(np.fromiter(itertools.chain.from_iterable(encoded), dtype, int(sizes[-1].sum())))
-        text = "".join(lines)
-        shard.characters += len(text)
-        shard.bytes += len(text.encode())
+        shard.bytes += len("".join(lines).encode())
     return _Encoded(
         np.concatenate(ids), np.concatenate(sizes), np.array(counts, np.uint32), np.array(held, bool), heads
     )
 
 
 def token_file(folder: Path, name: str, split: str) -> Path:
-    return folder / f"{name}.{split}.array_record"
+    return folder / f"{name}.{split}{TOKENS}"
 
 
 def index_file(folder: Path, name: str) -> Path:

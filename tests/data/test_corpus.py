@@ -36,7 +36,7 @@ def test_what_is_loaded_is_what_the_manifest_says(made):
     assert corpus.is_prepared(made)
     assert found.key == manifest["key"]
     assert found.weights == [3, 1]
-    assert found.settings["vocab_size"] == len(found.tokenizer) == 90
+    assert manifest["settings"]["vocab_size"] == len(found.tokenizer) == 90
     for name, split in (("train", found.train), ("heldout", found.heldout)):
         assert len(split.tokens) == sum(shard["tokens"][name] for shard in manifest["shards"]) > 0
         assert len(split.documents) - 1 == sum(shard["documents"][name] for shard in manifest["shards"]) > 0
