@@ -5,6 +5,7 @@ What is in a shard depends on the text alone, so whoever does the work, `local.p
 """
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -93,6 +94,12 @@ def prepare(folder: Path, settings: Any, hands: Hands | None = None) -> corpus.C
     """
     hands = hands or Local()
     mixture = sources.parse(settings.input)
+    for source in mixture:
+        if os.path.isfile(Path(source.name) / _VOCABULARY):
+            raise UserError(
+                f"{source.name} is a prepared text, or one whose preparation has not finished; finish that with its "
+                "own command and train on it alone, or give the text that it was made from"
+            )
     key = corpus_key(settings)
     units = list(sources.units(mixture, settings.shard_mb * MEGABYTE))
     for name in (name for unit in units if unit.size for name in unit.names):

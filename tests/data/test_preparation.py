@@ -186,6 +186,16 @@ def test_records_do_not_go_into_the_input(text_file, tmp_path):
             preparation.prepare(output, settings(tmp_path), Local(1))
 
 
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_prepared_text_is_no_text(text_file, tmp_path, finished):
+    preparation.prepare(tmp_path / "out", settings(text_file), Local(1))
+    if not finished:
+        (tmp_path / "out" / "manifest.json").unlink()
+    with pytest.raises(UserError, match="is a prepared text, or one whose preparation has not finished; finish that"):
+        preparation.prepare(tmp_path / "new", settings(f"{text_file};{tmp_path / 'out'}"), Local(1))
+    assert not (tmp_path / "new").exists()
+
+
 def test_another_mixture_of_the_same_files_is_another_corpus(tmp_path, small_shards):
     """Shards that an earlier one left in the folder are not taken for those of another source."""
     for name in "abc":
