@@ -23,7 +23,8 @@ setup(
         "grain>=0.2.18",  # the loader: random access, shuffling, a position that can be saved
         "array_record>=0.8",  # token files with random access and checksums
         "sentencepiece>=0.2",
-        "tokenizers>=0.20",  # WordPiece vocabularies of released models
+        "protobuf>=5",  # SentencePiece models are its messages
+        "tokenizers>=0.20",  # vocabularies of released models, and of exported ones
         "zstandard>=0.22",  # .zst
         "ml_collections>=1.0",
         "numpy>=2.0",

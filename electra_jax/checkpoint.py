@@ -47,6 +47,10 @@ class Checkpoints:
         """The step of the newest whole checkpoint, None where there is none."""
         return self._manager.latest_step()
 
+    def steps(self) -> list[int]:
+        """Of all whole checkpoints."""
+        return sorted(self._manager.all_steps())
+
     def save(self, step: int, state: TrainState, progress: dict[str, Any]) -> None:
         """Begins to write a checkpoint; returns once `state` may change. `progress` is what JSON can hold."""
         if step == self.latest():

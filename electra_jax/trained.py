@@ -18,39 +18,48 @@ from electra_jax.objectives.system import Objective
 
 
 class Trained(NamedTuple):
-    """A run as its last checkpoint has it.
+    """A run as one of its checkpoints has it.
 
     Attributes:
       config: its settings.
+      settings: the same as plain values.
       tokenizer: its vocabulary.
       objective: its system and model.
       state: on the first device.
+      progress: what was saved beside it, its `totals` and the key of its `corpus`.
     """
 
     config: ConfigDict
+    settings: dict[str, Any]
     tokenizer: Tokenizer
     objective: Objective
     state: step.TrainState
+    progress: dict[str, Any]
 
 
 def load(workdir: Path, at: int | None = None) -> Trained:
     """The state that a run had at step `at`, or has at its last checkpoint.
 
     Raises:
-      UserError: there is no run in `workdir`, or no checkpoint.
+      UserError: there is no run in `workdir`, or no such checkpoint.
     """
     path = workdir / "config.json"
     if not path.exists():
         raise UserError(f"{workdir} is no work directory of a run: it has no config.json")
-    config = ConfigDict(json.loads(path.read_text()))
+    settings = json.loads(path.read_text())
+    config = ConfigDict(settings)
     checkpoints = Checkpoints(workdir / "checkpoints")
     try:
         last = checkpoints.latest() if at is None else at
         if last is None:
             raise UserError(f"{workdir} has no checkpoint yet; let its run go on to the first")
+        if last not in checkpoints.steps():
+            there = ", ".join(map(str, checkpoints.steps()))
+            raise UserError(f"{workdir} has no checkpoint of step {last}; there are those of {there}")
         vocabulary = tokenizer.kept_in(workdir)
         objective = table.make(config, len(vocabulary), None, vocabulary.special, vocabulary.word_starts)
-        return Trained(config, vocabulary, objective, checkpoints.restore(last, _shape(config, objective)))
+        state = checkpoints.restore(last, _shape(config, objective))
+        return Trained(config, settings, vocabulary, objective, state, checkpoints.progress(last))
     finally:
         checkpoints.close()
 

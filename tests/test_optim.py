@@ -67,6 +67,7 @@ def test_biases_and_norms_are_not_decayed_embeddings_are(encoder):
     else:
         norms |= {"encoder/embedding_norm", "encoder/final_norm", "discriminator_head/norm"}
         norms |= {"generator/embedding_norm", "generator/final_norm"}
+        matrices |= {"generator_head/project"}
     matrices |= {"discriminator_head/classifier"}
 
     def ends(names, leaf):

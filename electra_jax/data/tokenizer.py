@@ -1,8 +1,9 @@
-"""Vocabularies: SentencePiece models, trained here or by others, and BERT's WordPiece lists. One interface to all."""
+"""Vocabularies: SentencePiece models, trained here or by others, and those of the tokenizers library. One interface."""
 
 import abc
 import io
 import json
+import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ import numpy as np
 import sentencepiece as spm
 import tokenizers
 
+from electra_jax.data import sentencepiece_proto
 from electra_jax.errors import UserError
 
 
@@ -38,10 +40,14 @@ _NAMES = (
     ("[SEP]", "<sep>", "</s>"),
     ("[MASK]", "<mask>"),
 )
-_WORD_START = "\u2581"
-_CONTINUES = "##"
+WORD_START = "\u2581"  # SentencePiece's space
+_BYTE_LEVEL_START = "\u0120"  # the space of byte-level BPE (GPT-2's), which writes bytes as printable characters
 _TRAINER_THREADS = 4  # a constant: the sums of the EM steps, hence the pieces, depend on it
 _LONGEST_SENTENCE = 16384  # bytes; the trainer leaves out longer ones
+# Scores are rounded to multiples of 1 / this. The best segmentation of a line is found by adding scores, in float32 here
+# and in float64 elsewhere; these are added without rounding (up to 2^17 nats, some 16,000 pieces), so ties are ties for
+# everyone and are broken alike. Unrounded, 1 line in 20,000 of an encyclopedia had other pieces in `transformers`.
+_SCORE_STEPS = 128
 
 
 class Tokenizer(abc.ABC):
@@ -70,6 +76,10 @@ class Tokenizer(abc.ABC):
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids."""
 
+    @abc.abstractmethod
+    def name_of(self, id_: int) -> str:
+        """The piece with this id."""
+
     def words(self, ids: Sequence[int]) -> list[tuple[str, slice]]:
         """Splits ids at the pieces that start a word: (text, where it stands in `ids`), special tokens left out."""
         words: list[tuple[str, slice]] = []
@@ -86,7 +96,10 @@ class Tokenizer(abc.ABC):
 
 
 class SentencePiece(Tokenizer):
-    """A SentencePiece model. Special tokens that it lacks are added after its own pieces."""
+    """A SentencePiece model. Special tokens that it lacks are added after its own pieces.
+
+    Where the model normalises text, it is given text that `compose` has been over.
+    """
 
     file = "vocab.model"
 
@@ -95,16 +108,19 @@ class SentencePiece(Tokenizer):
         try:
             self.model, self.special = _complete(model)
             self._processor = spm.SentencePieceProcessor(model_proto=self.model)
-        except RuntimeError as error:
+            normalizer = sentencepiece_proto.parse(self.model).normalizer_spec
+        except (RuntimeError, ValueError) as error:
             raise UserError(f"{name} is no SentencePiece model ({error})") from error
+        self.normalization: str = normalizer.name if normalizer.precompiled_charsmap else "identity"
         pieces = [self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())]
-        self.word_starts = np.array([piece.startswith(_WORD_START) for piece in pieces])
+        self.word_starts = np.array([piece.startswith(WORD_START) for piece in pieces])
         # Some models make "[MASK]" of a text the token; here it is then unknown, as what only training may put there.
         special = {*self.special} - {self.special.unk}
         self._spoken = {i for i in special if i in self._processor.encode(pieces[i])}
 
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
-        ids = self._processor.encode(list(lines), out_type=int, num_threads=threads)
+        composed = [compose(line, self.normalization) for line in lines]
+        ids = self._processor.encode(composed, out_type=int, num_threads=threads)
         if not self._spoken:
             return ids
         return [[self.special.unk if i in self._spoken else i for i in line] for line in ids]
@@ -112,21 +128,22 @@ class SentencePiece(Tokenizer):
     def decode(self, ids: Iterable[int]) -> str:
         return self._processor.decode([int(i) for i in ids])
 
+    def name_of(self, id_: int) -> str:
+        return self._processor.id_to_piece(id_)
 
-class WordPiece(Tokenizer):
-    """A WordPiece vocabulary, as those of the released BERT and ELECTRA models."""
+
+class Library(Tokenizer):
+    """A vocabulary of the tokenizers library: the WordPieces of BERT and ELECTRA, the byte-level BPE of ModernBERT."""
 
     file = "tokenizer.json"
 
     def __init__(self, model: bytes, name: str = "vocabulary"):
-        """Raises UserError where `model` is no `tokenizer.json` of a WordPiece vocabulary with the special tokens."""
+        """Raises UserError where `model` is no `tokenizer.json` of a vocabulary with the special tokens."""
         try:
-            kind = json.loads(model)["model"]["type"]
+            described = json.loads(model)
             self._tokenizer = tokenizers.Tokenizer.from_str(model.decode())
         except Exception as error:  # the library raises Exception itself
             raise UserError(f"{name} is no tokenizer.json ({str(error) or type(error).__name__})") from error
-        if kind != "WordPiece":
-            raise UserError(f"{name} holds a {kind} model; give WordPiece, or a SentencePiece model")
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._tokenizer.encode_special_tokens = True  # "[MASK]" in a text is text
@@ -137,15 +154,33 @@ class WordPiece(Tokenizer):
             raise UserError(f"{name} lacks {' '.join(missing)}; add such a line to the vocabulary")
         self.special = Special(*(next(ids[name] for name in names if name in ids) for names in _NAMES))
         self.word_starts = np.zeros(max(ids.values()) + 1, bool)
+        # WordPiece marks what goes on, the others what begins.
+        continues = described["model"].get("continuing_subword_prefix")
+        begins = _BYTE_LEVEL_START if "ByteLevel" in json.dumps(described["pre_tokenizer"]) else WORD_START
         for piece, id_ in ids.items():
-            self.word_starts[id_] = not piece.startswith(_CONTINUES)
+            self.word_starts[id_] = not piece.startswith(continues) if continues else piece.startswith(begins)
 
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
         del threads  # the library has a pool of its own, see TOKENIZERS_PARALLELISM
         return [line.ids for line in self._tokenizer.encode_batch_fast(list(lines), add_special_tokens=False)]
 
     def decode(self, ids: Iterable[int]) -> str:
-        return self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=False)
+        return self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=False).strip()
+
+    def name_of(self, id_: int) -> str:
+        return self._tokenizer.id_to_token(id_) or ""
+
+
+def compose(line: str, normalization: str) -> str:
+    """`line` with its marks composed (NFC), in lower case where the normalization folds case; `identity` changes nothing.
+
+    What a model's own normalization makes of the rest does not depend on how a mark and the letter before it were
+    written, and so can be repeated character by character in `tokenizer.json`: see huggingface/vocabulary.py.
+    """
+    if normalization == "identity" or line.isascii():
+        return line  # the model folds the case of ASCII itself
+    line = unicodedata.normalize("NFC", line)
+    return unicodedata.normalize("NFC", line.lower()) if normalization.endswith("_cf") else line
 
 
 def load(path: Path, fold_case: bool = True) -> Tokenizer:
@@ -162,13 +197,13 @@ def load(path: Path, fold_case: bool = True) -> Tokenizer:
     if not path.is_file():
         raise UserError(f"vocabulary {path} is no file; give a SentencePiece model, a vocab.txt or a tokenizer.json")
     if path.suffix == ".json":
-        return WordPiece(path.read_bytes(), str(path))
+        return Library(path.read_bytes(), str(path))
     if path.suffix == ".txt":
         try:
             read = tokenizers.BertWordPieceTokenizer(str(path), lowercase=fold_case)
         except Exception as error:
             raise UserError(f"{path} is no list of WordPieces, one a line ({error})") from error
-        return WordPiece(read.to_str().encode(), str(path))
+        return Library(read.to_str().encode(), str(path))
     return SentencePiece(path.read_bytes(), str(path))
 
 
@@ -177,7 +212,7 @@ def keep(vocabulary: Tokenizer, folder: Path) -> None:
     path = folder / vocabulary.file
     if path.is_file() and path.read_bytes() == vocabulary.model:
         return
-    for kind in (SentencePiece, WordPiece):
+    for kind in (SentencePiece, Library):
         (folder / kind.file).unlink(missing_ok=True)
     path.write_bytes(vocabulary.model)
 
@@ -188,10 +223,10 @@ def kept_in(folder: Path) -> Tokenizer:
     Raises:
       UserError: there is none.
     """
-    for kind in (SentencePiece, WordPiece):
+    for kind in (SentencePiece, Library):
         if (folder / kind.file).is_file():
             return load(folder / kind.file)
-    raise UserError(f"{folder} has no vocabulary ({SentencePiece.file} or {WordPiece.file})")
+    raise UserError(f"{folder} has no vocabulary ({SentencePiece.file} or {Library.file})")
 
 
 def train(lines: Iterable[str], settings: Any) -> SentencePiece:
@@ -209,7 +244,7 @@ def train(lines: Iterable[str], settings: Any) -> SentencePiece:
     model = io.BytesIO()
     try:
         spm.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines),
+            sentence_iterator=(compose(line, settings.normalization) for line in lines),
             model_writer=model,
             model_type=settings.model_type,
             vocab_size=settings.vocab_size,
@@ -235,7 +270,11 @@ def train(lines: Iterable[str], settings: Any) -> SentencePiece:
             f"no vocabulary of {settings.vocab_size} pieces can be trained on this text ({reason}); "
             "give more text or another vocab_size"
         ) from error
-    return SentencePiece(model.getvalue())
+    trained = sentencepiece_proto.parse(model.getvalue())
+    if trained.trainer_spec.model_type == sentencepiece_proto.UNIGRAM:
+        for piece in trained.pieces:
+            piece.score = round(piece.score * _SCORE_STEPS) / _SCORE_STEPS
+    return SentencePiece(trained.SerializeToString())
 
 
 def _complete(model: bytes) -> tuple[bytes, Special]:
@@ -245,22 +284,12 @@ def _complete(model: bytes) -> tuple[bytes, Special]:
     ids = {processor.id_to_piece(i): i for i in range(size)}
     # UNK is what the model itself says for the unknown; the others by their names, or else by their roles.
     roles = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id(), -1)
-    found = []
+    added, found = sentencepiece_proto.parse(model), []
     for names, role in zip(_NAMES, roles, strict=True):
         known = next((ids[name] for name in names if name in ids), role)
         known = role if role == processor.unk_id() else known
         if known < 0:
             known, size = size, size + 1
-            model += _control_piece(names[0])
+            added.pieces.add(piece=names[0], score=0, type=sentencepiece_proto.CONTROL)
         found.append(known)
-    return model, Special(*found)
-
-
-def _control_piece(name: str) -> bytes:
-    """What, put behind a serialised model, adds a piece to it: one element more of a repeated field.
-
-    By sentencepiece_model.proto: ModelProto.pieces is field 1; in it piece is field 1, score 2, and type 3, 3 for
-    CONTROL. (The package's own module for this wants a protobuf newer than other packages allow.)
-    """
-    piece = b"\x0a" + bytes([len(name)]) + name.encode() + b"\x15" + bytes(4) + b"\x18\x03"
-    return b"\x0a" + bytes([len(piece)]) + piece
+    return added.SerializeToString() if len(added.pieces) > processor.get_piece_size() else model, Special(*found)

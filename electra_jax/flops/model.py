@@ -43,8 +43,9 @@ def forward(config: ElectraConfig, what: Pass, batch: int, length: int, mask_pro
         parts, states = encoder(network, e, batch, length) * towers, network.width * towers
     if what.head == "discriminator":
         return parts + Parts(head=2 * read * states * (network.width + 1))
-    gate = 2 * read * states if what.head == "copy" else 0
-    return parts + Parts(head=2 * read * states * e + gate, softmax=2 * read * e * config.padded_vocab_size)
+    width = e if network.kind == "bert" else network.width
+    head = states * width + (width * e if width != e else 0) + (states if what.head == "copy" else 0)
+    return parts + Parts(head=2 * read * head, softmax=2 * read * e * config.padded_vocab_size)
 
 
 def train_step(objective: Objective, batch: int, length: int, step: int = 0) -> dict[str, Parts]:

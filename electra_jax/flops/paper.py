@@ -32,6 +32,8 @@ class Transformer:
       attention_width: of queries, keys and values together over all heads; 0: the width.
       cross: whether there is a second attention, over an encoder's states.
       gated: whether the FFN has a gate, as GeGLU has; the script knows none.
+      wide_head: whether the head of language modelling is as wide as the network, with a map to the embedding's size
+        behind it, as ModernBERT's; the script's is as wide as the embedding.
       absolute: whether positions and segments are tables.
       towers: networks of this shape that read the same embeddings and are read together; the script knows only one.
       norm_slip: whether the layer norm after attention is counted as the script does, once for each position.
@@ -47,6 +49,7 @@ class Transformer:
     attention_width: int = 0
     cross: bool = False
     gated: bool = False
+    wide_head: bool = False
     absolute: bool = True
     towers: int = 1
     norm_slip: bool = True
@@ -82,7 +85,8 @@ class Transformer:
         """Forward operations of predicting `share` of the positions."""
         h, e, v = self.towers * self.width, self._embedding_size, self.vocabulary
         positions = share * self.length
-        head = 2 * h * e + e + (_GELU + _LAYER_NORM) * e
+        w = self.width if self.wide_head else e
+        head = 2 * h * w + w + (_GELU + _LAYER_NORM) * w + (2 * w * e if w != e else 0)
         return Parts(head=head * positions, softmax=(2 * e * v + _SOFTMAX * v + 2 * v) * positions)
 
     def discriminator(self) -> Parts:
@@ -123,6 +127,7 @@ def train_step(objective: Objective, batch: int, length: int, step: int = 0) -> 
             network.ffn,
             network.heads,
             gated=network.kind == "modernbert",
+            wide_head=network.kind == "modernbert",
             absolute=c.absolute,
             towers=2 if c.two_towers and what.network == "generator" else 1,
         )

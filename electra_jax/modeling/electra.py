@@ -79,7 +79,11 @@ class TwoTowers(nn.Module):
 
 
 class MLMHead(nn.Module):
-    """dense(D -> E), GELU, layer norm, times the word table, plus a bias [V]."""
+    """dense(D -> E), GELU, layer norm, times the word table, plus a bias [V].
+
+    ModernBERT's is dense(D -> D), GELU, layer norm, and where E is not D a linear map D -> E before the table: folded
+    into it, that is the head of `transformers.ModernBertForMaskedLM`.
+    """
 
     config: EncoderConfig
     vocab_size: int
@@ -91,9 +95,13 @@ class MLMHead(nn.Module):
         is_bert = c.kind == "bert"
         padded, size = table_VE.shape
         init = layers.truncated_normal(c.init_stddev if is_bert else modernbert.out_stddev(c))
-        x = nn.Dense(size, use_bias=is_bert, dtype=c.dtype, kernel_init=init, name="dense")(x_BMD)
+        width = size if is_bert else c.width
+        x = nn.Dense(width, use_bias=is_bert, dtype=c.dtype, kernel_init=init, name="dense")(x_BMD)
         epsilon = bert.EPSILON if is_bert else modernbert.EPSILON
         x_BME = layers.LayerNorm(epsilon, is_bert, c.dtype, name="norm")(layers.gelu(x))
+        if width != size:
+            init = nn.initializers.xavier_uniform()
+            x_BME = nn.Dense(size, use_bias=False, dtype=c.dtype, kernel_init=init, name="project")(x_BME)
         table = table_VE.astype(x_BME.dtype)
         logits = jnp.einsum("bme,ve->bmv", x_BME, table, preferred_element_type=jnp.float32)
         logits += self.param("bias", nn.initializers.zeros, (padded,))[None, None]

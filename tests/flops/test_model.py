@@ -133,6 +133,10 @@ def test_heads_counted_by_hand():
     assert heads("encoder", "discriminator", True) == (40 * 2 * (4 * 4 + 4), 0)
     two = dataclasses.replace(config, two_towers=True)
     assert heads("generator", "mlm", True, two) == (40 * 2 * 4 * 6, 40 * 2 * 6 * 128)  # states of both towers
+    pre_norm = ElectraConfig(100, 6, 32, encoder("modernbert"), encoder("modernbert", width=2, heads=1))
+    assert heads("generator", "mlm", True, pre_norm) == (40 * 2 * (2 * 2 + 2 * 6), 40 * 2 * 6 * 128)
+    same = dataclasses.replace(pre_norm, embedding_size=4)
+    assert heads("encoder", "mlm", True, same) == (40 * 2 * 4 * 4, 40 * 2 * 4 * 128)
 
 
 def test_two_towers_are_two_encoders():

@@ -136,6 +136,10 @@ def test_heads_counted_by_hand():
     assert TINY.mlm().total == pytest.approx(0.15625 * 3 * 113)
     towers = dataclasses.replace(TINY, towers=2)
     assert towers.mlm(share=1.0) == Parts(head=3 * (36 + 8), softmax=3 * 77)
+    # As wide as the network and behind it a map to 4: 8 + 2, 26 and 16; words 56.
+    wide = dataclasses.replace(TINY, embedding_size=4, wide_head=True)
+    assert wide.mlm(share=1.0) == Parts(head=3 * 52, softmax=3 * 105)
+    assert dataclasses.replace(TINY, wide_head=True).mlm() == TINY.mlm()
     # Dense 8 + 2, GELU 16, classifier 4.
     assert TINY.discriminator() == Parts(head=3 * 30)
 
@@ -225,7 +229,7 @@ def test_a_pass_without_a_gradient_and_a_head_that_reads_everything():
 def test_modernbert_has_a_gate_and_no_tables_of_positions():
     config = config_lib.load(ROOT / "configs" / "small.py", "objective=mlm")
     config.model.encoder = "modernbert"
-    shape = dataclasses.replace(SHAPES["small"], gated=True, absolute=False)
+    shape = dataclasses.replace(SHAPES["small"], gated=True, wide_head=True, absolute=False)
     counted = paper.train_step(table.make(config, 30522), 1, 128)
     assert counted == {"encoder": (shape.body() + shape.mlm()) * 2}
 

@@ -279,6 +279,14 @@ def test_the_generators_own_tables_are_as_wide_as_the_encoders(tying, size):
     assert params["mlm_head"]["dense"]["kernel"].shape == (WIDTH, size)
 
 
+def test_modernberts_head_is_as_wide_as_its_network_and_then_mapped_to_the_table():
+    head = shapes(small("modernbert"))["generator_head"]
+    assert head["dense"]["kernel"].shape == (GENERATOR_WIDTH, GENERATOR_WIDTH)
+    assert head["project"]["kernel"].shape == (GENERATOR_WIDTH, EMBEDDING)
+    equal = shapes(small("modernbert", embedding_size=GENERATOR_WIDTH))["generator_head"]
+    assert set(equal) == {"dense", "norm", "bias"}
+
+
 def test_gdes_starts_as_shared_embeddings():
     model = tied("gdes")
     base, own = jax.jit(lambda: operator.itemgetter("generator_embeddings", "embeddings")(start(model)))()
@@ -359,7 +367,8 @@ def test_two_towers_predict_a_token_from_all_others_of_its_sequence(encoder):
     model = small(encoder, two_towers=True)
     params = random_params(model)
     assert set(params["generator"]) == {"left", "right"}
-    assert params["generator_head"]["dense"]["kernel"].shape == (2 * GENERATOR_WIDTH, EMBEDDING)
+    width = EMBEDDING if encoder == "bert" else GENERATOR_WIDTH
+    assert params["generator_head"]["dense"]["kernel"].shape == (2 * GENERATOR_WIDTH, width)
     batch = {name: np.tile(value[:1], (LENGTH + 1, 1)) for name, value in BATCH.items()}
     ids = batch["input_ids"] + 30 * np.eye(LENGTH + 1, LENGTH, dtype=np.int32)
     states = np.asarray(jax.jit(lambda ids: electra.read(model, params, "generator", batch, ids))(ids))

@@ -1,0 +1,70 @@
+"""SentencePiece models as messages: of sentencepiece_model.proto what is read or changed here; the rest is kept.
+
+Not the module of the package, which refuses every protobuf older than the one that it was generated with.
+"""
+
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+
+UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 2, 3, 4, 5  # types of pieces; NORMAL is 1, BYTE 6
+NORMAL = 1
+UNIGRAM, BPE = 1, 2  # types of models
+
+_Field = descriptor_pb2.FieldDescriptorProto
+_MESSAGES = {
+    "Piece": [("piece", 1, _Field.TYPE_STRING), ("score", 2, _Field.TYPE_FLOAT), ("type", 3, _Field.TYPE_INT32, "1")],
+    "Trainer": [
+        ("model_type", 3, _Field.TYPE_INT32, "1"),
+        ("treat_whitespace_as_suffix", 24, _Field.TYPE_BOOL),
+        ("byte_fallback", 35, _Field.TYPE_BOOL),
+    ],
+    "Normalizer": [
+        ("name", 1, _Field.TYPE_STRING),
+        ("precompiled_charsmap", 2, _Field.TYPE_BYTES),
+        ("add_dummy_prefix", 3, _Field.TYPE_BOOL, "true"),
+        ("remove_extra_whitespaces", 4, _Field.TYPE_BOOL, "true"),
+        ("escape_whitespaces", 5, _Field.TYPE_BOOL, "true"),
+    ],
+    "Model": [("pieces", 1, "Piece"), ("trainer_spec", 2, "Trainer"), ("normalizer_spec", 3, "Normalizer")],
+}
+
+
+def _model_class() -> Any:
+    package = "electra_jax.sentencepiece"
+    file = descriptor_pb2.FileDescriptorProto(name="electra_jax/sentencepiece.proto", package=package, syntax="proto2")
+    for name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for field, number, kind, *default in fields:
+            added = message.field.add(name=field, number=number, label=_Field.LABEL_OPTIONAL)
+            if isinstance(kind, str):
+                added.type, added.type_name = _Field.TYPE_MESSAGE, f".{package}.{kind}"
+            else:
+                added.type = kind
+            if default:
+                added.default_value = default[0]
+            if field == "pieces":
+                added.label = _Field.LABEL_REPEATED
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.Model"))
+
+
+_MODEL = _model_class()
+
+
+def parse(model: bytes) -> Any:
+    """The message: `pieces` of piece, score and type; `trainer_spec`; `normalizer_spec`. `SerializeToString()` undoes it.
+
+    Raises:
+      ValueError: `model` is no SentencePiece model.
+    """
+    message = _MODEL()
+    try:
+        message.ParseFromString(model)
+    except DecodeError as error:
+        raise ValueError(str(error)) from error
+    if not message.pieces:
+        raise ValueError("it has no pieces")
+    return message

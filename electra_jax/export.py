@@ -1,0 +1,162 @@
+"""Takes a run to Hugging Face: `python -m electra_jax.export --workdir=RUN --output=OUT`. PyTorch is not needed."""
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from electra_jax import arguments, errors, pretrained, trained
+from electra_jax import config as config_lib
+from electra_jax.data import corpus
+from electra_jax.data.tokenizer import SentencePiece
+from electra_jax.errors import UserError
+from electra_jax.flops.totals import first_steps
+from electra_jax.huggingface import card, configs, folder
+from electra_jax.live import short
+from electra_jax.modeling.alone import Network, alone
+from electra_jax.trained import Trained
+
+USAGE = """\
+usage: python -m electra_jax.export --workdir=RUN --output=OUT [--step=N]
+
+Writes directories that `from_pretrained` of transformers loads, each with weights, tokenizer and a model card:
+
+  OUT/discriminator  the kept network with its head: ElectraForPreTraining, or of a ModernBERT
+                     ModernBertForTokenClassification with the labels original and replaced
+  OUT/masked_lm      the same of a system that predicts tokens: ElectraForMaskedLM, ModernBertForMaskedLM
+  OUT/generator      the generator, as the latter
+  OUT/encoder        the kept network without a head: ElectraModel, ModernBertModel
+
+  --workdir=RUN      the work directory of a run
+  --output=OUT       a directory that is not there yet, or empty
+  --step=N           which checkpoint (default: the last)"""
+
+_KEPT = {"discriminator_head": pretrained.DISCRIMINATOR, "mlm_head": pretrained.MASKED_LM, None: pretrained.ENCODER}
+
+
+def export(workdir: Path, output: Path, at: int | None = None) -> dict[str, str]:
+    """Writes `output`, whole or not at all.
+
+    Args:
+      workdir: of a run.
+      output: where to; not there yet, or empty.
+      at: the step of a checkpoint; None for the last.
+
+    Returns:
+      The class of each directory in `output`, by its name.
+
+    Raises:
+      UserError: there is no such run or checkpoint, `output` is in use, or the networks cannot be written.
+    """
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UserError(f"{output} is there and not empty; give another --output, or empty it")
+    run = trained.load(workdir, at)
+    partial = output.with_name(f".{output.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # what a killed export left
+    try:
+        partial.mkdir(parents=True)
+        written = _write(run, _made(run, workdir), partial)
+        os.replace(partial, output)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return written
+
+
+def _write(run: Trained, made: card.Made, output: Path) -> dict[str, str]:
+    config, params = run.objective.model.config, run.state.params
+    encoder, generator = (alone(config, params, network) for network in ("encoder", "generator"))
+    assert encoder is not None
+    directories: list[tuple[str, Network, str | None]] = [
+        (_KEPT[head], encoder, head) for head in (*encoder.config.heads, None) if head in _KEPT
+    ]
+    if generator is not None:
+        directories.append((pretrained.GENERATOR, generator, "mlm_head"))
+    mask = run.tokenizer.name_of(run.tokenizer.special.mask)
+    for name, network, head in directories:
+        text = card.write(made, name, network.config.encoder.kind, head, mask)
+        folder.write(output / name, network, head, run.tokenizer, text)
+    return {name: configs.CLASSES[network.config.encoder.kind][head] for name, network, head in directories}
+
+
+def _made(run: Trained, workdir: Path) -> card.Made:
+    """What the run's files say of how it was made."""
+    config, step, totals = run.config, int(run.state.step), run.progress["totals"]
+    flops = first_steps(run.objective, config.batch_size, config_lib.phases(config), step)
+    environment = _read(workdir / "environment.json")
+    packages = environment.get("packages", {})
+    lengths = " then ".join(str(length) for length, _ in config_lib.phases(config))
+    pieces = "SentencePiece" if isinstance(run.tokenizer, SentencePiece) else "pieces of the tokenizers library"
+    facts = [
+        ("text", _text(run, workdir)),
+        ("vocabulary", f"{len(run.tokenizer):,} {pieces}"),
+        ("steps", f"{step:,} of {config.steps:,}, each {config.batch_size} sequences of {lengths} tokens"),
+        ("tokens seen", short(totals["tokens"])),
+        ("training FLOPs", f"{flops['model']:.4g} (3 x forward, look-ups free)"),
+        ("training FLOPs by the ELECTRA paper's accounting", f"{flops['paper']:.4g}"),
+        ("devices", f"{len(environment.get('devices', []))} x {next(iter(environment.get('devices', [])), 'unknown')}"),
+        ("device time", f"{totals['device_seconds'] / 3600:.4g} hours"),
+        ("precision", config.model.dtype),
+        ("code", f"electra_jax {environment.get('commit') or ''}, jax {packages.get('jax', 'unknown')}"),
+    ]
+    if config.get("init_from"):
+        facts.insert(1, ("began from", f"`{config.init_from}`"))
+    system = run.objective.system
+    return card.Made(config.objective.name, system.summary, system.paper, facts, _heldout(workdir, step), run.settings)
+
+
+def _text(run: Trained, workdir: Path) -> str:
+    """The name and, where the prepared text is still there, the size of what was trained on."""
+    name = f"`{run.config.data.input}`"
+    for place in (Path(run.config.data.input), workdir / "data" / str(run.progress.get("corpus"))):
+        if corpus.is_prepared(place):
+            manifest = corpus.read_manifest(place)
+            documents, tokens = (
+                sum(shard[what]["train"] for shard in manifest["shards"]) for what in ("documents", "tokens")
+            )
+            sources = ", ".join(f"`{source['name']}`" for source in manifest["sources"])
+            return f"{sources}: {documents:,} documents, {short(tokens)} tokens, held-out ones aside"
+    return name
+
+
+def _heldout(workdir: Path, step: int) -> dict[str, float]:
+    """The last held-out numbers of the run up to `step`."""
+    path, found = workdir / "metrics.jsonl", {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        logged = json.loads(line)
+        measured = {
+            name.removeprefix("heldout_"): value
+            for name, value in logged.items()
+            if name.startswith("heldout_") and value is not None
+        }
+        if measured and logged["step"] <= step:
+            found = measured
+    return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def main(argv: list[str]) -> int:
+    options: dict[str, Any] = {"workdir": "", "output": "", "step": 0}
+    given = arguments.read(argv, USAGE, options)
+    if given is None:
+        return 0
+    chosen = arguments.choose(given, options)
+    for name in ("workdir", "output"):
+        if not chosen[name]:
+            raise UserError(f"--{name} is missing; try --workdir=runs/tiny --output=exported")
+    output = Path(chosen["output"])
+    written = export(Path(chosen["workdir"]), output, chosen["step"] if "step" in given else None)
+    console = Console(soft_wrap=True)
+    for name, kind in written.items():
+        console.print(f"{output / name}: {kind}", markup=False, highlight=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(errors.run(main))

@@ -1,0 +1,105 @@
+"""The model card of an exported network, filled from its run: what it is, how to use it, how it was made."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from electra_jax.huggingface import configs
+
+_TASKS = {"discriminator_head": "token-classification", "mlm_head": "fill-mask", None: "feature-extraction"}
+
+_USE = {
+    ("bert", "discriminator_head"): """\
+from transformers import AutoModelForPreTraining, AutoTokenizer
+
+tokenizer, model = (kind.from_pretrained({path!r}) for kind in (AutoTokenizer, AutoModelForPreTraining))
+inputs = tokenizer("a line of text", return_tensors="pt")
+print(model(**inputs).logits.sigmoid())  # of every token: the probability that it was replaced""",
+    ("modernbert", "discriminator_head"): """\
+from transformers import AutoModelForTokenClassification, AutoTokenizer
+
+tokenizer, model = (kind.from_pretrained({path!r}) for kind in (AutoTokenizer, AutoModelForTokenClassification))
+inputs = tokenizer("a line of text", return_tensors="pt")
+print(model(**inputs).logits.softmax(-1)[..., 1])  # of every token: the probability that it was replaced""",
+    None: """\
+from transformers import AutoModel, AutoTokenizer
+
+tokenizer, model = (kind.from_pretrained({path!r}) for kind in (AutoTokenizer, AutoModel))
+print(model(**tokenizer("a line of text", return_tensors="pt")).last_hidden_state.shape)""",
+    "mlm_head": """\
+from transformers import pipeline
+
+print(pipeline("fill-mask", {path!r})("a line of {mask}"))""",
+}
+
+
+class Made(NamedTuple):
+    """What a run says of itself.
+
+    Attributes:
+      system, summary, paper: of its objective.
+      facts: (what, value) of how it was made.
+      heldout: held-out numbers by name.
+      settings: its whole config.
+    """
+
+    system: str
+    summary: str
+    paper: str
+    facts: Sequence[tuple[str, str]]
+    heldout: Mapping[str, float]
+    settings: Mapping[str, Any]
+
+
+def write(made: Made, name: str, kind: str, head: str | None, mask: str) -> str:
+    """The card, in Markdown.
+
+    Args:
+      made: of its run.
+      name: of its directory in the export.
+      kind: of the encoder.
+      head: as `weights.export`.
+      mask: the mask token.
+    """
+    tags = ["electra_jax", configs.MODEL_TYPES[kind], "replaced-token-detection"]
+    use = _USE.get((kind, head)) or _USE[head]  # type: ignore[index]
+    facts = "\n".join(f"| {what} | {value} |" for what, value in made.facts)
+    measures = "\n".join(f"| {measure.replace('_', ' ')} | {value:.4g} |" for measure, value in made.heldout.items())
+    return f"""\
+---
+library_name: transformers
+pipeline_tag: {_TASKS[head]}
+tags: [{", ".join(tags)}]
+---
+
+# {name.replace("_", " ").capitalize()} of a run of {made.system}
+
+`{configs.CLASSES[kind][head]}`, pre-trained by electra_jax. {made.system}: {made.summary} ({made.paper}).
+
+## How to use it
+
+```python
+{use.format(path=name, mask=mask)}
+```
+
+Give `from_pretrained` the path of this directory, or the name it has on a hub.
+
+## How it was made
+
+| | |
+|---|---|
+{facts}
+
+## Held-out numbers
+
+{"| measure | value |" + chr(10) + "|---|---|" + chr(10) + measures if measures else "None were measured before this step."}
+
+Losses are in nats; `unigram entropy` and `constant entropy` are what knowing only the frequencies would give; `auc` is the
+area under the ROC curve of telling replaced tokens, the generator's own or (`unigram`) drawn by frequency.
+
+## Settings
+
+```json
+{json.dumps(made.settings, indent=1)}
+```
+"""

@@ -1,0 +1,154 @@
+"""One network as a Hugging Face directory: written file by file, and read with every tensor checked."""
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_dtypes  # noqa: F401 (NumPy reads bfloat16 files by it)
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from electra_jax.data.tokenizer import Tokenizer
+from electra_jax.errors import UserError
+from electra_jax.files import write_whole
+from electra_jax.huggingface import configs, vocabulary, weights
+from electra_jax.modeling.alone import Network
+
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+# Beside a ModernBERT whose table was folded: the table and the maps, so that training can go on from them.
+FACTORS = "embedding_factors.safetensors"
+_INDEX = f"{WEIGHTS}.index.json"
+_PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+
+
+class Directory(NamedTuple):
+    """What a directory holds.
+
+    Attributes:
+      network: with the head that it has, if that is one of ours.
+      tokenizer: None where there is none.
+      notes: what a person should know of it, a sentence each.
+    """
+
+    network: Network
+    tokenizer: Tokenizer | None
+    notes: tuple[str, ...]
+
+
+def write(folder: Path, network: Network, head: str | None, tokenizer: Tokenizer, card: str) -> None:
+    """Makes `folder` a directory that `from_pretrained` reads.
+
+    Raises:
+      UserError: a parameter is not finite, or the tokenizer is of a kind that has no equal there.
+    """
+    state = weights.export(network, head)
+    _check_finite(state, "the checkpoint")
+    folder.mkdir(parents=True)
+    save_file(state, folder / WEIGHTS, metadata={"format": "pt"})
+    if weights.is_folded(network.config):
+        save_file(weights.factors(network), folder / FACTORS, metadata={"format": "np"})
+    config = configs.write(network.config, head, tokenizer.special)
+    write_whole(folder / CONFIG, json.dumps(config, indent=2) + "\n")
+    segments = network.config.absolute
+    for name, content in vocabulary.files(tokenizer, network.config.max_length, segments).items():
+        (folder / name).write_bytes(content)
+    write_whole(folder / CARD, card)
+    for name in (WEIGHTS, FACTORS):
+        if (folder / name).is_file():
+            shutil.copymode(folder / CARD, folder / name)  # the library writes files that only their owner may read
+
+
+def read(folder: Path) -> Directory:
+    """The network in a directory that transformers, or `write`, made.
+
+    Raises:
+      UserError: there is none, or one that cannot be read here, or a file of it is damaged.
+    """
+    path = folder / CONFIG
+    described = _json(path)
+    state = _tensors(folder)
+    kind = next((kind for kind, name in configs.MODEL_TYPES.items() if name == described.get("model_type")), "bert")
+    architecture = next(iter(described.get("architectures") or []), "")
+    head = weights.head_in(kind, state, architecture)
+    if kind == "modernbert" and head == "discriminator_head" and described.get("id2label") != configs.LABELS:
+        head = None  # it tells other things apart
+    config = configs.read(described, head, str(path))
+    factored = _arrays(folder / FACTORS) if (folder / FACTORS).is_file() else {}
+    if factored:
+        config = dataclasses.replace(config, embedding_size=factored["embeddings/word"].shape[1])
+    notes = []
+    decoder, word = state.get(weights.DECODERS[kind]), _word_table(kind, state)
+    if head == "mlm_head" and not factored and decoder is not None and not np.array_equal(decoder, word):
+        if kind == "modernbert":
+            raise UserError(f"{folder}: {weights.DECODERS[kind]} is another matrix than the embeddings; here it is one")
+        notes.append(f"{weights.DECODERS[kind]} is another matrix than the embeddings, and is left out: here it is one")
+    network = Network(config, weights.load(config, state, factored, str(folder / WEIGHTS)))
+    if factored:
+        _check_factors(network, head, state, folder)
+    left = weights.unread(config, state)
+    if left:
+        notes.append(f"{len(left)} tensors of another head are left out ({left[0]}, ...)")
+    return Directory(network, vocabulary.load(folder), tuple(notes))
+
+
+def _word_table(kind: str, state: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    name = weights.WORD_TABLES[kind]
+    return state.get(weights.PREFIXES[kind] + name, state.get(name))
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        described = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is no JSON ({error}); get the file again") from error
+    if not isinstance(described, dict):
+        raise UserError(f"{path} is no config.json of transformers")
+    return described
+
+
+def _tensors(folder: Path) -> dict[str, np.ndarray]:
+    """All tensors of a directory, from one file or from several with an index."""
+    if (folder / WEIGHTS).is_file():
+        return _arrays(folder / WEIGHTS)
+    if (folder / _INDEX).is_file():
+        files = sorted(set(_json(folder / _INDEX)["weight_map"].values()))
+        return {name: value for file in files for name, value in _arrays(folder / file).items()}
+    if any((folder / name).is_file() for name in _PICKLED):
+        raise UserError(
+            f"{folder} has its weights in {_PICKLED[0]}, a pickle, which can run code when read and is not read here; "
+            'convert it once, where you trust it, with transformers: python -c "from transformers import '
+            f"AutoModelForPreTraining as A; A.from_pretrained({str(folder)!r}).save_pretrained('converted')\""
+        )
+    raise UserError(f"{folder} has no {WEIGHTS}; give a directory that save_pretrained of transformers wrote")
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with safe_open(path, "numpy") as file:
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
+    except (SafetensorError, TypeError) as error:
+        raise UserError(f"{path} is damaged or no safetensors file ({error}); get the file again") from error
+    _check_finite(arrays, str(path))
+    return arrays
+
+
+def _check_finite(arrays: Mapping[str, np.ndarray], place: str) -> None:
+    for name, value in arrays.items():
+        if value.dtype.kind not in "iub" and not np.all(np.isfinite(value)):
+            raise UserError(f"{place}: {name} has values that are no numbers (NaN or infinite); use another checkpoint")
+
+
+def _check_factors(network: Network, head: str | None, state: Mapping[str, np.ndarray], folder: Path) -> None:
+    """Raises UserError where the tables are not the product of the factors: they were trained on since."""
+    for name, value in weights.export(network, head).items():
+        if name.endswith(("tok_embeddings.weight", "decoder.weight")):
+            tolerance = 1e-5 * np.abs(value).max()
+            if state[name].shape != value.shape or np.abs(np.float32(state[name]) - value).max() > tolerance:
+                raise UserError(
+                    f"{folder / FACTORS} is not of the {name} in {WEIGHTS}, which has been changed since; delete it to "
+                    "read the model with a table as wide as its states"
+                )

@@ -1,0 +1,65 @@
+"""Networks that exist: of a run, of what `export` wrote, or in a Hugging Face directory."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from electra_jax import trained
+from electra_jax.data.tokenizer import Tokenizer
+from electra_jax.errors import UserError
+from electra_jax.huggingface import folder
+from electra_jax.modeling.alone import Network, alone
+
+DISCRIMINATOR, MASKED_LM, ENCODER, GENERATOR = "discriminator", "masked_lm", "encoder", "generator"  # in an export
+
+
+class Pretrained(NamedTuple):
+    """What a place holds.
+
+    Attributes:
+      encoder: the network that is kept, with the heads that are there.
+      generator: None where there is none.
+      tokenizer: None where there is none.
+      notes: what a person should know of it, a sentence each.
+    """
+
+    encoder: Network
+    generator: Network | None
+    tokenizer: Tokenizer | None
+    notes: tuple[str, ...] = ()
+
+
+def load(place: Path) -> Pretrained:
+    """The networks of a work directory of a run, an export's directory, or a Hugging Face directory.
+
+    Raises:
+      UserError: there are none, or they cannot be read.
+    """
+    if is_run(place):
+        run = trained.load(place)
+        config, params = run.objective.model.config, run.state.params
+        encoder = alone(config, params, "encoder")
+        assert encoder is not None
+        return Pretrained(encoder, alone(config, params, "generator"), run.tokenizer)
+    if (place / folder.CONFIG).is_file():
+        found = folder.read(place)
+        return Pretrained(found.network, None, found.tokenizer, found.notes)
+    kept = kept_in(place)
+    if kept is None:
+        raise UserError(
+            f"{place} holds no model; give a run's work directory, what electra_jax.export wrote, or a Hugging Face "
+            f"directory with {folder.CONFIG} and {folder.WEIGHTS}"
+        )
+    first = folder.read(kept)
+    second = folder.read(place / GENERATOR) if (place / GENERATOR).is_dir() else None
+    notes = (*first.notes, *(second.notes if second else ()))
+    return Pretrained(first.network, second.network if second else None, first.tokenizer, notes)
+
+
+def is_run(place: Path) -> bool:
+    return (place / "checkpoints").is_dir()
+
+
+def kept_in(place: Path) -> Path | None:
+    """Where in an export's directory the kept network is with its head; None where it is no such directory."""
+    names = (DISCRIMINATOR, MASKED_LM, ENCODER)
+    return next((place / name for name in names if (place / name / folder.CONFIG).is_file()), None)
