@@ -11,8 +11,16 @@ from electra_jax.errors import UserError
 Check = tuple[Callable[[Any], bool], str]  # what must hold of a value, and how to say it
 
 
-def read(argv: list[str], usage: str, options: Mapping[str, Any]) -> dict[str, str] | None:
+def read(
+    argv: list[str], usage: str, options: Mapping[str, Any], words: list[str] | None = None
+) -> dict[str, str] | None:
     """The text given for each name; an option whose default is False needs none. Prints `usage` for --help.
+
+    Args:
+      argv: the arguments.
+      usage: what --help prints.
+      options: those of the command, with their defaults.
+      words: where it is given, arguments without a name are allowed and put there.
 
     Raises:
       UserError: an argument that is no `--name=value`.
@@ -23,6 +31,9 @@ def read(argv: list[str], usage: str, options: Mapping[str, Any]) -> dict[str, s
     given: dict[str, str] = {}
     rest = list(argv)
     while rest:
+        if words is not None and not rest[0].startswith("--"):
+            words.append(rest.pop(0))
+            continue
         name, equals, value = rest.pop(0).partition("=")
         if not name.startswith("--"):
             raise UserError(f"argument {name!r} is not understood; arguments look like --name=value, see --help")

@@ -6,7 +6,7 @@ A config is a Python file with `get_config(arg) -> ConfigDict`; `--config=config
 
 import dataclasses
 import runpy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -31,6 +31,10 @@ def paper() -> ConfigDict:
             "log_every": 100,
             "eval_every": 10_000,
             "eval_batches": 64,
+            "init_from": "",  # a run or a Hugging Face directory that the encoder begins from, and its generator's too
+            "generator_from": "",  # one that the generator begins from
+            # What is done where these have another vocabulary, other positions or another depth; same: it is refused.
+            "init": {"vocabulary": "same", "positions": "same", "layers": "same"},
             "data": {
                 **preparation.SETTINGS,
                 "mode": "pairs",  # or packed
@@ -111,7 +115,12 @@ class Arguments:
     options: dict[str, Any]
 
 
-def parse(argv: list[str], usage: str, options: Mapping[str, Any] = MappingProxyType({})) -> Arguments | None:
+def parse(
+    argv: list[str],
+    usage: str,
+    options: Mapping[str, Any] = MappingProxyType({}),
+    shorthands: Sequence[str] = (),
+) -> Arguments | None:
     """Parses `--config=FILE[:ARG] [--workdir=DIR] [--config.NAME=VALUE ...]`; prints `usage` for --help.
 
     Args:
@@ -119,6 +128,7 @@ def parse(argv: list[str], usage: str, options: Mapping[str, Any] = MappingProxy
       usage: what --help prints.
       options: further ones of the command, with their defaults; one that is False needs no value. With `config` among
         them the config may be left out.
+      shorthands: settings that are also known without `config.` before them.
 
     Raises:
       UserError: an argument, a file or a setting that is not there, or a value of another type.
@@ -126,6 +136,7 @@ def parse(argv: list[str], usage: str, options: Mapping[str, Any] = MappingProxy
     given = arguments.read(argv, usage, options)
     if given is None:
         return None
+    given = {f"config.{name}" if name in shorthands else name: value for name, value in given.items()}
     overrides = {name: given.pop(name) for name in list(given) if name.startswith("config.")}
     chosen = arguments.choose(given, options, "config", "workdir")
     if not given.get("config"):
@@ -174,6 +185,9 @@ _CHECKS: dict[str, arguments.Check] = {
     **{f"optim.{name}": above(0) for name in ("learning_rate", "eps", "clip_norm")},
     **{f"optim.{name}": between(-1e-9, 1) for name in ("b1", "b2")},
     **{f"data.{name}": check for name, check in preparation.CHECKS.items()},
+    "init.vocabulary": one_of("same", "pieces"),
+    "init.positions": one_of("same", "first"),
+    "init.layers": one_of("same", "first", "spread"),
     "data.mode": one_of("pairs", "packed"),
     "data.seq_length": above(4),
     "data.short_length": above(4),
@@ -195,6 +209,13 @@ def check(config: ConfigDict) -> None:
     """Raises UserError at the first setting that no run can have."""
     arguments.check(_flat(config), _CHECKS, "config.")
     table.check(config)
+    if config.generator_from and "generator_width" not in config.model:
+        raise UserError("config.generator_from cannot be: this system has no generator to begin from it")
+    if config.init_from and "generator_steps" in config.objective:
+        raise UserError(
+            "config.init_from cannot be with objective=two_stage, whose encoder begins from its generator; give that "
+            "one: config.generator_from"
+        )
     if config.data.short_steps and not (
         config.data.short_steps < config.steps and config.data.short_length < config.data.seq_length
     ):

@@ -1,6 +1,11 @@
-"""Sentences coloured by how replaced the discriminator thinks each word is."""
+"""Marks the words that do not belong: `python -m electra_jax.detect --model=DIR "a text"`.
 
-from collections.abc import Callable, Sequence
+A word is coloured by how replaced the discriminator thinks it is. Training ends with the same view.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -8,14 +13,29 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from electra_jax import arguments, errors, pretrained
 from electra_jax.data.records import Split
 from electra_jax.data.tokenizer import Special, Tokenizer
+from electra_jax.errors import UserError
+from electra_jax.modeling import electra as networks
+from electra_jax.modeling.alone import Network
 from electra_jax.modeling.electra import Batch
 from electra_jax.objectives.system import Objective
 
+USAGE = """\
+usage: python -m electra_jax.detect --model=DIR "a text" ["another" ...]
+
+Marks the words of each text (without any: of each line of the standard input) that seem to be replaced.
+
+  --model=DIR  a run's work directory, what electra_jax.export wrote, or any Hugging Face directory of an ELECTRA
+               discriminator"""
+
 Array = jax.Array
+Row = tuple[np.ndarray, np.ndarray | None, np.ndarray]  # ids, which were replaced if that is known, probabilities
 _SHADES = ((0.5, "bold white on red3"), (0.3, "black on orange1"), (0.15, "black on light_goldenrod1"))
 _SENTENCE_TOKENS = (12, 40)  # a sentence that fits a line or two
+_WINDOW = 512  # positions, at most; a longer text is read in several
+_MULTIPLE = 32  # of the length that is compiled for
 
 
 def make_corrupt_and_detect(objective: Objective) -> Callable[..., tuple[Array, Array, Array]]:
@@ -33,16 +53,45 @@ def make_corrupt_and_detect(objective: Objective) -> Callable[..., tuple[Array, 
     return detect
 
 
+def detect(network: Network, tokenizer: Tokenizer, texts: Iterable[str]) -> list[Row]:
+    """A row for each text, more for one that is longer than the network reads at once.
+
+    Args:
+      network: with a discriminator head.
+      tokenizer: of the network.
+      texts: as they are.
+    """
+    special, window = tokenizer.special, min(network.config.max_length, _WINDOW) - 2
+    ids = tokenizer.encode([" ".join(text.split()) for text in texts])
+    rows = [row[begin : begin + window] for row in ids for begin in range(0, len(row), window)]
+    if not rows:
+        return []
+    longest = max(map(len, rows)) + 2
+    batch = framed(rows, min(_MULTIPLE * -(-longest // _MULTIPLE), window + 2), special)
+
+    @jax.jit
+    def score(params: Any, batch: Batch) -> Array:
+        states_BLD = networks.read(network.model, params, "encoder", batch, batch["input_ids"])
+        return jax.nn.sigmoid(networks.score(network.model, params, "discriminator_head", states_BLD))
+
+    probabilities = np.asarray(score(network.params, batch))
+    return [(row, None, found) for row, found in zip(batch["input_ids"], probabilities, strict=True)]
+
+
 def sentences(split: Split, count: int, length: int, seed: int, special: Special) -> Batch:
     """A batch of `count` lines of `split` that read as sentences, or of all where there are fewer: [count, length]."""
     shortest, longest = _SENTENCE_TOKENS
     sizes = np.diff(split.lines)
     fitting = np.flatnonzero((sizes >= shortest) & (sizes <= min(longest, length - 2)))
     chosen = np.random.default_rng(seed).permutation(fitting)[:count]
-    ids = np.full((len(chosen), length), special.pad, np.int32)
+    return framed([split.tokens.take(split.lines[[line]], sizes[[line]]) for line in chosen], length, special)
+
+
+def framed(rows: Sequence[Sequence[int] | np.ndarray], length: int, special: Special) -> dict[str, np.ndarray]:
+    """A batch of single segments, each between CLS and SEP, padded to `length`."""
+    ids = np.full((len(rows), length), special.pad, np.int32)
     used = np.zeros_like(ids)
-    for row, line in enumerate(chosen):
-        tokens = split.tokens.take(split.lines[[line]], sizes[[line]])
+    for row, tokens in enumerate(rows):
         ids[row, : len(tokens) + 2] = [special.cls, *tokens, special.sep]
         used[row, : len(tokens) + 2] = 1
     return {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "sequence_ids": used}
@@ -69,16 +118,50 @@ def render(words: Sequence[tuple[str, float, bool]], colours: bool) -> Text:
     return text
 
 
-def show(console: Console, tokenizer: Tokenizer, corrupted: np.ndarray, labels: np.ndarray, found: np.ndarray) -> None:
-    """Prints the rows of what `make_corrupt_and_detect` returns. A word is as suspect as its most suspect piece."""
+def show(console: Console, tokenizer: Tokenizer, rows: Iterable[Row]) -> None:
+    """Prints rows. A word is as suspect as its most suspect piece."""
+    rows = list(rows)
     colours = console.color_system is not None and console.is_terminal and not console.no_color
-    legend = "underlined: replaced by the generator · shaded: suspected by the discriminator (over 15%, 30%, 50%)"
+    bounds = "over 15%, 30%, 50%"
+    suspected = f"shaded: suspected by the discriminator ({bounds})"
+    replaced = "underlined: replaced by the generator"
     if not colours:
-        legend = "*starred*: replaced by the generator · [n%]: suspected by the discriminator with that probability"
+        suspected = "[n%]: suspected by the discriminator with that probability"
+        replaced = "*starred*: replaced by the generator"
+    known = any(changed is not None for _, changed, _ in rows)
+    legend = f"{replaced} · {suspected}" if known else suspected
     console.print(legend, style="dim", markup=False, highlight=False)
-    for ids, changed, probability in zip(corrupted, labels, found, strict=True):
+    for ids, changed, probability in rows:
         words = tokenizer.words(ids.tolist())
-        rated = [(word, float(probability[at].max()), bool(changed[at].any())) for word, at in words if word]
+        rated = [
+            (word, float(probability[at].max()), changed is not None and bool(changed[at].any()))
+            for word, at in words
+            if word
+        ]
         line = Text("• ")
         line.append_text(render(rated, colours))
         console.print(line, highlight=False)
+
+
+def main(argv: list[str]) -> int:
+    texts: list[str] = []
+    given = arguments.read(argv, USAGE, {}, texts)
+    if given is None:
+        return 0
+    place = arguments.choose(given, {"model": ""})["model"]
+    if not place:
+        raise UserError("--model is missing; give a run or a Hugging Face directory: --model=runs/tiny")
+    found = pretrained.load(Path(place))
+    if "discriminator_head" not in found.encoder.config.heads:
+        raise UserError(f"{place} has no discriminator, which alone can tell; give a directory with one")
+    if found.tokenizer is None:
+        raise UserError(f"{place} has no tokenizer; put its tokenizer.json beside its weights")
+    console = Console(soft_wrap=True)
+    for note in found.notes:
+        console.print(note, style="dim", markup=False, highlight=False)
+    show(console, found.tokenizer, detect(found.encoder, found.tokenizer, texts or sys.stdin.read().splitlines()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(errors.run(main))

@@ -105,7 +105,8 @@ def _made(run: Trained, workdir: Path) -> card.Made:
     if config.get("init_from"):
         facts.insert(1, ("began from", f"`{config.init_from}`"))
     system = run.objective.system
-    return card.Made(config.objective.name, system.summary, system.paper, facts, _heldout(workdir, step), run.settings)
+    described = (config.objective.name, system.summary, system.paper, system.scores)
+    return card.Made(*described, facts, _heldout(workdir, step), run.settings)
 
 
 def _text(run: Trained, workdir: Path) -> str:

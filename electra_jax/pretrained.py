@@ -4,10 +4,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from electra_jax import trained
+from electra_jax.data import tokenizer
 from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.errors import UserError
-from electra_jax.huggingface import folder
+from electra_jax.huggingface import folder, vocabulary
 from electra_jax.modeling.alone import Network, alone
+from electra_jax.objectives.system import System
 
 DISCRIMINATOR, MASKED_LM, ENCODER, GENERATOR = "discriminator", "masked_lm", "encoder", "generator"  # in an export
 
@@ -39,7 +41,10 @@ def load(place: Path) -> Pretrained:
         config, params = run.objective.model.config, run.state.params
         encoder = alone(config, params, "encoder")
         assert encoder is not None
-        return Pretrained(encoder, alone(config, params, "generator"), run.tokenizer)
+        system = run.objective.system
+        odd = system.detect is not None and system.scores != System.scores
+        notes: tuple[str, ...] = (f"of every token its discriminator says {system.scores}",) if odd else ()
+        return Pretrained(encoder, alone(config, params, "generator"), run.tokenizer, notes)
     if (place / folder.CONFIG).is_file():
         found = folder.read(place)
         return Pretrained(found.network, None, found.tokenizer, found.notes)
@@ -53,6 +58,11 @@ def load(place: Path) -> Pretrained:
     second = folder.read(place / GENERATOR) if (place / GENERATOR).is_dir() else None
     notes = (*first.notes, *(second.notes if second else ()))
     return Pretrained(first.network, second.network if second else None, first.tokenizer, notes)
+
+
+def vocabulary_of(place: Path) -> Path | None:
+    """The file with the vocabulary of a place that `load` reads, None where there is none."""
+    return tokenizer.file_in(place) if is_run(place) else vocabulary.find(kept_in(place) or place)
 
 
 def is_run(place: Path) -> bool:

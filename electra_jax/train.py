@@ -21,9 +21,9 @@ import jax
 from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
-from electra_jax import detect, errors, evaluate, metrics, optim, sharding, step, trained, writers
+from electra_jax import detect, errors, evaluate, initial, metrics, optim, sharding, step, writers
 from electra_jax.checkpoint import Checkpoints
-from electra_jax.data import examples, loader, preparation, tokenizer
+from electra_jax.data import corpus, examples, loader, preparation, tokenizer
 from electra_jax.data.corpus import Corpus
 from electra_jax.data.local import Watch
 from electra_jax.files import write_whole
@@ -31,10 +31,10 @@ from electra_jax.flops import devices
 from electra_jax.flops.totals import first_steps
 from electra_jax.live import Live, heldout_line, short
 from electra_jax.objectives import table
-from electra_jax.objectives.system import Objective
 
 USAGE = f"""\
-usage: python -m electra_jax.train --config=FILE[:ARG] [--workdir=DIR] [--config.NAME=VALUE ...] [--debug]
+usage: python -m electra_jax.train --config=FILE[:ARG] [--workdir=DIR] [--init_from=DIR] [--generator_from=DIR]
+                                   [--config.NAME=VALUE ...] [--debug]
 
   --config=configs/tiny.py           which run; configs/ has tiny, small, base, large
   --config=configs/base.py:runlocal  the same run shrunk to some seconds on a CPU
@@ -43,6 +43,9 @@ usage: python -m electra_jax.train --config=FILE[:ARG] [--workdir=DIR] [--config
   --config=configs/base.py:generator=unigram (or uniform)
                                      fakes from a distribution in the place of a network
   --workdir=DIR                      where the run lives (default runs/NAME); started again, it goes on from there
+  --init_from=DIR                    weights to begin from: a run, an export, or a Hugging Face directory; the
+                                     encoder's, and the generator's where it has one
+  --generator_from=DIR               the same for the generator
   --config.optim.learning_rate=1e-3  any setting of the config, by its name
   --debug                            errors keep their traceback
 
@@ -88,11 +91,13 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
       UserError: the config, the text or the work directory cannot be used; nothing in `workdir` was changed.
     """
     ########## Mesh ####################################################################################################
-    adopt_settings(config, live)
+    adopt_settings(config, workdir, live)
     config_lib.check(config)
     mesh = sharding.make_mesh(config.batch_size, config.accumulate)
 
     ########## Work directory and data #################################################################################
+    # Read before anything is written; a run that is there has it in its checkpoints.
+    given = initial.load(config, live.say) if not (workdir / "config.json").exists() else None
     checkpoints = open_workdir(config, workdir, live)
     saved_step = checkpoints.latest()
     progress: dict[str, Any] = checkpoints.progress(saved_step) if saved_step is not None else {}
@@ -114,10 +119,14 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
     peak = devices.peak(jax.devices()[0].device_kind, config.model.dtype)
 
     ########## State ###################################################################################################
-    # A checkpoint comes before another run's generator, and that before a fresh state, which is made on the devices.
+    # A checkpoint comes before networks that are given, and these before a fresh state, which is made on the devices.
     if saved_step is None:
         state = jax.jit(init, out_shardings=everywhere)()
-        state = take_generator(config, objective, text, state, everywhere)
+        given = initial.load(config, live.say) if given is None else given
+        if given:
+            begin = initial.Beginning(config.init, objective.model.config, text.tokenizer, live.say)
+            params = jax.device_put(begin(jax.device_get(state.params), given), everywhere)
+            state = step.TrainState(state.step, params, state.opt_state)
         totals = {"tokens": 0.0, "device_seconds": 0.0}
     else:
         state = checkpoints.restore(saved_step, step.abstract_state(init, everywhere))
@@ -228,24 +237,32 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
         texts = jax.device_put(detect.sentences(text.heldout, _SAMPLES, length, config.seed, special), everywhere)
         key = jax.random.fold_in(jax.random.key(config.seed), 3)
         found = jax.jit(detect.make_corrupt_and_detect(objective))(state.params, state.step, texts, key)
-        detect.show(live.console, text.tokenizer, *jax.device_get(found))
+        detect.show(live.console, text.tokenizer, zip(*jax.device_get(found), strict=True))
     return final
 
 
-def adopt_settings(config: ConfigDict, live: Live) -> None:
-    """Gives `config.data` the settings that a prepared text was prepared with, and says which differ."""
+def adopt_settings(config: ConfigDict, workdir: Path, live: Live) -> None:
+    """Gives `config.data` what a prepared text was prepared with, or else the vocabulary of what the run begins from.
+
+    It says which settings it changes.
+    """
     for name, value in preparation.settings_of(Path(config.data.input)).items():
         if config.data[name] != value:
             live.say(f"{config.data.input} was prepared with {name}={value!r}, not {config.data[name]!r}")
             config.data[name] = value
+    begins = config.init_from or config.generator_from
+    if begins and not config.data.vocabulary and not corpus.is_prepared(Path(config.data.input)):
+        path = workdir / "config.json"  # what was adopted when the run was begun
+        begun = json.loads(path.read_text())["data"]["vocabulary"] if path.exists() else None
+        config.data.vocabulary = initial.vocabulary(config) if begun is None else begun
+        if config.data.vocabulary and begun is None:
+            live.say(f"the vocabulary is {config.data.vocabulary}, that of {begins}")
 
 
 def open_workdir(config: ConfigDict, workdir: Path, live: Live) -> Checkpoints:
     """Makes the folder, or checks that the run in it is this one; writes config and environment."""
     settings = json.loads(config.to_json_best_effort())
     path = workdir / "config.json"
-    if not path.exists():
-        check_source(config)  # later its generator is in the checkpoints
     checkpoints = Checkpoints(workdir / "checkpoints", config.checkpoint.keep_last, config.checkpoint.keep_every)
     latest = checkpoints.latest()
     if latest is not None:
@@ -264,33 +281,6 @@ def open_workdir(config: ConfigDict, workdir: Path, live: Live) -> Checkpoints:
     write_whole(path, json.dumps(settings, indent=2) + "\n")
     write_whole(workdir / "environment.json", json.dumps(writers.environment(), indent=2) + "\n")
     return checkpoints
-
-
-def check_source(config: ConfigDict) -> None:
-    """Raises UserError where the system takes another run's generator and none is there."""
-    if table.SYSTEMS[config.objective.name].take is not None:
-        source = config.objective.generator_from
-        if not source or not (Path(source) / "config.json").exists():
-            raise errors.UserError(
-                f"config.objective.generator_from={source!r} is no work directory of a run; give that of a run whose "
-                "generator is to be used: --config.objective.generator_from=runs/NAME"
-            )
-
-
-def take_generator(
-    config: ConfigDict, objective: Objective, text: Corpus, state: step.TrainState, everywhere: Any
-) -> step.TrainState:
-    """The fresh state, with the generator of another run where the system takes one."""
-    if objective.system.take is None:
-        return state
-    source = trained.load(Path(config.objective.generator_from))
-    if source.tokenizer.model != text.tokenizer.model:
-        raise errors.UserError(
-            f"config.objective.generator_from={config.objective.generator_from} has another vocabulary than this run, "
-            "so its tokens mean other words; train its generator on the same text with the same config.data settings"
-        )
-    params = objective.system.take(state.params, source.state.params)
-    return step.TrainState(state.step, jax.device_put(params, everywhere), state.opt_state)
 
 
 def epochs(train_examples: Sequence[tuple[examples.Examples, int]], batch_size: int) -> Callable[[int], float]:
@@ -348,7 +338,7 @@ def summarise(
 
 
 def main(argv: list[str]) -> int:
-    arguments = config_lib.parse(argv, USAGE)
+    arguments = config_lib.parse(argv, USAGE, shorthands=("init_from", "generator_from"))
     if arguments is not None:
         train(arguments.config, arguments.workdir, Live())
     return 0

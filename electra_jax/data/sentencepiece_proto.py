@@ -13,7 +13,7 @@ NORMAL = 1
 UNIGRAM, BPE = 1, 2  # types of models
 
 _Field = descriptor_pb2.FieldDescriptorProto
-_MESSAGES = {
+_MESSAGES: dict[str, list[tuple[Any, ...]]] = {  # name, number, type or message, and a default
     "Piece": [("piece", 1, _Field.TYPE_STRING), ("score", 2, _Field.TYPE_FLOAT), ("type", 3, _Field.TYPE_INT32, "1")],
     "Trainer": [
         ("model_type", 3, _Field.TYPE_INT32, "1"),
@@ -55,7 +55,7 @@ _MODEL = _model_class()
 
 
 def parse(model: bytes) -> Any:
-    """The message: `pieces` of piece, score and type; `trainer_spec`; `normalizer_spec`. `SerializeToString()` undoes it.
+    """The message: `pieces` of piece, score and type; `trainer_spec`; `normalizer_spec`.
 
     Raises:
       ValueError: `model` is no SentencePiece model.

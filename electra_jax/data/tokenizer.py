@@ -44,9 +44,9 @@ WORD_START = "\u2581"  # SentencePiece's space
 _BYTE_LEVEL_START = "\u0120"  # the space of byte-level BPE (GPT-2's), which writes bytes as printable characters
 _TRAINER_THREADS = 4  # a constant: the sums of the EM steps, hence the pieces, depend on it
 _LONGEST_SENTENCE = 16384  # bytes; the trainer leaves out longer ones
-# Scores are rounded to multiples of 1 / this. The best segmentation of a line is found by adding scores, in float32 here
-# and in float64 elsewhere; these are added without rounding (up to 2^17 nats, some 16,000 pieces), so ties are ties for
-# everyone and are broken alike. Unrounded, 1 line in 20,000 of an encyclopedia had other pieces in `transformers`.
+# Scores are rounded to multiples of 1 / this. The best segmentation of a line is found by adding scores, in float32
+# here and in float64 in other libraries; these add up without rounding (to 2^17 nats, some 16,000 pieces), so that ties
+# are ties for everyone and are broken alike. Unrounded, 1 line in 20,000 of an encyclopedia had other pieces there.
 _SCORE_STEPS = 128
 
 
@@ -172,7 +172,7 @@ class Library(Tokenizer):
 
 
 def compose(line: str, normalization: str) -> str:
-    """`line` with its marks composed (NFC), in lower case where the normalization folds case; `identity` changes nothing.
+    """`line` with its marks composed (NFC), and in lower case where the normalization folds case.
 
     What a model's own normalization makes of the rest does not depend on how a mark and the letter before it were
     written, and so can be repeated character by character in `tokenizer.json`: see huggingface/vocabulary.py.
@@ -223,10 +223,15 @@ def kept_in(folder: Path) -> Tokenizer:
     Raises:
       UserError: there is none.
     """
-    for kind in (SentencePiece, Library):
-        if (folder / kind.file).is_file():
-            return load(folder / kind.file)
-    raise UserError(f"{folder} has no vocabulary ({SentencePiece.file} or {Library.file})")
+    path = file_in(folder)
+    if path is None:
+        raise UserError(f"{folder} has no vocabulary ({SentencePiece.file} or {Library.file})")
+    return load(path)
+
+
+def file_in(folder: Path) -> Path | None:
+    """The file that `keep` wrote, None where there is none."""
+    return next((path for kind in (SentencePiece, Library) if (path := folder / kind.file).is_file()), None)
 
 
 def train(lines: Iterable[str], settings: Any) -> SentencePiece:

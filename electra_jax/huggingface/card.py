@@ -8,25 +8,25 @@ from electra_jax.huggingface import configs
 
 _TASKS = {"discriminator_head": "token-classification", "mlm_head": "fill-mask", None: "feature-extraction"}
 
-_USE = {
+_USE: dict[tuple[str, str | None], str] = {
     ("bert", "discriminator_head"): """\
 from transformers import AutoModelForPreTraining, AutoTokenizer
 
 tokenizer, model = (kind.from_pretrained({path!r}) for kind in (AutoTokenizer, AutoModelForPreTraining))
 inputs = tokenizer("a line of text", return_tensors="pt")
-print(model(**inputs).logits.sigmoid())  # of every token: the probability that it was replaced""",
+print(model(**inputs).logits.sigmoid())  # of every token: {scores}""",
     ("modernbert", "discriminator_head"): """\
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 tokenizer, model = (kind.from_pretrained({path!r}) for kind in (AutoTokenizer, AutoModelForTokenClassification))
 inputs = tokenizer("a line of text", return_tensors="pt")
-print(model(**inputs).logits.softmax(-1)[..., 1])  # of every token: the probability that it was replaced""",
-    None: """\
+print(model(**inputs).logits.softmax(-1)[..., 1])  # of every token: {scores}""",
+    ("any", None): """\
 from transformers import AutoModel, AutoTokenizer
 
 tokenizer, model = (kind.from_pretrained({path!r}) for kind in (AutoTokenizer, AutoModel))
 print(model(**tokenizer("a line of text", return_tensors="pt")).last_hidden_state.shape)""",
-    "mlm_head": """\
+    ("any", "mlm_head"): """\
 from transformers import pipeline
 
 print(pipeline("fill-mask", {path!r})("a line of {mask}"))""",
@@ -37,7 +37,7 @@ class Made(NamedTuple):
     """What a run says of itself.
 
     Attributes:
-      system, summary, paper: of its objective.
+      system, summary, paper, scores: of its objective.
       facts: (what, value) of how it was made.
       heldout: held-out numbers by name.
       settings: its whole config.
@@ -46,6 +46,7 @@ class Made(NamedTuple):
     system: str
     summary: str
     paper: str
+    scores: str
     facts: Sequence[tuple[str, str]]
     heldout: Mapping[str, float]
     settings: Mapping[str, Any]
@@ -62,9 +63,10 @@ def write(made: Made, name: str, kind: str, head: str | None, mask: str) -> str:
       mask: the mask token.
     """
     tags = ["electra_jax", configs.MODEL_TYPES[kind], "replaced-token-detection"]
-    use = _USE.get((kind, head)) or _USE[head]  # type: ignore[index]
+    use = _USE.get((kind, head)) or _USE["any", head]
     facts = "\n".join(f"| {what} | {value} |" for what, value in made.facts)
-    measures = "\n".join(f"| {measure.replace('_', ' ')} | {value:.4g} |" for measure, value in made.heldout.items())
+    measured = [f"| {measure.replace('_', ' ')} | {value:.4g} |" for measure, value in made.heldout.items()]
+    heldout = "\n".join(["| measure | value |", "|---|---|", *measured])
     return f"""\
 ---
 library_name: transformers
@@ -79,7 +81,7 @@ tags: [{", ".join(tags)}]
 ## How to use it
 
 ```python
-{use.format(path=name, mask=mask)}
+{use.format(path=name, mask=mask, scores=made.scores)}
 ```
 
 Give `from_pretrained` the path of this directory, or the name it has on a hub.
@@ -92,10 +94,10 @@ Give `from_pretrained` the path of this directory, or the name it has on a hub.
 
 ## Held-out numbers
 
-{"| measure | value |" + chr(10) + "|---|---|" + chr(10) + measures if measures else "None were measured before this step."}
+{heldout if measured else "None were measured before this step."}
 
-Losses are in nats; `unigram entropy` and `constant entropy` are what knowing only the frequencies would give; `auc` is the
-area under the ROC curve of telling replaced tokens, the generator's own or (`unigram`) drawn by frequency.
+Losses are in nats; `unigram entropy` and `constant entropy` are what knowing only the frequencies would give; `auc` is
+the area under the ROC curve of telling replaced tokens, the generator's own or (`unigram`) drawn by frequency.
 
 ## Settings
 

@@ -1,4 +1,4 @@
-"""`config.json` of a Hugging Face directory: written for a network, and read with everything checked that shapes one."""
+"""`config.json` of a Hugging Face directory: written for a network; read with everything checked that shapes one."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,8 +21,7 @@ CLASSES = {
 }
 LABELS = {"0": "original", "1": "replaced"}  # of ModernBERT's discriminator
 
-# What is not a choice here, by its name there: of all models, and of those of one kind. The first value is written; a
-# file that does not name one means it.
+# What is not a choice here, by its name there. A file that does not name it means this.
 _FIXED: dict[str, dict[str, Any]] = {
     "bert": {
         "hidden_act": "gelu",
@@ -62,7 +61,7 @@ def write(config: ElectraConfig, head: str | None, special: Special) -> dict[str
         "intermediate_size": c.ffn,
         "max_position_embeddings": config.max_length,
         "initializer_range": c.init_stddev,
-        **{name: value for name, value in _FIXED[c.kind].items()},
+        **_FIXED[c.kind],
         "pad_token_id": special.pad,
     }
     if c.kind == "bert":

@@ -81,8 +81,7 @@ def read(folder: Path) -> Directory:
     if factored:
         config = dataclasses.replace(config, embedding_size=factored["embeddings/word"].shape[1])
     notes = []
-    decoder, word = state.get(weights.DECODERS[kind]), _word_table(kind, state)
-    if head == "mlm_head" and not factored and decoder is not None and not np.array_equal(decoder, word):
+    if head == "mlm_head" and not factored and _has_another_decoder(kind, state):
         if kind == "modernbert":
             raise UserError(f"{folder}: {weights.DECODERS[kind]} is another matrix than the embeddings; here it is one")
         notes.append(f"{weights.DECODERS[kind]} is another matrix than the embeddings, and is left out: here it is one")
@@ -95,9 +94,11 @@ def read(folder: Path) -> Directory:
     return Directory(network, vocabulary.load(folder), tuple(notes))
 
 
-def _word_table(kind: str, state: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    name = weights.WORD_TABLES[kind]
-    return state.get(weights.PREFIXES[kind] + name, state.get(name))
+def _has_another_decoder(kind: str, state: Mapping[str, np.ndarray]) -> bool:
+    decoder, word = (
+        state.get(name) for name in (weights.DECODERS[kind], weights.PREFIXES[kind] + weights.WORD_TABLES[kind])
+    )
+    return decoder is not None and word is not None and not np.array_equal(decoder, word)
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -118,9 +118,7 @@ def _model(spm: Any) -> models.Model:
         for cut in range(1, len(piece))
         if piece[:cut] in usable and piece[cut:] in usable
     ]
-    return models.BPE(
-        ids, merges, unk_token=spm.pieces[unknown].piece, fuse_unk=True, byte_fallback=byte_fallback
-    )
+    return models.BPE(ids, merges, unk_token=spm.pieces[unknown].piece, fuse_unk=True, byte_fallback=byte_fallback)
 
 
 def _normalizers(spec: Any, normalization: str) -> list[normalizers.Normalizer]:

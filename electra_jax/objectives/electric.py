@@ -75,4 +75,5 @@ ELECTRIC = system.System(
     stages=system.one_stage(Pass("generator", "mlm", everywhere=True), electra.DISCRIMINATOR),
     generator="two_towers",
     detect=detect,
+    scores="how unlikely it is here: the score is -log p(token | context), up to a constant",
 )

@@ -103,8 +103,8 @@ class System:
       frozen: (settings, step) -> for top-level names of the parameters, whether they keep their bits in that step.
       begin: (settings, params, step) -> the parameters before that step, where a stage begins with others than the last
         one left.
-      take: (params, other run's params) -> the parameters that training starts from, where `config.objective` names
-        another run, `generator_from`.
+      scores: what the sigmoid of the discriminator's score says of a token.
+      rests: whether the generator is one that was trained before, `config.generator_from`, and stays as it is.
     """
 
     summary: str
@@ -118,7 +118,8 @@ class System:
     detect: Callable[["Objective", Params, Inputs], Detection] | None = None
     frozen: Callable[[Any, Array], Mapping[str, Any]] = lambda settings, step: {}
     begin: Callable[[Any, Params, Array], Params] = lambda settings, params, step: params
-    take: Callable[[Params, Params], Params] | None = None
+    scores: str = "the probability that it was replaced"
+    rests: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
