@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import ml_dtypes  # noqa: F401 (NumPy reads bfloat16 files by it)
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
@@ -129,7 +128,7 @@ def _tensors(folder: Path) -> dict[str, np.ndarray]:
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
     try:
-        with safe_open(path, "numpy") as file:
+        with safe_open(path, "numpy") as file:  # NumPy knows bfloat16 from JAX
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
     except (SafetensorError, TypeError) as error:
         raise UserError(f"{path} is damaged or no safetensors file ({error}); get the file again") from error
