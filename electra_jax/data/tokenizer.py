@@ -41,6 +41,7 @@ _NAMES = (
     ("[MASK]", "<mask>"),
 )
 WORD_START = "\u2581"  # SentencePiece's space
+WIDE_MARKS = {"\uff9e": "\u3099", "\uff9f": "\u309a"}  # marks of half-width kana, and the combining ones that they are
 _BYTE_LEVEL_START = "\u0120"  # the space of byte-level BPE (GPT-2's), which writes bytes as printable characters
 _TRAINER_THREADS = 4  # a constant: the sums of the EM steps, hence the pieces, depend on it
 _LONGEST_SENTENCE = 16384  # bytes; the trainer leaves out longer ones
@@ -179,6 +180,8 @@ def compose(line: str, normalization: str) -> str:
     """
     if normalization == "identity" or line.isascii():
         return line  # the model folds the case of ASCII itself
+    for wide, mark in WIDE_MARKS.items():
+        line = line.replace(wide, mark)
     line = unicodedata.normalize("NFC", line)
     return unicodedata.normalize("NFC", line.lower()) if normalization.endswith("_cf") else line
 

@@ -16,9 +16,11 @@ _SENTENCEPIECE_FILE = "spiece.model"  # what ALBERT and others call it
 _SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")  # in the order of `Special`
 
 # The library's `Precompiled` looks up a letter and its marks together if they are few bytes, and then takes the
-# shortest entry that fits, so that a capital loses its accent. A noncharacter between them keeps them apart.
+# shortest entry that fits, so that a capital loses its accent. A noncharacter between them keeps them apart. (Not before
+# the first character: over that the library panics.)
 _APART = "\ufdd0"
-_MARKS = r"(?=[\p{M}\u200c\u200d\uff9e\uff9f])"  # all that a letter draws to itself (Unicode's Grapheme_Extend)
+_REMOVED = r"[\x01-\x08\x0b\x0e-\x1f\x7f\x8f\x9f]"  # by nmt_*; at a text's beginning the library panics over them
+_MARKS = r"(?<=[\s\S])(?=[\p{M}\u200c\u200d\u0e33\u0eb3])"  # all that a letter draws to itself (grapheme clusters)
 
 
 def files(vocabulary: Tokenizer, max_length: int, segments: bool) -> dict[str, bytes]:
@@ -88,7 +90,7 @@ def _converted(vocabulary: SentencePiece) -> tokenizers.Tokenizer:
     if spm.trainer_spec.model_type not in (proto.UNIGRAM, proto.BPE) or spm.trainer_spec.treat_whitespace_as_suffix:
         raise UserError(
             "this SentencePiece model is neither unigram nor BPE, or writes spaces behind words; tokenizer.json has no "
-            "equal of it: train with another vocabulary"
+            "equal of it; train with another vocabulary"
         )
     result = tokenizers.Tokenizer(_model(spm))
     result.normalizer = normalizers.Sequence(_normalizers(spm.normalizer_spec, vocabulary.normalization))
@@ -122,12 +124,19 @@ def _model(spm: Any) -> models.Model:
 
 
 def _normalizers(spec: Any, normalization: str) -> list[normalizers.Normalizer]:
-    """What `tokenizer.compose` and then the model do to a text."""
+    """What `tokenizer.compose` and then the model do to a text.
+
+    (But for a mark behind a character that becomes several letters, as the ligature of f and i does: SentencePiece
+    leaves it as it is, here it joins the last letter.)
+    """
     steps: list[normalizers.Normalizer] = []
     if spec.precompiled_charsmap:
+        steps += [normalizers.Replace(wide, mark) for wide, mark in tokenizer.WIDE_MARKS.items()]
         steps.append(normalizers.NFC())
         if normalization.endswith("_cf"):
             steps += [normalizers.Lowercase(), normalizers.NFC()]
+        if normalization.startswith("nmt_"):
+            steps.append(normalizers.Replace(Regex(_REMOVED), ""))
         steps += [
             normalizers.Replace(Regex(_MARKS), _APART),
             normalizers.Precompiled(spec.precompiled_charsmap),
@@ -135,8 +144,8 @@ def _normalizers(spec: Any, normalization: str) -> list[normalizers.Normalizer]:
             normalizers.NFC(),
         ]
     if spec.remove_extra_whitespaces:
-        # \A and \z: in this syntax ^ and $ are of every line.
-        steps += [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+        # \A and \z: in this syntax ^ and $ are of every line. Behind a text its own sign for a space goes as well.
+        steps += [normalizers.Replace(Regex(rf"\A +|[ {WORD_START}]+\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
     if spec.add_dummy_prefix:
         steps.append(normalizers.Prepend(WORD_START))
     return [*steps, normalizers.Replace(" ", WORD_START)] if spec.escape_whitespaces else steps
