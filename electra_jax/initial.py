@@ -73,7 +73,7 @@ def load(config: ConfigDict, say: Callable[[str], None]) -> list[Given]:
             f"objective={config.objective.name} needs a generator that is trained already; give the run, or the "
             "directory, whose generator is to be used: --generator_from=runs/NAME"
         )
-    shape = table.make(config, vocab_size=1).model.config  # of whatever vocabulary
+    shape = table.shape(config, vocab_size=1)  # of whatever vocabulary
     for each in given:
         _check_shape(config, each, shape)
     return given

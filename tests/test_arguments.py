@@ -33,6 +33,14 @@ def test_of_settings_of_a_config_the_last_counts():
     assert arguments.read(["--config.x=1", "--config.x=2"], "", {}) == {"config.x": "2"}
 
 
+def test_words_are_arguments_without_a_name():
+    words: list[str] = []
+    assert arguments.read(["a b", "--x=1", "-c", "--y", "2", "d"], "", {}, words) == {"x": "1", "y": "2"}
+    assert words == ["a b", "-c", "d"]
+    with pytest.raises(UserError, match="argument 'a' is not understood"):
+        arguments.read(["a"], "", {})
+
+
 def test_help_is_the_usage(capsys):
     assert arguments.read(["--x=1", "-h"], "how to use it", {}) is None
     assert capsys.readouterr().out == "how to use it\n"

@@ -1,15 +1,20 @@
 import io
+import re
 
 import jax
 import jax.numpy as jnp
+import networks
 import numpy as np
+import pytest
 from rich.console import Console
 from runs import small_config
 
-from electra_jax import detect
+from electra_jax import detect, errors
 from electra_jax.data import tokenizer
 from electra_jax.data.records import Split
 from electra_jax.data.tokenizer import CLS, OWN, PAD, SEP
+from electra_jax.huggingface import folder
+from electra_jax.modeling import electra
 from electra_jax.objectives import table
 
 WORDS = [("the", 0.01, False), ("dog", 0.2, False), ("sat", 0.4, True), ("down", 0.9, True)]
@@ -57,9 +62,70 @@ def test_what_is_corrupted_is_labelled_and_special_tokens_stay(text_file):
     assert np.all((probabilities > 0) & (probabilities < 1))
 
     out = io.StringIO()
-    detect.show(Console(file=out, width=200), vocabulary, corrupted, labels, probabilities)
+    detect.show(Console(file=out, width=200), vocabulary, zip(corrupted, labels, probabilities, strict=True))
     legend, sentence = out.getvalue().splitlines()
     assert legend.startswith("*starred*: replaced by the generator")
     assert sentence.startswith("• ")
     assert "*" in sentence
     assert "\x1b" not in sentence
+
+
+def pieces():
+    lines = ["the model reads a line of text and says which word was replaced"] * 20
+    return tokenizer.train(lines, small_config(data__vocab_size=28).data)
+
+
+@pytest.mark.parametrize("kind", ["bert", "modernbert"])
+def test_a_text_is_scored_as_a_whole_and_a_long_one_in_parts(kind):
+    """A network of 16 positions: 14 pieces between CLS and SEP."""
+    network, vocabulary = networks.network(kind), pieces()
+    text = "the model reads a line of text"
+    (ids, changed, found), *rest = detect.detect(network, vocabulary, [text[:9]])
+    assert (rest, changed) == ([], None)
+    pieces_of = vocabulary.encode([text[:9]])[0]
+    assert ids[: len(pieces_of) + 2].tolist() == [CLS, *pieces_of, SEP]
+    batch = {"input_ids": ids[None, : len(pieces_of) + 2], "token_type_ids": np.zeros((1, len(pieces_of) + 2), int)}
+    batch["sequence_ids"] = np.ones_like(batch["token_type_ids"])
+    states = electra.read(network.model, network.params, "encoder", batch, batch["input_ids"])
+    expected = jax.nn.sigmoid(electra.score(network.model, network.params, "discriminator_head", states))[0]
+    np.testing.assert_allclose(found[: len(expected)], expected, rtol=1e-5)
+
+    rows = detect.detect(network, vocabulary, [text, "", "text"])
+    whole = [i for row, _, _ in rows for i in row.tolist() if i not in (PAD, CLS, SEP)]
+    assert whole == [i for line in vocabulary.encode([text, "text"]) for i in line]
+    assert len(rows) == 1 + -(-len(vocabulary.encode([text])[0]) // 14)
+    assert detect.detect(network, vocabulary, [""]) == []
+
+
+@pytest.fixture
+def model(tmp_path):
+    folder.write(tmp_path / "model", networks.network(), "discriminator_head", pieces(), "")
+    return tmp_path / "model"
+
+
+def test_the_command_marks_words_of_its_arguments_or_of_its_input(model, capsys, monkeypatch):
+    assert errors.run(detect.main, [f"--model={model}", "the model", "reads a line"]) == 0
+    legend, first, second = capsys.readouterr().out.splitlines()
+    assert legend == "[n%]: suspected by the discriminator with that probability"
+    assert re.sub(r"\[\d+%\]", "", first) == "• the model"
+    assert re.sub(r"\[\d+%\]", "", second) == "• reads a line"
+    monkeypatch.setattr("sys.stdin", io.StringIO("the model\nreads a line\n"))
+    assert errors.run(detect.main, ["--model", str(model)]) == 0
+    assert capsys.readouterr().out.splitlines() == [legend, first, second]
+
+
+def test_what_cannot_tell_is_refused(model, tmp_path, capsys):
+    folder.write(tmp_path / "lm", networks.network(head="mlm_head"), "mlm_head", pieces(), "")
+    for name in ("spiece.model", "tokenizer.json"):
+        (model / name).unlink()
+    for arguments, message in (
+        (["the model"], "--model is missing"),
+        ([f"--model={tmp_path / 'none'}", "a"], "holds no model"),
+        ([f"--model={tmp_path / 'lm'}", "a"], "has no discriminator, which alone can tell"),
+        ([f"--model={model}", "a"], "has no tokenizer; put its tokenizer.json beside its weights"),
+        ([f"--model={model}", "--text=a"], "--text is unknown"),
+    ):
+        assert errors.run(detect.main, arguments) == 2
+        line = capsys.readouterr().err
+        assert line.count("\n") == 1
+        assert message in line

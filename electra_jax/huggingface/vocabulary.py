@@ -16,8 +16,8 @@ _SENTENCEPIECE_FILE = "spiece.model"  # what ALBERT and others call it
 _SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")  # in the order of `Special`
 
 # The library's `Precompiled` looks up a letter and its marks together if they are few bytes, and then takes the
-# shortest entry that fits, so that a capital loses its accent. A noncharacter between them keeps them apart. (Not before
-# the first character: over that the library panics.)
+# shortest entry that fits, so that a capital loses its accent. A noncharacter between them keeps them apart. (At the
+# beginning of a text the library panics over it.)
 _APART = "\ufdd0"
 _REMOVED = r"[\x01-\x08\x0b\x0e-\x1f\x7f\x8f\x9f]"  # by nmt_*; at a text's beginning the library panics over them
 _MARKS = r"(?<=[\s\S])(?=[\p{M}\u200c\u200d\u0e33\u0eb3])"  # all that a letter draws to itself (grapheme clusters)

@@ -120,7 +120,7 @@ def export(network: Network, head: str | None) -> State:
     c = network.config
     flat = traverse_util.flatten_dict(network.params, sep="/")
     state: State = {}
-    for tensor in _table(c.encoder.kind, head):
+    for tensor in _table(c.encoder.kind, head, prefixed=head is not None):
         if tensor.ours not in flat:
             continue
         value = flat[tensor.ours]
@@ -178,10 +178,8 @@ def load(config: ElectraConfig, state: Mapping[str, np.ndarray], factored: Mappi
     """
     head = config.heads[0] if config.heads else None
     kind = config.encoder.kind
-    bare = PREFIXES[kind] + WORD_TABLES[kind] not in state
-    tensors = {tensor.ours: tensor for tensor in _table(kind, None if bare else head)}
-    if bare and head:
-        tensors |= {tensor.ours: tensor for tensor in _HEADS[kind][head]}
+    prefixed = PREFIXES[kind] + WORD_TABLES[kind] in state
+    tensors = {tensor.ours: tensor for tensor in _table(kind, head, prefixed)}
 
     def find(name: str) -> np.ndarray:
         if name not in state:
@@ -213,18 +211,18 @@ def unread(config: ElectraConfig, names: Iterable[str]) -> list[str]:
     """Those of `names` that `load` does not read."""
     kind = config.encoder.kind
     read = {DECODERS[kind]}
-    for tensor in [*_table(kind, config.heads[0] if config.heads else None), *_table(kind, None)]:
+    head = config.heads[0] if config.heads else None
+    for tensor in (tensor for prefixed in (True, False) for tensor in _table(kind, head, prefixed)):
         layers = range(config.encoder.layers) if tensor.ours.startswith(_LAYERS) else range(1)
         read |= {name.format(layer) for name in tensor.theirs for layer in layers}
     return sorted(name for name in names if name not in read and not name.endswith("position_ids"))  # a buffer
 
 
-def _table(kind: str, head: str | None) -> list[Tensor]:
-    """Every tensor of a class, by its names there."""
-    if head is None:
-        return _BODIES[kind]
-    prefixed = [t._replace(theirs=tuple(PREFIXES[kind] + name for name in t.theirs)) for t in _BODIES[kind]]
-    return [*prefixed, *_HEADS[kind][head]]
+def _table(kind: str, head: str | None, prefixed: bool) -> list[Tensor]:
+    """Every tensor of a class, by its names there; `prefixed` in classes with a head, whether or not it is ours."""
+    prefix = PREFIXES[kind] if prefixed else ""
+    body = [tensor._replace(theirs=tuple(prefix + name for name in tensor.theirs)) for tensor in _BODIES[kind]]
+    return [*body, *(_HEADS[kind][head] if head else ())]
 
 
 def _by_piece(tensor: Tensor) -> bool:

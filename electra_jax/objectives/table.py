@@ -6,6 +6,7 @@ from ml_collections import ConfigDict
 from electra_jax.data.tokenizer import OWN, Special
 from electra_jax.errors import UserError
 from electra_jax.modeling import config as model_config
+from electra_jax.modeling.config import ElectraConfig
 from electra_jax.modeling.electra import Electra
 from electra_jax.objectives import (
     adversarial,
@@ -94,6 +95,12 @@ def check(config: ConfigDict) -> None:
         )
 
 
+def shape(config: ConfigDict, vocab_size: int) -> ElectraConfig:
+    """The model of the system that a config names. Raises UserError for a setting that no model can have."""
+    row = SYSTEMS[config.objective.name]
+    return model_config.from_settings(config.model, vocab_size, row.heads, row.generator == "two_towers")
+
+
 def make(
     config: ConfigDict,
     vocab_size: int,
@@ -113,13 +120,11 @@ def make(
     Raises:
       UserError: a setting that no model can have.
     """
-    row = SYSTEMS[config.objective.name]
-    two_towers = row.generator == "two_towers"
-    shape = model_config.from_settings(config.model, vocab_size, row.heads, two_towers)
+    row, networks = SYSTEMS[config.objective.name], shape(config, vocab_size)
     counts = np.ones(vocab_size) if unigram_counts is None else unigram_counts
-    unigram = sampling.log_frequencies(counts, shape.padded_vocab_size, special)
+    unigram = sampling.log_frequencies(counts, networks.padded_vocab_size, special)
     starts = np.ones(vocab_size, bool) if word_starts is None else word_starts
-    return system.Objective(row, config.objective, config.steps, Electra(shape), unigram, special, starts)
+    return system.Objective(row, config.objective, config.steps, Electra(networks), unigram, special, starts)
 
 
 def describe() -> str:

@@ -1,8 +1,7 @@
-"""A generator that comes from another run, rests, and is sampled at a temperature that falls."""
+"""A generator that rests and is sampled at a temperature that falls; where it is from: tests/test_initial.py."""
 
 import functools
 import math
-from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
@@ -12,23 +11,9 @@ import systems
 
 from electra_jax import config as config_lib
 from electra_jax.errors import UserError
-from electra_jax.objectives import corruption, frozen_generator, table
+from electra_jax.objectives import corruption, table
 
 GENERATOR = ("generator_embeddings", "generator", "generator_head")
-
-
-@functools.cache
-def made(name: str, tying: str = "", generator: str = "transformer", **overrides):
-    """Random parameters of another run, read-only."""
-    o = table.make(systems.config(name, tying, generator, **overrides), systems.VOCABULARY)
-    return MappingProxyType(systems.random_parameters(o, seed=1))
-
-
-@functools.cache
-def ours(**overrides):
-    """Those of this run, all of them others."""
-    o = table.make(systems.config("frozen_generator", **overrides), systems.VOCABULARY)
-    return MappingProxyType(systems.random_parameters(o, seed=2))
 
 
 @functools.cache
@@ -52,85 +37,6 @@ def test_the_loss_is_detection_alone():
     measured = systems.loss("frozen_generator", discriminator_weight=3.0)
     assert measured["loss"] == pytest.approx(3 * measured["disc_loss"], rel=1e-6)
     assert measured["mlm_loss"] > 0  # it is measured: it says how good the generator is
-
-
-# The encoder is 32 wide, its embeddings 16; the generator 16, with one head.
-AS_GENERATOR = {"model__width": 16, "model__ffn": 16, "model__heads": 1}
-
-
-@pytest.mark.parametrize(
-    ("source", "taken"),
-    [
-        (("electra", "embeddings"), ("embeddings", "generator", "generator_head")),
-        (("electra", "none"), ("generator_embeddings", "generator", "generator_head")),
-        (("electra", "gdes"), ("generator_embeddings", "generator", "generator_head")),
-        (("replace_mlm",), ("embeddings", "generator", "generator_head")),
-        (("adversarial",), ("embeddings", "generator", "generator_head")),
-    ],
-    ids=str,
-)
-def test_it_takes_the_generator_of_a_run_that_has_one(source, taken):
-    check_taken(ours(), made(*source), taken)
-
-
-def check_taken(params, source, taken):
-    after = frozen_generator.take(params, source)
-    assert after.keys() == params.keys()
-    for part, origin in zip(GENERATOR, taken, strict=True):
-        assert systems.same(after[part], source[origin])
-    for part in params.keys() - set(GENERATOR):
-        assert systems.same(after[part], params[part])
-
-
-def test_it_takes_the_encoder_of_an_mlm_run_of_the_generators_size():
-    check_taken(ours(), made("mlm", **AS_GENERATOR), ("embeddings", "encoder", "mlm_head"))
-
-
-def test_it_takes_the_two_stage_generator():
-    check_taken(ours(model__generator_width=1.0), made("two_stage"), GENERATOR)
-
-
-@pytest.mark.parametrize("system", ["electra", "replace_mlm", "all_tokens_mlm"])
-def test_of_one_network_with_two_heads_it_takes_the_generators(system):
-    """The other head of `replace_mlm` was trained on texts with fakes, not with [MASK]."""
-    params = ours(model__generator_width=1.0)
-    check_taken(params, made(system, "all"), ("embeddings", "encoder", "generator_head"))
-
-
-def test_it_takes_the_generator_of_a_run_of_the_same_sizes():
-    """Embeddings that both networks share may be wider than the generator, as in all sizes of the paper."""
-    sizes = {"model__embedding_size": 32}
-    source = made("electra", **sizes)
-    check_taken(ours(**sizes), source, ("embeddings", "generator", "generator_head"))
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        ("electra", "embeddings", "transformer", {"model__generator_width": 1.0}),
-        ("electra", "embeddings", "transformer", {"model__generator_layers": 2.0}),
-        ("electra", "embeddings", "transformer", {"model__encoder": "modernbert"}),
-        ("electra", "embeddings", "transformer", {"model__max_length": 8}),
-        ("mlm", "", "transformer", {}),
-    ],
-    ids=str,
-)
-def test_another_generator_is_refused_in_one_line(source):
-    *system, overrides = source
-    with pytest.raises(UserError, match=r"config\.objective\.generator_from.*config\.model\.") as error:
-        frozen_generator.take(ours(), made(*system, **overrides))
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("source", [("electra", "", "unigram"), ("electric", "", "transformer")], ids=str)
-def test_a_run_without_a_network_that_fills_masks_is_refused(source):
-    with pytest.raises(UserError, match="that run has no generator that fills masks; give another run"):
-        frozen_generator.take(ours(), made(*source))
-
-
-def test_a_generator_of_modernbert_is_not_one_of_bert():
-    with pytest.raises(UserError, match=r"config\.objective\.generator_from"):
-        frozen_generator.take(ours(model__encoder="modernbert"), made("electra"))
 
 
 @pytest.mark.parametrize("tying", ["embeddings", "all", "gdes"])

@@ -24,7 +24,6 @@ SETTINGS = {
     "electric": {"mask_prob": 0.15, "temperature": 1.0, "temperature_decay": 0.0, **DETECTION},
     "frozen_generator": {
         **MASKING,
-        "generator_from": "",
         "temperature": 2.0,
         "temperature_decay": 0.1,
         "disallow_correct": False,
@@ -158,9 +157,8 @@ AFTER = {
     "encoder_weight": 3.0,
     "generator_steps": 8,
 }
-# Not by a change of the loss, but below: a generator, the schedule of the temperature; and in
-# test_frozen_generator.py: the run that weights are taken from.
-ELSEWHERE = {"generator", "temperature_decay", "generator_from"}
+# Not by a change of the loss, but below: a generator, and the schedule of the temperature.
+ELSEWHERE = {"generator", "temperature_decay"}
 ROWS = [(name, "transformer") for name in table.SYSTEMS] + [("electra", "unigram"), ("electra", "uniform")]
 
 

@@ -17,12 +17,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import weights
 from ml_collections import ConfigDict
 from runs import ROOT
 
 from electra_jax import config as config_lib
 from electra_jax.data.tokenizer import CLS, SEP
+from electra_jax.huggingface import configs, weights
+from electra_jax.modeling import alone
 from electra_jax.modeling import electra as networks
 from electra_jax.objectives import corruption, masking, table
 from electra_jax.objectives.system import Inputs, Objective
@@ -135,12 +136,22 @@ def run_ours(o: Objective, params: Any) -> Ours:
     return jax.device_get(run(params, batch()))
 
 
-def build(kind: Any, state: weights.State, config: Any) -> Any:
-    """The PyTorch model with these weights; load_state_dict refuses missing, unexpected and misshapen ones.
+def exported(objective: Objective, params: Any, network: str, head: str) -> tuple[Any, dict[str, Any]]:
+    """(PyTorch class, its state): a network of ours by the names of theirs, the tied output weight by both of its."""
+    found = alone.alone(objective.model.config, params, network)
+    assert found is not None
+    kind, state = found.config.encoder.kind, weights.export(found, head)
+    if head == "mlm_head":
+        state.setdefault(weights.DECODERS[kind], state[weights.PREFIXES[kind] + weights.WORD_TABLES[kind]])
+    return getattr(transformers, configs.CLASSES[kind][head]), state
 
-    Nothing is set aside: `position_ids` is a buffer that is not saved, and the output weight that is the word table is
-    in the state by both its names.
+
+def build(objective: Objective, params: Any, network: str, head: str, config: Any) -> Any:
+    """The PyTorch model with our weights; load_state_dict refuses missing, unexpected and misshapen ones.
+
+    Nothing is set aside: `position_ids` is a buffer that is not saved.
     """
+    kind, state = exported(objective, params, network, head)
     model = kind(config).eval()
     model.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in state.items()}, strict=True)
     return model
@@ -213,10 +224,10 @@ def both(size: str) -> tuple[Ours, Any, Any]:
     params = random_params(objective)
     ours = run_ours(objective, params)
     config = electra_config(VOCABULARY, embedding, LAYERS, generator)
-    model = build(transformers.ElectraForMaskedLM, weights.electra_for_masked_lm(params, VOCABULARY), config)
+    model = build(objective, params, "generator", "mlm_head", config)
     theirs_masked = run_theirs(model, ours.masked.input_ids, mlm_labels(ours.masked))
     config = electra_config(VOCABULARY, embedding, LAYERS, discriminator)
-    model = build(transformers.ElectraForPreTraining, weights.electra_for_pre_training(params, VOCABULARY), config)
+    model = build(objective, params, "encoder", "discriminator_head", config)
     return ours, theirs_masked, run_theirs(model, ours.found.input_ids, ours.found.labels.astype(np.int64))
 
 
@@ -246,19 +257,20 @@ def test_losses_agree(size):
 
 @sizes
 @pytest.mark.parametrize(
-    ("kind", "renamed", "network", "counts"),
+    ("network", "head", "shape", "counts"),
     [
-        ("ElectraForPreTraining", weights.electra_for_pre_training, 2, {"small": 203, "base": 201, "large": 393}),
-        ("ElectraForMaskedLM", weights.electra_for_masked_lm, 3, {"small": 205, "base": 205, "large": 397}),
+        ("encoder", "discriminator_head", 2, {"small": 203, "base": 201, "large": 393}),
+        ("generator", "mlm_head", 3, {"small": 205, "base": 205, "large": 397}),
     ],
 )
-def test_full_sizes_have_the_names_and_shapes_of_theirs(size, kind, renamed, network, counts):
-    config = config_lib.load(ROOT / "configs" / f"{size}.py")
-    ours = jax.eval_shape(functools.partial(renamed, vocab_size=30522), shapes(table.make(config, 30522)))
+def test_full_sizes_have_the_names_and_shapes_of_theirs(size, network, head, shape, counts):
+    objective = table.make(config_lib.load(ROOT / "configs" / f"{size}.py"), 30522)
+    nothing = jax.tree.map(lambda like: np.broadcast_to(np.float32(0), like.shape), shapes(objective))
+    kind, state = exported(objective, nothing, network, head)
     with torch.device("meta"):
-        theirs = getattr(transformers, kind)(electra_config(30522, *SIZES[size][:2], SIZES[size][network]))
+        theirs = kind(electra_config(30522, *SIZES[size][:2], SIZES[size][shape]))
     expected = {name: tuple(value.shape) for name, value in theirs.state_dict().items()}
-    assert {name: value.shape for name, value in ours.items()} == expected
+    assert {name: value.shape for name, value in state.items()} == expected
     assert len(expected) == counts[size]
 
 
@@ -284,8 +296,7 @@ def modernbert(arg: str) -> tuple[Objective, Any, Any]:
 def test_modernbert_agrees_in_masked_language_modelling():
     objective, params, model = modernbert("objective=mlm")
     ours = run_ours(objective, params)
-    state = weights.modernbert_for_masked_lm(params, VOCABULARY)
-    model = build(transformers.ModernBertForMaskedLM, state, modernbert_config(model))
+    model = build(objective, params, "encoder", "mlm_head", modernbert_config(model))
     states, logits, loss = run_theirs(model, ours.masked.input_ids, mlm_labels(ours.masked))
     agree(ours.mlm[0], states)
     agree(ours.mlm[1][..., :VOCABULARY], logits)
@@ -294,13 +305,12 @@ def test_modernbert_agrees_in_masked_language_modelling():
 
 
 def test_modernbert_agrees_as_a_discriminator():
-    """The head of theirs that is built like ours is that of token classification, with one label."""
+    """The head of theirs that is built like ours is that of token classification; ours is the second label's lead."""
     objective, params, model = modernbert("generator=unigram")
-    state = weights.modernbert_for_token_classification(params, VOCABULARY)
-    model = build(transformers.ModernBertForTokenClassification, state, modernbert_config(model, num_labels=1))
+    model = build(objective, params, "encoder", "discriminator_head", modernbert_config(model, num_labels=2))
     text = batch()["input_ids"]
     states = jax.jit(lambda params: networks.read(objective.model, params, "encoder", batch(), text))(params)
     scores = networks.score(objective.model, params, "discriminator_head", states)
     their_states, logits, _ = run_theirs(model, text, None)
     agree(np.asarray(states), their_states)
-    agree(np.asarray(scores), logits[..., 0])
+    agree(np.asarray(scores), logits[..., 1] - logits[..., 0])

@@ -1,0 +1,89 @@
+import dataclasses
+import json
+
+import networks
+import pytest
+
+from electra_jax.data.tokenizer import OWN
+from electra_jax.errors import UserError
+from electra_jax.huggingface import configs
+
+MODELS = [(kind, head) for kind in ("bert", "modernbert") for head in ("discriminator_head", "mlm_head", None)]
+
+
+def written(kind="bert", head="discriminator_head", **changes):
+    config = networks.network(kind, head, 16 if kind == "bert" else 32).config
+    return config, {**json.loads(json.dumps(configs.write(config, head, OWN))), **changes}
+
+
+@pytest.mark.parametrize(("kind", "head"), MODELS)
+def test_a_config_comes_back_as_it_went(kind, head):
+    config, described = written(kind, head)
+    again = configs.read(described, head, "there")
+    windows = {} if kind == "modernbert" else {"local_window": 8, "global_every": 2}  # not of this kind
+    assert dataclasses.replace(again, encoder=dataclasses.replace(again.encoder, **windows)) == config
+
+
+def test_classes_and_labels_are_those_of_transformers():
+    classes = {written(kind, head)[1]["architectures"][0] for kind, head in MODELS}
+    assert classes == {
+        *("ElectraForPreTraining", "ElectraForMaskedLM", "ElectraModel"),
+        *("ModernBertForTokenClassification", "ModernBertForMaskedLM", "ModernBertModel"),
+    }
+    assert written("modernbert")[1]["id2label"] == {"0": "original", "1": "replaced"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("bert", {"hidden_act": "relu"}),
+        ("bert", {"layer_norm_eps": 1e-5}),
+        ("bert", {"type_vocab_size": 1}),
+        ("bert", {"position_embedding_type": "relative_key"}),
+        ("bert", {"is_decoder": True}),
+        ("modernbert", {"norm_bias": True}),
+        ("modernbert", {"attention_bias": True}),
+        ("modernbert", {"hidden_activation": "silu"}),
+        ("modernbert", {"decoder_bias": False}),
+        ("modernbert", {"rope_parameters": {"full_attention": {"rope_theta": 5.0}}}),
+        ("modernbert", {"rope_parameters": None, "local_rope_theta": 160_000.0}),
+    ],
+    ids=str,
+)
+def test_what_is_computed_otherwise_is_refused(kind, change):
+    with pytest.raises(UserError, match=r"there has .*, here it is always .*; such a model cannot be read"):
+        configs.read(written(kind, **change)[1], None, "there")
+
+
+@pytest.mark.parametrize("kind", [None, "bert", "deberta-v2"])
+def test_a_model_of_another_type_is_refused(kind):
+    with pytest.raises(UserError, match=f"there is of a model of type {kind!r}; there are electra and modernbert"):
+        configs.read(written(model_type=kind)[1], None, "there")
+
+
+def test_a_config_that_does_not_say_is_refused():
+    described = written()[1]
+    del described["hidden_size"]
+    with pytest.raises(UserError, match="there does not say 'hidden_size'"):
+        configs.read(described, None, "there")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"layer_types": None, "global_attn_every_n_layers": 3}, 3),
+        ({"layer_types": None, "global_attn_every_n_layers": 2}, 2),
+        ({"layer_types": ["full_attention"] * 3}, 1),
+        ({"layer_types": ["full_attention", "sliding_attention", "sliding_attention"]}, 3),
+    ],
+    ids=str,
+)
+def test_which_layers_are_global_is_read_in_both_ways(changes, expected):
+    assert configs.read(written("modernbert", **changes)[1], None, "there").encoder.global_every == expected
+
+
+@pytest.mark.parametrize("first", ["sliding_attention", "full_attention"])
+def test_other_patterns_of_layers_are_refused(first):
+    types = [first, "full_attention", "sliding_attention"]
+    with pytest.raises(UserError, match="here every n-th is full_attention, from the first"):
+        configs.read(written("modernbert", layer_types=types)[1], None, "there")
