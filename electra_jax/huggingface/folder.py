@@ -69,9 +69,9 @@ def read(folder: Path) -> Directory:
     """
     path = folder / CONFIG
     described = _json(path)
-    state = _tensors(folder)
-    kind = next((kind for kind, name in configs.MODEL_TYPES.items() if name == described.get("model_type")), "bert")
     architecture = next(iter(described.get("architectures") or []), "")
+    state = _tensors(folder, architecture)
+    kind = next((kind for kind, name in configs.MODEL_TYPES.items() if name == described.get("model_type")), "bert")
     head = weights.head_in(kind, state, architecture)
     if kind == "modernbert" and head == "discriminator_head" and described.get("id2label") != configs.LABELS:
         head = None  # it tells other things apart
@@ -110,7 +110,7 @@ def _json(path: Path) -> dict[str, Any]:
     return described
 
 
-def _tensors(folder: Path) -> dict[str, np.ndarray]:
+def _tensors(folder: Path, architecture: str) -> dict[str, np.ndarray]:
     """All tensors of a directory, from one file or from several with an index."""
     if (folder / WEIGHTS).is_file():
         return _arrays(folder / WEIGHTS)
@@ -120,8 +120,8 @@ def _tensors(folder: Path) -> dict[str, np.ndarray]:
     if any((folder / name).is_file() for name in _PICKLED):
         raise UserError(
             f"{folder} has its weights in {_PICKLED[0]}, a pickle, which can run code when read and is not read here; "
-            'convert it once, where you trust it, with transformers: python -c "from transformers import '
-            f"AutoModelForPreTraining as A; A.from_pretrained({str(folder)!r}).save_pretrained('converted')\""
+            'convert it once, if you trust it, with transformers: python -c "from transformers import '
+            f'{architecture or "AutoModel"} as A; A.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"'
         )
     raise UserError(f"{folder} has no {WEIGHTS}; give a directory that save_pretrained of transformers wrote")
 

@@ -276,7 +276,7 @@ def test_the_code_on_a_card_works_where_it_lies(run, name, monkeypatch, capsys):
 
 def test_the_readmes_lines_work_when_copied(run, monkeypatch, capsys):
     code = code_of((ROOT / "README.md").read_text(), "### Use it in transformers")
-    assert len(code.strip().splitlines()) == 4
+    assert len([line for line in code.splitlines() if line]) == 4
     monkeypatch.chdir(run)
     exec(code, {})
     assert "torch.Size" in capsys.readouterr().out
