@@ -25,7 +25,7 @@ setup(
         "sentencepiece>=0.2",
         "protobuf>=5",  # SentencePiece models are its messages
         "tokenizers>=0.20",  # vocabularies of released models, and of exported ones
-        "safetensors>=0.4",  # weights of Hugging Face
+        "safetensors>=0.5",  # weights of Hugging Face
         "zstandard>=0.22",  # .zst
         "ml_collections>=1.0",
         "numpy>=2.0",

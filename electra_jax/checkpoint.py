@@ -30,8 +30,11 @@ class Checkpoints:
       folder: where they lie, one folder a step.
     """
 
-    def __init__(self, folder: Path, keep_last: int = 1, keep_every: int = 1):
-        """Keeps the last `keep_last` checkpoints and every one whose step is a multiple of `keep_every`."""
+    def __init__(self, folder: Path, keep_last: int = 1, keep_every: int = 1, read_only: bool = False):
+        """Keeps the last `keep_last` checkpoints and every one whose step is a multiple of `keep_every`.
+
+        With `read_only` nothing in the folder changes: the run that writes there may be going on.
+        """
         _leave_reporting_to_us()
         self.folder = folder.absolute()
         policies = checkpoint_managers
@@ -39,7 +42,9 @@ class Checkpoints:
             preservation_policy=policies.AnyPreservationPolicy(
                 [policies.LatestN(keep_last), policies.EveryNSteps(keep_every)]
             ),
-            cleanup_tmp_directories=True,
+            cleanup_tmp_directories=not read_only,
+            create=not read_only,
+            read_only=read_only,
         )
         self._manager = ocp.CheckpointManager(self.folder, options=options)
 

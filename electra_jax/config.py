@@ -209,6 +209,9 @@ def check(config: ConfigDict) -> None:
     """Raises UserError at the first setting that no run can have."""
     arguments.check(_flat(config), _CHECKS, "config.")
     table.check(config)
+    adapted = [name for name, how in config.init.items() if how != "same"]
+    if adapted and not (config.init_from or config.generator_from):
+        raise UserError(f"config.init.{adapted[0]}={config.init[adapted[0]]} is of no use without config.init_from")
     if config.generator_from and "generator_width" not in config.model:
         raise UserError("config.generator_from cannot be: this system has no generator to begin from it")
     if config.init_from and "generator_steps" in config.objective:

@@ -3,6 +3,7 @@
 A word is coloured by how replaced the discriminator thinks it is. Training ends with the same view.
 """
 
+import io
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -36,6 +37,7 @@ _SHADES = ((0.5, "bold white on red3"), (0.3, "black on orange1"), (0.15, "black
 _SENTENCE_TOKENS = (12, 40)  # a sentence that fits a line or two
 _WINDOW = 512  # positions, at most; a longer text is read in several
 _MULTIPLE = 32  # of the length that is compiled for
+_AT_ONCE = 32  # rows
 
 
 def make_corrupt_and_detect(objective: Objective) -> Callable[..., tuple[Array, Array, Array]]:
@@ -67,15 +69,22 @@ def detect(network: Network, tokenizer: Tokenizer, texts: Iterable[str]) -> list
     if not rows:
         return []
     longest = max(map(len, rows)) + 2
-    batch = framed(rows, min(_MULTIPLE * -(-longest // _MULTIPLE), window + 2), special)
+    length = min(_MULTIPLE * -(-longest // _MULTIPLE), window + 2)
 
     @jax.jit
     def score(params: Any, batch: Batch) -> Array:
         states_BLD = networks.read(network.model, params, "encoder", batch, batch["input_ids"])
         return jax.nn.sigmoid(networks.score(network.model, params, "discriminator_head", states_BLD))
 
-    probabilities = np.asarray(score(network.params, batch))
-    return [(row, None, found) for row, found in zip(batch["input_ids"], probabilities, strict=True)]
+    result: list[Row] = []
+    for begin in range(0, len(rows), _AT_ONCE):
+        some: list[list[int]] = rows[begin : begin + _AT_ONCE]
+        fill: list[list[int]] = [[]] * (min(len(rows), _AT_ONCE) - len(some))  # one shape, one compilation
+        batch = framed([*some, *fill], length, special)
+        probabilities = np.asarray(score(network.params, batch))
+        scored = zip(batch["input_ids"], probabilities, strict=True)
+        result += [(row, None, found) for row, found in list(scored)[: len(some)]]
+    return result
 
 
 def sentences(split: Split, count: int, length: int, seed: int, special: Special) -> Batch:
@@ -159,7 +168,12 @@ def main(argv: list[str]) -> int:
     console = Console(soft_wrap=True)
     for note in found.notes:
         console.print(note, style="dim", markup=False, highlight=False)
-    show(console, found.tokenizer, detect(found.encoder, found.tokenizer, texts or sys.stdin.read().splitlines()))
+    if not texts:
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="replace")
+        texts = sys.stdin.read().splitlines()
+    readable = [text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for text in texts]
+    show(console, found.tokenizer, detect(found.encoder, found.tokenizer, readable))
     return 0
 
 

@@ -1,5 +1,6 @@
 """Takes a run to Hugging Face: `python -m electra_jax.export --workdir=RUN --output=OUT`. PyTorch is not needed."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -14,10 +15,12 @@ from electra_jax import config as config_lib
 from electra_jax.data import corpus
 from electra_jax.data.tokenizer import SentencePiece
 from electra_jax.errors import UserError
+from electra_jax.files import read_json
 from electra_jax.flops.totals import first_steps
 from electra_jax.huggingface import card, configs, folder
 from electra_jax.live import short
 from electra_jax.modeling.alone import Network, alone
+from electra_jax.objectives.system import System
 from electra_jax.trained import Trained
 
 USAGE = """\
@@ -52,6 +55,9 @@ def export(workdir: Path, output: Path, at: int | None = None) -> dict[str, str]
     Raises:
       UserError: there is no such run or checkpoint, `output` is in use, or the networks cannot be written.
     """
+    output = output.resolve()
+    if output.is_relative_to((workdir / "checkpoints").resolve()):
+        raise UserError(f"{output} is among the checkpoints of the run; give another --output")
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(f"{output} is there and not empty; give another --output, or empty it")
     run = trained.load(workdir, at)
@@ -78,7 +84,8 @@ def _write(run: Trained, made: card.Made, output: Path) -> dict[str, str]:
     mask = run.tokenizer.name_of(run.tokenizer.special.mask)
     for name, network, head in directories:
         text = card.write(made, name, network.config.encoder.kind, head, mask)
-        folder.write(output / name, network, head, run.tokenizer, text)
+        scores = None if made.scores == System.scores else made.scores
+        folder.write(output / name, network, head, run.tokenizer, text, scores)
     return {name: configs.CLASSES[network.config.encoder.kind][head] for name, network, head in directories}
 
 
@@ -86,7 +93,8 @@ def _made(run: Trained, workdir: Path) -> card.Made:
     """What the run's files say of how it was made."""
     config, step, totals = run.config, int(run.state.step), run.progress["totals"]
     flops = first_steps(run.objective, config.batch_size, config_lib.phases(config), step)
-    environment = _read(workdir / "environment.json")
+    path = workdir / "environment.json"
+    environment = read_json(path) if path.exists() else {}
     packages = environment.get("packages", {})
     lengths = " then ".join(str(length) for length, _ in config_lib.phases(config))
     pieces = "SentencePiece" if isinstance(run.tokenizer, SentencePiece) else "pieces of the tokenizers library"
@@ -102,19 +110,23 @@ def _made(run: Trained, workdir: Path) -> card.Made:
         ("precision", config.model.dtype),
         ("code", f"electra_jax {environment.get('commit') or ''}, jax {packages.get('jax', 'unknown')}"),
     ]
-    if config.get("init_from"):
-        facts.insert(1, ("began from", f"`{config.init_from}`"))
+    began = {"encoder": config.get("init_from"), "generator": config.get("generator_from")}
+    facts[1:1] = [(f"{network} began from", f"`{place}`") for network, place in began.items() if place]
     system = run.objective.system
-    described = (config.objective.name, system.summary, system.paper, system.scores)
+    reads_masks = system.generator is None
+    described = (config.objective.name, system.summary, system.paper, system.scores, reads_masks)
     return card.Made(*described, facts, _heldout(workdir, step), run.settings)
 
 
 def _text(run: Trained, workdir: Path) -> str:
     """The name and, where the prepared text is still there, the size of what was trained on."""
     name = f"`{run.config.data.input}`"
-    for place in (Path(run.config.data.input), workdir / "data" / str(run.progress.get("corpus"))):
-        if corpus.is_prepared(place):
+    key = run.progress.get("corpus")
+    for place in (Path(run.config.data.input), workdir / "data" / str(key)):
+        with contextlib.suppress(UserError):  # it is gone, or of another version
             manifest = corpus.read_manifest(place)
+            if manifest["key"] != key:
+                continue
             documents, tokens = (
                 sum(shard[what]["train"] for shard in manifest["shards"]) for what in ("documents", "tokens")
             )
@@ -127,7 +139,10 @@ def _heldout(workdir: Path, step: int) -> dict[str, float]:
     """The last held-out numbers of the run up to `step`."""
     path, found = workdir / "metrics.jsonl", {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        logged = json.loads(line)
+        try:
+            logged = json.loads(line)
+        except json.JSONDecodeError:
+            continue  # the line at which a kill struck
         measured = {
             name.removeprefix("heldout_"): value
             for name, value in logged.items()
@@ -136,10 +151,6 @@ def _heldout(workdir: Path, step: int) -> dict[str, float]:
         if measured and logged["step"] <= step:
             found = measured
     return found
-
-
-def _read(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def main(argv: list[str]) -> int:

@@ -1,8 +1,12 @@
 """Files that are whole or not there, and what tells one from another."""
 
 import hashlib
+import json
 import os
 from pathlib import Path
+from typing import Any
+
+from electra_jax.errors import UserError
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -10,6 +14,17 @@ def write_whole(path: Path, text: str) -> None:
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises UserError where it holds none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is no JSON ({error}); get the file again") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path} holds no JSON object; get the file again")
+    return found
 
 
 def sha256(path: Path) -> str:

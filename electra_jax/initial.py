@@ -23,6 +23,8 @@ from electra_jax.pretrained import Pretrained
 
 Flat = dict[str, np.ndarray]  # parameters by their paths
 _OF_LAYERS = "encoder/layers/"
+# What vocabularies of the same pieces may cut otherwise.
+_PROBE = "The CAF\u00c9 in M\u00fcnchen,  \u4f60\u597d  (x_1): na\u00efve \uff21\u2026"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +50,7 @@ def load(config: ConfigDict, say: Callable[[str], None]) -> list[Given]:
       UserError: one of them cannot be read; or the system needs another's generator, and none is named.
     """
     given: list[Given] = []
-    learned = "generator_width" in config.model  # whether there is a generator to be given one
+    shape = table.shape(config, vocab_size=1)  # of whatever vocabulary
 
     def read(setting: str) -> tuple[str, Pretrained]:
         place = f"config.{setting}={config[setting]}"
@@ -60,22 +62,27 @@ def load(config: ConfigDict, say: Callable[[str], None]) -> list[Given]:
     if config.init_from:
         place, found = read("init_from")
         given.append(Given(place, "encoder", found.encoder, found.tokenizer))
-        if found.generator is not None and learned and not config.generator_from:
-            given.append(Given(place, "generator", found.generator, found.tokenizer))
+        _check_shape(config, given[-1], shape)
+        if found.generator is not None and shape.generator is not None and not config.generator_from:
+            beside = Given(place, "generator", found.generator, found.tokenizer)
+            try:
+                _check_shape(config, beside, shape)
+            except UserError as error:  # nobody asked for it
+                say(f"left out: {str(error).partition(';')[0]}")
+            else:
+                given.append(beside)
     if config.generator_from:
         place, found = read("generator_from")
         network = found.generator or found.encoder
         if "mlm_head" not in network.config.heads:
             raise UserError(f"{place} has no generator that fills masks; give another run or directory")
         given.append(Given(place, "generator", network, found.tokenizer))
+        _check_shape(config, given[-1], shape)
     elif table.SYSTEMS[config.objective.name].rests and not any(network.part == "generator" for network in given):
         raise UserError(
             f"objective={config.objective.name} needs a generator that is trained already; give the run, or the "
             "directory, whose generator is to be used: --generator_from=runs/NAME"
         )
-    shape = table.shape(config, vocab_size=1)  # of whatever vocabulary
-    for each in given:
-        _check_shape(config, each, shape)
     return given
 
 
@@ -146,10 +153,17 @@ class Beginning:
             self.say(f"{given.place} has no tokenizer: its {size} pieces are taken for those of this run")
             rows = {i: i for i in range(size)}
         else:
-            known = {theirs.name_of(i): i for i in range(len(theirs))}
-            names = [ours.name_of(i) for i in range(size)]
+            names, others = ([each.name_of(i) for i in range(len(each))] for each in (ours, theirs))
+            known = {name: i for i, name in enumerate(others) if name}  # an id may have none
             rows = {i: known[name] for i, name in enumerate(names) if name in known}
-            if len(theirs) != size or any(rows.get(i) != i for i in range(size)):
+            if names == others:
+                rows = {i: i for i in range(size)}
+                if ours.encode([_PROBE]) != theirs.encode([_PROBE]):
+                    self.say(
+                        f"warning: {given.place} has the pieces of this run but cuts a text otherwise (by case, "
+                        "accents or spaces): it was trained on other ids than this run will be"
+                    )
+            else:
                 if self.settings.vocabulary != "pieces":
                     raise UserError(
                         f"{given.place} has another vocabulary than this run ({len(theirs)} pieces, here {size}, "
@@ -196,6 +210,10 @@ class Beginning:
             result["generator_head"] = other["mlm_head"]
             if tying != "all":
                 result["generator"] = other["encoder"]
+            elif not kept:
+                result["encoder"] = other["encoder"]
+            else:
+                self._compare("layers", kept["encoder"], other["encoder"])
         if tying == "none":
             shared = tables
             result |= {"generator_embeddings": others} if others else {}
@@ -206,18 +224,18 @@ class Beginning:
         else:
             shared = tables or others
             if tables and others:
-                self._compare(tables, others)
+                self._compare("embeddings", tables, others)
         return result | ({"embeddings": shared} if shared else {})
 
-    def _compare(self, tables: Any, others: Any) -> None:
-        """Says where the embeddings of two networks, which are to share them, differ."""
-        ours, theirs = (traverse_util.flatten_dict(tree, sep=".") for tree in (tables, others))
+    def _compare(self, what: str, kept: Any, other: Any) -> None:
+        """Says where two networks differ in what they are to share."""
+        ours, theirs = (traverse_util.flatten_dict(tree, sep=".") for tree in (kept, other))
         apart = {name: float(np.abs(ours[name] - theirs[name]).max()) for name in ours}
         differing = [f"{name} by up to {most:.3g}" for name, most in apart.items() if most]
         if differing:
             self.say(
-                f"warning: the generator's embeddings differ from the encoder's ({', '.join(differing)}); both use the "
-                "encoder's now, as config.model.tying says; none and gdes keep the generator's"
+                f"warning: the generator's {what} differ from the encoder's ({', '.join(differing)}); both use the "
+                f"encoder's now, as config.model.tying={self.shape.tying} says; none and gdes keep the generator's"
             )
 
 
@@ -255,7 +273,7 @@ def _check_shape(config: ConfigDict, given: Given, shape: ElectraConfig) -> None
     listed = ", ".join(f"{name}={theirs[name]} (here {ours.get(name)})" for name in differing)
     way = "give " + " ".join(f"--config.model.{name}={theirs[name]}" for name in differing)
     if given.part == "generator":
-        way = "set config.model.generator_width and generator_layers for it, or begin without a generator"
+        way = "set config.model.generator_width and generator_layers for it"
     ways = {"layers": "--config.init.layers=first or =spread", "max_length": "--config.init.positions=first"}
     adapting = [ways[name] for name in differing if name in ways]
     if len(adapting) == len(differing):

@@ -66,7 +66,7 @@ def vocabulary_of(place: Path) -> Path | None:
 
 
 def is_run(place: Path) -> bool:
-    return (place / "checkpoints").is_dir()
+    return (place / "checkpoints").is_dir() and not (place / folder.WEIGHTS).exists()
 
 
 def kept_in(place: Path) -> Path | None:

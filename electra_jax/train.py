@@ -26,7 +26,7 @@ from electra_jax.checkpoint import Checkpoints
 from electra_jax.data import corpus, examples, loader, preparation, tokenizer
 from electra_jax.data.corpus import Corpus
 from electra_jax.data.local import Watch
-from electra_jax.files import write_whole
+from electra_jax.files import read_json, write_whole
 from electra_jax.flops import devices
 from electra_jax.flops.totals import first_steps
 from electra_jax.live import Live, heldout_line, short
@@ -88,7 +88,8 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
       The held-out numbers at the end; empty where the run was stopped before.
 
     Raises:
-      UserError: the config, the text or the work directory cannot be used; nothing in `workdir` was changed.
+      UserError: the config, the text, what it is to begin from or the work directory cannot be used; no checkpoint in
+        `workdir` was changed.
     """
     ########## Mesh ####################################################################################################
     adopt_settings(config, workdir, live)
@@ -252,11 +253,14 @@ def adopt_settings(config: ConfigDict, workdir: Path, live: Live) -> None:
             config.data[name] = value
     begins = config.init_from or config.generator_from
     if begins and not config.data.vocabulary and not corpus.is_prepared(Path(config.data.input)):
-        path = workdir / "config.json"  # what was adopted when the run was begun
-        begun = json.loads(path.read_text())["data"]["vocabulary"] if path.exists() else None
-        config.data.vocabulary = initial.vocabulary(config) if begun is None else begun
-        if config.data.vocabulary and begun is None:
-            live.say(f"the vocabulary is {config.data.vocabulary}, that of {begins}")
+        path = workdir / "config.json"
+        begun = read_json(path) if path.exists() else {}
+        if all(begun.get(name) == config[name] for name in ("init_from", "generator_from")):
+            config.data.vocabulary = begun["data"]["vocabulary"]  # as when this run was begun
+        else:
+            config.data.vocabulary = initial.vocabulary(config)
+            if config.data.vocabulary:
+                live.say(f"the vocabulary is {config.data.vocabulary}, that of {begins}")
 
 
 def open_workdir(config: ConfigDict, workdir: Path, live: Live) -> Checkpoints:
@@ -270,7 +274,7 @@ def open_workdir(config: ConfigDict, workdir: Path, live: Live) -> Checkpoints:
             raise errors.UserError(f"{workdir} is at step {latest} already; give config.steps={latest} or more")
         if not path.exists():
             raise errors.UserError(f"{workdir} has checkpoints but no config.json; use another --workdir")
-        changed = config_lib.differences(json.loads(path.read_text()), settings)
+        changed = config_lib.differences(read_json(path), settings)
         fixed = [text for text in changed if not text.startswith(_FREE)]
         if fixed:
             raise errors.UserError(

@@ -1,7 +1,6 @@
 """What a run has learned: its parameters, read from its work directory."""
 
 import functools
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ from electra_jax.checkpoint import Checkpoints
 from electra_jax.data import tokenizer
 from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.errors import UserError
+from electra_jax.files import read_json
 from electra_jax.objectives import table
 from electra_jax.objectives.system import Objective
 
@@ -46,9 +46,13 @@ def load(workdir: Path, at: int | None = None) -> Trained:
     path = workdir / "config.json"
     if not path.exists():
         raise UserError(f"{workdir} is no work directory of a run: it has no config.json")
-    settings = json.loads(path.read_text())
+    settings = read_json(path)
+    if "objective" not in settings:
+        raise UserError(f"{path} is not that of a run; give a run's work directory")
     config = ConfigDict(settings)
-    checkpoints = Checkpoints(workdir / "checkpoints")
+    if not (workdir / "checkpoints").is_dir():
+        raise UserError(f"{workdir} has no checkpoint yet; let its run go on to the first")
+    checkpoints = Checkpoints(workdir / "checkpoints", read_only=True)
     try:
         last = checkpoints.latest() if at is None else at
         if last is None:

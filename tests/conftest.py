@@ -1,5 +1,8 @@
 """Every test runs on eight fake devices, with JAX's strictest rules: no implicit type or rank promotion."""
 
+import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import jax
@@ -10,6 +13,20 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # Compilation is most of the time that these tests take.
 jax.config.update("jax_disable_most_optimizations", True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Programs that are compiled once are there for all workers, and for the processes that they start (runs.py)."""
+    if not hasattr(config, "workerinput"):
+        os.environ["ELECTRA_JAX_TESTS_CACHE"] = tempfile.mkdtemp(prefix="electra_jax_tests_")
+    jax.config.update("jax_compilation_cache_dir", os.environ["ELECTRA_JAX_TESTS_CACHE"])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ.pop("ELECTRA_JAX_TESTS_CACHE"), ignore_errors=True)
+
 
 _WORDS = """the model reads a line of text and says which word was replaced by another one in this sentence"""
 

@@ -97,6 +97,16 @@ def test_a_text_is_scored_as_a_whole_and_a_long_one_in_parts(kind):
     assert detect.detect(network, vocabulary, [""]) == []
 
 
+def test_many_texts_are_read_some_at_a_time():
+    network, vocabulary = networks.network(), pieces()
+    texts = ["the model", "reads a line"] * 20
+    rows = detect.detect(network, vocabulary, texts)
+    assert len(rows) == 40
+    for (ids, _, found), (other_ids, _, other) in zip(rows[::2], rows[2::2], strict=False):
+        np.testing.assert_array_equal(ids, other_ids)
+        np.testing.assert_allclose(found, other, rtol=1e-5)
+
+
 @pytest.fixture
 def model(tmp_path):
     folder.write(tmp_path / "model", networks.network(), "discriminator_head", pieces(), "")
@@ -112,6 +122,7 @@ def test_the_command_marks_words_of_its_arguments_or_of_its_input(model, capsys,
     monkeypatch.setattr("sys.stdin", io.StringIO("the model\nreads a line\n"))
     assert errors.run(detect.main, ["--model", str(model)]) == 0
     assert capsys.readouterr().out.splitlines() == [legend, first, second]
+    assert errors.run(detect.main, [f"--model={model}", "caf\udce9 a line"]) == 0  # bytes that are no UTF-8
 
 
 def test_what_cannot_tell_is_refused(model, tmp_path, capsys):

@@ -47,8 +47,8 @@ def exported(workdir):
     return output
 
 
-def parameters(workdir: Path):
-    run = trained.load(workdir)
+def parameters(workdir: Path, step: int | None = None):
+    run = trained.load(workdir, step)
     return run, jax.device_get(run.state.params)
 
 
@@ -74,10 +74,10 @@ def test_what_went_out_comes_back_with_every_bit(workdir, exported):
 
 
 def test_a_run_that_begins_from_an_export_begins_with_its_parameters(workdir, exported, tmp_path, text_file):
-    """Its first checkpoint is after a step: of a rate of almost 0 here."""
+    """Its first step, of a rate of 0, leaves them as they are."""
     size = "small" if "small" in workdir.name else "tiny"
-    make_run(tmp_path / "next", text_file, size, init_from=str(exported), steps=1, optim__learning_rate=1e-30)
-    (run, before), (_, after) = parameters(workdir), parameters(tmp_path / "next")
+    make_run(tmp_path / "next", text_file, size, init_from=str(exported))
+    (run, before), (_, after) = parameters(workdir), parameters(tmp_path / "next", 1)
     for name in ("encoder", "generator"):
         a, b = (without_padding(alone(run.objective.model.config, p, name)) for p in (before, after))
         assert networks.same(a, b)
@@ -163,6 +163,36 @@ def test_an_empty_directory_may_be_there(workdir, tmp_path):
     assert {path.name for path in (tmp_path / "out").iterdir()} == NAMES
 
 
+def test_an_empty_directory_by_another_name(workdir, tmp_path, monkeypatch):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    export.export(workdir, tmp_path / "link")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    export.export(workdir, Path())
+    for name in ("real", "here"):
+        assert {path.name for path in (tmp_path / name).iterdir()} == NAMES
+
+
+def test_not_among_the_checkpoints(workdir):
+    before = sorted(workdir.rglob("*"))
+    with pytest.raises(UserError, match="is among the checkpoints of the run"):
+        export.export(workdir, workdir / "checkpoints" / "out")
+    assert sorted(workdir.rglob("*")) == before
+
+
+def test_a_run_that_goes_on_is_left_alone(workdir, tmp_path):
+    """What it is writing is not there yet; its last line of metrics may be half of one."""
+    copy = shutil.copytree(workdir, tmp_path / "run")
+    writing = copy / "checkpoints" / "3.orbax-checkpoint-tmp"
+    shutil.copytree(copy / "checkpoints" / "2", writing)
+    with (copy / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3, "lo')
+    before = sorted(copy.rglob("*"))
+    export.export(copy, tmp_path / "out")
+    assert sorted(copy.rglob("*")) == before
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -236,10 +266,23 @@ def test_what_cannot_be_begun_from_is_refused_before_anything_is_written(exporte
         ({"init_from": str(tmp_path / "nowhere")}, "nowhere holds no model; give a run's work directory"),
         ({"generator_from": str(exported / "discriminator")}, "has no generator that fills masks"),
         ({"init_from": str(exported), "model__layers": 4}, "give --config.model.layers=2, or adapt it"),
+        ({"init__layers": "first"}, r"config\.init\.layers=first is of no use without config\.init_from"),
     ):
         with pytest.raises(UserError, match=message):
             make_run(tmp_path / "run", text_file, size, **settings)
         assert not (tmp_path / "run").exists()
+
+
+def test_a_generator_that_does_not_fit_is_left_out(exported):
+    said: list[str] = []
+    for arg, settings in (("objective=electric", {}), ("", {"model__generator_width": 1.0})):
+        size = "small" if "small" in exported.name else "tiny"
+        config = config_lib.load(ROOT / "configs" / f"{size}.py", f"runlocal,{arg}")
+        config.update_from_flattened_dict(
+            {"init_from": str(exported), **{k.replace("__", "."): v for k, v in settings.items()}}
+        )
+        assert [each.part for each in initial.load(config, said.append)] == ["encoder"]
+        assert said.pop().startswith("left out: ")
 
 
 def test_no_run_begins_from_what_its_system_has_no_use_for(exported):

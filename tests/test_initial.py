@@ -17,14 +17,17 @@ SAME = {"vocabulary": "same", "positions": "same", "layers": "same"}
 class Pieces:
     """A vocabulary of names alone."""
 
-    def __init__(self, names):
-        self._names = list(names)
+    def __init__(self, names, folds=True):
+        self._names, self.folds = list(names), folds
 
     def __len__(self):
         return len(self._names)
 
     def name_of(self, id_):
         return self._names[id_]
+
+    def encode(self, lines):
+        return [[len(line) if self.folds else -len(line)] for line in lines]
 
 
 OURS = Pieces(f"piece {i}" for i in range(networks.VOCABULARY))
@@ -191,6 +194,31 @@ def test_another_vocabulary_is_refused_or_its_rows_are_taken_by_their_pieces():
         np.testing.assert_array_equal(ours[10], new[10])
         np.testing.assert_array_equal(ours[11:60], old[11:60])
     assert "59 of 60 pieces are in its vocabulary" in said[0]
+
+
+def test_pieces_that_are_the_same_but_cut_otherwise_are_warned_of():
+    o = networks.system("electra")
+    _, said = begin(o, given(o, pieces=Pieces((f"piece {i}" for i in range(60)), folds=False)))
+    assert "warning: config.init_from=there has the pieces of this run but cuts a text otherwise" in said[0]
+
+
+def test_ids_without_a_piece_are_no_piece():
+    o = networks.system("electra")
+    names = ["" if i in (7, 9) else f"piece {i}" for i in range(60)]
+    beginning = initial.Beginning(SimpleNamespace(**SAME), o.model.config, Pieces(names), lambda text: None)
+    params = beginning(networks.parameters(o, seed=2), [given(o, pieces=Pieces(names))])
+    assert networks.same(params["embeddings"], networks.parameters(o, seed=1)["embeddings"])
+
+
+def test_one_network_for_both_is_the_encoders_or_else_the_generators():
+    o = networks.system("electra", "all")
+    params, said = begin(o, given(o, "generator"))
+    assert networks.same(params["encoder"], networks.parameters(o, seed=1)["encoder"])
+    assert said[-1].endswith("; discriminator_head begin at random")
+    params, said = begin(o, given(o, seed=1), given(o, "generator", seed=3))
+    assert networks.same(params["encoder"], networks.parameters(o, seed=1)["encoder"])
+    assert networks.same(params["generator_head"], networks.parameters(o, seed=3)["generator_head"])
+    assert said[0].startswith("warning: the generator's layers differ from the encoder's (")
 
 
 def test_a_network_without_a_tokenizer_must_have_as_many_pieces():

@@ -8,8 +8,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 2, 3, 4, 5  # types of pieces; NORMAL is 1, BYTE 6
-NORMAL = 1
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # types of pieces
 UNIGRAM, BPE = 1, 2  # types of models
 
 _Field = descriptor_pb2.FieldDescriptorProto

@@ -14,6 +14,7 @@ import tokenizers
 
 from electra_jax.data import sentencepiece_proto
 from electra_jax.errors import UserError
+from electra_jax.files import read_json
 
 
 class Special(NamedTuple):
@@ -157,7 +158,7 @@ class Library(Tokenizer):
         self.word_starts = np.zeros(max(ids.values()) + 1, bool)
         # WordPiece marks what goes on, the others what begins.
         continues = described["model"].get("continuing_subword_prefix")
-        begins = _BYTE_LEVEL_START if "ByteLevel" in json.dumps(described["pre_tokenizer"]) else WORD_START
+        begins = _BYTE_LEVEL_START if "ByteLevel" in json.dumps(described.get("pre_tokenizer")) else WORD_START
         for piece, id_ in ids.items():
             self.word_starts[id_] = not piece.startswith(continues) if continues else piece.startswith(begins)
 
@@ -192,7 +193,7 @@ def load(path: Path, fold_case: bool = True) -> Tokenizer:
     Args:
       path: the file.
       fold_case: what a list does not say: whether text is lowercased, and accents are taken off, first (the reference's
-        `do_lower_case`).
+        `do_lower_case`). A `tokenizer_config.json` of transformers beside the list says it instead.
 
     Raises:
       UserError: there is no such file, or it is no vocabulary.
@@ -202,8 +203,13 @@ def load(path: Path, fold_case: bool = True) -> Tokenizer:
     if path.suffix == ".json":
         return Library(path.read_bytes(), str(path))
     if path.suffix == ".txt":
+        beside = path.with_name("tokenizer_config.json")
+        said = read_json(beside) if beside.is_file() else {"do_lower_case": fold_case}
+        how = {"lowercase": bool(said.get("do_lower_case", True)), "strip_accents": said.get("strip_accents")}
         try:
-            read = tokenizers.BertWordPieceTokenizer(str(path), lowercase=fold_case)
+            read = tokenizers.BertWordPieceTokenizer(
+                str(path), **how, handle_chinese_chars=bool(said.get("tokenize_chinese_chars", True))
+            )
         except Exception as error:
             raise UserError(f"{path} is no list of WordPieces, one a line ({error})") from error
         return Library(read.to_str().encode(), str(path))

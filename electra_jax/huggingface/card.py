@@ -6,7 +6,14 @@ from typing import Any, NamedTuple
 
 from electra_jax.huggingface import configs
 
-_TASKS = {"discriminator_head": "token-classification", "mlm_head": "fill-mask", None: "feature-extraction"}
+# What a hub runs with a model; there is no such task for ElectraForPreTraining.
+_TASKS = {
+    ("bert", "discriminator_head"): "",
+    ("modernbert", "discriminator_head"): "pipeline_tag: token-classification\n",
+    ("any", "mlm_head"): "pipeline_tag: fill-mask\n",
+    ("any", "fakes"): "",
+    ("any", None): "pipeline_tag: feature-extraction\n",
+}
 
 _USE: dict[tuple[str, str | None], str] = {
     ("bert", "discriminator_head"): """\
@@ -26,6 +33,12 @@ from transformers import AutoModel, AutoTokenizer
 
 tokenizer, model = (kind.from_pretrained({path!r}) for kind in (AutoTokenizer, AutoModel))
 print(model(**tokenizer("a line of text", return_tensors="pt")).last_hidden_state.shape)""",
+    ("any", "fakes"): """\
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+tokenizer, model = (kind.from_pretrained({path!r}) for kind in (AutoTokenizer, AutoModelForMaskedLM))
+logits = model(**tokenizer("a line of text", return_tensors="pt")).logits  # it reads fakes, not {mask}
+print(tokenizer.batch_decode(logits.argmax(-1)))  # what it takes for the original""",
     ("any", "mlm_head"): """\
 from transformers import pipeline
 
@@ -38,6 +51,7 @@ class Made(NamedTuple):
 
     Attributes:
       system, summary, paper, scores: of its objective.
+      reads_masks: whether its kept network has read [MASK].
       facts: (what, value) of how it was made.
       heldout: held-out numbers by name.
       settings: its whole config.
@@ -47,6 +61,7 @@ class Made(NamedTuple):
     summary: str
     paper: str
     scores: str
+    reads_masks: bool
     facts: Sequence[tuple[str, str]]
     heldout: Mapping[str, float]
     settings: Mapping[str, Any]
@@ -63,15 +78,15 @@ def write(made: Made, name: str, kind: str, head: str | None, mask: str) -> str:
       mask: the mask token.
     """
     tags = ["electra_jax", configs.MODEL_TYPES[kind], "replaced-token-detection"]
-    use = _USE.get((kind, head)) or _USE["any", head]
+    read = "fakes" if name == "masked_lm" and not made.reads_masks else head
+    use, task = (table.get((kind, read), table.get(("any", read), "")) for table in (_USE, _TASKS))
     facts = "\n".join(f"| {what} | {value} |" for what, value in made.facts)
     measured = [f"| {measure.replace('_', ' ')} | {value:.4g} |" for measure, value in made.heldout.items()]
     heldout = "\n".join(["| measure | value |", "|---|---|", *measured])
     return f"""\
 ---
 library_name: transformers
-pipeline_tag: {_TASKS[head]}
-tags: [{", ".join(tags)}]
+{task}tags: [{", ".join(tags)}]
 ---
 
 # {name.replace("_", " ").capitalize()} of a run of {made.system}

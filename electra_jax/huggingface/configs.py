@@ -109,48 +109,63 @@ def read(described: Mapping[str, Any], head: str | None, place: str) -> ElectraC
             f"there are {' and '.join(MODEL_TYPES.values())}"
         )
     rope = {"global_rope_theta": _GLOBAL, "local_rope_theta": _LOCAL} if kind == "modernbert" else {}
-    thetas = {name: _theta(described, part) for name, part in rope.items()}
+    thetas = {name: _theta(described, part, place) for name, part in rope.items()}
     for name, value in _FIXED[kind].items():
         found = thetas.get(name) or described.get(name, value)
-        if found != value:
+        if found != value and (name != "tie_word_embeddings" or head == "mlm_head"):
             raise UserError(f"{place} has {name}={found!r}, here it is always {value!r}; such a model cannot be read")
-    try:
-        layers = described["num_hidden_layers"]
-        network = EncoderConfig(
-            kind=kind,
-            layers=layers,
-            width=described["hidden_size"],
-            ffn=described["intermediate_size"],
-            heads=described["num_attention_heads"],
-            init_stddev=described.get("initializer_range", 0.02),
-            dropout=described.get("hidden_dropout_prob", described.get("mlp_dropout", 0.0)),
-            dtype=jnp.dtype("float32"),
-            unroll=False,
-            local_window=described.get("local_attention", 128),
-            global_every=_period(described, layers, place) if kind == "modernbert" else 1,
-        )
-        return ElectraConfig(
-            vocab_size=described["vocab_size"],
-            embedding_size=described["embedding_size"] if kind == "bert" else network.width,
-            max_length=described["max_position_embeddings"],
-            encoder=network,
-            heads=(head,) if head else (),
-        )
-    except KeyError as error:
-        raise UserError(f"{place} does not say {error}; it is no config.json of transformers") from error
+
+    def number(name: str, default: float | None = None, whole: bool = True) -> Any:
+        found = described.get(name, default)
+        least = 1 if whole else 0
+        if isinstance(found, bool) or not isinstance(found, int if whole else int | float) or found < least:
+            raise UserError(f"{place} has {name}={found!r}, which cannot be; get the file again")
+        return found
+
+    layers, width, heads = (number(name) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
+    if width % heads or (kind == "modernbert" and width // heads % 2):
+        raise UserError(f"{place} has hidden_size={width} and num_attention_heads={heads}, which do not divide it")
+    network = EncoderConfig(
+        kind=kind,
+        layers=layers,
+        width=width,
+        ffn=number("intermediate_size"),
+        heads=heads,
+        init_stddev=number("initializer_range", 0.02, whole=False),
+        dropout=number("hidden_dropout_prob" if kind == "bert" else "mlp_dropout", 0.0, whole=False),
+        dtype=jnp.dtype("float32"),
+        unroll=False,
+        local_window=number("local_attention", 128),
+        global_every=_period(described, layers, place) if kind == "modernbert" else 1,
+    )
+    return ElectraConfig(
+        vocab_size=number("vocab_size"),
+        embedding_size=number("embedding_size", width) if kind == "bert" else width,
+        max_length=number("max_position_embeddings"),
+        encoder=network,
+        heads=(head,) if head else (),
+    )
 
 
-def _theta(described: Mapping[str, Any], part: str) -> Any:
+def _theta(described: Mapping[str, Any], part: str, place: str) -> Any:
     """The base of the rotary angles where the file says it in the newer way, None where not."""
-    return ((described.get("rope_parameters") or {}).get(part) or {}).get("rope_theta")
+    ropes = described.get("rope_parameters") or {}
+    rope = ropes.get(part) or {} if isinstance(ropes, dict) else None
+    if not isinstance(rope, dict) or described.get("rope_scaling") or rope.get("rope_type", "default") != "default":
+        raise UserError(f"{place} scales its rotary positions, or says so in a way that is not known here")
+    return rope.get("rope_theta")
 
 
 def _period(described: Mapping[str, Any], layers: int, place: str) -> int:
     """Every how many layers one is global."""
     types = described.get("layer_types")
-    if not types:
-        return int(described.get("global_attn_every_n_layers", 3))
-    period = next((layer for layer in range(1, layers) if types[layer] == _GLOBAL), layers)
-    if types != [_LOCAL if layer % period else _GLOBAL for layer in range(layers)]:
-        raise UserError(f"{place} has layer_types={types}; here every n-th is {_GLOBAL}, from the first")
-    return period
+    every = described.get("global_attn_every_n_layers", 3)
+    if types is None and isinstance(every, int) and every > 0:
+        return every
+    for period in range(1, layers + 1):
+        if types == [_LOCAL if layer % period else _GLOBAL for layer in range(layers)]:
+            return period
+    raise UserError(
+        f"{place} has layer_types={types!r} (global_attn_every_n_layers={every!r}); here every n-th of its {layers} is "
+        f"{_GLOBAL}, from the first"
+    )

@@ -5,7 +5,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -13,13 +13,14 @@ from safetensors.numpy import save_file
 
 from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.errors import UserError
-from electra_jax.files import write_whole
+from electra_jax.files import read_json, write_whole
 from electra_jax.huggingface import configs, vocabulary, weights
 from electra_jax.modeling.alone import Network
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 # Beside a ModernBERT whose table was folded: the table and the maps, so that training can go on from them.
 FACTORS = "embedding_factors.safetensors"
+_SCORES = "scores"  # in config.json, where a discriminator's say something else than usual
 _INDEX = f"{WEIGHTS}.index.json"
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
@@ -38,8 +39,18 @@ class Directory(NamedTuple):
     notes: tuple[str, ...]
 
 
-def write(folder: Path, network: Network, head: str | None, tokenizer: Tokenizer, card: str) -> None:
+def write(
+    folder: Path, network: Network, head: str | None, tokenizer: Tokenizer, card: str, scores: str | None = None
+) -> None:
     """Makes `folder` a directory that `from_pretrained` reads.
+
+    Args:
+      folder: not there yet.
+      network: in it.
+      head: that is written with it, None for none.
+      tokenizer: of the network.
+      card: in Markdown.
+      scores: what the discriminator says of a token, where it is not the probability that it was replaced.
 
     Raises:
       UserError: a parameter is not finite, or the tokenizer is of a kind that has no equal there.
@@ -51,6 +62,7 @@ def write(folder: Path, network: Network, head: str | None, tokenizer: Tokenizer
     if weights.is_folded(network.config):
         save_file(weights.factors(network), folder / FACTORS, metadata={"format": "np"})
     config = configs.write(network.config, head, tokenizer.special)
+    config |= {_SCORES: scores} if scores and head == "discriminator_head" else {}
     write_whole(folder / CONFIG, json.dumps(config, indent=2) + "\n")
     segments = network.config.absolute
     for name, content in vocabulary.files(tokenizer, network.config.max_length, segments).items():
@@ -68,8 +80,9 @@ def read(folder: Path) -> Directory:
       UserError: there is none, or one that cannot be read here, or a file of it is damaged.
     """
     path = folder / CONFIG
-    described = _json(path)
-    architecture = next(iter(described.get("architectures") or []), "")
+    described = read_json(path)
+    architectures = described.get("architectures")
+    architecture = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
     state = _tensors(folder, architecture)
     kind = next((kind for kind, name in configs.MODEL_TYPES.items() if name == described.get("model_type")), "bert")
     head = weights.head_in(kind, state, architecture)
@@ -78,7 +91,10 @@ def read(folder: Path) -> Directory:
     config = configs.read(described, head, str(path))
     factored = _arrays(folder / FACTORS) if (folder / FACTORS).is_file() else {}
     if factored:
-        config = dataclasses.replace(config, embedding_size=factored["embeddings/word"].shape[1])
+        word = factored.get("embeddings/word", np.empty(0))
+        if word.ndim != 2 or kind != "modernbert":
+            raise UserError(f"{folder / FACTORS} holds no factors of embeddings; delete it")
+        config = dataclasses.replace(config, embedding_size=word.shape[1])
     notes = []
     if head == "mlm_head" and not factored and _has_another_decoder(kind, state):
         if kind == "modernbert":
@@ -90,7 +106,15 @@ def read(folder: Path) -> Directory:
     left = weights.unread(config, state)
     if left:
         notes.append(f"{len(left)} tensors of another head are left out ({left[0]}, ...)")
-    return Directory(network, vocabulary.load(folder), tuple(notes))
+    if _SCORES in described:
+        notes.append(f"of every token its discriminator says {described[_SCORES]}")
+    tokenizer = vocabulary.load(folder)
+    if tokenizer is not None and len(tokenizer) > config.vocab_size:
+        raise UserError(
+            f"{folder} has a tokenizer of {len(tokenizer)} pieces and embeddings of {config.vocab_size}; put the "
+            "tokenizer there that it was trained with"
+        )
+    return Directory(network, tokenizer, tuple(notes))
 
 
 def _has_another_decoder(kind: str, state: Mapping[str, np.ndarray]) -> bool:
@@ -100,28 +124,21 @@ def _has_another_decoder(kind: str, state: Mapping[str, np.ndarray]) -> bool:
     return decoder is not None and word is not None and not np.array_equal(decoder, word)
 
 
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        described = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is no JSON ({error}); get the file again") from error
-    if not isinstance(described, dict):
-        raise UserError(f"{path} is no config.json of transformers")
-    return described
-
-
 def _tensors(folder: Path, architecture: str) -> dict[str, np.ndarray]:
     """All tensors of a directory, from one file or from several with an index."""
     if (folder / WEIGHTS).is_file():
         return _arrays(folder / WEIGHTS)
     if (folder / _INDEX).is_file():
-        files = sorted(set(_json(folder / _INDEX)["weight_map"].values()))
-        return {name: value for file in files for name, value in _arrays(folder / file).items()}
+        files = read_json(folder / _INDEX).get("weight_map")
+        if not isinstance(files, dict) or not all((folder / str(file)).is_file() for file in files.values()):
+            raise UserError(f"{folder / _INDEX} names files that are not there; get the directory again")
+        return {name: value for file in sorted(set(files.values())) for name, value in _arrays(folder / file).items()}
     if any((folder / name).is_file() for name in _PICKLED):
+        kind, place = architecture if architecture.isidentifier() else "AutoModel", repr(str(folder))
+        code = f"from transformers import {kind} as A; A.from_pretrained({place}).save_pretrained({place})"
         raise UserError(
             f"{folder} has its weights in {_PICKLED[0]}, a pickle, which can run code when read and is not read here; "
-            'convert it once, if you trust it, with transformers: python -c "from transformers import '
-            f'{architecture or "AutoModel"} as A; A.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"'
+            f'convert it once, if you trust it, with transformers: python -c "{code}"'
         )
     raise UserError(f"{folder} has no {WEIGHTS}; give a directory that save_pretrained of transformers wrote")
 
@@ -146,9 +163,7 @@ def _check_factors(network: Network, head: str | None, state: Mapping[str, np.nd
     """Raises UserError where the tables are not the product of the factors: they were trained on since."""
     for name, value in weights.export(network, head).items():
         if name.endswith(("tok_embeddings.weight", "decoder.weight")):
-            tolerance = 1e-5 * np.abs(value).max()
-            if state[name].shape != value.shape or np.abs(np.float32(state[name]) - value).max() > tolerance:
-                raise UserError(
-                    f"{folder / FACTORS} is not of the {name} in {WEIGHTS}, which has been changed since; delete it to "
-                    "read the model with a table as wide as its states"
-                )
+            tolerance, found = 1e-5 * np.abs(value).max(), state.get(name, np.empty(0))
+            if found.shape != value.shape or np.abs(np.float32(found) - value).max() > tolerance:
+                way = "export it again" if head == "mlm_head" else "delete it to read a table as wide as the states"
+                raise UserError(f"{folder / FACTORS} is not of the {name} in {WEIGHTS}, which was changed since; {way}")

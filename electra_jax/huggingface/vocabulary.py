@@ -26,8 +26,9 @@ _MARKS = r"(?<=[\s\S])(?=[\p{M}\u200c\u200d\u0e33\u0eb3])"  # all that a letter 
 def files(vocabulary: Tokenizer, max_length: int, segments: bool) -> dict[str, bytes]:
     """The content of each tokenizer file, by its name.
 
-    In one thing these differ from `vocabulary` on purpose: "[MASK]" in a text is the mask there, as users of
-    `fill-mask` expect, and text here.
+    In one thing these differ from `vocabulary` on purpose: a special token written in a text, as "[MASK]", is that
+    token there, as users of `fill-mask` expect, and text here. And a byte piece, "<0x41>", written in a text is that
+    piece there.
 
     Args:
       vocabulary: SentencePiece or of the tokenizers library.
@@ -77,11 +78,7 @@ _NAMES = (_SENTENCEPIECE_FILE, Library.file, "vocab.txt")
 def load(folder: Path) -> Tokenizer | None:
     """The vocabulary of a Hugging Face directory, None where it has none."""
     path = find(folder)
-    if path is None:
-        return None
-    settings = folder / "tokenizer_config.json"
-    fold_case = not settings.is_file() or json.loads(settings.read_text()).get("do_lower_case", True)
-    return tokenizer.load(path, bool(fold_case))
+    return None if path is None else tokenizer.load(path)
 
 
 def _converted(vocabulary: SentencePiece) -> tokenizers.Tokenizer:

@@ -193,6 +193,8 @@ def load(config: ElectraConfig, state: Mapping[str, np.ndarray], factored: Mappi
             if value.shape != rows:
                 raise UserError(f"{place}: the factor {path} is {value.shape} where its config.json says {rows}")
             return _pad(value, shape)
+        if path not in tensors:
+            raise UserError(f"{place} has a table wider or narrower than its states, and no factor {path} beside it")
         tensor = tensors[path]
         if not path.startswith(_LAYERS):
             unpadded = (config.vocab_size, *shape[1:]) if _by_piece(tensor) else shape

@@ -10,6 +10,7 @@ MADE = card.Made(
     "detection everywhere",
     "ELECTRA, table 1",
     "the probability",
+    False,
     [("steps", "12 of 20"), ("tokens seen", "3.2M")],
     {"mlm_loss": 3.25, "unigram_entropy": 5.5},
     {"steps": 20},
@@ -34,3 +35,9 @@ def test_a_card_says_how_it_is_used_and_how_it_was_made(kind, head):
 
 def test_without_numbers_it_says_so():
     assert "None were measured" in card.write(MADE._replace(heldout={}), "there", "bert", None, "[MASK]")
+
+
+def test_a_model_that_reads_fakes_is_not_asked_to_fill_masks():
+    for reads_masks in (True, False):
+        text = card.write(MADE._replace(reads_masks=reads_masks), "masked_lm", "bert", "mlm_head", "[MASK]")
+        assert ("fill-mask" in text) == reads_masks

@@ -141,9 +141,36 @@ def test_factors_of_a_table_that_was_trained_on_are_refused(folded):
     state = load_file(path)
     state["model.embeddings.tok_embeddings.weight"][3] += 0.01
     save_file(state, path)
-    refused(folded, r"embedding_factors.safetensors is not of the .*tok_embeddings.weight in .*; delete it")
+    refused(folded, r"embedding_factors.safetensors is not of the .*tok_embeddings.weight in .*; export it again")
     (folded / "embedding_factors.safetensors").unlink()
     refused(folded, r"decoder\.weight is another matrix than the embeddings")
+
+
+@pytest.mark.parametrize(
+    "factors", [{}, {"embeddings/word": np.zeros(3)}, {"embeddings/word": np.zeros((60, 16))}], ids=len
+)
+def test_factors_that_are_none_are_refused(folded, factors):
+    save_file({"other": np.zeros(1), **factors}, folded / "embedding_factors.safetensors")
+    refused(folded, "holds no factors of embeddings; delete it|no factor encoder/project/kernel beside it")
+
+
+@pytest.mark.parametrize("index", ["{}", '{"weight_map": [1]}', '{"weight_map": {"a": "b.safetensors"}}', "[", "null"])
+def test_an_index_of_what_is_not_there(electra, index):
+    (electra / "model.safetensors").unlink()
+    (electra / "model.safetensors.index.json").write_text(index)
+    refused(electra, "names files that are not there|is no JSON|holds no JSON object")
+
+
+def test_a_tokenizer_of_more_pieces_than_there_are_embeddings(electra):
+    lines = [f"{LINES[0]} {chr(0x4E00 + i)}" for i in range(60)]
+    more = tokenizer.train(lines, ConfigDict({**preparation.SETTINGS, "vocab_size": 90, "character_coverage": 1.0}))
+    (electra / "spiece.model").write_bytes(more.model)
+    refused(electra, "has a tokenizer of 90 pieces and embeddings of 60")
+
+
+def test_scores_of_another_kind_are_told(tmp_path, pieces):
+    folder.write(tmp_path / "energies", networks.network(), "discriminator_head", pieces, "", "how unlikely it is")
+    assert folder.read(tmp_path / "energies").notes == ("of every token its discriminator says how unlikely it is",)
 
 
 def test_a_pickle_is_not_read(electra):
@@ -183,7 +210,7 @@ def test_a_checkpoint_that_is_not_finite_is_not_written(tmp_path, pieces):
 @pytest.mark.parametrize("text", ["", "{", "[]"])
 def test_a_config_that_is_none(electra, text):
     (electra / "config.json").write_text(text)
-    refused(electra, r"config\.json is no (JSON|config\.json of transformers)")
+    refused(electra, r"config\.json (is no JSON|holds no JSON object)")
 
 
 def test_a_model_of_another_type(electra):

@@ -64,7 +64,7 @@ def test_a_model_of_another_type_is_refused(kind):
 def test_a_config_that_does_not_say_is_refused():
     described = written()[1]
     del described["hidden_size"]
-    with pytest.raises(UserError, match="there does not say 'hidden_size'"):
+    with pytest.raises(UserError, match="there has hidden_size=None, which cannot be"):
         configs.read(described, None, "there")
 
 
@@ -85,5 +85,65 @@ def test_which_layers_are_global_is_read_in_both_ways(changes, expected):
 @pytest.mark.parametrize("first", ["sliding_attention", "full_attention"])
 def test_other_patterns_of_layers_are_refused(first):
     types = [first, "full_attention", "sliding_attention"]
-    with pytest.raises(UserError, match="here every n-th is full_attention, from the first"):
+    with pytest.raises(UserError, match="here every n-th of its 3 is full_attention, from the first"):
         configs.read(written("modernbert", layer_types=types)[1], None, "there")
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("bert", {"num_hidden_layers": "2"}),
+        ("bert", {"num_hidden_layers": 2.0}),
+        ("bert", {"num_hidden_layers": 0}),
+        ("bert", {"hidden_size": None}),
+        ("bert", {"num_attention_heads": 0}),
+        ("bert", {"vocab_size": -1}),
+        ("bert", {"max_position_embeddings": [512]}),
+        ("bert", {"intermediate_size": True}),
+        ("bert", {"hidden_dropout_prob": "x"}),
+        ("bert", {"embedding_size": None}),
+        ("modernbert", {"local_attention": "8"}),
+    ],
+    ids=str,
+)
+def test_sizes_that_are_none_are_refused(kind, change):
+    with pytest.raises(UserError, match=rf"there has {next(iter(change))}=.*, which cannot be"):
+        configs.read(written(kind, **change)[1], None, "there")
+
+
+@pytest.mark.parametrize(("kind", "heads"), [("bert", 3), ("modernbert", 32)])
+def test_heads_that_do_not_divide_the_width_are_refused(kind, heads):
+    with pytest.raises(UserError, match=f"hidden_size=32 and num_attention_heads={heads}, which do not divide it"):
+        configs.read(written(kind, num_attention_heads=heads)[1], None, "there")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rope_parameters": {"full_attention": {"rope_type": "yarn", "rope_theta": 160_000.0}}},
+        {"rope_parameters": ["full_attention"]},
+        {"rope_parameters": {"full_attention": "default"}},
+        {"rope_scaling": {"type": "linear", "factor": 2}},
+    ],
+    ids=str,
+)
+def test_scaled_positions_are_refused(change):
+    with pytest.raises(UserError, match="there scales its rotary positions"):
+        configs.read(written("modernbert", **change)[1], None, "there")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"layer_types": 3}, {"layer_types": ["full_attention"]}, {"layer_types": None, "global_attn_every_n_layers": 0}],
+    ids=str,
+)
+def test_layers_of_no_pattern_are_refused(change):
+    with pytest.raises(UserError, match="here every n-th of its 3 is full_attention"):
+        configs.read(written("modernbert", **change)[1], None, "there")
+
+
+def test_tying_is_of_no_concern_where_nothing_is_predicted():
+    described = written(tie_word_embeddings=False)[1]
+    assert configs.read(described, "discriminator_head", "there")
+    with pytest.raises(UserError, match="tie_word_embeddings=False"):
+        configs.read(described, "mlm_head", "there")

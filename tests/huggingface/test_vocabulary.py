@@ -214,6 +214,22 @@ def test_word_pieces_of_a_released_model(tmp_path, lowercase):
     assert theirs(ours).encode("The models.", "the").ids == [2, 5 if lowercase else 8, 6, 7, 9, 3, 5, 3]
 
 
+@pytest.mark.parametrize(("said", "expected"), [({"do_lower_case": False}, "M\u00fcn"), ({}, "mun")])
+def test_a_list_of_word_pieces_is_read_as_the_file_beside_it_says(tmp_path, said, expected):
+    (tmp_path / "vocab.txt").write_text("\n".join([*WORDS, "M\u00fcn", "mun", "m\u00fcn"]) + "\n")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))
+    path = vocabulary.find(tmp_path)
+    for fold_case in (True, False):
+        assert (
+            tokenizer.load(path, fold_case).decode(tokenizer.load(path, fold_case).encode(["M\u00fcn"])[0]) == expected
+        )
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"strip_accents": False}))
+    assert tokenizer.load(path).encode(["M\u00fcn"]) == [[len(WORDS) + 2]]
+    (tmp_path / "tokenizer_config.json").write_text("{")
+    with pytest.raises(UserError, match=r"tokenizer_config\.json is no JSON"):
+        tokenizer.load(path)
+
+
 def test_byte_level_pieces_as_those_of_modernbert(tmp_path):
     model = tokenizers.Tokenizer(tokenizers.models.BPE())
     model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
