@@ -3,8 +3,8 @@
     python benchmarks/tokenizer_parity.py --text=FILE [--vocab_size=30522] [--sample_mb=20]
 
 FILE is plain text or .xz. A SentencePiece unigram and a BPE vocabulary and BERT's WordPieces are trained on its first
-megabytes, written as `export` writes them, and compared on every line, and on every pair of a line and the next, special
-tokens and segments included. Needs transformers (`'.[parity]'`), and not PyTorch.
+megabytes, written as `export` writes them, and compared on every line, and on every pair of a line and the next,
+special tokens and segments included. Needs transformers (`'.[parity]'`), and not PyTorch.
 """
 
 import itertools
