@@ -69,7 +69,8 @@ def compare(ours: tokenizer.Tokenizer, lines: Sequence[str]) -> dict[str, int | 
             expected = [cls, *a, sep, *b, sep], [0] * (len(a) + 2) + [1] * (len(b) + 1)
             pairs += expected != (other, types)
         last = both[-1:]
-    return {"lines": len(lines), "lines_differing": differing, "pairs_differing": pairs, **seconds}
+    rounded = {f"seconds_{where}": round(value, 1) for where, value in seconds.items()}
+    return {"lines": len(lines), "lines_differing": differing, "pairs_differing": pairs, **rounded}
 
 
 def main(argv: list[str]) -> int:
