@@ -34,7 +34,7 @@ def make_run(workdir: Path, text: Path, size: str = "small", arg: str = "", **ov
     return workdir
 
 
-@pytest.fixture(scope="module", params=["small", "tiny"])
+@pytest.fixture(scope="module", params=["small", pytest.param("tiny", marks=pytest.mark.slow)])
 def workdir(request, tmp_path_factory, text_file):
     """Of BERT with a narrow table, and of ModernBERT with a narrow generator."""
     return make_run(tmp_path_factory.mktemp("export") / request.param, text_file, request.param)
