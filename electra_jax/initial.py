@@ -202,8 +202,7 @@ class Beginning:
     def _place(self, params: Any, encoder: Flat | None, generator: Flat | None) -> Any:
         """The system's parameters, with tables where its tying has them."""
         tying, result = self.shape.tying, dict(params)
-        trees = [traverse_util.unflatten_dict(flat, sep="/") if flat else {} for flat in (encoder, generator)]
-        kept, other = trees
+        kept, other = (traverse_util.unflatten_dict(flat or {}, sep="/") for flat in (encoder, generator))
         tables, others = kept.pop("embeddings", None), other.pop("embeddings", None)
         result |= kept
         if other:
