@@ -183,8 +183,7 @@ def compose(line: str, normalization: str) -> str:
         return line  # the model folds the case of ASCII itself
     for wide, mark in WIDE_MARKS.items():
         line = line.replace(wide, mark)
-    line = unicodedata.normalize("NFC", line)
-    return unicodedata.normalize("NFC", line.lower()) if normalization.endswith("_cf") else line
+    return unicodedata.normalize("NFC", line.lower() if normalization.endswith("_cf") else line)
 
 
 def load(path: Path, fold_case: bool = True) -> Tokenizer:
