@@ -74,13 +74,12 @@ def write(config: ElectraConfig, head: str | None, special: Special) -> dict[str
             "summary_activation": "gelu",
             "summary_last_dropout": 0.1,
         }
-    every = range(c.layers)
     if head == "discriminator_head":
         result |= {"id2label": LABELS, "label2id": {label: int(number) for number, label in LABELS.items()}}
     return result | {
         "local_attention": c.local_window,
         "global_attn_every_n_layers": c.global_every,
-        "layer_types": [_LOCAL if layer % c.global_every else _GLOBAL for layer in every],
+        "layer_types": [_LOCAL if layer % c.global_every else _GLOBAL for layer in range(c.layers)],
         "rope_parameters": {
             _GLOBAL: {"rope_type": "default", "rope_theta": modernbert.GLOBAL_THETA},
             _LOCAL: {"rope_type": "default", "rope_theta": modernbert.LOCAL_THETA},
@@ -96,18 +95,23 @@ def write(config: ElectraConfig, head: str | None, special: Special) -> dict[str
     }
 
 
+def kind_of(described: Mapping[str, Any], place: str) -> str:
+    """The `EncoderConfig.kind` of a `config.json`. Raises UserError where it is of a model of another type."""
+    for kind, name in MODEL_TYPES.items():
+        if name == described.get("model_type"):
+            return kind
+    raise UserError(
+        f"{place} is of a model of type {described.get('model_type')!r}; there are {' and '.join(MODEL_TYPES.values())}"
+    )
+
+
 def read(described: Mapping[str, Any], head: str | None, place: str) -> ElectraConfig:
     """The config of the network that a `config.json` describes, in float32, with `head`.
 
     Raises:
       UserError: it is of a model that is not ours: of another type, or with another activation, ...
     """
-    kind = next((kind for kind, name in MODEL_TYPES.items() if name == described.get("model_type")), None)
-    if kind is None:
-        raise UserError(
-            f"{place} is of a model of type {described.get('model_type')!r}; "
-            f"there are {' and '.join(MODEL_TYPES.values())}"
-        )
+    kind = kind_of(described, place)
     rope = {"global_rope_theta": _GLOBAL, "local_rope_theta": _LOCAL} if kind == "modernbert" else {}
     thetas = {name: _theta(described, part, place) for name, part in rope.items()}
     for name, value in _FIXED[kind].items():

@@ -81,10 +81,10 @@ def read(folder: Path) -> Directory:
     """
     path = folder / CONFIG
     described = read_json(path)
+    kind = configs.kind_of(described, str(path))
     architectures = described.get("architectures")
     architecture = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
     state = _tensors(folder, architecture)
-    kind = next((kind for kind, name in configs.MODEL_TYPES.items() if name == described.get("model_type")), "bert")
     head = weights.head_in(kind, state, architecture)
     if kind == "modernbert" and head == "discriminator_head" and described.get("id2label") != configs.LABELS:
         head = None  # it tells other things apart
@@ -161,9 +161,8 @@ def _check_finite(arrays: Mapping[str, np.ndarray], place: str) -> None:
 
 def _check_factors(network: Network, head: str | None, state: Mapping[str, np.ndarray], folder: Path) -> None:
     """Raises UserError where the tables are not the product of the factors: they were trained on since."""
-    for name, value in weights.export(network, head).items():
-        if name.endswith(("tok_embeddings.weight", "decoder.weight")):
-            tolerance, found = 1e-5 * np.abs(value).max(), state.get(name, np.empty(0))
-            if found.shape != value.shape or np.abs(np.float32(found) - value).max() > tolerance:
-                way = "export it again" if head == "mlm_head" else "delete it to read a table as wide as the states"
-                raise UserError(f"{folder / FACTORS} is not of the {name} in {WEIGHTS}, which was changed since; {way}")
+    for name, value in weights.folded(network, head).items():
+        tolerance, found = 1e-5 * np.abs(value).max(), state.get(name, np.empty(0))
+        if found.shape != value.shape or np.abs(np.float32(found) - value).max() > tolerance:
+            way = "export it again" if head == "mlm_head" else "delete it to read a table as wide as the states"
+            raise UserError(f"{folder / FACTORS} is not of the {name} in {WEIGHTS}, which was changed since; {way}")

@@ -13,6 +13,7 @@ from electra_jax.data.tokenizer import WORD_START, Library, SentencePiece, Token
 from electra_jax.errors import UserError
 
 _SENTENCEPIECE_FILE = "spiece.model"  # what ALBERT and others call it
+_FILES = (_SENTENCEPIECE_FILE, Library.file, "vocab.txt")  # the first that is there is read
 _SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")  # in the order of `Special`
 
 # The library's `Precompiled` looks up a letter and its marks together if they are few bytes, and then takes the
@@ -69,10 +70,7 @@ def files(vocabulary: Tokenizer, max_length: int, segments: bool) -> dict[str, b
 
 def find(folder: Path) -> Path | None:
     """The file in a Hugging Face directory that `config.data.vocabulary` can name; None where there is none."""
-    return next((path for name in _NAMES if (path := folder / name).is_file()), None)
-
-
-_NAMES = (_SENTENCEPIECE_FILE, Library.file, "vocab.txt")
+    return next((path for name in _FILES if (path := folder / name).is_file()), None)
 
 
 def load(folder: Path) -> Tokenizer | None:

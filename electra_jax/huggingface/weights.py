@@ -124,24 +124,25 @@ def export(network: Network, head: str | None) -> State:
         if tensor.ours not in flat:
             continue
         value = flat[tensor.ours]
-        if not tensor.ours.startswith(_LAYERS):
-            state.update(_to_theirs(tensor, tensor.theirs, value[: c.vocab_size] if _by_piece(tensor) else value))
-            continue
-        for layer in range(tensor.first, c.encoder.layers):
-            names = tuple(name.format(layer) for name in tensor.theirs)
-            state.update(_to_theirs(tensor, names, value[layer]))
-    if is_folded(c):
-        word = flat["embeddings/word"][: c.vocab_size]
-        prefix = PREFIXES["modernbert"] if head else ""
-        state[prefix + WORD_TABLES["modernbert"]] = word @ flat[_FOLDED[0]]
-        if head == "mlm_head":
-            state[DECODERS["modernbert"]] = word @ flat[_FOLDED[1]].T
+        if tensor.ours in _OF_THE_VOCABULARY:
+            value = value[: c.vocab_size]
+        for where, names in _entries(tensor, c.encoder.layers):
+            state.update(_to_theirs(tensor, names, value[where]))
+    state |= folded(network, head) if is_folded(c) else {}
     return {name: np.ascontiguousarray(value) for name, value in state.items()}
 
 
 def is_folded(config: ElectraConfig) -> bool:
     """Whether maps between the table and the states are multiplied into the tables, as ModernBERT has no such maps."""
     return config.encoder.kind == "modernbert" and config.embedding_size != config.encoder.width
+
+
+def folded(network: Network, head: str | None) -> State:
+    """The tables with the maps multiplied into them: the word table, and where `head` predicts tokens the decoder's."""
+    flat = traverse_util.flatten_dict(network.params, sep="/")
+    word = flat["embeddings/word"][: network.config.vocab_size]
+    tables = {(PREFIXES["modernbert"] if head else "") + WORD_TABLES["modernbert"]: word @ flat[_FOLDED[0]]}
+    return tables | ({DECODERS["modernbert"]: word @ flat[_FOLDED[1]].T} if head == "mlm_head" else {})
 
 
 def factors(network: Network) -> State:
@@ -189,21 +190,19 @@ def load(config: ElectraConfig, state: Mapping[str, np.ndarray], factored: Mappi
     def read(path: str, shape: tuple[int, ...]) -> np.ndarray:
         if path in factored:
             value = np.asarray(factored[path], np.float32)
-            rows = (config.vocab_size, *shape[1:]) if path == "embeddings/word" else shape
-            if value.shape != rows:
-                raise UserError(f"{place}: the factor {path} is {value.shape} where its config.json says {rows}")
-            return _pad(value, shape)
+            size = (config.vocab_size, *shape[1:]) if path in _OF_THE_VOCABULARY else shape
+            if value.shape != size:
+                raise UserError(f"{place}: the factor {path} is {value.shape} where its config.json says {size}")
+            return np.pad(value, [(0, whole - part) for whole, part in zip(shape, size, strict=True)])
         if path not in tensors:
             raise UserError(f"{place} has a table wider or narrower than its states, and no factor {path} beside it")
-        tensor = tensors[path]
-        if not path.startswith(_LAYERS):
-            unpadded = (config.vocab_size, *shape[1:]) if _by_piece(tensor) else shape
-            return _pad(_to_ours(tensor, tensor.theirs, find, unpadded, place), shape)
-        layers = [
-            _to_ours(tensor, tuple(name.format(layer) for name in tensor.theirs), find, shape[1:], place)
-            for layer in range(tensor.first, shape[0])
-        ]
-        return np.stack([*(np.ones(shape[1:], np.float32) for _ in range(tensor.first)), *layers])
+        tensor, result = tensors[path], np.zeros(shape, np.float32)
+        result[: tensor.first] = 1  # a norm that is not used
+        rows = slice(config.vocab_size) if path in _OF_THE_VOCABULARY else slice(None)
+        for where, names in _entries(tensor, config.encoder.layers):
+            part = result[where][rows]
+            part[...] = _to_ours(tensor, names, find, part.shape, place)
+        return result
 
     flat = traverse_util.flatten_dict(alone.shapes(config), sep="/")
     return traverse_util.unflatten_dict({path: read(path, like.shape) for path, like in flat.items()}, sep="/")
@@ -215,8 +214,7 @@ def unread(config: ElectraConfig, names: Iterable[str]) -> list[str]:
     read = {DECODERS[kind]}
     head = config.heads[0] if config.heads else None
     for tensor in (tensor for prefixed in (True, False) for tensor in _table(kind, head, prefixed)):
-        layers = range(config.encoder.layers) if tensor.ours.startswith(_LAYERS) else range(1)
-        read |= {name.format(layer) for name in tensor.theirs for layer in layers}
+        read |= {name for _, names in _entries(tensor, config.encoder.layers) for name in names}
     return sorted(name for name in names if name not in read and not name.endswith("position_ids"))  # a buffer
 
 
@@ -227,8 +225,11 @@ def _table(kind: str, head: str | None, prefixed: bool) -> list[Tensor]:
     return [*body, *(_HEADS[kind][head] if head else ())]
 
 
-def _by_piece(tensor: Tensor) -> bool:
-    return tensor.ours in _OF_THE_VOCABULARY
+def _entries(tensor: Tensor, layers: int) -> list[tuple[Any, tuple[str, ...]]]:
+    """(index into ours, their names) of each layer that has this parameter; the whole of one that is of no layer."""
+    if not tensor.ours.startswith(_LAYERS):
+        return [(..., tensor.theirs)]
+    return [(i, tuple(name.format(i) for name in tensor.theirs)) for i in range(tensor.first, layers)]
 
 
 def _to_theirs(tensor: Tensor, names: tuple[str, ...], value: np.ndarray) -> State:
@@ -252,7 +253,3 @@ def _to_ours(tensor: Tensor, names: tuple[str, ...], find: Any, shape: tuple[int
     if tensor.labels:
         value = value[1:] - value[:1]
     return (value.T if tensor.inputs else value).reshape(shape)
-
-
-def _pad(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    return np.pad(value, [(0, whole - part) for whole, part in zip(shape, value.shape, strict=True)])
