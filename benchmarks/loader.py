@@ -21,10 +21,9 @@ _BATCHES = 100
 
 def main(argv: list[str]) -> int:
     options = {"input": "", "rounds": 5, "batch_size": 256}
-    given = arguments.read(argv, __doc__ or "", options)
-    if given is None:
+    chosen = arguments.parse(argv, __doc__ or "", options)
+    if chosen is None:
         return 0
-    chosen = arguments.choose(given, options)
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     text = corpus.load(Path(chosen["input"]))
     for mode in examples.MODES:

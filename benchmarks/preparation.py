@@ -82,10 +82,9 @@ def _memory(pid: int) -> float:
 
 def main(argv: list[str]) -> int:
     options = {"input": "", "vocabulary": "", "model_type": "unigram", "vocab_size": 30522, "rounds": 3, "floor": True}
-    given = arguments.read(argv, __doc__ or "", options)
-    if given is None:
+    chosen = arguments.parse(argv, __doc__ or "", options)
+    if chosen is None:
         return 0
-    chosen = arguments.choose(given, options)
     lines = lines_of(chosen["input"])
     size = sum(len(line.encode()) for line in lines) / 1e6
     folder = Path(tempfile.mkdtemp())

@@ -75,10 +75,9 @@ def compare(ours: tokenizer.Tokenizer, lines: Sequence[str]) -> dict[str, int | 
 
 def main(argv: list[str]) -> int:
     options = {"text": "", "vocab_size": 30522, "sample_mb": 20}
-    given = arguments.read(argv, __doc__ or "", options)
-    if given is None:
+    chosen = arguments.parse(argv, __doc__ or "", options)
+    if chosen is None:
         return 0
-    chosen = arguments.choose(given, options)
     path = Path(chosen["text"])
     with (lzma.open if path.suffix == ".xz" else open)(path, "rt", encoding="utf-8", newline="\n") as file:
         lines = file.read().split("\n")

@@ -49,6 +49,14 @@ def read(
     return given
 
 
+def parse(
+    argv: list[str], usage: str, options: Mapping[str, Any], words: list[str] | None = None
+) -> dict[str, Any] | None:
+    """`choose` of what `read` gives; None after --help."""
+    given = read(argv, usage, options, words)
+    return None if given is None else choose(given, options)
+
+
 def choose(given: Mapping[str, str], options: Mapping[str, Any], *others: str) -> dict[str, Any]:
     """Each option's value, of the type of its default; `others` may be given too.
 

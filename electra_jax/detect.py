@@ -154,10 +154,10 @@ def show(console: Console, tokenizer: Tokenizer, rows: Iterable[Row]) -> None:
 
 def main(argv: list[str]) -> int:
     texts: list[str] = []
-    given = arguments.read(argv, USAGE, {}, texts)
-    if given is None:
+    chosen = arguments.parse(argv, USAGE, {"model": ""}, texts)
+    if chosen is None:
         return 0
-    place = arguments.choose(given, {"model": ""})["model"]
+    place = chosen["model"]
     if not place:
         raise UserError("--model is missing; give a run or a Hugging Face directory: --model=runs/tiny")
     found = pretrained.load(Path(place))

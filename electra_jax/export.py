@@ -1,7 +1,6 @@
 """Takes a run to Hugging Face: `python -m electra_jax.export --workdir=RUN --output=OUT`. PyTorch is not needed."""
 
 import contextlib
-import json
 import os
 import shutil
 import sys
@@ -10,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from electra_jax import arguments, errors, pretrained, trained
+from electra_jax import arguments, errors, pretrained, trained, writers
 from electra_jax import config as config_lib
 from electra_jax.data import corpus
 from electra_jax.data.tokenizer import SentencePiece
@@ -20,7 +19,6 @@ from electra_jax.flops.totals import first_steps
 from electra_jax.huggingface import card, configs, folder
 from electra_jax.live import short
 from electra_jax.modeling.alone import Network, alone
-from electra_jax.objectives.system import System
 from electra_jax.trained import Trained
 
 USAGE = """\
@@ -84,8 +82,7 @@ def _write(run: Trained, made: card.Made, output: Path) -> dict[str, str]:
     mask = run.tokenizer.name_of(run.tokenizer.special.mask)
     for name, network, head in directories:
         text = card.write(made, name, network.config.encoder.kind, head, mask)
-        scores = None if made.scores == System.scores else made.scores
-        folder.write(output / name, network, head, run.tokenizer, text, scores)
+        folder.write(output / name, network, head, run.tokenizer, text, made.scores)
     return {name: configs.CLASSES[network.config.encoder.kind][head] for name, network, head in directories}
 
 
@@ -115,7 +112,7 @@ def _made(run: Trained, workdir: Path) -> card.Made:
     system = run.objective.system
     reads_masks = system.generator is None
     described = (config.objective.name, system.summary, system.paper, system.scores, reads_masks)
-    return card.Made(*described, facts, _heldout(workdir, step), run.settings)
+    return card.Made(*described, facts, _heldout(workdir, step), config.to_dict())
 
 
 def _text(run: Trained, workdir: Path) -> str:
@@ -137,18 +134,14 @@ def _text(run: Trained, workdir: Path) -> str:
 
 def _heldout(workdir: Path, step: int) -> dict[str, float]:
     """The last held-out numbers of the run up to `step`."""
-    path, found = workdir / "metrics.jsonl", {}
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        try:
-            logged = json.loads(line)
-        except json.JSONDecodeError:
-            continue  # the line at which a kill struck
+    found: dict[str, float] = {}
+    for line in writers.logged(workdir):
         measured = {
             name.removeprefix("heldout_"): value
-            for name, value in logged.items()
+            for name, value in line.items()
             if name.startswith("heldout_") and value is not None
         }
-        if measured and logged["step"] <= step:
+        if measured and line["step"] <= step:
             found = measured
     return found
 

@@ -65,10 +65,9 @@ def load(config: ConfigDict, say: Callable[[str], None]) -> list[Given]:
         _check_shape(config, given[-1], shape)
         if found.generator is not None and shape.generator is not None and not config.generator_from:
             beside = Given(place, "generator", found.generator, found.tokenizer)
-            try:
-                _check_shape(config, beside, shape)
-            except UserError as error:  # nobody asked for it
-                say(f"left out: {str(error).partition(';')[0]}")
+            misfit = _misfit(config, beside, shape)
+            if misfit:  # nobody asked for it
+                say(f"left out: {misfit[0]}")
             else:
                 given.append(beside)
     if config.generator_from:
@@ -163,14 +162,14 @@ class Beginning:
                         f"warning: {given.place} has the pieces of this run but cuts a text otherwise (by case, "
                         "accents or spaces): it was trained on other ids than this run will be"
                     )
-            else:
-                if self.settings.vocabulary != "pieces":
-                    raise UserError(
-                        f"{given.place} has another vocabulary than this run ({len(theirs)} pieces, here {size}, "
-                        f"{len(rows)} in both); train with its own (config.data.vocabulary), or take the rows of those "
-                        "in both: --config.init.vocabulary=pieces"
-                    )
+            elif self.settings.vocabulary == "pieces":
                 self.say(f"{given.place}: {len(rows)} of {size} pieces are in its vocabulary, the others are random")
+            else:
+                raise UserError(
+                    f"{given.place} has another vocabulary than this run ({len(theirs)} pieces, here {size}, "
+                    f"{len(rows)} in both); train with its own (config.data.vocabulary), or take the rows of those "
+                    "in both: --config.init.vocabulary=pieces"
+                )
         result = dict(flat)
         for path in ("embeddings/word", "mlm_head/bias"):
             if path in flat:
@@ -218,7 +217,7 @@ class Beginning:
             result |= {"generator_embeddings": others} if others else {}
         elif tying == "gdes":
             base = others or tables
-            shared = tables and {**_difference(tables, base), **{k: v for k, v in tables.items() if k == "norm"}}
+            shared = tables and {name: v if name == "norm" else v - base[name] for name, v in tables.items()}
             result |= {"generator_embeddings": base} if base else {}
         else:
             shared = tables or others
@@ -238,15 +237,18 @@ class Beginning:
             )
 
 
-def _difference(tables: Any, base: Any) -> dict[str, np.ndarray]:
-    return {name: value - base[name] for name, value in tables.items() if name != "norm"}
-
-
 def _check_shape(config: ConfigDict, given: Given, shape: ElectraConfig) -> None:
     """Raises UserError, with the settings to give, where the two differ in what nothing adapts."""
+    misfit = _misfit(config, given, shape)
+    if misfit:
+        raise UserError("; ".join(misfit))
+
+
+def _misfit(config: ConfigDict, given: Given, shape: ElectraConfig) -> tuple[str, ...]:
+    """(in what the two differ that nothing adapts, the way out); empty where they fit."""
     wanted = config_of(shape, given.part)
     if wanted is None:
-        raise UserError(f"{given.place}: the generator of this system has two towers, of which none can be given")
+        return (f"{given.place}: the generator of this system has two towers, of which none can be given",)
     adapted = {name: config.init[name] != "same" for name in ("layers", "positions")}
     fewest = min(given.network.config.encoder.layers, wanted.encoder.layers)
 
@@ -268,7 +270,7 @@ def _check_shape(config: ConfigDict, given: Given, shape: ElectraConfig) -> None
     theirs, ours = described(given.network.config), described(wanted)
     differing = [name for name in theirs if theirs[name] != ours.get(name)]
     if not differing:
-        return
+        return ()
     listed = ", ".join(f"{name}={theirs[name]} (here {ours.get(name)})" for name in differing)
     way = "give " + " ".join(f"--config.model.{name}={theirs[name]}" for name in differing)
     if given.part == "generator":
@@ -277,4 +279,4 @@ def _check_shape(config: ConfigDict, given: Given, shape: ElectraConfig) -> None
     adapting = [ways[name] for name in differing if name in ways]
     if len(adapting) == len(differing):
         way += f", or adapt it: {' '.join(adapting)}"
-    raise UserError(f"the {given.part} of {given.place} has {listed}; {way}")
+    return (f"the {given.part} of {given.place} has {listed}", way)

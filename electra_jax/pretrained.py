@@ -9,7 +9,6 @@ from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.errors import UserError
 from electra_jax.huggingface import folder, vocabulary
 from electra_jax.modeling.alone import Network, alone
-from electra_jax.objectives.system import System
 
 DISCRIMINATOR, MASKED_LM, ENCODER, GENERATOR = "discriminator", "masked_lm", "encoder", "generator"  # in an export
 
@@ -41,10 +40,8 @@ def load(place: Path) -> Pretrained:
         config, params = run.objective.model.config, run.state.params
         encoder = alone(config, params, "encoder")
         assert encoder is not None
-        system = run.objective.system
-        odd = system.detect is not None and system.scores != System.scores
-        notes: tuple[str, ...] = (f"of every token its discriminator says {system.scores}",) if odd else ()
-        return Pretrained(encoder, alone(config, params, "generator"), run.tokenizer, notes)
+        notes = folder.said_of(run.objective.system.scores)
+        return Pretrained(encoder, alone(config, params, "generator"), run.tokenizer, tuple(notes))
     if (place / folder.CONFIG).is_file():
         found = folder.read(place)
         return Pretrained(found.network, None, found.tokenizer, found.notes)
@@ -56,8 +53,9 @@ def load(place: Path) -> Pretrained:
         )
     first = folder.read(kept)
     second = folder.read(place / GENERATOR) if (place / GENERATOR).is_dir() else None
-    notes = (*first.notes, *(second.notes if second else ()))
-    return Pretrained(first.network, second.network if second else None, first.tokenizer, notes)
+    if second is None:
+        return Pretrained(first.network, None, first.tokenizer, first.notes)
+    return Pretrained(first.network, second.network, first.tokenizer, first.notes + second.notes)
 
 
 def vocabulary_of(place: Path) -> Path | None:

@@ -24,7 +24,6 @@ from electra_jax import config as config_lib
 from electra_jax import detect, errors, evaluate, initial, metrics, optim, sharding, step, writers
 from electra_jax.checkpoint import Checkpoints
 from electra_jax.data import corpus, examples, loader, preparation, tokenizer
-from electra_jax.data.corpus import Corpus
 from electra_jax.data.local import Watch
 from electra_jax.files import read_json, write_whole
 from electra_jax.flops import devices
@@ -316,7 +315,7 @@ def describe(
     workdir: Path,
     first: int,
     state: step.TrainState,
-    text: Corpus,
+    text: corpus.Corpus,
     epochs: float,
 ) -> None:
     parameters = sum(x.size for x in jax.tree.leaves(state.params))

@@ -22,7 +22,6 @@ class Trained(NamedTuple):
 
     Attributes:
       config: its settings.
-      settings: the same as plain values.
       tokenizer: its vocabulary.
       objective: its system and model.
       state: on the first device.
@@ -30,7 +29,6 @@ class Trained(NamedTuple):
     """
 
     config: ConfigDict
-    settings: dict[str, Any]
     tokenizer: Tokenizer
     objective: Objective
     state: step.TrainState
@@ -50,8 +48,6 @@ def load(workdir: Path, at: int | None = None) -> Trained:
     if "objective" not in settings:
         raise UserError(f"{path} is not that of a run; give a run's work directory")
     config = ConfigDict(settings)
-    if not (workdir / "checkpoints").is_dir():
-        raise UserError(f"{workdir} has no checkpoint yet; let its run go on to the first")
     checkpoints = Checkpoints(workdir / "checkpoints", read_only=True)
     try:
         last = checkpoints.latest() if at is None else at
@@ -63,7 +59,7 @@ def load(workdir: Path, at: int | None = None) -> Trained:
         vocabulary = tokenizer.kept_in(workdir)
         objective = table.make(config, len(vocabulary), None, vocabulary.special, vocabulary.word_starts)
         state = checkpoints.restore(last, _shape(config, objective))
-        return Trained(config, settings, vocabulary, objective, state, checkpoints.progress(last))
+        return Trained(config, vocabulary, objective, state, checkpoints.progress(last))
     finally:
         checkpoints.close()
 

@@ -14,6 +14,7 @@ from tensorboardX import SummaryWriter
 
 from electra_jax.files import write_whole
 
+METRICS = "metrics.jsonl"
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece", "ml_collections")
 
 
@@ -22,8 +23,9 @@ class MetricsWriter:
 
     def __init__(self, workdir: Path, step: int):
         """Opens both for a run that stands at `step`; what a killed run wrote of later steps is dropped."""
-        path = workdir / "metrics.jsonl"
-        _drop_after(path, step)
+        path = workdir / METRICS
+        if path.exists():
+            write_whole(path, "".join(json.dumps(line) + "\n" for line in logged(workdir) if line["step"] <= step))
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - open as long as the run
         self._events = SummaryWriter(str(workdir / "tensorboard"), purge_step=step + 1 if step else None)
 
@@ -41,15 +43,13 @@ class MetricsWriter:
         self._events.close()
 
 
-def _drop_after(path: Path, step: int) -> None:
-    if not path.exists():
-        return
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        with contextlib.suppress(json.JSONDecodeError):  # the line at which a kill struck
-            if json.loads(line)["step"] <= step:
-                kept.append(line + "\n")
-    write_whole(path, "".join(kept))
+def logged(workdir: Path) -> list[dict[str, Any]]:
+    """What `MetricsWriter` has written in `workdir`; the line at which a kill struck is left out."""
+    path, found = workdir / METRICS, []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        with contextlib.suppress(json.JSONDecodeError):
+            found.append(json.loads(line))
+    return found
 
 
 def environment() -> dict[str, Any]:

@@ -108,11 +108,16 @@ class SentencePiece(Tokenizer):
     def __init__(self, model: bytes, name: str = "vocabulary"):
         """Raises UserError where `model` is no SentencePiece model."""
         try:
-            self.model, self.special = _complete(model)
-            self._processor = spm.SentencePieceProcessor(model_proto=self.model)
-            normalizer = sentencepiece_proto.parse(self.model).normalizer_spec
+            message = sentencepiece_proto.parse(model)
+            self._processor = spm.SentencePieceProcessor(model_proto=model)
         except (RuntimeError, ValueError) as error:
             raise UserError(f"{name} is no SentencePiece model ({error})") from error
+        self.model, own = model, len(message.pieces)
+        self.special = _complete(message, self._processor)
+        if len(message.pieces) > own:
+            self.model = message.SerializeToString()
+            self._processor = spm.SentencePieceProcessor(model_proto=self.model)
+        normalizer = message.normalizer_spec
         self.normalization: str = normalizer.name if normalizer.precompiled_charsmap else "identity"
         pieces = [self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())]
         self.word_starts = np.array([piece.startswith(WORD_START) for piece in pieces])
@@ -290,19 +295,17 @@ def train(lines: Iterable[str], settings: Any) -> SentencePiece:
     return SentencePiece(trained.SerializeToString())
 
 
-def _complete(model: bytes) -> tuple[bytes, Special]:
-    """`model` with the special tokens that it lacks, as control pieces after its own, and where they all are."""
-    processor = spm.SentencePieceProcessor(model_proto=model)
-    size = processor.get_piece_size()
-    ids = {processor.id_to_piece(i): i for i in range(size)}
+def _complete(model: Any, processor: spm.SentencePieceProcessor) -> Special:
+    """Adds to `model`, a message, the special tokens that it lacks, as control pieces; where they all are then."""
+    ids = {piece.piece: i for i, piece in enumerate(model.pieces)}
     # UNK is what the model itself says for the unknown; the others by their names, or else by their roles.
     roles = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id(), -1)
-    added, found = sentencepiece_proto.parse(model), []
+    found = []
     for names, role in zip(_NAMES, roles, strict=True):
         known = next((ids[name] for name in names if name in ids), role)
         known = role if role == processor.unk_id() else known
         if known < 0:
-            known, size = size, size + 1
-            added.pieces.add(piece=names[0], score=0, type=sentencepiece_proto.CONTROL)
+            known = len(model.pieces)
+            model.pieces.add(piece=names[0], score=0, type=sentencepiece_proto.CONTROL)
         found.append(known)
-    return added.SerializeToString() if len(added.pieces) > processor.get_piece_size() else model, Special(*found)
+    return Special(*found)

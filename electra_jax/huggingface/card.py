@@ -6,43 +6,50 @@ from typing import Any, NamedTuple
 
 from electra_jax.huggingface import configs
 
-# What a hub runs with a model; there is no such task for ElectraForPreTraining.
-_TASKS = {
-    ("bert", "discriminator_head"): "",
-    ("modernbert", "discriminator_head"): "pipeline_tag: token-classification\n",
-    ("any", "mlm_head"): "pipeline_tag: fill-mask\n",
-    ("any", "fakes"): "",
-    ("any", None): "pipeline_tag: feature-extraction\n",
-}
-
-_USE: dict[tuple[str, str | None], str] = {
-    ("bert", "discriminator_head"): """\
+# By encoder and head: what a hub runs with it (nothing it knows, where empty), and how it is used.
+_USE: dict[tuple[str, str | None], tuple[str, str]] = {
+    ("bert", "discriminator_head"): (
+        "",
+        """\
 from transformers import AutoModelForPreTraining, AutoTokenizer
 
 tokenizer, model = (kind.from_pretrained({path!r}) for kind in (AutoTokenizer, AutoModelForPreTraining))
 inputs = tokenizer("a line of text", return_tensors="pt")
 print(model(**inputs).logits.sigmoid())  # of every token: {scores}""",
-    ("modernbert", "discriminator_head"): """\
+    ),
+    ("modernbert", "discriminator_head"): (
+        "token-classification",
+        """\
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 tokenizer, model = (kind.from_pretrained({path!r}) for kind in (AutoTokenizer, AutoModelForTokenClassification))
 inputs = tokenizer("a line of text", return_tensors="pt")
 print(model(**inputs).logits.softmax(-1)[..., 1])  # of every token: {scores}""",
-    ("any", None): """\
+    ),
+    ("any", None): (
+        "feature-extraction",
+        """\
 from transformers import AutoModel, AutoTokenizer
 
 tokenizer, model = (kind.from_pretrained({path!r}) for kind in (AutoTokenizer, AutoModel))
 print(model(**tokenizer("a line of text", return_tensors="pt")).last_hidden_state.shape)""",
-    ("any", "fakes"): """\
+    ),
+    ("any", "fakes"): (
+        "",
+        """\
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 tokenizer, model = (kind.from_pretrained({path!r}) for kind in (AutoTokenizer, AutoModelForMaskedLM))
 logits = model(**tokenizer("a line of text", return_tensors="pt")).logits  # it reads fakes, not {mask}
 print(tokenizer.batch_decode(logits.argmax(-1)))  # what it takes for the original""",
-    ("any", "mlm_head"): """\
+    ),
+    ("any", "mlm_head"): (
+        "fill-mask",
+        """\
 from transformers import pipeline
 
 print(pipeline("fill-mask", {path!r})("a line of {mask}"))""",
+    ),
 }
 
 
@@ -79,14 +86,15 @@ def write(made: Made, name: str, kind: str, head: str | None, mask: str) -> str:
     """
     tags = ["electra_jax", configs.MODEL_TYPES[kind], "replaced-token-detection"]
     read = "fakes" if name == "masked_lm" and not made.reads_masks else head
-    use, task = (table.get((kind, read), table.get(("any", read), "")) for table in (_USE, _TASKS))
+    task, use = _USE.get((kind, read)) or _USE["any", read]
+    task_line = f"pipeline_tag: {task}\n" if task else ""
     facts = "\n".join(f"| {what} | {value} |" for what, value in made.facts)
     measured = [f"| {measure.replace('_', ' ')} | {value:.4g} |" for measure, value in made.heldout.items()]
     heldout = "\n".join(["| measure | value |", "|---|---|", *measured])
     return f"""\
 ---
 library_name: transformers
-{task}tags: [{", ".join(tags)}]
+{task_line}tags: [{", ".join(tags)}]
 ---
 
 # {name.replace("_", " ").capitalize()} of a run of {made.system}
@@ -96,7 +104,7 @@ library_name: transformers
 ## How to use it
 
 ```python
-{use.format(path=name, mask=mask, scores=made.scores)}
+{use.format(path=name, mask=mask, scores=made.scores or "the probability that it was replaced")}
 ```
 
 Give `from_pretrained` the path of this directory, or the name it has on a hub.

@@ -39,9 +39,7 @@ class Directory(NamedTuple):
     notes: tuple[str, ...]
 
 
-def write(
-    folder: Path, network: Network, head: str | None, tokenizer: Tokenizer, card: str, scores: str | None = None
-) -> None:
+def write(folder: Path, network: Network, head: str | None, tokenizer: Tokenizer, card: str, scores: str = "") -> None:
     """Makes `folder` a directory that `from_pretrained` reads.
 
     Args:
@@ -50,7 +48,7 @@ def write(
       head: that is written with it, None for none.
       tokenizer: of the network.
       card: in Markdown.
-      scores: what the discriminator says of a token, where it is not the probability that it was replaced.
+      scores: as `System.scores`.
 
     Raises:
       UserError: a parameter is not finite, or the tokenizer is of a kind that has no equal there.
@@ -95,7 +93,7 @@ def read(folder: Path) -> Directory:
         if word.ndim != 2 or kind != "modernbert":
             raise UserError(f"{folder / FACTORS} holds no factors of embeddings; delete it")
         config = dataclasses.replace(config, embedding_size=word.shape[1])
-    notes = []
+    notes: list[str] = []
     if head == "mlm_head" and not factored and _has_another_decoder(kind, state):
         if kind == "modernbert":
             raise UserError(f"{folder}: {weights.DECODERS[kind]} is another matrix than the embeddings; here it is one")
@@ -106,8 +104,7 @@ def read(folder: Path) -> Directory:
     left = weights.unread(config, state)
     if left:
         notes.append(f"{len(left)} tensors of another head are left out ({left[0]}, ...)")
-    if _SCORES in described:
-        notes.append(f"of every token its discriminator says {described[_SCORES]}")
+    notes += said_of(described.get(_SCORES, ""))
     tokenizer = vocabulary.load(folder)
     if tokenizer is not None and len(tokenizer) > config.vocab_size:
         raise UserError(
@@ -115,6 +112,11 @@ def read(folder: Path) -> Directory:
             "tokenizer there that it was trained with"
         )
     return Directory(network, tokenizer, tuple(notes))
+
+
+def said_of(scores: str) -> list[str]:
+    """The note on a discriminator with these `System.scores`, if it needs one."""
+    return [f"of every token its discriminator says {scores}"] if scores else []
 
 
 def _has_another_decoder(kind: str, state: Mapping[str, np.ndarray]) -> bool:

@@ -103,7 +103,8 @@ class System:
       frozen: (settings, step) -> for top-level names of the parameters, whether they keep their bits in that step.
       begin: (settings, params, step) -> the parameters before that step, where a stage begins with others than the last
         one left.
-      scores: what the sigmoid of the discriminator's score says of a token.
+      scores: what the sigmoid of the discriminator's score says of a token, where that is not the probability that it
+        was replaced.
       rests: whether the generator is one that was trained before, `config.generator_from`, and stays as it is.
     """
 
@@ -118,7 +119,7 @@ class System:
     detect: Callable[["Objective", Params, Inputs], Detection] | None = None
     frozen: Callable[[Any, Array], Mapping[str, Any]] = lambda settings, step: {}
     begin: Callable[[Any, Params, Array], Params] = lambda settings, params, step: params
-    scores: str = "the probability that it was replaced"
+    scores: str = ""
     rests: bool = False
 
 
