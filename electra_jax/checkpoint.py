@@ -46,7 +46,8 @@ class Checkpoints:
             create=not read_only,
             read_only=read_only,
         )
-        self._manager = ocp.CheckpointManager(self.folder, options=options)
+        handlers = {"state": ocp.StandardCheckpointHandler(), "progress": ocp.JsonCheckpointHandler()}
+        self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handlers)
 
     def latest(self) -> int | None:
         """The step of the newest whole checkpoint, None where there is none."""
@@ -71,15 +72,21 @@ class Checkpoints:
 
     def restore(self, step: int, like: TrainState) -> TrainState:
         """The state of `step`, with the shapes, types and shardings of `like` (arrays or ShapeDtypeStructs)."""
+        # Compared before anything is read: what Orbax refuses halfway leaves reads behind that end in an event loop
+        # which is closed by then, each in a thread of TensorStore's.
+        saved, wanted = _shapes(self._manager.item_metadata(step)["state"].tree), _shapes(like)
+        for name in sorted(saved.keys() | wanted.keys()):
+            if saved.get(name) != wanted.get(name):
+                there, here = (
+                    f"has {name} of shape {list(shapes[name])}" if name in shapes else f"has no {name}"
+                    for shapes in (saved, wanted)
+                )
+                raise UserError(
+                    f"checkpoint {self.folder / str(step)} does not fit this model: it {there}, the model {here}; "
+                    "use the config it was made with, or another --workdir"
+                )
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
-        args = ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
-        try:
-            return self._manager.restore(step, args=args)["state"]
-        except (ValueError, KeyError) as error:
-            raise UserError(
-                f"checkpoint {self.folder / str(step)} does not fit this model ({str(error).splitlines()[0]}); "
-                "use the config it was made with, or another --workdir"
-            ) from error
+        return self._manager.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(abstract)))["state"]
 
     def wait(self) -> None:
         """Returns when everything is on disk; raises what went wrong on the way."""
@@ -88,6 +95,12 @@ class Checkpoints:
 
     def close(self) -> None:
         self._manager.close()
+
+
+def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+    """By the path of a leaf, `params.embeddings.words`; the same where a dict stands for what had attributes."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf.shape for path, leaf in leaves}
 
 
 def _disk_error(error: BaseException | None) -> str | None:

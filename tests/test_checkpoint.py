@@ -60,7 +60,7 @@ def test_one_half_written_is_never_used(tmp_path):
 
 def test_another_shape_is_refused_in_a_line(tmp_path):
     checkpoints = saved(tmp_path, [5], keep_last=2, keep_every=100)
-    with pytest.raises(UserError, match="does not fit this model") as error:
+    with pytest.raises(UserError, match=r"it has opt_state.mu of shape \[3\], the model has .* \[4\]") as error:
         checkpoints.restore(5, state(0, width=4))
     assert "\n" not in str(error.value)
     checkpoints.close()
@@ -73,4 +73,15 @@ def test_the_sharding_asked_for_is_the_one_restored(tmp_path):
     like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere), state(0))
     restored = checkpoints.restore(5, like)
     assert all(x.sharding.num_devices == 8 for x in jax.tree.leaves(restored))
+    checkpoints.close()
+
+
+def test_a_parameter_more_or_less_is_refused_by_its_name(tmp_path):
+    checkpoints = saved(tmp_path, [5], keep_last=2, keep_every=100)
+    like = state(0)
+    less = {"kernel": like.params["kernel"]}
+    with pytest.raises(UserError, match=r"it has params\.bias of shape \[3\], the model has no params\.bias"):
+        checkpoints.restore(5, like.replace(params=less))
+    with pytest.raises(UserError, match=r"it has no params\.more, the model has params\.more of shape \[\]"):
+        checkpoints.restore(5, like.replace(params=like.params | {"more": jnp.zeros(())}))
     checkpoints.close()
