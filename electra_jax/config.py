@@ -13,7 +13,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from electra_jax import arguments
+from electra_jax import arguments, sharding
 from electra_jax.arguments import above, at_least, between, one_of, within
 from electra_jax.data import preparation
 from electra_jax.errors import UserError
@@ -28,6 +28,9 @@ def paper() -> ConfigDict:
             "steps": 1_000_000,
             "batch_size": 128,
             "accumulate": 1,  # parts that a batch is computed in, one after another
+            # Devices along each axis, -1: what is left. data and fsdp split the batch, fsdp the parameters too, tensor
+            # heads, inner widths and the vocabulary.
+            "mesh": {"data": -1, "fsdp": 1, "tensor": 1},
             "log_every": 100,
             "eval_every": 10_000,
             "eval_batches": 64,
@@ -57,6 +60,7 @@ def paper() -> ConfigDict:
                 "dropout": 0.1,
                 "dtype": "bfloat16",
                 "unroll": False,
+                "remat": "none",  # or dots, full: what the backward pass computes again for want of memory
                 "modernbert": {"local_window": 128, "global_every": 3},
             },
             "objective": {"name": "electra", **table.SYSTEMS["electra"].settings},  # another by the argument objective=
@@ -68,6 +72,7 @@ def paper() -> ConfigDict:
                 "b2": 0.999,
                 "eps": 1e-6,
                 "clip_norm": 1.0,
+                "moments_dtype": "float32",  # or bfloat16
             },
             "checkpoint": {"every": 5_000, "keep_last": 2, "keep_every": 100_000},
         }
@@ -185,6 +190,9 @@ _CHECKS: dict[str, arguments.Check] = {
     **{f"optim.{name}": above(0) for name in ("learning_rate", "eps", "clip_norm")},
     **{f"optim.{name}": between(-1e-9, 1) for name in ("b1", "b2")},
     **{f"data.{name}": check for name, check in preparation.CHECKS.items()},
+    **{f"mesh.{axis}": (lambda value: value > 0 or value == -1, "above 0, or -1") for axis in sharding.AXES},
+    "optim.moments_dtype": one_of("float32", "bfloat16"),
+    "model.remat": one_of("none", "dots", "full"),
     "init.vocabulary": one_of("same", "pieces"),
     "init.positions": one_of("same", "first"),
     "init.layers": one_of("same", "first", "spread"),

@@ -33,6 +33,12 @@ def explain_os_error(error: OSError) -> str:
     return place + _OS_ADVICE.get(error.errno or 0, error.strerror or str(error))
 
 
+def explain(error: UserError | OSError) -> str:
+    """Its one line."""
+    text = explain_os_error(error) if isinstance(error, OSError) else str(error)
+    return " ".join(text.split())
+
+
 def run(main: Callable[[list[str]], int | None], argv: list[str] | None = None) -> int:
     """Calls `main(argv)` and returns its exit status; a person's mistake is one line on stderr and status 2.
 
@@ -45,16 +51,12 @@ def run(main: Callable[[list[str]], int | None], argv: list[str] | None = None) 
     debug = "--debug" in argv
     try:
         return main([arg for arg in argv if arg != "--debug"]) or 0
-    except UserError as error:
-        message = str(error)
-        cause: BaseException = error
-    except OSError as error:
-        message = explain_os_error(error)
+    except (UserError, OSError) as error:
         cause = error
     except KeyboardInterrupt:
         print("\ninterrupted; the same command goes on from what is finished", file=sys.stderr)
         return 130
     if debug:
         raise cause
-    print("error: " + " ".join(message.split()), file=sys.stderr)
+    print(f"error: {explain(cause)}", file=sys.stderr)
     return EXIT_USER_ERROR

@@ -54,9 +54,16 @@ def make_eval_step(objective: Objective) -> EvalStep:
 class Evaluator:
     """Measures parameters on fixed batches with fixed keys, so that two calls differ by the parameters alone."""
 
-    def __init__(self, eval_step: EvalStep, batches: Iterable[Batch], seed: int, special: Special):
-        """Takes a jitted `eval_step`, and batches of the host, which are put on the devices one at a time."""
-        self._eval_step = eval_step
+    def __init__(
+        self,
+        eval_step: EvalStep,
+        batches: Iterable[Batch],
+        seed: int,
+        special: Special,
+        put: Callable[[Batch], Batch] = lambda batch: batch,
+    ):
+        """Takes a jitted `eval_step`, batches of the host, and what puts one of them on the devices."""
+        self._eval_step, self._put = eval_step, put
         self._batches = list(batches)
         self._key = jax.random.fold_in(jax.random.key(seed), 2)
         ids = np.concatenate([np.ravel(batch["input_ids"]) for batch in self._batches])
@@ -67,7 +74,7 @@ class Evaluator:
         keys = jax.random.split(self._key, len(self._batches))
         together: metrics.Metrics | None = None
         for batch, key in zip(self._batches, keys, strict=True):
-            together = metrics.add(together, jax.device_get(self._eval_step(params, step, batch, key)))
+            together = metrics.add(together, jax.device_get(self._eval_step(params, step, self._put(batch), key)))
         assert together is not None
         result = metrics.numbers(together)
         result["unigram_entropy"] = self._unigram_entropy

@@ -30,24 +30,52 @@ def in_stages(settings: Any, stages: Sequence[int]) -> optax.Schedule:
     return optax.join_schedules(schedules, list(itertools.accumulate(stages[:-1])))
 
 
-def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
+def scale_by_uncorrected_adam(
+    b1: float, b2: float, eps: float, dtype: Any = jnp.float32
+) -> optax.GradientTransformation:
     """Adam without bias correction, eps outside the root: m / (sqrt(v) + eps).
 
     google-research/electra, model/optimization.py, AdamWeightDecayOptimizer; optax.scale_by_adam always corrects.
+
+    Args:
+      b1, b2, eps: of Adam.
+      dtype: that both moments are kept in; they are computed in float32. A step moves the second moment by 1 - b2 of
+        itself, less than half of bfloat16's last digit where b2 is .999, and would be lost: it is rounded up or down by
+        chance, right on average.
     """
 
     def init(params: Any) -> optax.ScaleByAdamState:
-        zeros = jax.tree.map(jnp.zeros_like, params)
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, dtype), params)
         return optax.ScaleByAdamState(count=jnp.zeros((), jnp.int32), mu=zeros, nu=zeros)
 
     def update(grads: Any, state: optax.ScaleByAdamState, params: Any = None) -> tuple[Any, optax.ScaleByAdamState]:
         del params
-        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, grads)
-        nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), state.nu, grads)
+        old_mu, old_nu = optax.tree.cast((state.mu, state.nu), jnp.float32)
+        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, old_mu, grads)
+        nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), old_nu, grads)
         updates = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu, nu)
+        if dtype == jnp.bfloat16:
+            key = jax.random.fold_in(jax.random.key(0), state.count)
+            mu, nu = optax.tree.cast(mu, dtype), round_by_chance(key, nu)
         return updates, optax.ScaleByAdamState(count=state.count + 1, mu=mu, nu=nu)
 
     return optax.GradientTransformation(init, update)
+
+
+def round_by_chance(key: jax.Array, tree: Any) -> Any:
+    """A tree of float32 as bfloat16, each number up or down with the probabilities that keep its mean.
+
+    A bfloat16 is the upper half of a float32: 16 random bits are added to the lower half, which is then dropped.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+
+    def round_leaf(key: jax.Array, x: jax.Array) -> jax.Array:
+        noise = jax.random.bits(key, x.shape, jnp.uint16).astype(jnp.uint32)
+        bits = jax.lax.bitcast_convert_type(x, jnp.uint32) + noise
+        return jax.lax.bitcast_convert_type((bits >> 16).astype(jnp.uint16), jnp.bfloat16)
+
+    keys = jax.random.split(key, len(leaves))
+    return jax.tree.unflatten(structure, [round_leaf(key, x) for key, x in zip(keys, leaves, strict=True)])
 
 
 def decay_mask(params: Any) -> Any:
@@ -68,7 +96,7 @@ def make(settings: Any, *stages: int) -> tuple[optax.GradientTransformation, opt
     rate = in_stages(settings, stages)
     return optax.chain(
         optax.clip_by_global_norm(settings.clip_norm),
-        scale_by_uncorrected_adam(settings.b1, settings.b2, settings.eps),
+        scale_by_uncorrected_adam(settings.b1, settings.b2, settings.eps, jnp.dtype(settings.moments_dtype)),
         optax.add_decayed_weights(settings.weight_decay, decay_mask),
         optax.scale_by_learning_rate(rate),
     ), rate

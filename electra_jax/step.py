@@ -42,11 +42,6 @@ def init_state(objective: Objective, optimizer: optax.GradientTransformation, se
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
 
-def abstract_state(init: Callable[[], TrainState], sharding: jax.sharding.Sharding) -> TrainState:
-    """The shapes, types and sharding of the state that `init` makes, to restore one like it."""
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), jax.eval_shape(init))
-
-
 def batch_shapes(batch_size: int, length: int, sharding: jax.sharding.Sharding) -> dict[str, jax.ShapeDtypeStruct]:
     """Of a batch, to compile for."""
     shape = jax.ShapeDtypeStruct((batch_size, length), jnp.int32, sharding=sharding)

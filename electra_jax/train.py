@@ -8,20 +8,19 @@ import contextlib
 import functools
 import json
 import math
-import signal
 import sys
 import textwrap
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import jax
 from ml_collections import ConfigDict
+from rich.console import Console
 
 from electra_jax import config as config_lib
-from electra_jax import detect, errors, evaluate, initial, metrics, optim, sharding, step, writers
+from electra_jax import detect, errors, evaluate, initial, metrics, processes, program, sharding, step, writers
 from electra_jax.checkpoint import Checkpoints
 from electra_jax.data import corpus, examples, loader, preparation, tokenizer
 from electra_jax.data.local import Watch
@@ -45,6 +44,7 @@ usage: python -m electra_jax.train --config=FILE[:ARG] [--workdir=DIR] [--init_f
   --init_from=DIR                    weights to begin from: a run, an export, or a Hugging Face directory; the
                                      encoder's, and the generator's where it has one
   --generator_from=DIR               the same for the generator
+{processes.USAGE}
   --config.optim.learning_rate=1e-3  any setting of the config, by its name
   --debug                            errors keep their traceback
 
@@ -52,27 +52,8 @@ systems:
 {textwrap.indent(table.describe(), "  ")}"""
 
 _SAMPLES = 5  # sentences shown at the end
-_FREE = ("steps", "log_every", "eval_every", "eval_batches", "checkpoint.")  # settings a run may change on its way
-
-
-class Stop:
-    """Notices SIGTERM and Ctrl-C, so that the loop can save before it ends; a second Ctrl-C ends it at once."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> "Stop":
-        self._before = {number: signal.signal(number, self._notice) for number in (signal.SIGTERM, signal.SIGINT)}
-        return self
-
-    def _notice(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def __exit__(self, *error: Any) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+# Settings that a run may change on its way.
+_FREE = ("steps", "log_every", "eval_every", "eval_batches", "checkpoint.", "mesh.", "model.remat", "model.unroll")
 
 
 def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
@@ -93,43 +74,51 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
     ########## Mesh ####################################################################################################
     adopt_settings(config, workdir, live)
     config_lib.check(config)
-    mesh = sharding.make_mesh(config.batch_size, config.accumulate)
+    mesh = sharding.make_mesh(config.mesh, config.batch_size, config.accumulate)
+    sharding.check_model(config.model, mesh)
+    processes.check_shared(workdir)
 
     ########## Work directory and data #################################################################################
     # Read before anything is written; a run that is there has it in its checkpoints.
     given = initial.load(config, live.say) if not (workdir / "config.json").exists() else None
-    checkpoints = open_workdir(config, workdir, live)
+    checkpoints = Checkpoints(workdir / "checkpoints", config.checkpoint.keep_last, config.checkpoint.keep_every)
     saved_step = checkpoints.latest()
+    processes.by_first(lambda: open_workdir(config, workdir, saved_step, live), others=lambda: None)
     progress: dict[str, Any] = checkpoints.progress(saved_step) if saved_step is not None else {}
-    text = preparation.find_or_prepare(workdir / "data", config.data, progress.get("corpus"), Telling(live))
-    tokenizer.keep(text.tokenizer, workdir)
+
+    def find_text() -> corpus.Corpus:
+        return preparation.find_or_prepare(workdir / "data", config.data, progress.get("corpus"), Telling(live))
+
+    text = processes.by_first(find_text, others=find_text)
+    processes.check_same("a text", text.key)
+    processes.by_first(lambda: tokenizer.keep(text.tokenizer, workdir), others=lambda: None)
     special, length, phases = text.tokenizer.special, config.data.seq_length, config_lib.phases(config)
     mode = functools.partial(examples.MODES[config.data.mode], seed=config.seed, special=special)
     train_examples = [(mode(text.train, length), steps) for length, steps in phases]
-    batches = loader.training_batches(train_examples, config.batch_size, config.seed, text.weights)
+    rows = sharding.rows(mesh, config.batch_size)  # of each batch, those that the devices of this process have
+    put = functools.partial(sharding.put, mesh=mesh, batch_size=config.batch_size)
+    batches = loader.training_batches(train_examples, config.batch_size, config.seed, text.weights, rows)
     heldout = loader.heldout_batches(mode(text.heldout, length), config.batch_size, config.eval_batches, config.seed)
 
-    ########## System, optimizer, operations ###########################################################################
+    ########## System and operations ###################################################################################
     vocab_size = len(text.tokenizer)
     objective = table.make(config, vocab_size, text.unigram, special, text.tokenizer.word_starts)
-    optimizer, schedule = optim.make(config.optim, *(stage.steps for stage in objective.stages))
-    everywhere, by_example = sharding.replicated(mesh), sharding.by_example(mesh)
-    init = functools.partial(step.init_state, objective, optimizer, config.seed, length)
+    run = program.Program(config, objective, mesh)
     operations = functools.partial(first_steps, objective, config.batch_size, phases)
     peak = devices.peak(jax.devices()[0].device_kind, config.model.dtype)
 
     ########## State ###################################################################################################
     # A checkpoint comes before networks that are given, and these before a fresh state, which is made on the devices.
     if saved_step is None:
-        state = jax.jit(init, out_shardings=everywhere)()
+        state = run.fresh_state()
         given = initial.load(config, live.say) if given is None else given
         if given:
             begin = initial.Beginning(config.init, objective.model.config, text.tokenizer, live.say)
-            params = jax.device_put(begin(jax.device_get(state.params), given), everywhere)
+            params = sharding.place(begin(run.fresh_params(), given), sharding.of(run.state.params))
             state = step.TrainState(state.step, params, state.opt_state)
         totals = {"tokens": 0.0, "device_seconds": 0.0}
     else:
-        state = checkpoints.restore(saved_step, step.abstract_state(init, everywhere))
+        state = checkpoints.restore(saved_step, run.state)
         batches.set_state(progress["data"])
         totals = progress["totals"]
     first = int(state.step)
@@ -137,27 +126,12 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
     describe(live, config, workdir, first, state, text, passed(config.steps))
 
     ########## Compile #################################################################################################
-    # Ahead of time: a second compilation cannot happen unseen, since compiled code refuses other shapes.
-    train_step = jax.jit(
-        step.make_train_step(objective, optimizer, schedule, config.seed, config.accumulate),
-        donate_argnums=0,
-        in_shardings=(everywhere, by_example),
-        out_shardings=(everywhere, everywhere),
-    )
+    everywhere = sharding.replicated(mesh)
+    eval_step = run.jit(evaluate.make_eval_step(objective), out_shardings=everywhere)
     evaluator = evaluate.Evaluator(
-        jax.jit(
-            evaluate.make_eval_step(objective),
-            in_shardings=(everywhere, everywhere, by_example, everywhere),
-            out_shardings=everywhere,
-        ),
-        heldout,
-        config.seed,
-        special,
+        eval_step, heldout, config.seed, special, lambda batch: put({name: batch[name][rows] for name in batch})
     )
-    compiled = {
-        length: train_step.lower(state, step.batch_shapes(config.batch_size, length, by_example)).compile()
-        for length, _ in phases
-    }
+    compiled = {length: run.lower(length).compile() for length, _ in phases}
 
     ########## Loop ####################################################################################################
     def log(at: int, evaluating: bool) -> dict[str, float]:
@@ -187,7 +161,8 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
             "epoch": passed(at),
             **{f"heldout_{name}": value for name, value in evaluation.items() if name != "tokens"},
         }
-        writer.write(at, values)
+        if writer is not None:
+            writer.write(at, values)
         live.logged(at, config.steps, values)
         if evaluating:
             live.evaluated(at, evaluation)
@@ -195,15 +170,15 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
 
     final: dict[str, float] = {}
     window = metrics.Window()
-    writer = writers.MetricsWriter(workdir, first)
+    writer = writers.MetricsWriter(workdir, first) if processes.first() else None
     pending: metrics.Metrics | None = None
-    with Stop() as stop, live, contextlib.closing(writer):
+    with processes.Stop() as stop, live, contextlib.closing(writer) if writer else contextlib.nullcontext():
         live.start(first, config.steps)
         for at in range(first + 1, config.steps + 1):
             waiting_since = time.perf_counter()
             batch = next(batches)
             window.waited(time.perf_counter() - waiting_since)
-            state, measured = compiled[batch["input_ids"].shape[1]](state, sharding.put(batch, mesh))
+            state, measured = compiled[batch["input_ids"].shape[1]](state, put(batch))
 
             # The step before this one is read while this one runs: the devices never wait for the host ...
             if pending is not None:
@@ -212,7 +187,8 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
             live.advance(at - 1)
 
             # ... except where its numbers are needed now.
-            last = at == config.steps or stop.asked
+            stopping = stop.asked(at)
+            last = at == config.steps or stopping
             evaluating = at % config.eval_every == 0 or at == config.steps
             saving = at % config.checkpoint.every == 0 or at % config.checkpoint.keep_every == 0 or last
             if at % config.log_every == 0 or evaluating or saving:
@@ -222,21 +198,22 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
                 if saving:
                     checkpoints.save(at, state, {"data": batches.get_state(), "totals": totals, "corpus": text.key})
                 window.restart()  # the time of evaluating and saving is not training time
-            if stop.asked:
+            if stopping:
                 break
     checkpoints.wait()
     checkpoints.close()
 
     ########## Finish ##################################################################################################
-    if stop.asked and int(state.step) < config.steps:
+    if int(state.step) < config.steps:
         live.say(f"stopped and saved at step {int(state.step)}; the same command goes on from there")
         return {}
     final = final or evaluator(state.params, state.step)
     summarise(live, config, workdir, totals, operations(config.steps)["model"], final)
     if objective.system.detect is not None:
-        texts = jax.device_put(detect.sentences(text.heldout, _SAMPLES, length, config.seed, special), everywhere)
+        texts = detect.sentences(text.heldout, _SAMPLES, length, config.seed, special)
         key = jax.random.fold_in(jax.random.key(config.seed), 3)
-        found = jax.jit(detect.make_corrupt_and_detect(objective))(state.params, state.step, texts, key)
+        corrupt_and_detect = jax.jit(detect.make_corrupt_and_detect(objective), out_shardings=everywhere)
+        found = corrupt_and_detect(state.params, state.step, texts, key)
         detect.show(live.console, text.tokenizer, zip(*jax.device_get(found), strict=True))
     return final
 
@@ -262,12 +239,10 @@ def adopt_settings(config: ConfigDict, workdir: Path, live: Live) -> None:
                 live.say(f"the vocabulary is {config.data.vocabulary}, that of {begins}")
 
 
-def open_workdir(config: ConfigDict, workdir: Path, live: Live) -> Checkpoints:
-    """Makes the folder, or checks that the run in it is this one; writes config and environment."""
+def open_workdir(config: ConfigDict, workdir: Path, latest: int | None, live: Live) -> None:
+    """Checks that a run which is there, at step `latest`, is this one; writes config and environment."""
     settings = json.loads(config.to_json_best_effort())
     path = workdir / "config.json"
-    checkpoints = Checkpoints(workdir / "checkpoints", config.checkpoint.keep_last, config.checkpoint.keep_every)
-    latest = checkpoints.latest()
     if latest is not None:
         if latest > config.steps:
             raise errors.UserError(f"{workdir} is at step {latest} already; give config.steps={latest} or more")
@@ -283,7 +258,6 @@ def open_workdir(config: ConfigDict, workdir: Path, live: Live) -> Checkpoints:
             live.say(f"changed since this run was begun: {text}")
     write_whole(path, json.dumps(settings, indent=2) + "\n")
     write_whole(workdir / "environment.json", json.dumps(writers.environment(), indent=2) + "\n")
-    return checkpoints
 
 
 def epochs(train_examples: Sequence[tuple[examples.Examples, int]], batch_size: int) -> Callable[[int], float]:
@@ -341,9 +315,12 @@ def summarise(
 
 
 def main(argv: list[str]) -> int:
-    arguments = config_lib.parse(argv, USAGE, shorthands=("init_from", "generator_from"))
+    arguments = config_lib.parse(argv, USAGE, processes.OPTIONS, shorthands=("init_from", "generator_from"))
     if arguments is not None:
-        train(arguments.config, arguments.workdir, Live())
+        processes.start(arguments.options)
+        live = Live() if processes.first() else Live(Console(quiet=True))
+        with processes.together(arguments.options["patience"]):
+            train(arguments.config, arguments.workdir, live)
     return 0
 
 

@@ -1,13 +1,12 @@
 """What a run has learned: its parameters, read from its work directory."""
 
-import functools
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 from ml_collections import ConfigDict
 
-from electra_jax import optim, step
+from electra_jax import sharding, step
 from electra_jax.checkpoint import Checkpoints
 from electra_jax.data import tokenizer
 from electra_jax.data.tokenizer import Tokenizer
@@ -15,6 +14,7 @@ from electra_jax.errors import UserError
 from electra_jax.files import read_json
 from electra_jax.objectives import table
 from electra_jax.objectives.system import Objective
+from electra_jax.program import Program
 
 
 class Trained(NamedTuple):
@@ -58,14 +58,8 @@ def load(workdir: Path, at: int | None = None) -> Trained:
             raise UserError(f"{workdir} has no checkpoint of step {last}; there are those of {there}")
         vocabulary = tokenizer.kept_in(workdir)
         objective = table.make(config, len(vocabulary), None, vocabulary.special, vocabulary.word_starts)
-        state = checkpoints.restore(last, _shape(config, objective))
+        here = jax.make_mesh((1,) * len(sharding.AXES), sharding.AXES, devices=jax.local_devices()[:1])
+        state = checkpoints.restore(last, Program(config, objective, here).state)
         return Trained(config, vocabulary, objective, state, checkpoints.progress(last))
     finally:
         checkpoints.close()
-
-
-def _shape(config: ConfigDict, objective: Objective) -> Any:
-    optimizer, _ = optim.make(config.optim, *(stage.steps for stage in objective.stages))
-    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    init = functools.partial(step.init_state, objective, optimizer, config.seed, config.data.seq_length)
-    return step.abstract_state(init, here)

@@ -78,7 +78,16 @@ def test_biases_and_norms_are_not_decayed_embeddings_are(encoder):
     assert decayed[False] == {"generator_head/bias"} | ends(norms, "scale") | ends(biased, "bias")
 
 
-SETTINGS = SimpleNamespace(learning_rate=0.5, warmup_steps=3, weight_decay=0.1, b1=0.8, b2=0.9, eps=0.1, clip_norm=1.0)
+SETTINGS = SimpleNamespace(
+    learning_rate=0.5,
+    warmup_steps=3,
+    weight_decay=0.1,
+    b1=0.8,
+    b2=0.9,
+    eps=0.1,
+    clip_norm=1.0,
+    moments_dtype="float32",
+)
 
 
 def test_the_whole_chain_computes_the_definition():
@@ -111,3 +120,35 @@ def test_the_first_step_moves_nothing():
     params = {"kernel": jnp.ones(2)}
     updates, _ = transform.update({"kernel": jnp.ones(2)}, transform.init(params), params)
     np.testing.assert_array_equal(updates["kernel"], [0, 0])
+
+
+def test_moments_in_bfloat16_follow_those_in_float32():
+    """Where each was rounded to the nearest, the second would stay where its steps are under half a digit."""
+    ends = {}
+    for dtype in (jnp.float32, jnp.bfloat16):
+        adam = optim.scale_by_uncorrected_adam(0.9, 0.999, 1e-6, dtype)
+        state = adam.init({"w": jnp.zeros(1000)})
+        update = jax.jit(lambda grads, state, adam=adam: adam.update(grads, state))
+        for gradient, steps in ((1.0, 1000), (0.1, 2000)):  # up, and a long way down
+            for _ in range(steps):
+                updates, state = update({"w": jnp.full(1000, gradient)}, state)
+        assert state.mu["w"].dtype == state.nu["w"].dtype == dtype
+        ends[dtype] = state.nu["w"].astype(jnp.float32), updates["w"]
+    exact, rounded = ends[jnp.float32], ends[jnp.bfloat16]
+    assert float(jnp.mean(rounded[0])) == pytest.approx(float(jnp.mean(exact[0])), rel=0.01)
+    assert float(jnp.mean(rounded[1])) == pytest.approx(float(jnp.mean(exact[1])), rel=0.02)
+    np.testing.assert_allclose(rounded[1], exact[1], rtol=0.25)
+    nearest = jnp.float32(1.0)
+    for _ in range(100):
+        nearest = (jnp.float32(0.999) * nearest).astype(jnp.bfloat16).astype(jnp.float32)
+    assert float(nearest) == 1.0  # what rounding to the nearest would do
+
+
+def test_rounding_by_chance_keeps_the_mean_and_what_bfloat16_has():
+    exact = jnp.array([0.0, 1.0, -2.5, 3.0e38, 1e-30], jnp.bfloat16)
+    kept = optim.round_by_chance(jax.random.key(0), {"x": exact.astype(jnp.float32)})["x"]
+    np.testing.assert_array_equal(kept, exact)
+    between = jnp.full(10_000, 1.0 + 0.25 / 128)  # a quarter of the way from 1 to the next
+    drawn = optim.round_by_chance(jax.random.key(1), between)
+    assert set(np.unique(drawn.astype(jnp.float32))) == {1.0, 1.0 + 1 / 128}
+    assert float(jnp.mean(drawn > 1)) == pytest.approx(0.25, abs=0.02)

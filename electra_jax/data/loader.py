@@ -24,7 +24,7 @@ def training_batches(
     batch_size: int,
     seed: int,
     weights: Sequence[float] | None = None,
-    rows: slice = _ALL,
+    rows: slice | np.ndarray = _ALL,
 ) -> grain.DatasetIterator:
     """Batches {name: [rows, L]}, every epoch shuffled anew.
 
@@ -59,7 +59,7 @@ def training_batches(
 class _Cut(grain.transforms.Map):
     """Numbers of a batch's examples -> those rows of the batch."""
 
-    def __init__(self, examples: Examples, rows: slice):
+    def __init__(self, examples: Examples, rows: slice | np.ndarray):
         self._examples, self._rows = examples, rows
 
     def map(self, element: Any) -> Batch:

@@ -10,6 +10,7 @@ from electra_jax.errors import UserError
 
 HEAD_SIZE = 64  # of every network of the paper; a generator's heads are counted by it
 VOCAB_MULTIPLE = 128  # lanes of a TPU register; also the block of the sampler
+VOCAB_SHARDS = 8  # devices that a table of many entries can be split over, so that each has whole blocks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +25,8 @@ class EncoderConfig:
       dtype: of the computation; parameters are float32.
       unroll: layers written out one after another instead of one scanned body. Same parameters, same result; scanning
         compiles faster, unrolled code lets XLA optimise across layers.
+      remat: what the backward pass computes again instead of keeping it: `none`, `dots` (all but the products with
+        weights: attention's scores, norms, activations) or `full` (whole layers).
       local_window, global_every: of `modernbert`: every `global_every`-th layer, from the first, sees the whole
         sequence; the others see half of `local_window` to each side.
     """
@@ -39,6 +42,7 @@ class EncoderConfig:
     unroll: bool
     local_window: int
     global_every: int
+    remat: str = "none"
 
     @property
     def head_size(self) -> int:
@@ -72,7 +76,10 @@ class ElectraConfig:
 
     @property
     def padded_vocab_size(self) -> int:
-        return VOCAB_MULTIPLE * math.ceil(self.vocab_size / VOCAB_MULTIPLE)
+        """Entries of the word table: whole blocks, and for each of `VOCAB_SHARDS` devices where that adds little."""
+        large = self.vocab_size >= 8 * VOCAB_SHARDS * VOCAB_MULTIPLE
+        multiple = VOCAB_MULTIPLE * (VOCAB_SHARDS if large else 1)
+        return multiple * math.ceil(self.vocab_size / multiple)
 
     @property
     def absolute(self) -> bool:
@@ -107,6 +114,7 @@ def from_settings(model: Any, vocab_size: int, heads: tuple[str, ...], two_tower
         unroll=model.unroll,
         local_window=model.modernbert.local_window,
         global_every=model.modernbert.global_every,
+        remat=model.remat,
     )
     _check(encoder, "encoder")
     if "generator_width" not in model:

@@ -41,7 +41,8 @@ class Embeddings(nn.Module):
     def table(self, name: str) -> Array:
         """The table `word`, `position` or `segment` as it is used, [entries, E]."""
         own = getattr(self, name)
-        return own if self.base is None else jax.lax.stop_gradient(self.base.table(name)) + own
+        table = own if self.base is None else jax.lax.stop_gradient(self.base.table(name)) + own
+        return layers.by_entry(table) if name == "word" else table
 
     def __call__(self, input_ids_BL: Array, token_type_ids_BL: Array, sequence_ids_BL: Array, train: bool) -> Array:
         c = self.config

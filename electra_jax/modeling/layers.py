@@ -6,7 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.sharding import PartitionSpec
 
+from electra_jax import sharding
 from electra_jax.modeling.config import EncoderConfig
 
 Array = jax.Array
@@ -20,6 +22,24 @@ def truncated_normal(stddev: float) -> Callable[..., Array]:
 def gelu(x: Array) -> Array:
     """x times the normal distribution function; by erf, since `jax.nn.gelu`'s erfc takes twice as long on CPU."""
     return 0.5 * x * (1.0 + jax.lax.erf(x * 0.5**0.5))
+
+
+def by_example(x_BLD: Array) -> Array:
+    """States, split over the mesh in use (`jax.set_mesh`) by example and by nothing else; without a mesh, as they are.
+
+    Where parameters are split along the same axis of the mesh as the batch, this tells the partitioner to gather the
+    parameters, which are smaller, and not the states.
+    """
+    return _constrained(x_BLD, PartitionSpec(sharding.BATCH))
+
+
+def by_entry(table_VE: Array) -> Array:
+    """A table, split over the mesh in use by entry and by nothing else: what is looked up is whole."""
+    return _constrained(table_VE, PartitionSpec("tensor"))
+
+
+def _constrained(x: Array, spec: PartitionSpec) -> Array:
+    return x if jax.sharding.get_abstract_mesh().empty else jax.lax.with_sharding_constraint(x, spec)
 
 
 class LayerNorm(nn.Module):
@@ -82,12 +102,19 @@ class SelfAttention(nn.Module):
         )(attended)
 
 
+# By name, what is kept for the backward pass; None: nothing but the layer's input.
+_KEPT = {"dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable, "full": None}
+
+
 def stack(layer: type[nn.Module], config: EncoderConfig, in_axes: Any) -> Any:
     """`config.layers` copies of `layer`, their parameters stacked on a first axis, scanned or written out.
 
     `layer.__call__(x, *inputs)` returns `(x, None)`; `in_axes` says of each input whether it is the same for all layers
     (`nn.broadcast`) or has an entry for each (0).
     """
+    if config.remat != "none":
+        # XLA may find the second computation equal to the first and drop it, unless a scan's body parts the two.
+        layer = nn.remat(layer, policy=_KEPT[config.remat], prevent_cse=config.unroll)
     return nn.scan(
         layer,
         variable_axes={"params": 0},

@@ -48,9 +48,9 @@ class Layer(nn.Module):
         """`number`: this layer's, from 0; `angles_2LK`: of local and of global attention."""
         c = self.config
 
-        def dense(features: int, stddev: float, name: str) -> nn.Dense:
+        def dense(features: int | tuple[int, ...], stddev: float, name: str) -> nn.DenseGeneral:
             init = layers.truncated_normal(stddev)
-            return nn.Dense(features, use_bias=False, dtype=c.dtype, kernel_init=init, name=name)
+            return nn.DenseGeneral(features, use_bias=False, dtype=c.dtype, kernel_init=init, name=name)
 
         is_global = number % c.global_every == 0
         position = jnp.arange(x_BLD.shape[1])
@@ -61,13 +61,16 @@ class Layer(nn.Module):
         # The first layer has no norm of its own, the embedding's stands for it. Its entry in the stack stays unused.
         normed = layers.LayerNorm(EPSILON, False, c.dtype, name="attention_norm")(x_BLD)
         normed = jnp.where(number == 0, x_BLD, normed)
-        x_BLD = x_BLD + layers.SelfAttention(
+        attended = layers.SelfAttention(
             c, use_bias=False, out_stddev=out_stddev(c), train=self.train, attention_dropout=False, name="attention"
         )(normed, mask, lambda x: rotate(x, angles_LK))
+        x_BLD = layers.by_example(x_BLD + attended)
         h = layers.LayerNorm(EPSILON, False, c.dtype, name="ffn_norm")(x_BLD)
-        h_BLF, gate_BLF = jnp.split(dense(2 * c.ffn, c.init_stddev, "ffn_in")(h), 2, axis=-1)
-        h_BLF = nn.Dropout(c.dropout, deterministic=not self.train)(layers.gelu(h_BLF) * gate_BLF)
-        return x_BLD + dense(c.width, out_stddev(c), "ffn_out")(h_BLF), None
+        # Two matrices in one, and an axis for which: split along F, each device has both halves of its part.
+        h_BL2F = dense((2, c.ffn), c.init_stddev, "ffn_in")(h)
+        gated_BLF = layers.gelu(h_BL2F[:, :, 0]) * h_BL2F[:, :, 1]
+        h_BLF = nn.Dropout(c.dropout, deterministic=not self.train)(gated_BLF)
+        return layers.by_example(x_BLD + dense(c.width, out_stddev(c), "ffn_out")(h_BLF)), None
 
 
 class Encoder(nn.Module):
@@ -78,7 +81,7 @@ class Encoder(nn.Module):
     @nn.compact
     def __call__(self, x_BLE: jax.Array, mask_B1LL: jax.Array, train: bool) -> jax.Array:
         c = self.config
-        x = x_BLE
+        x = layers.by_example(x_BLE)
         if x.shape[-1] != c.width:
             init = nn.initializers.xavier_uniform()
             x = nn.Dense(c.width, use_bias=False, dtype=c.dtype, kernel_init=init, name="project")(x)
@@ -87,5 +90,6 @@ class Encoder(nn.Module):
         length = x.shape[1]
         angles = [rotary(length, c.head_size, theta) for theta in (LOCAL_THETA, GLOBAL_THETA)]
         stack = layers.stack(Layer, c, in_axes=(0, nn.broadcast, nn.broadcast))
+        x = layers.by_example(x)
         x_BLD, _ = stack(c, train, name="layers")(x, jnp.arange(c.layers), mask_B1LL, jnp.asarray(np.stack(angles)))
         return layers.LayerNorm(EPSILON, False, c.dtype, name="final_norm")(x_BLD)

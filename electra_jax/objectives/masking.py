@@ -136,9 +136,12 @@ def _cut_word(words_BL: Array, maskable_BL: Array, positions_BM: Array, chosen_B
 
 def put(ids_BL: Array, positions_BM: Array, values_BM: Array, where_BM: Array) -> Array:
     """`ids_BL` with `values_BM` at `positions_BM` where `where_BM` holds."""
-    rows = jnp.arange(ids_BL.shape[0])[:, None]
     old = jnp.take_along_axis(ids_BL, positions_BM, axis=1)
-    return ids_BL.at[rows, positions_BM].set(jnp.where(where_BM, values_BM, old), unique_indices=True)
+    new = jnp.where(where_BM, values_BM, old)
+    # Row by row, so that devices that have some of the rows need no others'.
+    return jax.vmap(lambda ids, positions, values: ids.at[positions].set(values, unique_indices=True))(
+        ids_BL, positions_BM, new
+    )
 
 
 def mask(

@@ -81,7 +81,9 @@ def test_without_settings_of_a_generator_there_is_none():
     assert model.heads == ("mlm_head",)
 
 
-@pytest.mark.parametrize(("vocab_size", "padded"), [(1, 128), (128, 128), (129, 256), (30522, 30592)])
+@pytest.mark.parametrize(
+    ("vocab_size", "padded"), [(1, 128), (128, 128), (129, 256), (8191, 8192), (8193, 9216), (30522, 30720)]
+)
 def test_vocabulary_is_padded_to_whole_lanes(vocab_size, padded):
     assert make(vocab_size).padded_vocab_size == padded
 

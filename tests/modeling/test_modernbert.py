@@ -37,7 +37,7 @@ def numpy_layer(p, x, mask, number):
     q, k, v = (np.einsum("bld,dhk->bhlk", normed, p["attention"]["qkv"]["kernel"][:, i]) for i in range(3))
     attended = reference.attend(numpy_rope(q, theta), numpy_rope(k, theta), v, mask)
     x = x + np.einsum("bhlk,hkd->bld", attended, p["attention"]["out"]["kernel"])
-    h, gate = np.split(numpy_norm(x, p["ffn_norm"]) @ p["ffn_in"]["kernel"], 2, axis=-1)
+    h, gate = (numpy_norm(x, p["ffn_norm"]) @ p["ffn_in"]["kernel"][:, i] for i in range(2))
     return x + (reference.gelu(h) * gate) @ p["ffn_out"]["kernel"]
 
 

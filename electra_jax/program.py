@@ -1,0 +1,75 @@
+"""The step of a config on a mesh: what `train` runs, and what `plan` compiles for devices that are not there.
+
+Compiled ahead of time, a second compilation cannot happen unseen: compiled code refuses other shapes.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from electra_jax import optim, sharding, step
+from electra_jax.objectives.system import Objective
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A run's computations on a mesh.
+
+    Attributes:
+      config: the run.
+      objective: its system and model.
+      mesh: from `sharding.make_mesh`.
+    """
+
+    config: ConfigDict
+    objective: Objective
+    mesh: Mesh
+
+    @functools.cached_property
+    def _optimizer(self) -> Any:
+        return optim.make(self.config.optim, *(stage.steps for stage in self.objective.stages))
+
+    @functools.cached_property
+    def state(self) -> step.TrainState:
+        """The shapes, types and shardings of the state."""
+        shapes = jax.eval_shape(self._init)
+        return sharding.with_shardings(shapes, sharding.of_state(self.mesh, shapes))
+
+    def _init(self) -> step.TrainState:
+        config = self.config
+        return step.init_state(self.objective, self._optimizer[0], config.seed, config.data.seq_length)
+
+    def fresh_state(self) -> step.TrainState:
+        """A fresh state, made where it lies."""
+        return self.jit(self._init, out_shardings=sharding.of(self.state))()
+
+    def fresh_params(self) -> Any:
+        """Fresh parameters on this host, numpy arrays."""
+        with jax.default_device(jax.local_devices()[0]):
+            return jax.device_get(jax.jit(lambda: self._init().params)())
+
+    def lower(self, length: int) -> jax.stages.Lowered:
+        """The train step for sequences of `length`: compile it, and call it with (state, batch)."""
+        config, (optimizer, schedule) = self.config, self._optimizer
+        shardings, batch = sharding.of(self.state), sharding.by_example(self.mesh)
+        return self.jit(
+            step.make_train_step(self.objective, optimizer, schedule, config.seed, config.accumulate),
+            donate_argnums=0,
+            in_shardings=(shardings, batch),
+            out_shardings=(shardings, sharding.replicated(self.mesh)),
+        ).lower(self.state, step.batch_shapes(config.batch_size, length, batch))
+
+    def jit(self, function: Callable[..., Any], **options: Any) -> Any:
+        """`jax.jit` of a function whose states are placed on the mesh (`modeling.layers.by_example`)."""
+
+        @functools.wraps(function)
+        def on_mesh(*args: Any) -> Any:
+            with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
+                return function(*args)
+
+        return jax.jit(on_mesh, **options)
