@@ -1,6 +1,6 @@
 """What a device can do at most, from the makers' data sheets."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
@@ -24,6 +24,33 @@ PEAK_FLOPS = {
 }
 _ALIASES = {"TPU v5 lite": "TPU v5e", "TPU v5": "TPU v5p", "TPU v6 lite": "TPU v6e"}  # as JAX names them
 DEVICES_A_CHIP = {"TPU v2": 2, "TPU v3": 2, "TPU7x": 2}
+
+
+class Reach(NamedTuple):
+    """Beside its peak, what bounds a program on one JAX device.
+
+    Attributes:
+      memory: bytes that a program may use; what the compiler of libtpu 0.0.52 says of a program that is too large.
+      bandwidth: bytes/s between memory and the device (docs.cloud.google.com/tpu/docs/v3, v4, ...).
+      interconnect: bytes/s that it can send to its neighbours, all links together, one way (v2 and v3: 4 links of 496
+        and 656 Gbit/s a chip, Jouppi et al., CACM 63(7), 2020; then the same pages).
+    """
+
+    memory: float
+    bandwidth: float
+    interconnect: float
+
+
+_GIB = 2.0**30
+REACH = {
+    "TPU v2": Reach(7.48 * _GIB, 350e9, 124e9),
+    "TPU v3": Reach(15.48 * _GIB, 450e9, 164e9),
+    "TPU v4": Reach(30.75 * _GIB, 1200e9, 300e9),
+    "TPU v5e": Reach(15.75 * _GIB, 819e9, 200e9),
+    "TPU v5p": Reach(95.73 * _GIB, 2765e9, 600e9),
+    "TPU v6e": Reach(31.24 * _GIB, 1640e9, 400e9),
+    "TPU7x": Reach(94.74 * _GIB, 3690e9, 300e9),
+}
 
 
 def known(kind: str) -> str | None:
