@@ -31,6 +31,11 @@ def paper() -> ConfigDict:
             # Devices along each axis, -1: what is left. data and fsdp split the batch, fsdp the parameters too, tensor
             # heads, inner widths and the vocabulary.
             "mesh": {"data": -1, "fsdp": 1, "tensor": 1},
+            "compile_cache": "",  # a folder for compiled programs: a run that is started again does not wait for them
+            # Of XLA, NAME=VALUE with commas between. What hides collectives behind computation is on by default: on
+            # v5e, base, neither xla_tpu_enable_latency_hiding_scheduler nor the async collective fusions change a step.
+            "compiler_options": "",
+            "profile": {"step": 0, "steps": 3},  # a trace of steps, from that one on; 0: none
             "log_every": 100,
             "eval_every": 10_000,
             "eval_batches": 64,
@@ -183,6 +188,12 @@ def override(config: ConfigDict, name: str, text: str) -> None:
 
 _CHECKS: dict[str, arguments.Check] = {
     **{name: above(0) for name in ("steps", "batch_size", "accumulate", "log_every", "eval_every", "eval_batches")},
+    "profile.step": at_least(0),
+    "profile.steps": above(0),
+    "compiler_options": (
+        lambda value: all("=" in option for option in value.split(",") if option),
+        "NAME=VALUE, with commas between",
+    ),
     **{f"checkpoint.{name}": above(0) for name in ("every", "keep_last", "keep_every")},
     **{f"model.{name}": above(0) for name in ("layers", "width", "ffn", "heads", "embedding_size", "max_length")},
     **{f"model.{name}": above(0) for name in ("generator_width", "generator_layers", "init_stddev")},

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from electra_jax import optim, sharding, step
+from electra_jax.errors import UserError
 from electra_jax.objectives.system import Objective
 
 
@@ -53,8 +54,18 @@ class Program:
         with jax.default_device(jax.local_devices()[0]):
             return jax.device_get(jax.jit(lambda: self._init().params)())
 
+    def compile(self, length: int) -> jax.stages.Compiled:
+        """The train step for sequences of `length`; call it with (state, batch)."""
+        options = dict(option.split("=", 1) for option in self.config.compiler_options.split(",") if option)
+        try:
+            return self.lower(length).compile(compiler_options=options)
+        except jax.errors.JaxRuntimeError as error:
+            if options and "INVALID_ARGUMENT" in str(error):
+                raise UserError(f"config.compiler_options={self.config.compiler_options}: {error}") from error
+            raise
+
     def lower(self, length: int) -> jax.stages.Lowered:
-        """The train step for sequences of `length`: compile it, and call it with (state, batch)."""
+        """The train step for sequences of `length`, for the compiler."""
         config, (optimizer, schedule) = self.config, self._optimizer
         shardings, batch = sharding.of(self.state), sharding.by_example(self.mesh)
         return self.jit(

@@ -52,8 +52,9 @@ systems:
 {textwrap.indent(table.describe(), "  ")}"""
 
 _SAMPLES = 5  # sentences shown at the end
-# Settings that a run may change on its way.
-_FREE = ("steps", "log_every", "eval_every", "eval_batches", "checkpoint.", "mesh.", "model.remat", "model.unroll")
+# Settings that a run may change on its way: how long it is and what it leaves behind, and how, not what, it computes.
+_HOW = ("mesh.", "model.remat", "model.unroll", "compile_cache", "compiler_options", "profile.")
+_FREE = ("steps", "log_every", "eval_every", "eval_batches", "checkpoint.", *_HOW)
 
 
 def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
@@ -74,6 +75,8 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
     ########## Mesh ####################################################################################################
     adopt_settings(config, workdir, live)
     config_lib.check(config)
+    if config.compile_cache:
+        jax.config.update("jax_compilation_cache_dir", config.compile_cache)
     mesh = sharding.make_mesh(config.mesh, config.batch_size, config.accumulate)
     sharding.check_model(config.model, mesh)
     processes.check_shared(workdir)
@@ -131,7 +134,7 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
     evaluator = evaluate.Evaluator(
         eval_step, heldout, config.seed, special, lambda batch: put({name: batch[name][rows] for name in batch})
     )
-    compiled = {length: run.lower(length).compile() for length, _ in phases}
+    compiled = {length: run.compile(length) for length, _ in phases}
 
     ########## Loop ####################################################################################################
     def log(at: int, evaluating: bool) -> dict[str, float]:
@@ -172,12 +175,14 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
     window = metrics.Window()
     writer = writers.MetricsWriter(workdir, first) if processes.first() else None
     pending: metrics.Metrics | None = None
+    profile = writers.Profile(workdir, config.profile.step, config.profile.steps)
     with processes.Stop() as stop, live, contextlib.closing(writer) if writer else contextlib.nullcontext():
         live.start(first, config.steps)
         for at in range(first + 1, config.steps + 1):
             waiting_since = time.perf_counter()
             batch = next(batches)
             window.waited(time.perf_counter() - waiting_since)
+            profile.before(at)
             state, measured = compiled[batch["input_ids"].shape[1]](state, put(batch))
 
             # The step before this one is read while this one runs: the devices never wait for the host ...
@@ -200,6 +205,7 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
                 window.restart()  # the time of evaluating and saving is not training time
             if stopping:
                 break
+    profile.close()
     checkpoints.wait()
     checkpoints.close()
 

@@ -43,6 +43,28 @@ class MetricsWriter:
         self._events.close()
 
 
+class Profile:
+    """A trace of some steps, for TensorBoard's profiler or Perfetto, in `profile/` of the work directory."""
+
+    def __init__(self, workdir: Path, step: int, steps: int):
+        """Of `steps` steps from `step` on; of none where `step` is 0."""
+        self._folder, self._first, self._end = workdir / "profile", step, step + steps
+        self._on = False
+
+    def before(self, step: int) -> None:
+        """Begins or ends it, where `step` is the one that comes now."""
+        if step == self._first:
+            jax.profiler.start_trace(self._folder)
+            self._on = True
+        elif step == self._end:
+            self.close()
+
+    def close(self) -> None:
+        if self._on:
+            self._on = False
+            jax.profiler.stop_trace()
+
+
 def logged(workdir: Path) -> list[dict[str, Any]]:
     """What `MetricsWriter` has written in `workdir`; the line at which a kill struck is left out."""
     path, found = workdir / METRICS, []

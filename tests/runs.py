@@ -1,9 +1,13 @@
 """What several tests start: small configs, and training as a child process."""
 
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,3 +76,43 @@ def arrays(workdir: Path, step: int) -> dict[str, np.ndarray]:
     """Every array of the state at `step`, by its path."""
     state = jax.device_get(trained.load(workdir, step).state)
     return {jax.tree_util.keystr(path): value for path, value in jax.tree_util.tree_leaves_with_path(state)}
+
+
+@contextlib.contextmanager
+def processes(
+    text: Path, workdir: Path, count: int, *arguments: str, devices: int = 1
+) -> Iterator[list[subprocess.Popen[str]]]:
+    """A run of `count` processes on this machine, each with `devices`; those that are left at the end are killed.
+
+    What process I prints goes to `workdir`-I.out and .err.
+    """
+    with socket.socket() as listening:
+        listening.bind(("localhost", 0))
+        port = listening.getsockname()[1]
+    started = []
+    try:
+        for number in range(count):
+            place = (f"--coordinator=localhost:{port}", f"--processes={count}", f"--process={number}")
+            with open(f"{workdir}-{number}.out", "w") as out, open(f"{workdir}-{number}.err", "w") as err:
+                started.append(
+                    subprocess.Popen(
+                        command(text, workdir, *place, *arguments),
+                        stdout=out,
+                        stderr=err,
+                        text=True,
+                        env=environment(devices),
+                    )
+                )
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def until(condition: Callable[[], bool], seconds: float = 240) -> None:
+    """Waits for `condition`."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.1)

@@ -113,9 +113,9 @@ def make(config: ConfigDict, topology: str, slices: int = 1, mfu: float = 0.4) -
         days_at_mfu=run_flops / (peak * len(there) * mfu) / 86400,
         compile_seconds=math.nan,
     )
-    lowered, began = run.lower(length), time.perf_counter()
+    began = time.perf_counter()
     try:
-        compiled = lowered.compile()
+        compiled = run.compile(length)
     except jax.errors.JaxRuntimeError as error:
         needed = _needed(str(error))
         if needed is None:

@@ -26,7 +26,9 @@ def slice_of(topology: str, slices: int = 1) -> list[Any]:
         raise UserError("the TPU's compiler is missing; install it: pip install 'electra_jax[tpu]'")
     # Or else it looks for the TPU of this machine, and says on standard error that there is none.
     quiet = {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_ACCELERATOR_TYPE": "v3-8"}
-    for name, value in {**quiet, "TPU_MIN_LOG_LEVEL": "3", "TPU_STDERR_LOG_LEVEL": "3"}.items():
+    quiet |= {"TPU_MIN_LOG_LEVEL": "3", "TPU_STDERR_LOG_LEVEL": "3"}
+    several = {"ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}  # plans beside each other do not compete for a chip
+    for name, value in {**quiet, **several}.items():
         os.environ.setdefault(name, value)
     from jax.experimental import topologies
 
