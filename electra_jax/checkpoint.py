@@ -10,7 +10,6 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,6 +17,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
 from electra_jax.errors import UserError
+from electra_jax.home import Place, is_remote
 from electra_jax.step import TrainState
 
 _DISK_FULL = ("No space left on device", "Disk quota exceeded", "File too large")
@@ -30,13 +30,13 @@ class Checkpoints:
       folder: where they lie, one folder a step.
     """
 
-    def __init__(self, folder: Path, keep_last: int = 1, keep_every: int = 1, read_only: bool = False):
+    def __init__(self, folder: Place, keep_last: int = 1, keep_every: int = 1, read_only: bool = False):
         """Keeps the last `keep_last` checkpoints and every one whose step is a multiple of `keep_every`.
 
         With `read_only` nothing in the folder changes: the run that writes there may be going on.
         """
         _leave_reporting_to_us()
-        self.folder = folder.absolute()
+        self.folder = folder if is_remote(folder) else folder.absolute()
         policies = checkpoint_managers
         options = ocp.CheckpointManagerOptions(
             preservation_policy=policies.AnyPreservationPolicy(
@@ -126,7 +126,7 @@ def _leave_reporting_to_us() -> None:
 
 
 @contextlib.contextmanager
-def _disk_errors_in_a_line(folder: Path) -> Iterator[None]:
+def _disk_errors_in_a_line(folder: Place) -> Iterator[None]:
     """TensorStore reports a full disk as a ValueError with a long text; this makes a line of it."""
     try:
         yield

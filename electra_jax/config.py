@@ -13,7 +13,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from electra_jax import arguments, sharding
+from electra_jax import arguments, home, sharding
 from electra_jax.arguments import above, at_least, between, one_of, within
 from electra_jax.data import preparation
 from electra_jax.errors import UserError
@@ -121,7 +121,7 @@ class Arguments:
     """A parsed command line: the config (None where none is given), where the run lives, and a command's options."""
 
     config: Any
-    workdir: Path
+    workdir: home.Place
     options: dict[str, Any]
 
 
@@ -160,7 +160,7 @@ def parse(
         override(config, name.removeprefix("config."), value)
     # Another system is another run: runs/tiny, runs/tiny-mlm.
     name = "-".join([Path(path).stem, *(part.rpartition("=")[2] for part in arg.split(",") if part)])
-    return Arguments(config, Path(given.get("workdir") or Path("runs") / name), chosen)
+    return Arguments(config, home.place(given.get("workdir") or f"runs/{name}"), chosen)
 
 
 def load(path: Path, arg: str = "") -> ConfigDict:

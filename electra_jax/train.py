@@ -27,6 +27,7 @@ from electra_jax.data.local import Watch
 from electra_jax.files import read_json, write_whole
 from electra_jax.flops import devices
 from electra_jax.flops.totals import first_steps
+from electra_jax.home import Home, Place
 from electra_jax.live import Live, heldout_line, short
 from electra_jax.objectives import table
 
@@ -40,7 +41,8 @@ usage: python -m electra_jax.train --config=FILE[:ARG] [--workdir=DIR] [--init_f
                                      another system, listed below (these go together: runlocal,objective=mlm)
   --config=configs/base.py:generator=unigram (or uniform)
                                      fakes from a distribution in the place of a network
-  --workdir=DIR                      where the run lives (default runs/NAME); started again, it goes on from there
+  --workdir=DIR                      where the run lives (default runs/NAME), a folder or gs://BUCKET/FOLDER; started
+                                     again, it goes on from there
   --init_from=DIR                    weights to begin from: a run, an export, or a Hugging Face directory; the
                                      encoder's, and the generator's where it has one
   --generator_from=DIR               the same for the generator
@@ -57,7 +59,7 @@ _HOW = ("mesh.", "model.remat", "model.unroll", "compile_cache", "compiler_optio
 _FREE = ("steps", "log_every", "eval_every", "eval_batches", "checkpoint.", *_HOW)
 
 
-def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
+def train(config: ConfigDict, workdir: Place, live: Live) -> dict[str, float]:
     """Trains until `config.steps`, or until SIGTERM or Ctrl-C, and leaves everything in `workdir`.
 
     Args:
@@ -80,21 +82,23 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
     mesh = sharding.make_mesh(config.mesh, config.batch_size, config.accumulate)
     sharding.check_model(config.model, mesh)
     processes.check_shared(workdir)
+    home = Home(workdir)
 
     ########## Work directory and data #################################################################################
     # Read before anything is written; a run that is there has it in its checkpoints.
     given = initial.load(config, live.say) if not (workdir / "config.json").exists() else None
-    checkpoints = Checkpoints(workdir / "checkpoints", config.checkpoint.keep_last, config.checkpoint.keep_every)
+    checkpoints = Checkpoints(home.checkpoints, config.checkpoint.keep_last, config.checkpoint.keep_every)
     saved_step = checkpoints.latest()
-    processes.by_first(lambda: open_workdir(config, workdir, saved_step, live), others=lambda: None)
+    processes.by_first(lambda: open_home(config, home, saved_step, live), others=lambda: None)
     progress: dict[str, Any] = checkpoints.progress(saved_step) if saved_step is not None else {}
 
     def find_text() -> corpus.Corpus:
-        return preparation.find_or_prepare(workdir / "data", config.data, progress.get("corpus"), Telling(live))
+        with home.preparing() as folder:
+            return preparation.find_or_prepare(folder, config.data, progress.get("corpus"), Telling(live))
 
     text = processes.by_first(find_text, others=find_text)
     processes.check_same("a text", text.key)
-    processes.by_first(lambda: tokenizer.keep(text.tokenizer, workdir), others=lambda: None)
+    processes.by_first(lambda: tokenizer.keep(text.tokenizer, home.folder), others=lambda: None)
     special, length, phases = text.tokenizer.special, config.data.seq_length, config_lib.phases(config)
     mode = functools.partial(examples.MODES[config.data.mode], seed=config.seed, special=special)
     train_examples = [(mode(text.train, length), steps) for length, steps in phases]
@@ -173,9 +177,9 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
 
     final: dict[str, float] = {}
     window = metrics.Window()
-    writer = writers.MetricsWriter(workdir, first) if processes.first() else None
+    writer = writers.MetricsWriter(home.folder, first) if processes.first() else None
     pending: metrics.Metrics | None = None
-    profile = writers.Profile(workdir, config.profile.step, config.profile.steps)
+    profile = writers.Profile(home.folder, config.profile.step, config.profile.steps)
     with processes.Stop() as stop, live, contextlib.closing(writer) if writer else contextlib.nullcontext():
         live.start(first, config.steps)
         for at in range(first + 1, config.steps + 1):
@@ -201,11 +205,15 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
                 pending = None
                 final = log(at, evaluating)
                 if saving:
+                    if processes.first():
+                        home.publish()
                     checkpoints.save(at, state, {"data": batches.get_state(), "totals": totals, "corpus": text.key})
                 window.restart()  # the time of evaluating and saving is not training time
             if stopping:
                 break
     profile.close()
+    if processes.first():
+        home.publish()
     checkpoints.wait()
     checkpoints.close()
 
@@ -224,7 +232,7 @@ def train(config: ConfigDict, workdir: Path, live: Live) -> dict[str, float]:
     return final
 
 
-def adopt_settings(config: ConfigDict, workdir: Path, live: Live) -> None:
+def adopt_settings(config: ConfigDict, workdir: Place, live: Live) -> None:
     """Gives `config.data` what a prepared text was prepared with, or else the vocabulary of what the run begins from.
 
     It says which settings it changes.
@@ -245,10 +253,11 @@ def adopt_settings(config: ConfigDict, workdir: Path, live: Live) -> None:
                 live.say(f"the vocabulary is {config.data.vocabulary}, that of {begins}")
 
 
-def open_workdir(config: ConfigDict, workdir: Path, latest: int | None, live: Live) -> None:
+def open_home(config: ConfigDict, home: Home, latest: int | None, live: Live) -> None:
     """Checks that a run which is there, at step `latest`, is this one; writes config and environment."""
-    settings = json.loads(config.to_json_best_effort())
-    path = workdir / "config.json"
+    home.fetch()
+    settings, workdir = json.loads(config.to_json_best_effort()), home.place
+    path = home.folder / "config.json"
     if latest is not None:
         if latest > config.steps:
             raise errors.UserError(f"{workdir} is at step {latest} already; give config.steps={latest} or more")
@@ -263,7 +272,8 @@ def open_workdir(config: ConfigDict, workdir: Path, latest: int | None, live: Li
         for text in changed:
             live.say(f"changed since this run was begun: {text}")
     write_whole(path, json.dumps(settings, indent=2) + "\n")
-    write_whole(workdir / "environment.json", json.dumps(writers.environment(), indent=2) + "\n")
+    write_whole(home.folder / "environment.json", json.dumps(writers.environment(), indent=2) + "\n")
+    home.publish()
 
 
 def epochs(train_examples: Sequence[tuple[examples.Examples, int]], batch_size: int) -> Callable[[int], float]:

@@ -36,9 +36,9 @@ class Plan:
       settings: those that decide: `batch_size`, `accumulate`, `remat`, `unroll`, and the mesh.
       topology, devices, hosts, kind: of the slice.
       fits: whether the program can be loaded.
-      memory: bytes by kind, their `total`, and what is `usable`; only these two where it does not fit.
+      memory: bytes by kind, their `total`, and what is `usable`; not all kinds where the compiler gave up.
       flops: of a step by our count (`model`), by XLA's of the program before it is optimised, scans unrolled (`xla`).
-      moved: bytes between memory and a device in a step; None where it does not fit, as all that follows.
+      moved: bytes between memory and a device in a step; None where the compiler gave up, as all that follows.
       collectives: by kind: how many run in a step, bytes of their results, bytes that a device must send.
       largest: what moves most, by the operation it is from: (bytes, name).
       seconds: of a step, at the least: by `compute`, `memory` and `interconnect`; the largest is the bound.
@@ -69,7 +69,7 @@ class Plan:
 
     @property
     def step_seconds(self) -> float:
-        """At the bound; infinite where it does not fit."""
+        """At the bound; infinite where the compiler gave up."""
         return max(self.seconds.values()) if self.seconds else math.inf
 
 
@@ -120,7 +120,8 @@ def make(config: ConfigDict, topology: str, slices: int = 1, mfu: float = 0.4) -
         needed = _needed(str(error))
         if needed is None:
             raise
-        memory = {"total": needed, "usable": reach.memory}
+        memory = _of_state(run) | {"temporary": needed}
+        memory |= {"total": sum(memory.values()), "usable": reach.memory}
         return dataclasses.replace(plan, memory=memory, compile_seconds=time.perf_counter() - began)
     seconds = time.perf_counter() - began
     memory = _memory(run, compiled) | {"usable": reach.memory}
@@ -195,29 +196,31 @@ def _xla_flops(config: ConfigDict, objective: Any) -> float:
 
 def _memory(run: Program, compiled: Any) -> dict[str, float]:
     """Bytes of one device by kind, and their total."""
+    analysis, state = compiled.memory_analysis(), _of_state(run)
+    memory = {
+        **state,
+        "batch and padding": float(analysis.argument_size_in_bytes) - sum(state.values()),
+        "results": float(analysis.output_size_in_bytes - analysis.alias_size_in_bytes),
+        "temporary": float(analysis.temp_size_in_bytes),
+        "program": float(analysis.generated_code_size_in_bytes),
+    }
+    return memory | {"total": sum(memory.values())}
+
+
+def _of_state(run: Program) -> dict[str, float]:
+    """Bytes of what one device keeps between steps."""
 
     def share(tree: Any) -> float:
         return float(sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)))
 
-    analysis = compiled.memory_analysis()
-    arguments = float(analysis.argument_size_in_bytes)
-    parts = {"parameters": share(run.state.params), "moments": share(run.state.opt_state)}
-    return {
-        **parts,
-        "batch and padding": arguments - sum(parts.values()),
-        "results": float(analysis.output_size_in_bytes - analysis.alias_size_in_bytes),
-        "temporary": float(analysis.temp_size_in_bytes),
-        "program": float(analysis.generated_code_size_in_bytes),
-        "total": arguments
-        + analysis.output_size_in_bytes
-        - analysis.alias_size_in_bytes
-        + analysis.temp_size_in_bytes
-        + analysis.generated_code_size_in_bytes,
-    }
+    return {"parameters": share(run.state.params), "moments": share(run.state.opt_state)}
 
 
 def _needed(error: str) -> float | None:
-    """Bytes that the compiler says it would need; None where it failed for another reason."""
+    """Bytes of temporaries that the compiler says are too many; None where it failed for another reason.
+
+    It compares them alone with the memory: the state, and what else stays there, comes on top.
+    """
     found = _TOO_LARGE.search(error)
     if not found:
         return None
