@@ -35,7 +35,7 @@ def paper() -> ConfigDict:
             # Of XLA, NAME=VALUE with commas between. What hides collectives behind computation is on by default: on
             # v5e, base, neither xla_tpu_enable_latency_hiding_scheduler nor the async collective fusions change a step.
             "compiler_options": "",
-            "profile": {"step": 0, "steps": 3},  # a trace of steps, from that one on; 0: none
+            "profile": {"at": 0, "steps": 3},  # a trace of steps, from that one on; 0: none
             "log_every": 100,
             "eval_every": 10_000,
             "eval_batches": 64,
@@ -188,7 +188,7 @@ def override(config: ConfigDict, name: str, text: str) -> None:
 
 _CHECKS: dict[str, arguments.Check] = {
     **{name: above(0) for name in ("steps", "batch_size", "accumulate", "log_every", "eval_every", "eval_batches")},
-    "profile.step": at_least(0),
+    "profile.at": at_least(0),
     "profile.steps": above(0),
     "compiler_options": (
         lambda value: all("=" in option for option in value.split(",") if option),

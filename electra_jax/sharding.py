@@ -6,7 +6,7 @@ weights when it computes that layer. `tensor` splits the computation itself: hea
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -134,14 +134,7 @@ def of(placed: Any) -> Any:
 
 def place(tree: Any, shardings: Any) -> Any:
     """A tree of numpy arrays that all processes have, on the devices."""
-
-    def put_leaf(value: np.ndarray, there: NamedSharding) -> jax.Array:
-        def part(index: Any) -> np.ndarray:
-            return value[index]
-
-        return jax.make_array_from_callback(value.shape, there, part)
-
-    return jax.tree.map(put_leaf, tree, shardings)
+    return jax.tree.map(lambda value, there: _put(value.shape, there, lambda index: value[index]), tree, shardings)
 
 
 def rows(mesh: Mesh, batch_size: int) -> np.ndarray:
@@ -152,12 +145,18 @@ def rows(mesh: Mesh, batch_size: int) -> np.ndarray:
 
 def put(batch: dict[str, np.ndarray], mesh: Mesh, batch_size: int) -> dict[str, Any]:
     """The `rows` of a batch, which this process has read, as a batch on the devices of all processes."""
-    mine = rows(mesh, batch_size)
+    mine, there = rows(mesh, batch_size), by_example(mesh)
 
     def split(value: np.ndarray) -> jax.Array:
-        def part(index: Any) -> np.ndarray:
-            return value[np.searchsorted(mine, np.arange(batch_size)[index[0]])]
-
-        return jax.make_array_from_callback((batch_size, *value.shape[1:]), by_example(mesh), part)
+        numbers = np.arange(batch_size)
+        shape = (batch_size, *value.shape[1:])
+        return _put(shape, there, lambda index: value[np.searchsorted(mine, numbers[index[0]])])
 
     return {name: split(value) for name, value in batch.items()}
+
+
+def _put(shape: tuple[int, ...], there: NamedSharding, part: Callable[[Any], np.ndarray]) -> jax.Array:
+    """An array of which each device of this process gets `part(its index)`."""
+    places = there.addressable_devices_indices_map(shape)
+    parts = [jax.device_put(part(index), device) for device, index in places.items()]
+    return jax.make_array_from_single_device_arrays(shape, there, parts)

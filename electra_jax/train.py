@@ -179,15 +179,17 @@ def train(config: ConfigDict, workdir: Place, live: Live) -> dict[str, float]:
     window = metrics.Window()
     writer = writers.MetricsWriter(home.folder, first) if processes.first() else None
     pending: metrics.Metrics | None = None
-    profile = writers.Profile(home.folder, config.profile.step, config.profile.steps)
-    with processes.Stop() as stop, live, contextlib.closing(writer) if writer else contextlib.nullcontext():
+    profile = writers.Profile(home.folder, config.profile.at, config.profile.steps)
+    closing = contextlib.closing(writer) if writer else contextlib.nullcontext()
+    with processes.Stop() as stop, live, closing:
         live.start(first, config.steps)
         for at in range(first + 1, config.steps + 1):
             waiting_since = time.perf_counter()
             batch = next(batches)
             window.waited(time.perf_counter() - waiting_since)
             profile.before(at)
-            state, measured = compiled[batch["input_ids"].shape[1]](state, put(batch))
+            with jax.transfer_guard("disallow"):  # but the batch, nothing goes between host and devices for a step
+                state, measured = compiled[batch["input_ids"].shape[1]](state, put(batch))
 
             # The step before this one is read while this one runs: the devices never wait for the host ...
             if pending is not None:
