@@ -100,8 +100,10 @@ class Home:
     @contextlib.contextmanager
     def preparing(self) -> Iterator[Path]:
         """The folder for prepared texts; one process of this machine at a time is let in, the next finds its text."""
+        if not is_remote(self.place):  # all see one folder, and what process 0 has made there
+            yield self.folder / "data"
+            return
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder.parent / f".{self.folder.name}.lock", "w") as lock:
-            if is_remote(self.place):
-                fcntl.flock(lock, fcntl.LOCK_EX)
+            fcntl.flock(lock, fcntl.LOCK_EX)
             yield self.folder / "data"

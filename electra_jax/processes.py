@@ -89,9 +89,11 @@ def together(patience: int) -> Iterator[None]:
     """For the part of a run in which an error in one process must not leave the others waiting for it."""
     try:
         yield
-    except jax.errors.JaxRuntimeError:
+    except jax.errors.JaxRuntimeError as error:
         if several():
-            time.sleep(2 * patience)  # another process may be gone: the watch says so, and ends this one
+            what = next(iter(str(error).splitlines()), "")
+            print(f"process {jax.process_index()}: {what}; is another gone?", file=sys.stderr, flush=True)
+            time.sleep(patience + 5)  # if so, the watch says it, and ends this one
         raise
     except (UserError, OSError) as error:
         if not several():

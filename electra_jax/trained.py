@@ -58,7 +58,7 @@ def load(workdir: Path, at: int | None = None) -> Trained:
             raise UserError(f"{workdir} has no checkpoint of step {last}; there are those of {there}")
         vocabulary = tokenizer.kept_in(workdir)
         objective = table.make(config, len(vocabulary), None, vocabulary.special, vocabulary.word_starts)
-        here = jax.make_mesh((1,) * len(sharding.AXES), sharding.AXES, devices=jax.local_devices()[:1])
+        here = sharding.make_mesh(dict.fromkeys(sharding.AXES, 1), config.batch_size, devices=jax.local_devices()[:1])
         state = checkpoints.restore(last, Program(config, objective, here).state)
         return Trained(config, vocabulary, objective, state, checkpoints.progress(last))
     finally:
