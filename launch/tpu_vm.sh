@@ -29,7 +29,8 @@ on_all() { gcloud compute tpus tpu-vm ssh "$name" "${place[@]}" --worker=all --c
 state() { gcloud compute tpus tpu-vm describe "$name" "${place[@]}" --format='value(state)' 2>/dev/null || echo NONE; }
 delete() { gcloud compute tpus tpu-vm delete "$name" "${place[@]}" --quiet || true; }
 archive=$(mktemp --suffix=.tar.gz)
-trap 'rm -f "$archive"; delete' EXIT
+log=$(mktemp)
+trap 'rm -f "$archive" "$log"; delete' EXIT
 
 create() {
   gcloud compute tpus tpu-vm create "$name" "${place[@]}" --accelerator-type="$type" --version="$image" ${SPOT:+--spot}
@@ -42,9 +43,19 @@ create() {
 }
 
 command="cd electra_jax && .venv/bin/python -m electra_jax.train $(printf '%q ' "$@")"
-until [[ $(state) == READY ]] && on_all "$command"; do
+# Asked to stop, a run saves and ends well: only what it says tells that from its end.
+finished() { on_all "$command" 2>&1 | tee "$log" && grep -q 'Done: ' "$log"; }
+
+until [[ $(state) == READY ]] && finished; do
   case $(state) in
-    READY) echo "the run failed on a slice that is well; see its message" >&2 && exit 1 ;;
+    READY)
+      if ! grep -q 'stopped and saved' "$log"; then
+        echo "the run failed on a slice that is well; see its message" >&2
+        exit 1
+      fi
+      sleep 60 # it is about to be taken away
+      continue
+      ;;
     NONE) echo "creating $name" ;;
     *) echo "$name is $(state): a new one" && delete ;; # PREEMPTED, TERMINATED
   esac

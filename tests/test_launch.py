@@ -64,3 +64,55 @@ def test_the_jobset_has_a_pod_for_each_host_of_its_slice():
     assert pod["restartPolicy"] == "Never"
     assert pod["terminationGracePeriodSeconds"] >= 60
     assert container["command"] == ["python", "-m", "electra_jax.train"]
+
+
+GCLOUD = """\
+#!/usr/bin/env bash
+# A cloud with one slice. The first run on it is stopped as the slice is taken away, the second ends as OUTCOME says.
+cd "$CLOUD"
+echo "$*" | head -n 1 >>calls
+case "$*" in
+  *describe*) cat state ;;
+  *create*) echo READY >state ;;
+  *delete*) rm -f state ;;
+  *electra_jax.train*)
+    if [ ! -e stopped ]; then
+      touch stopped
+      echo PREEMPTED >state
+      echo "stopped and saved at step 5"
+    else
+      echo "$OUTCOME"
+    fi
+    ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(("outcome", "status"), [("Done: 10 steps", 0), ("error: no such text", 1)])
+def test_a_slice_that_is_taken_away_is_made_again_and_deleted_in_the_end(tmp_path, outcome, status):
+    for name, text in (("gcloud", GCLOUD), ("git", "#!/bin/sh\n")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CLOUD": str(tmp_path), "OUTCOME": outcome, "PROJECT": "p", "ZONE": "z"}
+    script = [str(LAUNCH / "tpu_vm.sh"), "v3-32", "--config=configs/base.py", "--workdir=gs://b/run"]
+    done = subprocess.run(script, capture_output=True, text=True, env=env, timeout=60, check=False)
+    assert done.returncode == status, done.stderr
+    calls = (tmp_path / "calls").read_text().splitlines()
+    doing = [next((verb for verb in ("create", "delete", "train", "scp") if verb in call), "") for call in calls]
+    assert [verb for verb in doing if verb] == ["create", "scp", "train", "delete"] + [
+        "create",
+        "scp",
+        "train",
+        "delete",
+    ]
+    assert not (tmp_path / "state").exists()
+    if status:
+        assert "the run failed on a slice that is well" in done.stderr
+
+
+def test_a_slice_needs_a_project_and_a_zone():
+    done = subprocess.run(
+        [str(LAUNCH / "tpu_vm.sh"), "v3-32"], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"}, check=False
+    )
+    assert done.returncode != 0
+    assert "set PROJECT" in done.stderr

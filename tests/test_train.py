@@ -17,7 +17,9 @@ def test_the_step_is_compiled_once_a_length_and_nothing_else_on_the_way(text_fil
     config = small_config(text_file, steps=9, data__short_steps=short_steps, log_every=2, eval_every=3)
     with jax.log_compiles(), caplog.at_level(logging.WARNING, logger="jax"):
         train(config, tmp_path / "run", quiet())
-    compiled = re.findall(r"Compiling jit\((\w+)\)", caplog.text) + re.findall(r"Compiling (\w+) with global", caplog.text)
+    compiled = re.findall(r"Compiling jit\((\w+)\)", caplog.text) + re.findall(
+        r"Compiling (\w+) with global", caplog.text
+    )
     assert compiled.count("train_step") == (2 if short_steps else 1)
     assert compiled.count("eval_step") == 1
 
