@@ -99,12 +99,7 @@ def test_a_slice_that_is_taken_away_is_made_again_and_deleted_in_the_end(tmp_pat
     assert done.returncode == status, done.stderr
     calls = (tmp_path / "calls").read_text().splitlines()
     doing = [next((verb for verb in ("create", "delete", "train", "scp") if verb in call), "") for call in calls]
-    assert [verb for verb in doing if verb] == ["create", "scp", "train", "delete"] + [
-        "create",
-        "scp",
-        "train",
-        "delete",
-    ]
+    assert [verb for verb in doing if verb] == 2 * ["create", "scp", "train", "delete"]
     assert not (tmp_path / "state").exists()
     if status:
         assert "the run failed on a slice that is well" in done.stderr
