@@ -72,6 +72,7 @@ def test_only_what_has_changed_is_copied_again(bucket, tmp_path):
     assert (tmp_path / "bucket" / "a").read_text() == "longer"
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_the_bucket_on_another_machine(bucket, tmp_path, text_file):
     for machine, steps in (("one", 6), ("other", 12)):
         config = small_config(text_file, steps=steps, checkpoint__every=3)
