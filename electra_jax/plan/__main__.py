@@ -22,7 +22,7 @@ usage: python -m electra_jax.plan --config=FILE[:ARG] --topology=KIND:SHAPE [--s
 
   --config=configs/base.py   which run; any argument and setting that training takes
   --topology=v3:4x4          which slice, chips along each dimension: v2, v3, v5e, v6e in two, v4, v5p, tpu7x in three
-  --slices=1                 how many of them
+  --slices=1                 how many of them; the slower network between slices is not in the bound
   --mfu=0.4                  model FLOPs utilisation to reckon the days with, beside the bound (default 0.4)
   --sweep                    tries which parts of the batch (accumulate) and what computed again (model.remat) fit
   --json                     JSON instead of tables

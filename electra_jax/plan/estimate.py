@@ -41,7 +41,8 @@ class Plan:
       moved: bytes between memory and a device in a step; None where the compiler gave up, as all that follows.
       collectives: by kind: how many run in a step, bytes of their results, bytes that a device must send.
       largest: what moves most, by the operation it is from: (bytes, name).
-      seconds: of a step, at the least: by `compute`, `memory` and `interconnect`; the largest is the bound.
+      seconds: of a step, at the least: by `compute`, `memory` and `interconnect`; the largest is the bound. The network
+        between slices is slower than what `interconnect` reckons with, by how much depends on the place.
       bound: which that is.
       tokens_per_second, days: of the run, at that bound.
       mfu: assumed, and with it `days_at_mfu`.
