@@ -78,13 +78,32 @@ def arrays(workdir: Path, step: int) -> dict[str, np.ndarray]:
     return {jax.tree_util.keystr(path): value for path, value in jax.tree_util.tree_leaves_with_path(state)}
 
 
+_VARIABLES: dict[str, Callable[[int, int], dict[str, str]]] = {
+    "slurm": lambda number, count: {
+        "SLURM_JOB_ID": "7",
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_NTASKS": str(count),
+        "SLURM_PROCID": str(number),
+        "SLURM_LOCALID": str(number),
+        "SLURM_STEP_NUM_NODES": "1",
+    },
+    "ompi": lambda number, count: {
+        "OMPI_MCA_orte_hnp_uri": "4096.0;tcp://127.0.0.1:1",
+        "OMPI_COMM_WORLD_SIZE": str(count),
+        "OMPI_COMM_WORLD_RANK": str(number),
+        "OMPI_COMM_WORLD_LOCAL_RANK": str(number),
+    },
+}
+
+
 @contextlib.contextmanager
 def processes(
-    text: Path, workdir: Path, count: int, *arguments: str, devices: int = 1
+    text: Path, workdir: Path, count: int, *arguments: str, devices: int = 1, cluster: str = ""
 ) -> Iterator[list[subprocess.Popen[str]]]:
     """A run of `count` processes on this machine, each with `devices`; those that are left at the end are killed.
 
-    What process I prints goes to `workdir`-I.out and .err.
+    What process I prints goes to `workdir`-I.out and .err. With `cluster`, slurm or ompi, they are told nothing, but
+    find the variables that it sets.
     """
     with socket.socket() as listening:
         listening.bind(("localhost", 0))
@@ -92,7 +111,10 @@ def processes(
     started = []
     try:
         for number in range(count):
-            place = (f"--coordinator=localhost:{port}", f"--processes={count}", f"--process={number}")
+            place: tuple[str, ...] = (f"--coordinator=localhost:{port}", f"--processes={count}", f"--process={number}")
+            env = environment(devices)
+            if cluster:
+                place, env = (), {**env, **_VARIABLES[cluster](number, count), "JAX_COORDINATOR_PORT": str(port)}
             with open(f"{workdir}-{number}.out", "w") as out, open(f"{workdir}-{number}.err", "w") as err:
                 started.append(
                     subprocess.Popen(
@@ -100,7 +122,7 @@ def processes(
                         stdout=out,
                         stderr=err,
                         text=True,
-                        env=environment(devices),
+                        env=env,
                     )
                 )
         yield started

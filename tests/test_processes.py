@@ -1,5 +1,6 @@
 """Real processes that are one run, over localhost."""
 
+import json
 import shutil
 import signal
 import time
@@ -60,6 +61,16 @@ def test_several_processes_are_as_one(count, devices, mesh, alone, text_file, tm
     said = [Path(f"{workdir}-{number}.out").read_text() for number in range(count)]
     assert f"Done: {STEPS} steps" in said[0]
     assert all("step" not in text for text in said[1:])  # process 0 alone speaks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", ["slurm", "ompi"])
+def test_a_cluster_tells_the_processes_their_places(cluster, text_file, tmp_path):
+    workdir = tmp_path / "run"
+    with processes(text_file, workdir, 2, "--config.steps=4", cluster=cluster) as started:
+        finish(started, workdir)
+    assert "2 x cpu" in Path(f"{workdir}-0.out").read_text()
+    assert json.loads((workdir / "environment.json").read_text())["processes"] == 2
 
 
 @pytest.mark.slow
