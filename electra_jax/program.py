@@ -38,8 +38,7 @@ class Program:
     @functools.cached_property
     def state(self) -> step.TrainState:
         """The shapes, types and shardings of the state."""
-        shapes = jax.eval_shape(self._init)
-        return sharding.with_shardings(shapes, sharding.of_state(self.mesh, shapes))
+        return sharding.of_state(self.mesh, jax.eval_shape(self._init))
 
     def _init(self) -> step.TrainState:
         config = self.config

@@ -4,6 +4,7 @@ Three axes. `data` splits the batch. `fsdp` splits the batch and, at rest, the p
 weights when it computes that layer. `tensor` splits the computation itself: heads, inner width of the FFN, vocabulary.
 """
 
+import functools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -103,12 +104,12 @@ def by_example(mesh: Mesh) -> NamedSharding:
 
 
 def of_state(mesh: Mesh, state: Any) -> Any:
-    """The tree of shardings of `state`, arrays or their shapes, by `RULES`.
+    """The shapes and types of `state`, arrays or their shapes, with where each lies by `RULES`.
 
     A dimension that an axis does not divide stays whole on it: a generator has fewer heads than its encoder.
     """
 
-    def place(path: Any, leaf: Any) -> NamedSharding:
+    def find(path: Any, leaf: Any) -> NamedSharding:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         for pattern, axes in RULES:
             if len(axes) == leaf.ndim and re.search(f"(^|/|_)({pattern})$", name):
@@ -119,16 +120,13 @@ def of_state(mesh: Mesh, state: Any) -> Any:
                 return NamedSharding(mesh, P(*fitting))
         return replicated(mesh)
 
-    return jax.tree_util.tree_map_with_path(place, state)
-
-
-def with_shardings(shapes: Any, shardings: Any) -> Any:
-    """A tree of shapes and types, with where each lies."""
-    return jax.tree.map(lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), shapes, shardings)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=find(path, x)), state
+    )
 
 
 def of(placed: Any) -> Any:
-    """The tree of shardings of what `with_shardings` made, or of arrays."""
+    """The tree of shardings of what `of_state` made, or of arrays."""
     return jax.tree.map(lambda x: x.sharding, placed)
 
 
@@ -137,6 +135,7 @@ def place(tree: Any, shardings: Any) -> Any:
     return jax.tree.map(lambda value, there: _put(value.shape, there, lambda index: value[index]), tree, shardings)
 
 
+@functools.cache  # asked for in every step
 def rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     """The examples of a batch that the devices of this process have, by their numbers."""
     places = by_example(mesh).addressable_devices_indices_map((batch_size,))

@@ -25,7 +25,7 @@ def gelu(x: Array) -> Array:
 
 
 def by_example(x_BLD: Array) -> Array:
-    """States, split over the mesh in use (`jax.set_mesh`) by example and by nothing else; without a mesh, as they are.
+    """States, split over the mesh in use (`Program.jit`) by example and by nothing else; without a mesh, as they are.
 
     Where parameters are split along the same axis of the mesh as the batch, this tells the partitioner to gather the
     parameters, which are smaller, and not the states.
