@@ -14,7 +14,8 @@ Check = tuple[Callable[[Any], bool], str]  # what must hold of a value, and how 
 def read(
     argv: list[str], usage: str, options: Mapping[str, Any], words: list[str] | None = None
 ) -> dict[str, str] | None:
-    """The text given for each name; an option whose default is False needs none. Prints `usage` for --help.
+    """The text given for each name; an option whose default is False needs none, one whose default is a tuple takes
+    several, as words or with commas between, and gives them with newlines between. Prints `usage` for --help.
 
     Args:
       argv: the arguments.
@@ -43,6 +44,11 @@ def read(
             if not rest or rest[0].startswith("--"):
                 raise UserError(f"{name} lacks a value; write {name}=VALUE")
             value = rest.pop(0)
+        if isinstance(options.get(name[2:]), tuple):
+            several = [each for each in value.split(",") if each]
+            while rest and not rest[0].startswith("--"):
+                several.append(rest.pop(0))
+            value = "\n".join(several)
         if name[2:] in given and not name.startswith("--config."):
             raise UserError(f"{name} is given twice; give it once")
         given[name[2:]] = value
@@ -83,6 +89,8 @@ def typed(name: str, text: str | None, default: Any) -> Any:
 def _value(text: str, kind: type) -> Any:
     if kind is str:
         return text
+    if kind is tuple:
+        return tuple(text.split("\n"))
     if kind is bool:
         return {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
     try:
