@@ -306,7 +306,12 @@ def _parquet(path: Path, field: str) -> Iterator[Document]:
         raise UserError(f"{path}: broken Parquet file ({error}); fetch it again") from error
 
 
-def _tfds(name: str, field: str) -> Iterator[Document]:
+def tfds_split(name: str, split: str) -> Any:
+    """A split of a TensorFlow Datasets set as a sequence of records, and with the set's features as `dataset_info`.
+
+    Raises:
+      UserError: the library, the set or the split is not there.
+    """
     try:
         import tensorflow_datasets as tfds
     except ImportError as error:
@@ -316,14 +321,22 @@ def _tfds(name: str, field: str) -> Iterator[Document]:
             builder = tfds.builder(name, file_format="array_record")
         except Exception:  # a set that is there without its code, named with its version, may not be told its format
             builder = tfds.builder(name)
-        data = builder.as_data_source(split="train")
+        if split not in builder.info.splits:
+            raise UserError(f"tfds:{name} has no split {split}; there are {', '.join(builder.info.splits)}")
+        data = builder.as_data_source(split=split)
+    except UserError:
+        raise
     except Exception as error:  # of many kinds: unknown name, not prepared, another format, TensorFlow missing
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
             f"tfds:{name} is not there as ArrayRecord ({reason}); prepare it once with `tfds build {name} "
             "--file_format=array_record`, for which many sets need tensorflow beside 'electra_jax[tfds]'"
         ) from error
-    for row, record in enumerate(data, 1):
+    return data
+
+
+def _tfds(name: str, field: str) -> Iterator[Document]:
+    for row, record in enumerate(tfds_split(name, "train"), 1):
         yield _record(record, field, f"tfds:{name}:{row}", 0)
 
 

@@ -1,0 +1,1 @@
+"""Downstream tasks: their files, how examples are encoded, what is made of a model's outputs, scores. No JAX here."""

@@ -1,0 +1,152 @@
+"""Rows with named columns, from `.tsv`, `.csv` and `.jsonl` files or TensorFlow Datasets, each with its place."""
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from electra_jax.data.readers import tfds_split
+from electra_jax.errors import UserError
+from electra_jax.tasks.task import Faults
+
+TFDS = "tfds:"
+
+
+class Record(NamedTuple):
+    """A row.
+
+    Attributes:
+      place: file and line.
+      values: by column; text, or of JSON and TFDS what they have.
+    """
+
+    place: str
+    values: dict[str, Any]
+
+
+def find(folder: Path, split: str, suffixes: Sequence[str]) -> Path:
+    """The file of a split.
+
+    Raises:
+      UserError: there is none, or more than one.
+    """
+    there = [folder / f"{split}{suffix}" for suffix in suffixes if (folder / f"{split}{suffix}").is_file()]
+    if not there:
+        names = " or ".join(f"{split}{suffix}" for suffix in suffixes)
+        raise UserError(f"{folder} has no {names}; give the folder with the task's files as --data_dir")
+    if len(there) > 1:
+        raise UserError(f"{folder} has {' and '.join(path.name for path in there)}; leave the one that is meant")
+    return there[0]
+
+
+def read(path: Path, wanted: Sequence[str], faults: Faults, columns: Sequence[str] | None = None) -> Iterator[Record]:
+    """The rows of a file, by its suffix.
+
+    Args:
+      path: the file.
+      wanted: columns that each row must have.
+      faults: told of rows that cannot be used.
+      columns: of a table without a first line that names them.
+
+    Raises:
+      UserError: the file lacks a column.
+    """
+    if path.suffix == ".jsonl":
+        yield from _objects(path, wanted, faults)
+    else:
+        yield from _table(path, wanted, faults, columns)
+
+
+def lines(path: Path, faults: Faults) -> Iterator[tuple[int, str]]:
+    """(number, text) of each line of a file in UTF-8."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                faults(f"{path}:{number}", f"byte {line[error.start]:#04x} in column {error.start + 1} is no UTF-8")
+
+
+def _table(path: Path, wanted: Sequence[str], faults: Faults, columns: Sequence[str] | None) -> Iterator[Record]:
+    header = list(columns or ())
+    for number, fields in (_comma_separated if path.suffix == ".csv" else _tab_separated)(path, faults):
+        if not header:
+            header = fields
+            _check_columns(path, wanted, header)
+        elif len(fields) != len(header):
+            what = f"{len(fields)} fields, expected {len(header)} ({', '.join(header)})"
+            faults(f"{path}:{number}", what)
+        else:
+            yield Record(f"{path}:{number}", dict(zip(header, fields, strict=True)))
+
+
+def _tab_separated(path: Path, faults: Faults) -> Iterator[tuple[int, list[str]]]:
+    """As GLUE's files are, whose quotation marks are nothing but that."""
+    return ((number, line.split("\t")) for number, line in lines(path, faults) if line)
+
+
+def _comma_separated(path: Path, faults: Faults) -> Iterator[tuple[int, list[str]]]:
+    """Fields may be quoted, and have commas and new lines then (RFC 4180)."""
+    csv.field_size_limit(2**31 - 1)
+    number = 0
+
+    def counted() -> Iterator[str]:
+        nonlocal number
+        for at, line in lines(path, faults):
+            number = at
+            yield line + "\n"
+
+    reader = csv.reader(counted(), strict=True)
+    try:
+        yield from ((number, fields) for fields in reader if fields)
+    except csv.Error as error:
+        raise UserError(f"{path}:{number}: {error}; mend the line") from error
+
+
+def _objects(path: Path, wanted: Sequence[str], faults: Faults) -> Iterator[Record]:
+    for number, line in lines(path, faults):
+        if not line.strip():
+            continue
+        place = f"{path}:{number}"
+        try:
+            found = json.loads(line)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            faults(place, "no JSON object")
+            continue
+        missing = [name for name in wanted if name not in found]
+        if missing:
+            faults(place, f"no {missing[0]!r}, expected {', '.join(map(repr, wanted))}")
+            continue
+        yield Record(place, found)
+
+
+def _check_columns(path: Path, wanted: Sequence[str], header: Sequence[str]) -> None:
+    missing = [name for name in wanted if name not in header]
+    if missing:
+        raise UserError(f"{path}:1: no column {missing[0]!r}; its columns are {', '.join(map(repr, header)) or 'none'}")
+
+
+def read_tfds(name: str, split: str, wanted: Sequence[str]) -> Iterator[Record]:
+    """The rows of a split of a TensorFlow Datasets set; classes by their names, bytes as text.
+
+    Raises:
+      UserError: the library, the set, the split or a column is not there.
+    """
+    data = tfds_split(name, split)
+    features = data.dataset_info.features
+    missing = [column for column in wanted if column not in features]
+    if missing:
+        raise UserError(f"{TFDS}{name} has no column {missing[0]!r}; its columns are {', '.join(map(repr, features))}")
+
+    def text_of(column: str, value: Any) -> Any:
+        if hasattr(features[column], "int2str"):
+            return features[column].int2str(int(value)) if int(value) >= 0 else ""
+        return value.decode() if isinstance(value, bytes) else value.item() if isinstance(value, np.generic) else value
+
+    for number, record in enumerate(data, 1):
+        yield Record(f"{TFDS}{name}:{split}:{number}", {column: text_of(column, record[column]) for column in wanted})
