@@ -145,7 +145,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, examples: Sequence[Any], tokenizer: Tokenizer, max_length: int, train: bool) -> Rows:
-        """Rows of at most `max_length` tokens; where they are to train on, as many as the task's recipe makes of each."""
+        """Rows of at most `max_length` tokens; to train on, as many as the task's recipe makes of each example."""
 
     @abc.abstractmethod
     def answer(self, outputs: Mapping[str, np.ndarray], rows: Rows, examples: Sequence[Any]) -> list[Any]:
