@@ -130,6 +130,7 @@ def parse(
     usage: str,
     options: Mapping[str, Any] = MappingProxyType({}),
     shorthands: Sequence[str] = (),
+    of: str = "objective",
 ) -> Arguments | None:
     """Parses `--config=FILE[:ARG] [--workdir=DIR] [--config.NAME=VALUE ...]`; prints `usage` for --help.
 
@@ -139,6 +140,7 @@ def parse(
       options: further ones of the command, with their defaults; one that is False needs no value. With `config` among
         them the config may be left out.
       shorthands: settings that are also known without `config.` before them.
+      of: what the config must have: `objective`, one of pre-training, or `task`, one of fine-tuning.
 
     Raises:
       UserError: an argument, a file or a setting that is not there, or a value of another type.
@@ -156,6 +158,9 @@ def parse(
 
     path, _, arg = given["config"].partition(":")
     config = load(Path(path), arg)
+    if of not in config:
+        kinds = {"objective": "pre-training: configs/tiny.py", "task": "fine-tuning: configs/glue.py:task=cola"}
+        raise UserError(f"--config={given['config']} is of another kind; give one of {kinds[of]}")
     for name, value in overrides.items():
         override(config, name.removeprefix("config."), value)
     # Another system is another run: runs/tiny, runs/tiny-mlm.

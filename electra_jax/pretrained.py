@@ -29,14 +29,20 @@ class Pretrained(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def load(place: Path) -> Pretrained:
+def load(place: Path, at: int | None = None) -> Pretrained:
     """The networks of a work directory of a run, an export's directory, or a Hugging Face directory.
+
+    Args:
+      place: the directory.
+      at: of a run, the step of the checkpoint; None: the last.
 
     Raises:
       UserError: there are none, or they cannot be read.
     """
+    if at is not None and not is_run(place):
+        raise UserError(f"{place} is no run and has no checkpoint of step {at}; leave the step out")
     if is_run(place):
-        run = trained.load(place)
+        run = trained.load(place, at)
         config, params = run.objective.model.config, run.state.params
         encoder = alone(config, params, "encoder")
         assert encoder is not None

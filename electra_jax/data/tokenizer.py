@@ -3,8 +3,9 @@
 import abc
 import io
 import json
+import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,6 +46,7 @@ WORD_START = "\u2581"  # SentencePiece's space
 WIDE_MARKS = {"\uff9e": "\u3099", "\uff9f": "\u309a"}  # marks of half-width kana, and the combining ones that they are
 _BYTE_LEVEL_START = "\u0120"  # the space of byte-level BPE (GPT-2's), which writes bytes as printable characters
 _TRAINER_THREADS = 4  # a constant: the sums of the EM steps, hence the pieces, depend on it
+_WORD = re.compile(r"\S+")
 _LONGEST_SENTENCE = 16384  # bytes; the trainer leaves out longer ones
 # Scores are rounded to multiples of 1 / this. The best segmentation of a line is found by adding scores, in float32
 # here and in float64 in other libraries; these add up without rounding (to 2^17 nats, some 16,000 pieces), so that ties
@@ -73,6 +75,15 @@ class Tokenizer(abc.ABC):
     @abc.abstractmethod
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
         """The ids of each line, without special tokens."""
+
+    @abc.abstractmethod
+    def spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """The ids of a text, as `encode` gives them, and where in it each stands.
+
+        Returns:
+          (ids, for each the characters [begin, end) of `text` that it stands for, spaces around them left out). Pieces
+          of one character all have that character; a piece that is nothing but space has begin = end.
+        """
 
     @abc.abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
@@ -124,6 +135,7 @@ class SentencePiece(Tokenizer):
         # Some models make "[MASK]" of a text the token; here it is then unknown, as what only training may put there.
         special = {*self.special} - {self.special.unk}
         self._spoken = {i for i in special if i in self._processor.encode(pieces[i])}
+        self._bytes = {i for i in range(len(pieces)) if self._processor.is_byte(i)}
 
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
         composed = [compose(line, self.normalization) for line in lines]
@@ -131,6 +143,32 @@ class SentencePiece(Tokenizer):
         if not self._spoken:
             return ids
         return [[self.special.unk if i in self._spoken else i for i in line] for line in ids]
+
+    def spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        # Not by the message of pieces that the library can give: its offsets are characters in some versions and bytes
+        # in others. Pieces are parts of the normalized text, whose offsets are characters in all.
+        composed = compose(text, self.normalization)
+        normal, offsets = self._processor.normalize(composed, with_offsets=True)
+        ends = list(offsets[1:])
+        for k in range(len(normal) - 2, -1, -1):
+            # A character that became several: all end where it does. The space that is put before a text is none of it.
+            if ends[k] == offsets[k] and normal[k] not in (WORD_START, " "):
+                ends[k] = ends[k + 1]
+        places = _places(text, composed, self.normalization)
+        (ids,) = self.encode([text])
+        found, at = [], 0
+        for id_, piece in zip(ids, self._processor.encode(composed, out_type=str), strict=True):
+            if id_ not in self._bytes:
+                first, at = at, at + len(piece)
+            else:  # "<0xE4>", of which a character has several; the first alone is no 0b10......
+                at += int(piece[3:5], 16) >> 6 != 0b10
+                first = at - 1
+            begin, end = offsets[first], ends[at - 1]
+            if end > begin:
+                found.append(_trim(text, places[begin][0], places[end - 1][1]))
+            else:
+                found.append((places[begin][0],) * 2)
+        return ids, found
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._processor.decode([int(i) for i in ids])
@@ -171,6 +209,10 @@ class Library(Tokenizer):
         del threads  # the library has a pool of its own, see TOKENIZERS_PARALLELISM
         return [line.ids for line in self._tokenizer.encode_batch_fast(list(lines), add_special_tokens=False)]
 
+    def spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        encoded = self._tokenizer.encode(text, add_special_tokens=False)
+        return encoded.ids, [_trim(text, begin, end) for begin, end in encoded.offsets]
+
     def decode(self, ids: Iterable[int]) -> str:
         return self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=False).strip()
 
@@ -189,6 +231,36 @@ def compose(line: str, normalization: str) -> str:
     for wide, mark in WIDE_MARKS.items():
         line = line.replace(wide, mark)
     return unicodedata.normalize("NFC", line.lower() if normalization.endswith("_cf") else line)
+
+
+def _places(text: str, composed: str, normalization: str) -> list[tuple[int, int]]:
+    """For each character of `composed`, which `compose` made of `text`, and for its end, characters [begin, end) of `text`.
+
+    In a word (what is between spaces, which stay) that did not change one by one, each has the whole word.
+    """
+    if text == composed:
+        return [*((i, i + 1) for i in range(len(text))), (len(text), len(text))]
+
+    def parts() -> Iterator[tuple[int, int]]:
+        at = 0
+        for word, other in zip(_WORD.finditer(text), _WORD.finditer(composed), strict=True):
+            yield from ((i, i + 1) for i in range(at, word.start()))
+            at = word.end()
+            changed = word[0] if word[0] != other[0] and not word[0].isascii() else ""
+            if len(word[0]) == len(other[0]) and all(len(compose(letter, normalization)) == 1 for letter in changed):
+                yield from ((i, i + 1) for i in range(*word.span()))
+            else:
+                yield from [word.span()] * len(other[0])
+        yield from ((i, i + 1) for i in range(at, len(text)))
+
+    return [*parts(), (len(text), len(text))]
+
+
+def _trim(text: str, begin: int, end: int) -> tuple[int, int]:
+    """[begin, end) of `text` without the spaces around it; what is nothing but space is empty, at its end."""
+    inner = text[begin:end].lstrip()
+    begin = end - len(inner)
+    return begin, begin + len(inner.rstrip())
 
 
 def load(path: Path, fold_case: bool = True) -> Tokenizer:

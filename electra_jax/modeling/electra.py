@@ -12,7 +12,7 @@ from electra_jax.modeling.config import ElectraConfig, EncoderConfig
 
 Array = jax.Array
 Batch = Mapping[str, Any]  # input_ids, token_type_ids, sequence_ids, each [B, L] int32; see data/examples.py
-_ENCODERS = {"bert": bert.Encoder, "modernbert": modernbert.Encoder}
+ENCODERS = {"bert": bert.Encoder, "modernbert": modernbert.Encoder}
 _SEGMENTS = 2
 
 
@@ -66,7 +66,7 @@ class TwoTowers(nn.Module):
     @nn.compact
     def __call__(self, x_BLE: Array, sequence_ids_BL: Array, train: bool) -> Array:
         """[B, L, 2 D]."""
-        encoder = _ENCODERS[self.config.kind]
+        encoder = ENCODERS[self.config.kind]
         same = layers.same_sequence(sequence_ids_BL)
         length = x_BLE.shape[1]
         seen = jnp.tril(jnp.ones((length, length), bool))[None, None]
@@ -162,11 +162,11 @@ class Electra(nn.Module):
                 self.generator_embeddings = Embeddings(c)
                 base = self.generator_embeddings if c.tying == "gdes" else None
             if c.tying != "all":
-                kind: Any = TwoTowers if c.two_towers else _ENCODERS[c.generator.kind]
+                kind: Any = TwoTowers if c.two_towers else ENCODERS[c.generator.kind]
                 self.generator = kind(c.generator)
             self.generator_head = MLMHead(c.generator, c.vocab_size)
         self.embeddings = Embeddings(c, base)
-        self.encoder = _ENCODERS[c.encoder.kind](c.encoder)
+        self.encoder = ENCODERS[c.encoder.kind](c.encoder)
         for name in c.heads:
             setattr(self, name, self._make_head(name))
 

@@ -42,6 +42,11 @@ def find(folder: Path, split: str, suffixes: Sequence[str]) -> Path:
     return there[0]
 
 
+def has(place: str, split: str, suffixes: Sequence[str]) -> bool:
+    """Whether a folder has the split. Nothing is asked of TFDS, whose test sets are without the names of their rows."""
+    return not place.startswith(TFDS) and any((Path(place) / f"{split}{suffix}").is_file() for suffix in suffixes)
+
+
 def read(path: Path, wanted: Sequence[str], faults: Faults, columns: Sequence[str] | None = None) -> Iterator[Record]:
     """The rows of a file, by its suffix.
 

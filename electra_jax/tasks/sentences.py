@@ -89,7 +89,7 @@ class Sentences(Task):
 
     def read(self, place: str, split: str, faults: Faults) -> list[Example]:
         found: list[Example] = []
-        for record, columns in self._records(place, split, faults):
+        for record, columns in self.records(place, split, faults):
             example = self._example(record, columns, len(found), split in self.test, faults)
             if example is not None:
                 found.append(example)
@@ -97,7 +97,8 @@ class Sentences(Task):
             raise UserError(f"{place} has no example to use in {split}; give the folder with the task's files")
         return found
 
-    def _records(self, place: str, split: str, faults: Faults) -> Iterator[tuple[Record, Columns]]:
+    def records(self, place: str, split: str, faults: Faults) -> Iterator[tuple[Record, Columns]]:
+        """The rows of a split, and what their columns are."""
         testing = split in self.test
         if place.startswith(files.TFDS):
             columns = self.tfds or self.columns
@@ -128,7 +129,7 @@ class Sentences(Task):
 
     def _target(self, value: Any) -> float | None:
         if self.labels:
-            text = str(value).lower() if isinstance(value, bool) else str(value)
+            text = label_text(value)
             return self.labels.index(text) if text in self.labels else None
         try:
             number = float(value)
@@ -173,3 +174,8 @@ class Sentences(Task):
         said = [self.labels[int(answer)] if self.labels else f"{answer:.3f}" for answer in answers]
         lines = [f"{example.name}\t{answer}" for example, answer in zip(examples, said, strict=True)]
         write_whole(path, "\n".join(["index\tprediction", *lines]) + "\n")
+
+
+def label_text(value: Any) -> str:
+    """A class as text: what JSON has for true is true."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -43,12 +43,14 @@ class Rows(NamedTuple):
       second: of each row, where its second segment begins; its length where there is none.
       example: [rows], the number of the example that it is of.
       targets: by name, a number for each row, or for each token of each row.
+      extra: what the task wants to know of each row when it answers.
     """
 
     input_ids: list[list[int]]
     second: list[int]
     example: np.ndarray
     targets: dict[str, Any]
+    extra: Any = None
 
     def lengths(self) -> np.ndarray:
         return np.array([len(ids) for ids in self.input_ids], np.int64)

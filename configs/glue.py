@@ -1,0 +1,18 @@
+"""The tasks of GLUE, with the recipe of the ELECTRA paper.
+
+    python -m electra_jax.finetune --config=configs/glue.py:task=cola --init_from=runs/tiny --data_dir=glue/CoLA
+
+`task=` is cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli; `,size=large` has the learning rates of a large encoder.
+"""
+
+from electra_jax.errors import UserError
+from electra_jax.finetuning import recipe
+from electra_jax.tasks import glue
+
+
+def get_config(arg: str = ""):
+    task, *rest = arg.split(",")
+    name = task.removeprefix("task=")
+    if name not in glue.TASKS:
+        raise UserError(f"configs/glue.py:{arg} names no task; give configs/glue.py:task={' or '.join(glue.TASKS)}")
+    return recipe.make({"name": name}, ",".join(rest))

@@ -1,0 +1,123 @@
+"""Fine-tunes an encoder on a task: `python -m electra_jax.finetune --config=configs/glue.py:task=cola --init_from=DIR`."""
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+from rich.console import Console
+from rich.table import Table
+
+from electra_jax import config as config_lib
+from electra_jax import errors, pretrained
+from electra_jax.errors import UserError
+from electra_jax.finetuning import run
+from electra_jax.live import bar
+from electra_jax.tasks.task import Task
+
+USAGE = """\
+usage: python -m electra_jax.finetune --config=FILE[:ARG] --init_from=DIR --data_dir=FOLDER [--workdir=DIR] [--step=N]
+                                      [--strict=false] [--config.NAME=VALUE ...] [--debug]
+
+  --config=configs/glue.py:task=cola     cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli of GLUE
+  --config=configs/squad.py:version=2.0  SQuAD 2.0, or 1.1
+  --config=configs/table.py              a table of yours: a class or a number for each text or pair of texts
+  --config=configs/tags.py               a tag for each word
+                                         (each with ,size=large for a large encoder's learning rates; each with
+                                         ,runlocal shrunk to some seconds)
+  --init_from=DIR                        a run, an export, or a Hugging Face directory of an ELECTRA or ModernBERT
+  --step=N                               of a run: the checkpoint of this step (default: the last)
+  --data_dir=FOLDER                      with the task's files, train.tsv and dev.tsv; or tfds:NAME/CONFIG
+  --workdir=DIR                          where scores and answers go (default runs/NAME); started again, it goes on
+  --strict=false                         rows that cannot be used are left out and counted
+  --config.optim.learning_rate=3e-4      any setting of the config, by its name
+  --debug                                errors keep their traceback"""
+
+_OPTIONS = {"init_from": "", "step": 0, "data_dir": "", "strict": True}
+_LINE_EVERY = 30  # seconds between two lines where there is no terminal
+
+
+class Bar(run.Watch):
+    """A progress bar on a terminal, a line now and then elsewhere. Use it as a context."""
+
+    def __init__(self, console: Console, name: str = ""):
+        """`name` stands before what is said of a task."""
+        self._console, self._name = console, name
+        self._progress = bar(console, "{task.description}")
+        self._bar: Any = None
+        self._said = time.monotonic()
+
+    def __enter__(self) -> "Bar":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._progress.stop()
+
+    def say(self, text: str) -> None:
+        self._console.print(f"{self._name}{text}", markup=False, highlight=False)
+
+    def begin(self, task: Task, config: ConfigDict, data: run.Data) -> None:
+        dev = " + ".join(f"{len(examples):,}" for examples, _ in data.dev.values())
+        self.say(f"{task.name}: {len(data.train.input_ids):,} rows to train on, {dev} examples to evaluate on")
+        self._progress.start()
+        self._bar = self._progress.add_task(task.name, total=1.0, numbers="")
+
+    def training(self, seeds: Sequence[int], done: int, of: int) -> Callable[[int, int], None]:
+        which = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
+
+        def told(step: int, steps: int) -> None:
+            self._progress.update(
+                self._bar, completed=(done + len(seeds) * step / steps) / of, numbers=f"{which}, step {step}/{steps}"
+            )
+            if not self._console.is_terminal and time.monotonic() - self._said > _LINE_EVERY:
+                self._said = time.monotonic()
+                self.say(f"{which}, step {step}/{steps}")
+
+        return told
+
+    def scored(self, task: Task, seed: int, scores: Mapping[str, float]) -> None:
+        said = ", ".join(f"{name} {value:.1f}" for name, value in scores.items())
+        self.say(f"{task.name}, seed {seed}: {said}")
+
+    def end(self) -> None:
+        self._progress.stop()
+
+
+def show(console: Console, result: Mapping[str, Any]) -> None:
+    """Prints the scores of a summary."""
+    count = len(result["seeds"])
+    table = Table(title=f"{result['task']}, {count} seed{'s' if count > 1 else ''}", title_justify="left")
+    for heading in ("score", "median", "lowest", "highest", "std"):
+        table.add_column(heading, justify="left" if heading == "score" else "right")
+    for name in result["median"]:
+        values = [result[column][name] for column in ("median", "lowest", "highest", "std")]
+        table.add_row(name, *("" if value is None else f"{value:.1f}" for value in values))
+    console.print(table)
+
+
+def main(argv: list[str]) -> int:
+    arguments = config_lib.parse(argv, USAGE, _OPTIONS, of="task")
+    if arguments is None:
+        return 0
+    chosen = arguments.options
+    for name in ("init_from", "data_dir"):
+        if not chosen[name]:
+            raise UserError(f"--{name} is missing; see --help")
+    place = chosen["init_from"] + (f" at step {chosen['step']}" if chosen["step"] else "")
+    console = Console(soft_wrap=True)
+    found = pretrained.load(Path(chosen["init_from"]), chosen["step"] or None)
+    with Bar(console) as watch:
+        for note in found.notes:
+            watch.say(note)
+        result = run.finetune(
+            arguments.config, found, place, chosen["data_dir"], Path(arguments.workdir), chosen["strict"], watch
+        )
+    show(console, result)
+    console.print(f"Files: {arguments.workdir}/{run.SCORES}, seeds/, answers/", markup=False, highlight=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(errors.run(main))

@@ -1,0 +1,1 @@
+"""Fine-tuning: recipes, losses, learning rates by layer, seeds trained at once."""

@@ -1,0 +1,192 @@
+"""Several seeds of one fine-tuning, trained at once: their parameters are stacked, [S, ...], and a step is mapped over.
+
+A seed decides over the head's first weights, the order of the rows and dropout. What it comes to does not depend on how
+many are trained with it.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from electra_jax import step as step_lib
+from electra_jax.data.tokenizer import Special
+from electra_jax.errors import UserError
+from electra_jax.finetuning import losses, rates
+from electra_jax.modeling.alone import Network
+from electra_jax.modeling.downstream import Downstream
+from electra_jax.tasks import batches
+from electra_jax.tasks.task import Rows
+
+Array = jax.Array
+State = step_lib.TrainState
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """How a seed is trained, hashable, so that what was compiled for one run serves the next.
+
+    Attributes:
+      epochs, batch_size, shortest_bucket: of the batches.
+      learning_rate, layer_decay, reference_rates, warmup, weight_decay, b1, b2, eps, clip_norm: see `rates`.
+    """
+
+    epochs: int
+    batch_size: int
+    shortest_bucket: int
+    learning_rate: float
+    layer_decay: float
+    reference_rates: bool
+    warmup: float
+    weight_decay: float
+    b1: float
+    b2: float
+    eps: float
+    clip_norm: float
+
+    def optimizer(self, params: Any, layers: int, steps: int) -> Any:
+        return rates.make(self, rates.by_layer(params, layers, self.layer_decay, self.reference_rates), steps)
+
+    def plan(self, rows: Rows, seeds: Sequence[int]) -> list[tuple[int, list[np.ndarray]]]:
+        """(length, the rows' numbers for each seed), step by step."""
+        lengths = rows.lengths()
+        sizes = batches.buckets(lengths, self.shortest_bucket)
+        steps = []
+        for epoch in range(self.epochs):
+            orders = [batches.epoch(lengths, sizes, self.batch_size, seed, epoch) for seed in seeds]
+            steps += [(each[0][0], [numbers for _, numbers in each]) for each in zip(*orders, strict=True)]
+        return steps
+
+
+@functools.partial(jax.jit, static_argnames=("model", "recipe", "steps"))
+def begin(seeds: Array, given: Any, *, model: Downstream, recipe: Recipe, steps: int) -> State:
+    """Fresh states, stacked: the `embeddings` and `encoder` that are given, and heads at random."""
+    none = jnp.zeros((1, 2), jnp.int32)
+    names = ("input_ids", "token_type_ids", "sequence_ids", "allowed")
+    inputs = {**dict.fromkeys(names, none), "start": none[:, 0]}
+
+    def one(seed: Array) -> State:
+        keys = {name: jax.random.key(seed) for name in ("params", "dropout")}
+        params = model.init(keys, inputs, True)["params"] | given
+        optimizer = recipe.optimizer(params, model.config.encoder.layers, steps)
+        return State(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+
+    return jax.vmap(one)(seeds)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "recipe", "steps"), donate_argnames="states")
+def train_step(
+    states: State, seeds: Array, batch: Any, *, model: Downstream, recipe: Recipe, steps: int
+) -> tuple[State, Array]:
+    """One step of every seed, on a batch of its own: new states, and the losses [S]."""
+
+    def one(state: State, seed: Array, batch: Any) -> tuple[State, Array]:
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 1), state.step)
+
+        def loss(params: Any) -> Array:
+            outputs = model.apply({"params": params}, batch, True, rngs={"dropout": key})
+            return losses.BY_KIND[model.kind](outputs, batch)
+
+        value, grads = jax.value_and_grad(loss)(state.params)
+        optimizer = recipe.optimizer(state.params, model.config.encoder.layers, steps)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        params = jax.tree.map(jnp.add, state.params, updates)
+        return State(state.step + 1, params, opt_state), value
+
+    return jax.vmap(one)(states, seeds, batch)
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _outputs(params: Any, batch: Any, *, model: Downstream) -> Any:
+    return jax.vmap(lambda each: model.apply({"params": each}, batch))(params)
+
+
+def train(
+    model: Downstream,
+    network: Network,
+    recipe: Recipe,
+    rows: Rows,
+    special: Special,
+    seeds: Sequence[int],
+    told: Callable[[int, int], None] = lambda step, steps: None,
+) -> tuple[Any, np.ndarray]:
+    """Fine-tunes a network with each of `seeds`.
+
+    Args:
+      model: of the task, with the network's encoder.
+      network: what it begins with.
+      recipe: how.
+      rows: to train on.
+      special: of the tokenizer.
+      seeds: trained at once.
+      told: after each step, how many of how many are done.
+
+    Returns:
+      The parameters, stacked, and the losses [S, steps].
+
+    Raises:
+      UserError: the loss is not finite.
+    """
+    plan = recipe.plan(rows, seeds)
+    put = _spread(recipe.batch_size, PartitionSpec(None, "data"))
+    keys = jnp.asarray(seeds, jnp.uint32)
+    given = {name: network.params[name] for name in ("embeddings", "encoder")}
+    states = begin(keys, given, model=model, recipe=recipe, steps=len(plan))
+    values = []
+    for number, (length, chosen) in enumerate(plan, 1):
+        parts = [rows.batch(numbers, recipe.batch_size, length, special) for numbers in chosen]
+        batch = put({name: np.stack([part[name] for part in parts]) for name in parts[0]})
+        states, loss = train_step(states, keys, batch, model=model, recipe=recipe, steps=len(plan))
+        values.append(loss)
+        told(number, len(plan))
+    measured = np.stack(jax.device_get(values), axis=1)
+    if not np.all(np.isfinite(measured)):
+        step = int(np.argmin(np.isfinite(measured).all(axis=0)))
+        raise UserError(f"the loss is no number from step {step} on; give a lower config.optim.learning_rate")
+    return states.params, measured
+
+
+def outputs(model: Downstream, params: Any, rows: Rows, special: Special, recipe: Recipe) -> list[dict[str, Any]]:
+    """What each seed's model says of every row, whatever the size of the batches: by name, [rows, ...].
+
+    What it says of each token of a row is a list, of [tokens, ...].
+    """
+    lengths = rows.lengths()
+    put = _spread(recipe.batch_size, PartitionSpec("data"))
+    sizes = batches.buckets(lengths, recipe.shortest_bucket)
+    found: list[tuple[np.ndarray, Any]] = []
+    for length, numbers in batches.in_order(lengths, sizes, recipe.batch_size):
+        batch = put(rows.batch(numbers, recipe.batch_size, length, special))
+        found.append((numbers, _outputs(params, batch, model=model)))
+    order = np.argsort(np.concatenate([numbers for numbers, _ in found]))
+    fetched = jax.device_get([said for _, said in found])
+    result = []
+    for seed in range(len(jax.tree.leaves(params)[0])):
+        whole: dict[str, Any] = {}
+        for name in fetched[0]:
+            if model.kind == "tagging":
+                ragged = [
+                    said[name][seed, i, : lengths[row]]
+                    for (numbers, _), said in zip(found, fetched, strict=True)
+                    for i, row in enumerate(numbers)
+                ]
+                whole[name] = [ragged[i] for i in order]
+            else:
+                parts = [said[name][seed, : len(numbers)] for (numbers, _), said in zip(found, fetched, strict=True)]
+                whole[name] = np.concatenate(parts)[order]
+        result.append(whole)
+    return result
+
+
+def _spread(batch_size: int, spec: PartitionSpec) -> Callable[[Any], Any]:
+    """Puts batches on the devices, as many as divide a batch, each with its rows of it."""
+    devices = jax.local_devices()
+    count = max(n for n in range(1, len(devices) + 1) if batch_size % n == 0)
+    mesh = jax.sharding.Mesh(np.array(devices[:count]), ("data",))
+    sharding = NamedSharding(mesh, spec)
+    return lambda batch: jax.device_put(batch, sharding)

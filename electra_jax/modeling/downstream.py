@@ -1,0 +1,136 @@
+"""An encoder with the head of a downstream task.
+
+Heads and initialisers are those of google-research/electra, finetune/. S is the number of starts of answers.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from electra_jax.modeling import layers
+from electra_jax.modeling.config import ElectraConfig
+from electra_jax.modeling.electra import ENCODERS, Batch, Embeddings, at
+
+Array = jax.Array
+Outputs = dict[str, Array]
+
+_HIDDEN = 512  # width of the answering heads' inner layers
+_NEVER = -1000.0  # what is added to the score of a token that no answer begins or ends at
+
+
+def _dense(features: int, dtype: Any, name: str) -> nn.Dense:
+    return nn.Dense(features, dtype=dtype, kernel_init=nn.initializers.xavier_uniform(), name=name)
+
+
+class Classifier(nn.Module):
+    """Dropout and a dense layer on the state of CLS: `scores` [B, C]."""
+
+    config: ElectraConfig
+    outputs: int
+
+    @nn.compact
+    def __call__(self, states_BLD: Array, batch: Batch, train: bool) -> Outputs:
+        x_BD = nn.Dropout(self.config.encoder.dropout)(states_BLD[:, 0], deterministic=not train)
+        return {"scores": _dense(self.outputs, x_BD.dtype, "dense")(x_BD).astype(jnp.float32)}
+
+
+class Tagger(nn.Module):
+    """Dropout and a dense layer on every state: `scores` [B, L, C]."""
+
+    config: ElectraConfig
+    outputs: int
+
+    @nn.compact
+    def __call__(self, states_BLD: Array, batch: Batch, train: bool) -> Outputs:
+        x_BLD = nn.Dropout(self.config.encoder.dropout)(states_BLD, deterministic=not train)
+        return {"scores": _dense(self.outputs, x_BLD.dtype, "dense")(x_BLD).astype(jnp.float32)}
+
+
+class Answerer(nn.Module):
+    """Where an answer begins, where it ends given that, and whether there is none.
+
+    The start by a dense layer; the end by two, on the start's state beside each token's; that there is none by two, on
+    the state of CLS beside the mean state of the start (arXiv 2003.10555, appendix B, after XLNet's).
+
+    Attributes:
+      outputs: 2 where it says whether there is none.
+      beam: starts, and ends of each, that are returned.
+    """
+
+    config: ElectraConfig
+    outputs: int
+    beam: int
+
+    @nn.compact
+    def __call__(self, states_BLD: Array, batch: Batch, train: bool) -> Outputs:
+        """To train, `start_logp` and `end_logp` [B, L], the latter given the true start; else the best:
+        `start_score` and `start_index` [B, S], `end_score` and `end_index` [B, S, S]. And `impossible` [B], a logit.
+        """
+        dtype = states_BLD.dtype
+        never_BL = jnp.where(batch["allowed"] == 1, 0.0, _NEVER)
+        start_BL = _dense(1, dtype, "start")(states_BLD)[..., 0].astype(jnp.float32) + never_BL
+        start_logp = jax.nn.log_softmax(start_BL)
+        beam = min(self.beam, states_BLD.shape[1])
+        hidden, end = _dense(_HIDDEN, dtype, "end_hidden"), _dense(1, dtype, "end")
+        if train:
+            starts_BS = batch["start"][:, None]
+        else:
+            start_score_BS, starts_BS = jax.lax.top_k(start_logp, beam)
+        begin_BSD = at(states_BLD, starts_BS)
+
+        def ends(begin_BD: Array) -> Array:
+            beside = jnp.concatenate([jnp.broadcast_to(begin_BD[:, None], states_BLD.shape), states_BLD], axis=-1)
+            return jax.nn.log_softmax(end(layers.gelu(hidden(beside)))[..., 0].astype(jnp.float32) + never_BL)
+
+        result: Outputs
+        if train:
+            result = {"start_logp": start_logp, "end_logp": ends(begin_BSD[:, 0])}
+        else:
+            best = [jax.lax.top_k(ends(begin_BSD[:, i]), beam) for i in range(beam)]
+            result = {
+                "start_score": start_score_BS,
+                "start_index": starts_BS,
+                "end_score": jnp.stack([score for score, _ in best], axis=1),
+                "end_index": jnp.stack([index for _, index in best], axis=1),
+            }
+        if self.outputs == 2:
+            start_BD = jnp.einsum("bl,bld->bd", jax.nn.softmax(start_BL).astype(dtype), states_BLD)
+            beside_BD = jnp.concatenate([states_BLD[:, 0], start_BD], axis=-1)
+            inner = layers.gelu(_dense(_HIDDEN, dtype, "impossible_hidden")(beside_BD))
+            result["impossible"] = _dense(1, dtype, "impossible")(inner)[:, 0].astype(jnp.float32)
+        return result
+
+
+class Downstream(nn.Module):
+    """`embeddings` and `encoder`, as in `Electra`, and `head`.
+
+    Attributes:
+      config: of the encoder.
+      kind: of the task: `classification`, `regression`, `tagging` or `answering`.
+      outputs: of the task.
+      beam: of answering.
+    """
+
+    config: ElectraConfig
+    kind: str
+    outputs: int
+    beam: int = 0
+
+    def setup(self):
+        c = self.config
+        self.embeddings = Embeddings(c)
+        self.encoder = ENCODERS[c.encoder.kind](c.encoder)
+        self.head = self._make_head()
+
+    def _make_head(self) -> nn.Module:
+        if self.kind == "answering":
+            return Answerer(self.config, self.outputs, self.beam)
+        return (Tagger if self.kind == "tagging" else Classifier)(self.config, self.outputs)
+
+    def __call__(self, batch: Batch, train: bool = False) -> Outputs:
+        """What the head says of a batch; dropout is on in training."""
+        sequences = batch["sequence_ids"]
+        x_BLE = self.embeddings(batch["input_ids"], batch["token_type_ids"], sequences, train)
+        return self.head(self.encoder(x_BLE, layers.same_sequence(sequences), train), batch, train)
