@@ -1,5 +1,6 @@
-"""Fine-tunes an encoder on a task: `python -m electra_jax.finetune --config=configs/glue.py:task=cola --init_from=DIR`."""
+"""Fine-tunes an encoder: `python -m electra_jax.finetune --config=configs/glue.py:task=cola --init_from=DIR ...`."""
 
+import functools
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -40,11 +41,16 @@ _LINE_EVERY = 30  # seconds between two lines where there is no terminal
 
 
 class Bar(run.Watch):
-    """A progress bar on a terminal, a line now and then elsewhere. Use it as a context."""
+    """A progress bar on a terminal, a line now and then elsewhere. Use it as a context.
 
-    def __init__(self, console: Console, name: str = ""):
-        """`name` stands before what is said of a task."""
-        self._console, self._name = console, name
+    Attributes:
+      name: of what is fine-tuned, where there are several.
+    """
+
+    def __init__(self, console: Console, of: int = 1):
+        """For `of` fine-tunings."""
+        self.name = ""
+        self._console, self._of, self._done = console, of, 0
         self._progress = bar(console, "{task.description}")
         self._bar: Any = None
         self._said = time.monotonic()
@@ -56,21 +62,23 @@ class Bar(run.Watch):
         self._progress.stop()
 
     def say(self, text: str) -> None:
-        self._console.print(f"{self._name}{text}", markup=False, highlight=False)
+        self._console.print(f"{self.name}: {text}" if self.name else text, markup=False, highlight=False)
 
     def begin(self, task: Task, config: ConfigDict, data: run.Data) -> None:
         dev = " + ".join(f"{len(examples):,}" for examples, _ in data.dev.values())
         self.say(f"{task.name}: {len(data.train.input_ids):,} rows to train on, {dev} examples to evaluate on")
-        self._progress.start()
-        self._bar = self._progress.add_task(task.name, total=1.0, numbers="")
+        if self._bar is None:
+            self._progress.start()
+            self._bar = self._progress.add_task("", total=self._of, numbers="")
+        self._progress.update(self._bar, description=f"{self.name} {task.name}".strip(), completed=self._done)
 
     def training(self, seeds: Sequence[int], done: int, of: int) -> Callable[[int, int], None]:
         which = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
 
         def told(step: int, steps: int) -> None:
-            self._progress.update(
-                self._bar, completed=(done + len(seeds) * step / steps) / of, numbers=f"{which}, step {step}/{steps}"
-            )
+            share = (done + len(seeds) * step / steps) / of
+            numbers = f"{which}, step {step}/{steps}"
+            self._progress.update(self._bar, completed=self._done + share, numbers=numbers)
             if not self._console.is_terminal and time.monotonic() - self._said > _LINE_EVERY:
                 self._said = time.monotonic()
                 self.say(f"{which}, step {step}/{steps}")
@@ -82,7 +90,7 @@ class Bar(run.Watch):
         self.say(f"{task.name}, seed {seed}: {said}")
 
     def end(self) -> None:
-        self._progress.stop()
+        self._done += 1
 
 
 def show(console: Console, result: Mapping[str, Any]) -> None:
@@ -107,13 +115,10 @@ def main(argv: list[str]) -> int:
             raise UserError(f"--{name} is missing; see --help")
     place = chosen["init_from"] + (f" at step {chosen['step']}" if chosen["step"] else "")
     console = Console(soft_wrap=True)
-    found = pretrained.load(Path(chosen["init_from"]), chosen["step"] or None)
+    get = functools.partial(pretrained.load, Path(chosen["init_from"]), chosen["step"] or None)
+    workdir = Path(arguments.workdir)
     with Bar(console) as watch:
-        for note in found.notes:
-            watch.say(note)
-        result = run.finetune(
-            arguments.config, found, place, chosen["data_dir"], Path(arguments.workdir), chosen["strict"], watch
-        )
+        result = run.finetune(arguments.config, get, place, chosen["data_dir"], workdir, chosen["strict"], watch)
     show(console, result)
     console.print(f"Files: {arguments.workdir}/{run.SCORES}, seeds/, answers/", markup=False, highlight=False)
     return 0

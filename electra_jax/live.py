@@ -98,5 +98,10 @@ def heldout_line(h: dict[str, float]) -> str:
     return " · ".join(parts + ([f"AUC {', '.join(areas)}"] if areas else []))
 
 
+def heldout_names() -> list[str]:
+    """The held-out numbers, as they are named in `metrics.jsonl`."""
+    return [f"heldout_{name}" for name in (*_LOSSES, *_AREAS)]
+
+
 def _is_number(value: float | None) -> bool:
     return value is not None and not math.isnan(value)

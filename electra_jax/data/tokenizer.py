@@ -234,7 +234,7 @@ def compose(line: str, normalization: str) -> str:
 
 
 def _places(text: str, composed: str, normalization: str) -> list[tuple[int, int]]:
-    """For each character of `composed`, which `compose` made of `text`, and for its end, characters [begin, end) of `text`.
+    """For each character of `composed`, which `compose` made of `text`, and for its end, the characters [begin, end).
 
     In a word (what is between spaces, which stay) that did not change one by one, each has the whole word.
     """

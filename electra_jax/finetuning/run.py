@@ -16,6 +16,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
+from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.errors import UserError
 from electra_jax.files import read_json, write_whole
 from electra_jax.finetuning import recipe as recipe_lib
@@ -66,7 +67,7 @@ class Data(NamedTuple):
 
 def finetune(
     config: ConfigDict,
-    found: Pretrained,
+    get: Callable[[], Pretrained],
     place: str,
     data_dir: str,
     workdir: Path,
@@ -77,7 +78,7 @@ def finetune(
 
     Args:
       config: a task's, see `configs/glue.py`.
-      found: what it begins with.
+      get: gives what it begins with; called where a seed is missing.
       place: where that is, for `workdir` to be known by.
       data_dir: the folder with the task's files, or `tfds:NAME/CONFIG`.
       workdir: where scores and answers go.
@@ -94,17 +95,25 @@ def finetune(
     recipe_lib.check(config)
     if config.compile_cache:
         jax.config.update("jax_compilation_cache_dir", config.compile_cache)
-    if found.tokenizer is None:
-        raise UserError(f"{place} has no tokenizer; put its tokenizer.json beside its weights")
-    _open(config, place, data_dir, workdir)
+    settings = _settings(config, place, data_dir, workdir)
     seeds = range(config.seed, config.seed + config.seeds)
     missing = [seed for seed in seeds if not _path(workdir, seed).exists()]
     faults = Faults(strict)
     task = table.make(config.task, data_dir)
     if missing:
-        model, network = make_model(config, task, found, watch.say)
-        data = load(config, task, found, data_dir, faults)
+        found = get()
+        if found.tokenizer is None:
+            raise UserError(f"{place} has no tokenizer; put its tokenizer.json beside its weights")
+        for note in found.notes:
+            watch.say(note)
+        model, network = make_model(config, task, found)
+        data = load(config, task, found.tokenizer, data_dir, faults)
         recipe, special = recipe_lib.recipe(config), found.tokenizer.special
+        (workdir / _SEEDS).mkdir(parents=True, exist_ok=True)
+        write_whole(workdir / "config.json", json.dumps(settings, indent=2) + "\n")
+        longest, known = int(data.train.lengths().max()), network.config.max_length
+        if longest > known:
+            watch.say(f"{task.name} has rows of {longest} tokens; the encoder was pre-trained on {known}")
         watch.begin(task, config, data)
         for begin in range(0, len(missing), config.seeds_at_once):
             group = missing[begin : begin + config.seeds_at_once]
@@ -125,17 +134,15 @@ def finetune(
                 }
                 write_whole(_path(workdir, seed), json.dumps(done, indent=2) + "\n")
                 watch.scored(task, seed, scores[i])
-        watch.end()
         if faults.places:
             watch.say(faults.summary())
+    watch.end()
     result = summary(task, config, place, [read_json(_path(workdir, seed)) for seed in seeds])
     write_whole(workdir / SCORES, json.dumps(result, indent=2) + "\n")
     return result
 
 
-def make_model(
-    config: ConfigDict, task: Task, found: Pretrained, say: Callable[[str], None]
-) -> tuple[Downstream, Network]:
+def make_model(config: ConfigDict, task: Task, found: Pretrained) -> tuple[Downstream, Network]:
     """The task's model, and the network that it begins with."""
     shape = found.encoder.config
     if shape.absolute and config.max_length > shape.max_length:
@@ -143,8 +150,6 @@ def make_model(
             f"config.max_length={config.max_length} is longer than the {shape.max_length} positions of what it begins "
             f"from; give --config.max_length={shape.max_length}"
         )
-    if config.max_length > shape.max_length:
-        say(f"rows of up to {config.max_length} tokens; it was pre-trained on {shape.max_length}")
     encoder = dataclasses.replace(
         shape.encoder, dropout=config.dropout, dtype=jnp.dtype(config.dtype), remat="none", unroll=False
     )
@@ -152,10 +157,8 @@ def make_model(
     return Downstream(own, task.kind, task.outputs, config.task.get("beam", 0)), found.encoder
 
 
-def load(config: ConfigDict, task: Task, found: Pretrained, data_dir: str, faults: Faults) -> Data:
+def load(config: ConfigDict, task: Task, tokenizer: Tokenizer, data_dir: str, faults: Faults) -> Data:
     """Reads and encodes all splits; test sets where there are any."""
-    tokenizer = found.tokenizer
-    assert tokenizer is not None
 
     def encoded(split: str) -> tuple[list[Any], Rows]:
         examples = task.read(data_dir, split, faults)
@@ -209,17 +212,16 @@ def _write_answers(task: Task, workdir: Path, seed: int, data: Data, answers: Ma
         task.write(folder / task.test.get(split, split), examples, said)
 
 
-def _open(config: ConfigDict, place: str, data_dir: str, workdir: Path) -> None:
-    """Begins a work directory, or checks that the one that is there is of the same fine-tuning."""
+def _settings(config: ConfigDict, place: str, data_dir: str, workdir: Path) -> dict[str, Any]:
+    """What a work directory is known by. Raises UserError where the one that is there is of another fine-tuning."""
     settings = {**json.loads(config.to_json_best_effort()), "init_from": place, "data_dir": data_dir}
     path = workdir / "config.json"
     if path.exists():
         changed = config_lib.differences(read_json(path), settings)
         fixed = [text for text in changed if not text.startswith(_FREE)]
         if fixed:
-            raise UserError(f"{workdir} holds another fine-tuning ({'; '.join(fixed)}); give another --workdir")
-    (workdir / _SEEDS).mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps(settings, indent=2) + "\n")
+            raise UserError(f"{workdir} holds another fine-tuning ({'; '.join(fixed)}); give another folder")
+    return settings
 
 
 def _path(workdir: Path, seed: int) -> Path:

@@ -1,0 +1,139 @@
+"""Draws compute-efficiency curves: `python -m electra_jax.curves --runs A B --tasks cola --data_dir=glue --output=OUT`.
+
+Every kept checkpoint of every run is fine-tuned on every task. What is done is kept, so that the same command goes on.
+"""
+
+import functools
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from electra_jax import arguments, errors, pretrained
+from electra_jax import config as config_lib
+from electra_jax.curves import plot, points
+from electra_jax.curves.points import Run
+from electra_jax.errors import UserError
+from electra_jax.files import write_whole
+from electra_jax.finetune import Bar
+from electra_jax.finetuning import recipe, run
+from electra_jax.live import short
+from electra_jax.tasks import glue
+
+USAGE = """\
+usage: python -m electra_jax.curves --runs A B ... --tasks cola,sst2,... --data_dir=FOLDER --output=OUT [--points=N]
+                                    [--size=base] [--accounting=model] [--paper=false] [--config.NAME=VALUE ...]
+
+Fine-tunes every kept checkpoint of every run on every task, with several seeds, and draws score against FLOPs. What is
+done is kept in OUT: the same command goes on, and further runs, tasks or seeds are added to what is there.
+
+  --runs A B ...         work directories of runs
+  --tasks cola,sst2,...  of GLUE
+  --data_dir=FOLDER      has a folder for each task, by its name in GLUE: CoLA, SST-2, ...
+  --output=OUT           a folder: curves.jsonl, curves.md, heldout.jsonl; scores, average and heldout as .png and
+                         .svg; points/
+  --points=N             of each run so many checkpoints, evenly spaced, the last among them (default: all)
+  --size=large           recipe of large encoders (default base, which is also small's)
+  --accounting=paper     FLOPs as the paper counts them (default model: what the machine must do)
+  --paper=false          no picture of the average beside the paper's own points
+  --config.seeds=10      any setting of fine-tuning, for every task; --config.epochs=3"""
+
+_OPTIONS = {
+    "runs": (),
+    "tasks": (),
+    "data_dir": "",
+    "output": "",
+    "points": 0,
+    "size": "base",
+    "accounting": "model",
+    "paper": True,
+}
+_ACCOUNTINGS = {"model": "flops", "paper": "flops_paper"}
+
+
+def main(argv: list[str]) -> int:
+    given = arguments.read(argv, USAGE, _OPTIONS)
+    if given is None:
+        return 0
+    overrides = {name: given.pop(name) for name in list(given) if name.startswith("config.")}
+    chosen = arguments.choose(given, _OPTIONS)
+    for name in ("runs", "tasks", "data_dir", "output"):
+        if not chosen[name]:
+            raise UserError(f"--{name} is missing; see --help")
+    checks = {"accounting": arguments.one_of(*_ACCOUNTINGS), "points": arguments.at_least(0)}
+    arguments.check(chosen, checks, "--")
+    unknown = [task for task in chosen["tasks"] if task not in glue.TASKS]
+    if unknown:
+        raise UserError(f"--tasks={unknown[0]} is unknown{arguments.nearest(unknown[0], list(glue.TASKS), '')}")
+    configs = {}
+    for task in dict.fromkeys(chosen["tasks"]):
+        config = configs[task] = recipe.make({"name": task}, f"size={chosen['size']}")
+        for name, value in overrides.items():
+            config_lib.override(config, name.removeprefix("config."), value)
+        recipe.check(config)
+    folders = [Path(each) for each in chosen["runs"]]
+    runs = [
+        points.read_run(folder, name, chosen["points"])
+        for folder, name in zip(folders, points.names(folders), strict=True)
+    ]
+    output = Path(chosen["output"])
+    output.mkdir(parents=True, exist_ok=True)
+    console = Console(soft_wrap=True)
+    rows = measure(console, runs, configs, Path(chosen["data_dir"]), output)
+    write(output, runs, rows, _ACCOUNTINGS[chosen["accounting"]], chosen["paper"])
+    console.print((output / "curves.md").read_text(encoding="utf-8"), markup=False, highlight=False)
+    console.print(f"Files: {output}/curves.jsonl, curves.md, scores.png, scores.svg", markup=False, highlight=False)
+    return 0
+
+
+def measure(
+    console: Console, runs: Sequence[Run], configs: Mapping[str, Any], data_dir: Path, output: Path
+) -> list[dict[str, Any]]:
+    """Fine-tunes what is not done yet; the lines of `curves.jsonl`."""
+    rows: list[dict[str, Any]] = []
+    with Bar(console, len(configs) * sum(len(each.steps) for each in runs)) as watch:
+        for of in runs:
+            for step in of.steps:
+                watch.name = f"{of.name} at {step}"
+                load = functools.cache(functools.partial(pretrained.load, of.folder, step))
+                for task, config in configs.items():
+                    folder = output / "points" / of.name / str(step) / task
+                    data, place = str(data_dir / glue.FOLDERS[task]), f"{of.name} at step {step}, config {of.digest}"
+                    result = run.finetune(config, load, place, data, folder, watch=watch)
+                    rows += points.rows_of(of, step, task, result)
+    return rows
+
+
+def write(output: Path, runs: Sequence[Run], rows: Sequence[dict[str, Any]], accounting: str, with_paper: bool) -> None:
+    """The tables and the pictures."""
+    write_whole(output / points.CURVES, "".join(json.dumps(row) + "\n" for row in rows))
+    heldout = [{"run": of.name, "objective": of.objective, **line} for of in runs for line in of.heldout]
+    write_whole(output / points.HELDOUT, "".join(json.dumps(row) + "\n" for row in heldout))
+    tasks, metrics = points.by_task(rows), {row["task"]: row["metric"] for row in rows}
+    write_whole(output / "curves.md", markdown(tasks, metrics, runs, accounting))
+    plot.scores(output / "scores", tasks, metrics, runs, accounting)
+    if with_paper and "average" in tasks:
+        plot.beside_the_paper(output / "average", tasks["average"], runs, accounting)
+    plot.heldout(output / "heldout", runs, accounting)
+
+
+def markdown(tasks: Mapping[str, Any], metrics: Mapping[str, str], runs: Sequence[Run], accounting: str) -> str:
+    """A table: a line for each checkpoint, the median over seeds and the lowest and the highest of each score."""
+    headings = [task if task == "average" else f"{task} ({metrics[task]})" for task in tasks]
+    lines = [f"| run | step | FLOPs | {' | '.join(headings)} |", "|---|---|---|" + "---|" * len(tasks)]
+    for of in runs:
+        for step in of.steps:
+            cells = []
+            for by_run in tasks.values():
+                values = list(by_run.get(of.name, {}).get(step, {}).values())
+                cell = points.spread(values) if values else None
+                cells.append(f"{cell.median:.1f} ({cell.lowest:.1f} to {cell.highest:.1f})" if cell else "")
+            lines.append(f"| {of.name} | {step} | {short(of.counted[step][accounting])} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(errors.run(main))
