@@ -173,7 +173,7 @@ class Sentences(Task):
     def write(self, path: Path, examples: Sequence[Example], answers: Sequence[float]) -> None:
         said = [self.labels[int(answer)] if self.labels else f"{answer:.3f}" for answer in answers]
         lines = [f"{example.name}\t{answer}" for example, answer in zip(examples, said, strict=True)]
-        write_whole(path, "\n".join(["index\tprediction", *lines]) + "\n")
+        write_whole(path.with_name(f"{path.name}.tsv"), "\n".join(["index\tprediction", *lines]) + "\n")
 
 
 def label_text(value: Any) -> str:

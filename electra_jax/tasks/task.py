@@ -159,7 +159,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def write(self, path: Path, examples: Sequence[Any], answers: Sequence[Any]) -> None:
-        """Writes answers as the leaderboard takes them."""
+        """Writes answers as the leaderboard takes them; the file's suffix is added to `path`."""
 
     def combine(self, scores: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
         """The scores of all evaluated splits as one table; those of the first under their own names."""

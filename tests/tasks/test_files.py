@@ -1,0 +1,115 @@
+import numpy as np
+import pytest
+
+from electra_jax.errors import UserError
+from electra_jax.tasks import files
+from electra_jax.tasks.task import Faults
+
+
+def rows(path, wanted=("text", "label"), columns=None, strict=True):
+    faults = Faults(strict)
+    return [record.values for record in files.read(path, wanted, faults, columns)], faults
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.tsv", 'text\tlabel\n"a, b\t1\n\nc\t0\n'),
+        ("a.tsv", '\ufefftext\tlabel\r\n"a, b\t1\r\nc\t0'),
+        ("a.csv", 'text,label\n"""a, b",1\nc,0\n'),
+        ("a.jsonl", '{"text": "\\"a, b", "label": "1"}\n\n{"text": "c", "label": "0"}\n'),
+    ],
+)
+def test_each_format_gives_the_same_rows(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_text(content, encoding="utf-8", newline="")
+    assert rows(path)[0] == [{"text": '"a, b', "label": "1"}, {"text": "c", "label": "0"}]
+
+
+def test_a_quoted_field_may_have_lines_and_the_place_is_the_line_it_ends_at(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text('text,label\n"one\ntwo",1\nthree,0\n')
+    found = list(files.read(path, ("text",), Faults()))
+    assert [(record.place, record.values["text"]) for record in found] == [
+        (f"{path}:3", "one\ntwo"),
+        (f"{path}:4", "three"),
+    ]
+
+
+def test_columns_may_be_named_where_the_file_does_not(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("x\t1\n")
+    assert rows(path, columns=("text", "label"))[0] == [{"text": "x", "label": "1"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.tsv", b"text\tlabel\nx\n", r"a\.tsv:2: 1 fields, expected 2 \(text, label\)"),
+        ("a.tsv", b"text\tlabel\nx\t1\t2\n", r"a\.tsv:2: 3 fields, expected 2"),
+        ("a.tsv", b"text\tlabel\nx\xff\t1\n", r"a\.tsv:2: byte 0xff in column 2 is no UTF-8"),
+        ("a.jsonl", b'{"text": "x"}\n', r"a\.jsonl:1: no 'label', expected 'text', 'label'"),
+        ("a.jsonl", b'{"text"\n', r"a\.jsonl:1: no JSON object"),
+        ("a.jsonl", b"[1]\n", r"a\.jsonl:1: no JSON object"),
+    ],
+)
+def test_rows_that_cannot_be_used_are_refused_or_counted(tmp_path, name, content, message):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=message + ".*--strict=false"):
+        rows(path)
+    found, faults = rows(path, strict=False)
+    assert found == []
+    assert len(faults.places) == 1
+    assert faults.summary().startswith("1 rows left out, the first ")
+
+
+def test_a_column_that_is_not_there_is_refused_in_any_case(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("sentence\tlabel\nx\t1\n")
+    with pytest.raises(UserError, match=r"a\.tsv:1: no column 'text'; its columns are 'sentence', 'label'"):
+        rows(path, strict=False)
+
+
+def test_an_open_quotation_mark_says_where(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text('text,label\n"x,1\n')
+    with pytest.raises(UserError, match=r"a\.csv:2: unexpected end of data"):
+        rows(path)
+
+
+def test_the_file_of_a_split_is_found_by_its_suffix(tmp_path):
+    with pytest.raises(UserError, match=r"has no dev\.tsv or dev\.csv"):
+        files.find(tmp_path, "dev", (".tsv", ".csv"))
+    (tmp_path / "dev.csv").touch()
+    assert files.find(tmp_path, "dev", (".tsv", ".csv")) == tmp_path / "dev.csv"
+    assert files.has(str(tmp_path), "dev", (".tsv", ".csv"))
+    assert not files.has(str(tmp_path), "test", (".tsv", ".csv"))
+    (tmp_path / "dev.tsv").touch()
+    with pytest.raises(UserError, match=r"has dev\.tsv and dev\.csv; leave the one that is meant"):
+        files.find(tmp_path, "dev", (".tsv", ".csv"))
+
+
+class Feature:
+    def __init__(self, names=None):
+        if names:
+            self.int2str = names.__getitem__
+
+
+class Set(list):
+    """A split as TensorFlow Datasets gives it."""
+
+    class dataset_info:  # noqa: N801
+        features = {"sentence": Feature(), "label": Feature(["no", "yes"]), "score": Feature()}
+
+
+def test_tfds_gives_text_names_of_classes_and_numbers(monkeypatch):
+    record = {"sentence": b"caf\xc3\xa9", "label": np.int64(1), "score": np.float32(2.5)}
+    hidden = {**record, "label": np.int64(-1)}
+    monkeypatch.setattr(files, "tfds_split", lambda name, split: Set([record, hidden]))
+    first, second = files.read_tfds("some/set", "validation", ("sentence", "label", "score"))
+    assert first.place == "tfds:some/set:validation:1"
+    assert first.values == {"sentence": "café", "label": "yes", "score": 2.5}
+    assert second.values["label"] == ""
+    with pytest.raises(UserError, match="tfds:some/set has no column 'text'; its columns are 'sentence', 'label'"):
+        list(files.read_tfds("some/set", "validation", ("text",)))
