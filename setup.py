@@ -4,7 +4,9 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-TEST = ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6", "scikit-learn>=1.5", "scipy>=1.13"]
+# Scores and pictures.
+DOWNSTREAM = ["scikit-learn>=1.5", "scipy>=1.13", "matplotlib>=3.9"]
+TEST = ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6", *DOWNSTREAM]
 
 setup(
     name="electra_jax",
@@ -35,6 +37,7 @@ setup(
     ],
     extras_require={
         "test": TEST,
+        "downstream": DOWNSTREAM,  # finetune and curves
         "parquet": ["pyarrow>=15"],
         "tfds": ["tensorflow-datasets>=4.9.7"],  # as a source of text; TensorFlow itself only to build a data set
         "beam": ["apache-beam>=2.60"],  # preparation on many machines

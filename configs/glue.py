@@ -2,7 +2,7 @@
 
     python -m electra_jax.finetune --config=configs/glue.py:task=cola --init_from=runs/tiny --data_dir=glue/CoLA
 
-`task=` is cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli; `,size=large` has the learning rates of a large encoder.
+`task=` is cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli; `,size=large` has the rates of a large encoder.
 """
 
 from electra_jax.errors import UserError

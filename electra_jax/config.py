@@ -185,7 +185,7 @@ def override(config: ConfigDict, name: str, text: str) -> None:
     Raises:
       UserError: there is no such setting, or `text` is of another type.
     """
-    names = _flat(config)
+    names = flat(config)
     if name not in names:
         raise UserError(f"--config.{name} is unknown{arguments.nearest(name, list(names), '--config.')}")
     config.update_from_flattened_dict({name: arguments.typed(f"--config.{name}", text, names[name])})
@@ -231,7 +231,7 @@ _CHECKS: dict[str, arguments.Check] = {
 
 def check(config: ConfigDict) -> None:
     """Raises UserError at the first setting that no run can have."""
-    arguments.check(_flat(config), _CHECKS, "config.")
+    arguments.check(flat(config), _CHECKS, "config.")
     table.check(config)
     adapted = [name for name, how in config.init.items() if how != "same"]
     if adapted and not (config.init_from or config.generator_from):
@@ -267,16 +267,17 @@ def phases(config: ConfigDict) -> list[tuple[int, int]]:
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """`name: old -> new` for each setting in which two configs (as plain nested dicts) differ."""
-    before, after = _flat(old), _flat(new)
+    before, after = flat(old), flat(new)
     changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     return [f"{name}: {before.get(name)!r} -> {after.get(name)!r}" for name in changed]
 
 
-def _flat(config: Any, prefix: str = "") -> dict[str, Any]:
-    flat = {}
+def flat(config: Any, prefix: str = "") -> dict[str, Any]:
+    """The settings of a config, or of a plain nested dict, by their dotted names."""
+    found = {}
     for key, value in config.items():
         if isinstance(value, ConfigDict | dict):
-            flat.update(_flat(value, f"{prefix}{key}."))
+            found.update(flat(value, f"{prefix}{key}."))
         else:
-            flat[prefix + key] = value
-    return flat
+            found[prefix + key] = value
+    return found

@@ -6,8 +6,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-# What is shown of the metrics: a loss's name, and the yardstick that stands beside it.
-_LOSSES = {
+# What is shown of the metrics: a loss's name, and the yardstick that stands beside it; and what an area is of.
+LOSSES = {
     "mlm_loss": ("MLM", "unigram_entropy"),
     "cloze_loss": ("cloze", "unigram_entropy"),
     "encoder_mlm_loss": ("encoder's MLM", "unigram_entropy"),
@@ -16,7 +16,7 @@ _LOSSES = {
     "disc_loss": ("detection", "constant_entropy"),
     "nce_loss": ("noise-contrastive", "constant_entropy"),
 }
-_AREAS = {"disc_auc": "own fakes", "nce_auc": "own noise", "unigram_auc": "unigram fakes"}
+AREAS = {"disc_auc": "own fakes", "nce_auc": "own noise", "unigram_auc": "unigram fakes"}
 
 
 def short(number: float) -> str:
@@ -74,7 +74,7 @@ class Live:
 
     def logged(self, step: int, steps: int, numbers: dict[str, float | None]) -> None:
         """Shows the numbers of a logged step."""
-        losses = [f"{name} {numbers[key]:.4g}" for key, (name, _) in _LOSSES.items() if _is_number(numbers.get(key))]
+        losses = [f"{name} {numbers[key]:.4g}" for key, (name, _) in LOSSES.items() if _is_number(numbers.get(key))]
         speed = f"{short(numbers['tokens_per_second'] or 0)} tok/s · {short(numbers['total_flops'] or 0)}FLOP"
         text = " · ".join([*losses, speed])
         if self.console.is_terminal:
@@ -90,17 +90,12 @@ class Live:
 def heldout_line(h: dict[str, float]) -> str:
     """Held-out losses, each beside its yardstick where it has one, and areas under the ROC curve."""
     parts = []
-    for key, (name, yardstick) in _LOSSES.items():
+    for key, (name, yardstick) in LOSSES.items():
         if _is_number(h.get(key)):
             beside = f" ({yardstick.split('_')[0]} {h[yardstick]:.3f})" if yardstick in h else ""
             parts.append(f"{name} loss {h[key]:.3f}{beside}")
-    areas = [f"{h[key]:.3f} {name}" for key, name in _AREAS.items() if _is_number(h.get(key))]
+    areas = [f"{h[key]:.3f} {name}" for key, name in AREAS.items() if _is_number(h.get(key))]
     return " · ".join(parts + ([f"AUC {', '.join(areas)}"] if areas else []))
-
-
-def heldout_names() -> list[str]:
-    """The held-out numbers, as they are named in `metrics.jsonl`."""
-    return [f"heldout_{name}" for name in (*_LOSSES, *_AREAS)]
 
 
 def _is_number(value: float | None) -> bool:

@@ -11,7 +11,7 @@ import optax
 _NOT_DECAYED = ("bias", "scale")  # names of biases and of layer norms' parameters
 
 
-def schedule(peak: float, warmup_steps: int, steps: int) -> optax.Schedule:
+def schedule(peak: float, warmup_steps: Any, steps: Any) -> optax.Schedule:
     """peak x (1 - t / steps) x min(1, t / warmup_steps): the decay also runs during the warm-up.
 
     google-research/electra, model/optimization.py: polynomial_decay times warm-up.
@@ -19,7 +19,7 @@ def schedule(peak: float, warmup_steps: int, steps: int) -> optax.Schedule:
 
     def rate(count: Any) -> Any:
         t = jnp.asarray(count, jnp.float32)
-        return peak * jnp.maximum(0.0, 1 - t / steps) * jnp.minimum(1.0, t / max(1, warmup_steps))
+        return peak * jnp.maximum(0.0, 1 - t / steps) * jnp.minimum(1.0, t / jnp.maximum(1.0, warmup_steps))
 
     return rate
 

@@ -29,7 +29,9 @@ def test_arguments_with_and_without_an_equals_sign():
     assert arguments.choose({}, options) == options
 
 
-@pytest.mark.parametrize("argv", [["--runs", "a", "b", "--json"], ["--runs=a,b", "--json"], ["--runs=a", "b", "--json"]])
+@pytest.mark.parametrize(
+    "argv", [["--runs", "a", "b", "--json"], ["--runs=a,b", "--json"], ["--runs=a", "b", "--json"]]
+)
 def test_an_option_can_take_several_words(argv):
     options = {"runs": (), "json": False}
     assert arguments.choose(arguments.read(argv, "", options), options) == {"runs": ("a", "b"), "json": True}

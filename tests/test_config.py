@@ -122,7 +122,7 @@ def test_a_sequence_longer_than_the_position_table_is_refused():
 
 
 def test_check_names_every_setting_by_the_name_it_has():
-    named = set().union(*(config_lib._flat(small_config(arg=f"objective={system}")) for system in table.SYSTEMS))
+    named = set().union(*(config_lib.flat(small_config(arg=f"objective={system}")) for system in table.SYSTEMS))
     assert set(config_lib._CHECKS) <= named
 
 

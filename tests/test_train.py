@@ -21,7 +21,7 @@ def test_nothing_is_transferred_but_what_is_meant(text_file, tmp_path, monkeypat
 
 
 def test_what_a_run_may_change_on_its_way_are_settings():
-    names = library.config_lib._flat(small_config())
+    names = library.config_lib.flat(small_config())
     for name in library._FREE:
         assert any(setting.startswith(name) for setting in names), name
 

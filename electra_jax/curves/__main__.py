@@ -14,8 +14,9 @@ from rich.console import Console
 
 from electra_jax import arguments, errors, pretrained
 from electra_jax import config as config_lib
+from electra_jax import runs as runs_lib
 from electra_jax.curves import plot, points
-from electra_jax.curves.points import Run
+from electra_jax.curves.points import Measured
 from electra_jax.errors import UserError
 from electra_jax.files import write_whole
 from electra_jax.finetune import Bar
@@ -74,11 +75,7 @@ def main(argv: list[str]) -> int:
         for name, value in overrides.items():
             config_lib.override(config, name.removeprefix("config."), value)
         recipe.check(config)
-    folders = [Path(each) for each in chosen["runs"]]
-    runs = [
-        points.read_run(folder, name, chosen["points"])
-        for folder, name in zip(folders, points.names(folders), strict=True)
-    ]
+    runs = [points.measured(each, chosen["points"]) for each in runs_lib.read([Path(each) for each in chosen["runs"]])]
     output = Path(chosen["output"])
     output.mkdir(parents=True, exist_ok=True)
     console = Console(soft_wrap=True)
@@ -90,7 +87,7 @@ def main(argv: list[str]) -> int:
 
 
 def measure(
-    console: Console, runs: Sequence[Run], configs: Mapping[str, Any], data_dir: Path, output: Path
+    console: Console, runs: Sequence[Measured], configs: Mapping[str, Any], data_dir: Path, output: Path
 ) -> list[dict[str, Any]]:
     """Fine-tunes what is not done yet; the lines of `curves.jsonl`."""
     rows: list[dict[str, Any]] = []
@@ -98,19 +95,21 @@ def measure(
         for of in runs:
             for step in of.steps:
                 watch.name = f"{of.name} at {step}"
-                load = functools.cache(functools.partial(pretrained.load, of.folder, step))
+                load = functools.cache(functools.partial(pretrained.load, of.run.workdir, step))
                 for task, config in configs.items():
                     folder = output / "points" / of.name / str(step) / task
-                    data, place = str(data_dir / glue.FOLDERS[task]), f"{of.name} at step {step}, config {of.digest}"
-                    result = run.finetune(config, load, place, data, folder, watch=watch)
+                    data = str(data_dir / glue.FOLDERS[task])
+                    result = run.finetune(config, load, of.key(step), data, folder, watch=watch)
                     rows += points.rows_of(of, step, task, result)
     return rows
 
 
-def write(output: Path, runs: Sequence[Run], rows: Sequence[dict[str, Any]], accounting: str, with_paper: bool) -> None:
+def write(
+    output: Path, runs: Sequence[Measured], rows: Sequence[dict[str, Any]], accounting: str, with_paper: bool
+) -> None:
     """The tables and the pictures."""
     write_whole(output / points.CURVES, "".join(json.dumps(row) + "\n" for row in rows))
-    heldout = [{"run": of.name, "objective": of.objective, **line} for of in runs for line in of.heldout]
+    heldout = [{"run": of.name, "objective": of.run.system, **line} for of in runs for line in of.heldout()]
     write_whole(output / points.HELDOUT, "".join(json.dumps(row) + "\n" for row in heldout))
     tasks, metrics = points.by_task(rows), {row["task"]: row["metric"] for row in rows}
     write_whole(output / "curves.md", markdown(tasks, metrics, runs, accounting))
@@ -120,7 +119,7 @@ def write(output: Path, runs: Sequence[Run], rows: Sequence[dict[str, Any]], acc
     plot.heldout(output / "heldout", runs, accounting)
 
 
-def markdown(tasks: Mapping[str, Any], metrics: Mapping[str, str], runs: Sequence[Run], accounting: str) -> str:
+def markdown(tasks: Mapping[str, Any], metrics: Mapping[str, str], runs: Sequence[Measured], accounting: str) -> str:
     """A table: a line for each checkpoint, the median over seeds and the lowest and the highest of each score."""
     headings = [task if task == "average" else f"{task} ({metrics[task]})" for task in tasks]
     lines = [f"| run | step | FLOPs | {' | '.join(headings)} |", "|---|---|---|" + "---|" * len(tasks)]
@@ -131,7 +130,7 @@ def markdown(tasks: Mapping[str, Any], metrics: Mapping[str, str], runs: Sequenc
                 values = list(by_run.get(of.name, {}).get(step, {}).values())
                 cell = points.spread(values) if values else None
                 cells.append(f"{cell.median:.1f} ({cell.lowest:.1f} to {cell.highest:.1f})" if cell else "")
-            lines.append(f"| {of.name} | {step} | {short(of.counted[step][accounting])} | {' | '.join(cells)} |")
+            lines.append(f"| {of.name} | {step} | {short(of.counted(step)[accounting])} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

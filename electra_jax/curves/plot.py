@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from electra_jax.curves import paper
-from electra_jax.curves.points import Run, Scores, spread
+from electra_jax.curves.points import Measured, Scores, spread
 from electra_jax.errors import UserError
-from electra_jax.live import heldout_names
+from electra_jax.live import AREAS, LOSSES
+from electra_jax.runs import is_number
 
 # Okabe and Ito's colours, told apart by the colour-blind too.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -32,7 +33,7 @@ def scores(
     path: Path,
     tasks: Mapping[str, Scores],
     metrics: Mapping[str, str],
-    runs: Sequence[Run],
+    runs: Sequence[Measured],
     accounting: str,
 ) -> None:
     """Draws score against operations, a panel for each task and for their average, as PNG and SVG.
@@ -54,7 +55,7 @@ def scores(
         plt.close(figure)
 
 
-def beside_the_paper(path: Path, average: Scores, runs: Sequence[Run], accounting: str) -> None:
+def beside_the_paper(path: Path, average: Scores, runs: Sequence[Measured], accounting: str) -> None:
     """Draws the average score of runs beside the paper's own points, as PNG and SVG."""
     plt = _matplotlib()
     with plt.rc_context(_SETTINGS):
@@ -77,9 +78,14 @@ def beside_the_paper(path: Path, average: Scores, runs: Sequence[Run], accountin
         plt.close(figure)
 
 
-def heldout(path: Path, runs: Sequence[Run], accounting: str) -> bool:
+def heldout(path: Path, runs: Sequence[Measured], accounting: str) -> bool:
     """Draws held-out numbers of pre-training against operations; False where no run has any."""
-    names = [name for name in heldout_names() if any(_has(line, name) for run in runs for line in run.heldout)]
+    lines = {run.name: run.heldout() for run in runs}
+    names = [
+        name
+        for name in (f"heldout_{key}" for key in (*LOSSES, *AREAS))
+        if any(is_number(line.get(name)) for logged in lines.values() for line in logged)
+    ]
     if not names:
         return False
     plt = _matplotlib()
@@ -87,22 +93,18 @@ def heldout(path: Path, runs: Sequence[Run], accounting: str) -> bool:
         figure, axes = _panels(plt, len(names))
         for panel, name in zip(axes, names, strict=False):
             for number, run in enumerate(runs):
-                lines = [line for line in run.heldout if _has(line, name)]
-                _line(panel, [line[accounting] for line in lines], [[line[name]] for line in lines], number, run.name)
+                there = [line for line in lines[run.name] if is_number(line.get(name))]
+                _line(panel, [line[accounting] for line in there], [[line[name]] for line in there], number, run.name)
             panel.set_title(name.removeprefix("heldout_").replace("_", " "), loc="left")
         _finish(figure, axes, len(names), _AXIS[accounting], path)
         plt.close(figure)
     return True
 
 
-def _has(line: Mapping[str, Any], name: str) -> bool:
-    return line.get(name) is not None
-
-
-def _lines(panel: Any, by_run: Scores, runs: Sequence[Run], accounting: str) -> None:
+def _lines(panel: Any, by_run: Scores, runs: Sequence[Measured], accounting: str) -> None:
     for number, run in enumerate(runs):
         steps = by_run.get(run.name, {})
-        x = [run.counted[step][accounting] for step in steps]
+        x = [run.counted(step)[accounting] for step in steps]
         _line(panel, x, [list(seeds.values()) for seeds in steps.values()], number, run.name)
 
 

@@ -1,15 +1,14 @@
 """The points of curves: for each checkpoint of each run, each task's scores, seed by seed."""
 
-import collections
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_jax import writers
 from electra_jax.checkpoint import Checkpoints
 from electra_jax.errors import UserError
-from electra_jax.files import read_json, sha256
+from electra_jax.files import sha256
+from electra_jax.runs import Run
 
 CURVES, HELDOUT = "curves.jsonl", "heldout.jsonl"
 _COUNTED = {"flops": "total_flops", "flops_paper": "total_flops_paper", "tokens": "total_tokens"}
@@ -18,26 +17,37 @@ _COUNTED = {"flops": "total_flops", "flops_paper": "total_flops_paper", "tokens"
 Scores = Mapping[str, Mapping[int, Mapping[int, float]]]  # run -> step -> seed -> score
 
 
-class Run(NamedTuple):
+class Measured(NamedTuple):
     """A run whose checkpoints are measured.
 
     Attributes:
-      name: the shortest end of its path that no other has.
-      folder: its work directory.
-      objective: its system.
+      run: what was logged of it.
       steps: of the checkpoints.
-      counted: by step, `flops`, `flops_paper` and `tokens` until then.
-      heldout: what was logged at evaluations, with what is in `counted`.
-      digest: of its settings.
     """
 
-    name: str
-    folder: Path
-    objective: str
+    run: Run
     steps: tuple[int, ...]
-    counted: dict[int, dict[str, float]]
-    heldout: list[dict[str, Any]]
-    digest: str
+
+    @property
+    def name(self) -> str:
+        return self.run.name
+
+    def counted(self, step: int) -> dict[str, float]:
+        """`flops`, `flops_paper` and `tokens` of the first `step` steps."""
+        line = next(line for line in self.run.logged if line["step"] == step)
+        return {name: line[key] for name, key in _COUNTED.items()}
+
+    def heldout(self) -> list[dict[str, Any]]:
+        """The held-out numbers that were logged, each with what is counted until then."""
+        return [
+            {"step": line["step"], **self.counted(line["step"]), **numbers}
+            for line in self.run.logged
+            if (numbers := {key: line[key] for key in line if key.startswith("heldout_")})
+        ]
+
+    def key(self, step: int) -> str:
+        """What a checkpoint is known by: run, step and settings."""
+        return f"{self.name} at step {step}, config {sha256(self.run.workdir / 'config.json')[:12]}"
 
 
 class Spread(NamedTuple):
@@ -48,64 +58,36 @@ class Spread(NamedTuple):
     highest: float
 
 
-def read_run(folder: Path, name: str, points: int = 0) -> Run:
-    """A run.
+def measured(run: Run, points: int = 0) -> Measured:
+    """A run with its checkpoints.
 
     Args:
-      folder: its work directory.
-      name: what it is to be called.
+      run: of `runs.read`.
       points: how many checkpoints, evenly spaced and the last among them; 0: all.
 
     Raises:
-      UserError: there is no run, or it has no checkpoint.
+      UserError: it has no checkpoint.
     """
-    path = folder / "config.json"
-    settings = read_json(path) if path.is_file() else {}
-    if "objective" not in settings:
-        raise UserError(f"{folder} is no work directory of a run; give one that electra_jax.train made")
-    checkpoints = Checkpoints(folder / "checkpoints", read_only=True)
-    kept = checkpoints.steps()
+    checkpoints = Checkpoints(run.workdir / "checkpoints", read_only=True)
+    logged = {line["step"] for line in run.logged}
+    steps = [step for step in checkpoints.steps() if step in logged]
     checkpoints.close()
-    lines = {line["step"]: line for line in writers.logged(folder)}
-    steps = [step for step in kept if step in lines]
     if not steps:
-        raise UserError(f"{folder} has no checkpoint that {writers.METRICS} speaks of; let its run go on to the first")
+        raise UserError(f"{run.workdir} has no checkpoint that {writers.METRICS} speaks of; let it go on to the first")
     if points and points < len(steps):
         wanted = [(i + 1) * steps[-1] / points for i in range(points)]
         steps = sorted({min((abs(step - near), step) for step in steps)[1] for near in wanted})
-    counted = {step: {name: line[key] for name, key in _COUNTED.items()} for step, line in lines.items()}
-    heldout = [
-        {"step": step, **counted[step], **{key: value for key, value in line.items() if key.startswith("heldout_")}}
-        for step, line in lines.items()
-        if any(key.startswith("heldout_") for key in line)
-    ]
-    return Run(name, folder, settings["objective"]["name"], tuple(steps), counted, heldout, sha256(path)[:12])
+    return Measured(run, tuple(steps))
 
 
-def names(folders: Sequence[Path]) -> list[str]:
-    """For each folder, the shortest end of its path that no other has.
-
-    Raises:
-      UserError: one is given twice.
-    """
-    whole = [folder.absolute().parts for folder in folders]
-    for parts, count in collections.Counter(whole).items():
-        if count > 1:
-            raise UserError(f"{Path(*parts)} is given twice; give each run once")
-    return [
-        "/".join(next(p[-n:] for n in range(1, len(p) + 1) if sum(other[-n:] == p[-n:] for other in whole) == 1))
-        for p in whole
-    ]
-
-
-def rows_of(run: Run, step: int, task: str, result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def rows_of(of: Measured, step: int, task: str, result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The lines of `curves.jsonl` about one fine-tuning, one a seed."""
     for seed in result["seeds"]:
         yield {
-            "run": run.name,
-            "objective": run.objective,
+            "run": of.name,
+            "objective": of.run.system,
             "step": step,
-            **run.counted[step],
+            **of.counted(step),
             "task": task,
             "metric": result["metric"],
             "seed": seed["seed"],

@@ -1,5 +1,6 @@
 """The optimizer of fine-tuning: learning rates that fall from the head down to the embeddings."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -8,6 +9,29 @@ import numpy as np
 import optax
 
 from electra_jax import optim
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """`config.optim` of fine-tuning, hashable.
+
+    Attributes:
+      learning_rate: the head's, at the end of the warm-up.
+      layer_decay, reference_rates: see `by_layer`.
+      warmup: share of the steps.
+      weight_decay, b1, b2, eps, clip_norm: as in pre-training.
+    """
+
+    learning_rate: float
+    layer_decay: float
+    reference_rates: bool
+    warmup: float
+    weight_decay: float
+    b1: float
+    b2: float
+    eps: float
+    clip_norm: float
+
 
 _BELOW = ("embedding_norm", "project")  # of an encoder, before its first layer
 
@@ -45,15 +69,16 @@ def by_layer(params: Any, layers: int, decay: float, reference: bool = False) ->
     return jax.tree_util.tree_map_with_path(factor, params)
 
 
-def make(settings: Any, factors: Any, steps: int) -> optax.GradientTransformation:
+def make(settings: Settings, params: Any, layers: int, steps: Any) -> optax.GradientTransformation:
     """The optimizer of pre-training, with a schedule of `steps` and each parameter's rate times its factor.
 
     Args:
-      settings: as `optim.make` takes them, but `warmup`, a share of the steps, for `warmup_steps`.
-      factors: from `by_layer`.
-      steps: of the run.
+      settings: of it.
+      params, layers: as `by_layer` takes them.
+      steps: of the run; may be traced, so that one program serves runs of any length.
     """
-    rate = optim.schedule(settings.learning_rate, round(settings.warmup * steps), steps)
+    factors = by_layer(params, layers, settings.layer_decay, settings.reference_rates)
+    rate = optim.schedule(settings.learning_rate, jnp.round(settings.warmup * jnp.asarray(steps, jnp.float32)), steps)
     return optax.chain(
         optax.clip_by_global_norm(settings.clip_norm),
         optim.scale_by_uncorrected_adam(settings.b1, settings.b2, settings.eps),

@@ -7,6 +7,7 @@ from ml_collections import ConfigDict
 from electra_jax import arguments
 from electra_jax.arguments import above, at_least, between, one_of, within
 from electra_jax.errors import UserError
+from electra_jax.finetuning import rates
 from electra_jax.finetuning.seeds import Recipe
 from electra_jax.tasks import table
 
@@ -95,4 +96,4 @@ def check(config: ConfigDict) -> None:
 
 
 def recipe(config: ConfigDict) -> Recipe:
-    return Recipe(config.epochs, config.batch_size, config.shortest_bucket, **config.optim)
+    return Recipe(config.epochs, config.batch_size, config.shortest_bucket, rates.Settings(**config.optim))

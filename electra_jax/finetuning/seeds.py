@@ -29,28 +29,18 @@ State = step_lib.TrainState
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How a seed is trained, hashable, so that what was compiled for one run serves the next.
+    """How a seed is trained.
 
     Attributes:
-      epochs, batch_size, shortest_bucket: of the batches.
-      learning_rate, layer_decay, reference_rates, warmup, weight_decay, b1, b2, eps, clip_norm: see `rates`.
+      epochs, batch_size: how often it sees the rows, and how many of them at once.
+      shortest_bucket: see `batches.buckets`.
+      optim: of the optimizer.
     """
 
     epochs: int
     batch_size: int
     shortest_bucket: int
-    learning_rate: float
-    layer_decay: float
-    reference_rates: bool
-    warmup: float
-    weight_decay: float
-    b1: float
-    b2: float
-    eps: float
-    clip_norm: float
-
-    def optimizer(self, params: Any, layers: int, steps: int) -> Any:
-        return rates.make(self, rates.by_layer(params, layers, self.layer_decay, self.reference_rates), steps)
+    optim: rates.Settings
 
     def plan(self, rows: Rows, seeds: Sequence[int]) -> list[tuple[int, list[np.ndarray]]]:
         """(length, the rows' numbers for each seed), step by step."""
@@ -63,8 +53,8 @@ class Recipe:
         return steps
 
 
-@functools.partial(jax.jit, static_argnames=("model", "recipe", "steps"))
-def begin(seeds: Array, given: Any, *, model: Downstream, recipe: Recipe, steps: int) -> State:
+@functools.partial(jax.jit, static_argnames=("model", "optim"))
+def begin(seeds: Array, given: Any, *, model: Downstream, optim: rates.Settings) -> State:
     """Fresh states, stacked: the `embeddings` and `encoder` that are given, and heads at random."""
     none = jnp.zeros((1, 2), jnp.int32)
     names = ("input_ids", "token_type_ids", "sequence_ids", "allowed")
@@ -73,17 +63,20 @@ def begin(seeds: Array, given: Any, *, model: Downstream, recipe: Recipe, steps:
     def one(seed: Array) -> State:
         keys = {name: jax.random.key(seed) for name in ("params", "dropout")}
         params = model.init(keys, inputs, True)["params"] | given
-        optimizer = recipe.optimizer(params, model.config.encoder.layers, steps)
+        optimizer = rates.make(optim, params, model.config.encoder.layers, steps=1)
         return State(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
     return jax.vmap(one)(seeds)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "recipe", "steps"), donate_argnames="states")
+@functools.partial(jax.jit, static_argnames=("model", "optim"), donate_argnames="states")
 def train_step(
-    states: State, seeds: Array, batch: Any, *, model: Downstream, recipe: Recipe, steps: int
+    states: State, seeds: Array, batch: Any, steps: Array, *, model: Downstream, optim: rates.Settings
 ) -> tuple[State, Array]:
-    """One step of every seed, on a batch of its own: new states, and the losses [S]."""
+    """One step, of `steps`, of every seed, on a batch of its own: new states, and the losses [S].
+
+    Compiled for a shape of batches, it serves every task of as many outputs.
+    """
 
     def one(state: State, seed: Array, batch: Any) -> tuple[State, Array]:
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 1), state.step)
@@ -93,7 +86,7 @@ def train_step(
             return losses.BY_KIND[model.kind](outputs, batch)
 
         value, grads = jax.value_and_grad(loss)(state.params)
-        optimizer = recipe.optimizer(state.params, model.config.encoder.layers, steps)
+        optimizer = rates.make(optim, state.params, model.config.encoder.layers, steps)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = jax.tree.map(jnp.add, state.params, updates)
         return State(state.step + 1, params, opt_state), value
@@ -133,15 +126,18 @@ def train(
       UserError: the loss is not finite.
     """
     plan = recipe.plan(rows, seeds)
-    put = _spread(recipe.batch_size, PartitionSpec(None, "data"))
-    keys = jnp.asarray(seeds, jnp.uint32)
-    given = {name: network.params[name] for name in ("embeddings", "encoder")}
-    states = begin(keys, given, model=model, recipe=recipe, steps=len(plan))
+    mesh = _mesh(recipe.batch_size)
+    everywhere, by_row = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((), (None, "data")))
+    keys = jax.device_put(np.asarray(seeds, np.uint32), everywhere)
+    steps = jax.device_put(np.float32(len(plan)), everywhere)
+    given = jax.device_put({name: network.params[name] for name in ("embeddings", "encoder")}, everywhere)
+    # Placed as a step leaves them, or the second step would be compiled for again.
+    states = jax.device_put(begin(keys, given, model=model, optim=recipe.optim), everywhere)
     values = []
     for number, (length, chosen) in enumerate(plan, 1):
         parts = [rows.batch(numbers, recipe.batch_size, length, special) for numbers in chosen]
-        batch = put({name: np.stack([part[name] for part in parts]) for name in parts[0]})
-        states, loss = train_step(states, keys, batch, model=model, recipe=recipe, steps=len(plan))
+        batch = jax.device_put({name: np.stack([part[name] for part in parts]) for name in parts[0]}, by_row)
+        states, loss = train_step(states, keys, batch, steps, model=model, optim=recipe.optim)
         values.append(loss)
         told(number, len(plan))
     measured = np.stack(jax.device_get(values), axis=1)
@@ -157,11 +153,11 @@ def outputs(model: Downstream, params: Any, rows: Rows, special: Special, recipe
     What it says of each token of a row is a list, of [tokens, ...].
     """
     lengths = rows.lengths()
-    put = _spread(recipe.batch_size, PartitionSpec("data"))
+    by_row = NamedSharding(_mesh(recipe.batch_size), PartitionSpec("data"))
     sizes = batches.buckets(lengths, recipe.shortest_bucket)
     found: list[tuple[np.ndarray, Any]] = []
     for length, numbers in batches.in_order(lengths, sizes, recipe.batch_size):
-        batch = put(rows.batch(numbers, recipe.batch_size, length, special))
+        batch = jax.device_put(rows.batch(numbers, recipe.batch_size, length, special), by_row)
         found.append((numbers, _outputs(params, batch, model=model)))
     order = np.argsort(np.concatenate([numbers for numbers, _ in found]))
     fetched = jax.device_get([said for _, said in found])
@@ -183,10 +179,8 @@ def outputs(model: Downstream, params: Any, rows: Rows, special: Special, recipe
     return result
 
 
-def _spread(batch_size: int, spec: PartitionSpec) -> Callable[[Any], Any]:
-    """Puts batches on the devices, as many as divide a batch, each with its rows of it."""
+def _mesh(batch_size: int) -> jax.sharding.Mesh:
+    """Of as many devices of this process as divide a batch."""
     devices = jax.local_devices()
     count = max(n for n in range(1, len(devices) + 1) if batch_size % n == 0)
-    mesh = jax.sharding.Mesh(np.array(devices[:count]), ("data",))
-    sharding = NamedSharding(mesh, spec)
-    return lambda batch: jax.device_put(batch, sharding)
+    return jax.sharding.Mesh(np.array(devices[:count]), ("data",))

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from electra_jax.errors import UserError
-from electra_jax.tasks import glue
+from electra_jax.tasks import glue, tagging
 from electra_jax.tasks.sentences import Columns, Sentences, label_text
+from electra_jax.tasks.squad import Answering
 from electra_jax.tasks.task import Faults, Task
 
 # Epochs that are not 3, google-research/electra, configure_finetuning.py.
@@ -30,9 +31,9 @@ def make(settings: Any, place: str) -> Task:
     if settings.name == "table":
         return _table(settings, place)
     if settings.name == "tags":
-        from electra_jax.tasks import tagging
-
         return tagging.in_place(place, settings.words, settings.tags)
+    if settings.name in ("squad1", "squad2"):
+        return Answering(**{name: settings[name] for name in settings if name != "beam"})
     raise UserError(f"there is no task {settings.name!r}; there are {', '.join(NAMES)}")
 
 

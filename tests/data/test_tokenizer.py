@@ -250,6 +250,111 @@ def test_a_vocabulary_that_is_not_there_is_refused(tmp_path):
         tokenizer.load(tmp_path / "none.model")
 
 
+def stands_for(vocabulary, text):
+    """(piece, the characters it stands for)."""
+    ids, spans = vocabulary.spans(text)
+    assert [ids] == vocabulary.encode([text])
+    return [(vocabulary.name_of(id_), text[begin:end]) for id_, (begin, end) in zip(ids, spans, strict=True)]
+
+
+START = tokenizer.WORD_START
+
+
+def test_pieces_stand_for_characters(cased):
+    assert stands_for(cased, " The  model. ") == [(f"{START}The", "The"), (f"{START}model", "model"), (".", ".")]
+    assert cased.spans(" The  model. ")[1] == [(1, 4), (6, 11), (11, 12)]
+    assert stands_for(cased, "") == stands_for(cased, " ") == []
+    # The space before a word that has none in its first piece is empty, and stands where the word begins.
+    assert cased.spans("The \u4f60\u597d")[1] == [(0, 3), (4, 4), (4, 6)]
+
+
+def test_pieces_of_what_normalization_takes_apart_have_all_of_it(cased):
+    assert stands_for(cased, "w\ufb01 x") == [
+        (START, ""),
+        ("w", "w"),
+        ("f", "\ufb01"),
+        ("i", "\ufb01"),
+        (START, ""),
+        ("x", "x"),
+    ]
+    found = train(byte_fallback=True, vocab_size=305)
+    assert stands_for(found, "\u4f60a") == [
+        (START, ""),
+        *[(f"<0x{byte:02X}>", "\u4f60") for byte in "\u4f60".encode()],
+        ("a", "a"),
+    ]
+
+
+def test_pieces_of_a_word_that_is_composed_first_have_all_of_it(cased):
+    text = "The \u00c9text re\u0301ad \u0130s model."
+    assert [characters for _, characters in stands_for(cased, text)][-2:] == ["model", "."]
+    assert {"re\u0301ad"} == {characters for _, characters in stands_for(cased, "re\u0301ad") if characters}
+    folded = train(normalization="nmt_nfkc_cf")
+    found = stands_for(folded, text)
+    assert found[0] == (f"{START}the", "The")
+    assert ("[UNK]", "\u00c9") in found  # it is one letter, in lower case too
+    assert {"re\u0301ad", "\u0130s"} < {characters for _, characters in found}
+    assert found[-1] == (".", ".")
+
+
+def test_text_that_is_a_special_token_stands_where_it_is():
+    found = tokenizer.SentencePiece(foreign(user_defined_symbols=["[MASK]"], control_symbols=["[CLS]", "[SEP]"]))
+    assert ("<unk>", "[MASK]") in stands_for(found, "The [MASK] reads")
+
+
+def test_word_pieces_stand_for_characters(word_pieces):
+    found = tokenizer.load(word_pieces)
+    assert stands_for(found, " T\u00e9xt  models.word[MASK]")[:6] == [
+        ("text", "T\u00e9xt"),
+        ("model", "model"),
+        ("##s", "s"),
+        (".", "."),
+        ("w", "w"),
+        ("##ord", "ord"),
+    ]
+
+
+def test_byte_level_pieces_stand_for_characters_without_their_space():
+    model = tokenizers.Tokenizer(tokenizers.models.BPE())
+    model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=290, special_tokens=[*SPECIAL_TOKENS], initial_alphabet=alphabet, show_progress=False
+    )
+    model.train_from_iterator(LINES, trainer)
+    found = tokenizer.Library(model.to_str().encode())
+    text = "The \u4f60 The"
+    characters = [each for _, each in stands_for(found, text)]
+    assert characters.count("\u4f60") == 3
+    assert "".join(dict.fromkeys(characters)) == "The\u4f60"
+
+
+ODD_LETTERS = "\u0301\u00e9\ufb01\u0130\u03a3\u00df\u1e9e\u4f60\u00bd\u2000\u3000\u200b\u0958\U0001f600"
+ODD = st.text(st.sampled_from("aTe.  \t\n" + ODD_LETTERS))
+
+
+@given(ODD.map("x".join) | st.text() | ODD)
+@settings(max_examples=200, deadline=None)
+def test_spans_have_the_ids_of_encode_and_all_characters(vocabularies, text):
+    for vocabulary in vocabularies:
+        ids, spans = vocabulary.spans(text)
+        assert [ids] == vocabulary.encode([text])
+        assert len(spans) == len(ids)
+        for begin, end in spans:
+            assert 0 <= begin <= end <= len(text)
+            assert text[begin:end] == text[begin:end].strip()
+        covered = {i for begin, end in spans for i in range(begin, end)}
+        assert {i for i, letter in enumerate(text) if letter in "aTe.x\u4f60\u00e9\ufb01\U0001f600"} <= covered
+
+
+@pytest.fixture(scope="module")
+def vocabularies(cased):
+    folded = train(normalization="nmt_nfkc_cf", byte_fallback=True, vocab_size=300)
+    plain = train(normalization="identity", model_type="bpe")
+    others = foreign(treat_whitespace_as_suffix=True), foreign(remove_extra_whitespaces=False, add_dummy_prefix=False)
+    return [cased, folded, plain, *map(tokenizer.SentencePiece, others)]
+
+
 def test_saved_model_is_the_same_vocabulary(cased, tmp_path):
     path = tmp_path / "vocab.model"
     path.write_bytes(cased.model)

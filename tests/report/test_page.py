@@ -1,0 +1,238 @@
+import html.parser
+import json
+import re
+from xml.etree import ElementTree
+
+import fabricated
+import pytest
+
+from electra_jax import runs
+from electra_jax.report import curves, page
+from electra_jax.report.samples import Samples, Word
+
+VOID = {"meta", "input", "wbr", "br"}
+
+
+class Document(html.parser.HTMLParser):
+    """Elements that are closed as they were opened, and the text in them."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.elements, self.texts = [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def made(*workdirs, samples=(), tasks=()):
+    return page.page(runs.read(workdirs), samples, tasks)
+
+
+def cells(text):
+    """The cells of each row, by its heading, as text."""
+    rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', text)
+    return {
+        re.sub("<wbr>", "", what): [re.sub("<.*?>", "", cell) for cell in re.findall("<td.*?>(.*?)</td>", rest)]
+        for what, rest in rows
+    }
+
+
+@pytest.fixture
+def two(tmp_path):
+    first = fabricated.write(tmp_path / "one")
+    lines = [fabricated.line(step, disc_loss=None, disc_auc=None) for step in range(5, 31, 5)]
+    return first, fabricated.write(tmp_path / "two", lines, objective__name="two_stage", optim__learning_rate=0.002)
+
+
+def test_it_is_whole_and_needs_nothing_but_itself(two):
+    text = made(*two)
+    document = Document(text)
+    for forbidden in ("http://", "https://", "src=", "href=", "url(", "@import", "<script", "<link"):
+        assert forbidden not in text
+    assert {"name": "viewport", "content": "width=device-width, initial-scale=1"} in document.all("meta")
+    images = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+    assert len(images) == 3 * len(document.all("figure"))
+    for image in images:
+        root = ElementTree.fromstring(image)
+        assert root.get("role") == "img"
+        assert root[0].tag == "title"
+    assert len(document.all("table")) == len(document.all("caption")) == 2
+    assert all(th.get("scope") in ("row", "col", "rowgroup") for th in document.all("th"))
+    ids = [attributes["id"] for _, attributes in document.elements if "id" in attributes]
+    assert sorted(ids) == ["by-flops", "by-step", "by-time"]
+    assert [label["for"] for label in document.all("label")] == ["by-step", "by-flops", "by-time"]
+
+
+def test_numbers_are_those_that_were_logged(two):
+    text = made(*two)
+    rows = cells(text)
+    last = [json.loads((run / "metrics.jsonl").read_text().splitlines()[-1]) for run in two]
+    heldout = [fabricated.line(40), fabricated.line(20)]  # of the second the evaluation before its end
+    assert rows["system"] == ["electra", "two_stage"]
+    assert rows["steps"] == ["40 of 40", "30 of 40\u200275%"]
+    assert rows["tokens"] == ["20.48k", "15.36k"]
+    assert rows["FLOPs"] == ["600G", "450G"]
+    assert rows["FLOPs, the paper's accounting".replace("'", "&#x27;")] == ["720G", "540G"]
+    assert [cell.split("\u2002")[0] for cell in rows["device hours"]] == ["0.025", "0.01875"]
+    assert rows["at step"] == ["40", "20"]
+    assert rows["MLM loss"] == [f"{line['heldout_mlm_loss']:.3f}\u2002unigram 5.940" for line in heldout]
+    assert rows["Detection loss"] == [f"{line['heldout_disc_loss']:.3f}\u2002constant 0.372" for line in heldout]
+    assert rows["AUC, own fakes"] == [f"{line['heldout_disc_auc']:.3f}\u2002chance 0.5" for line in heldout]
+    assert rows["AUC, unigram fakes"] == ["0.710\u2002chance 0.5"] * 2
+    assert "model FLOPs utilisation" not in rows  # null in both
+    for line, measured in zip(last, heldout, strict=True):
+        for exact in (line["total_flops"], line["total_flops_paper"], measured["heldout_mlm_loss"]):
+            assert f'title="{exact}"' in text
+    assert rows["encoder, layers × width"] == ["bert, 4 × 128\u2002FFN 512 · 2 heads · embeddings 64"] * 2
+    assert rows["generator, layers × width"] == ["bert, 2 × 64\u2002shared: embeddings"] * 2
+    assert rows["input"] == ["text/*.txt"] * 2
+    assert rows["vocabulary"] == ["600\u2002pieces"] * 2
+    assert rows["devices"] == ["4 × cpu\u20022 processes"] * 2
+    assert rows["versions"] == ["jax 0.10.2\u2002flax 0.12.8 · python 3.11.7"] * 2
+    assert rows["commit of the code"] == ["a1a1a1a1a1"] * 2
+    assert "Not finished: two." in text
+
+
+def test_charts_have_all_that_was_logged_for_every_axis(two):
+    text = made(*two)
+    captions = [re.sub("<.*?>", "", caption).strip() for caption in re.findall("<figcaption>(.*?)</figcaption>", text)]
+    assert captions == [
+        "MLM loss dashed: unigram entropy",
+        "Detection loss dashed: constant predictor",
+        "AUC, own fakes dashed: chance",
+        "AUC, unigram fakes dashed: chance",
+        "MLM loss",
+        "Detection loss",
+        "Loss that is minimised",
+        "AUC, own fakes dashed: chance",
+        "Replaced by the generator",
+        "Learning rate",
+        "Gradient norm",
+        "Speed",
+        "Waiting for the loader",
+    ]
+    titles = re.findall('role="img"><title>(.*?)</title>', text)
+    assert "MLM loss, against FLOPs. one: 6.058 to 4.771; two: 6.058 to 4.946." in titles
+    assert any(title.startswith("MLM loss, against device minutes. ") for title in titles)
+    assert "Detection loss, against steps. one: 0.3779 to 0.3135." in titles  # the other has nulls only
+
+
+def test_the_unigram_entropy_of_the_same_text_is_one_line(two, tmp_path):
+    dashed = 'class="line (\\w+) dashed"'
+    (figure, *_) = re.findall("<figure>.*?</figure>", made(*two))
+    assert re.findall(dashed, figure) == ["muted"] * 3
+    lines = [fabricated.line(20, heldout_unigram_entropy=6.5)]
+    (figure, *_) = re.findall("<figure>.*?</figure>", made(*two, fabricated.write(tmp_path / "three", lines)))
+    assert re.findall(dashed, figure) == ["muted", "c2"] * 3
+
+
+def test_names_that_mean_harm_are_text(tmp_path):
+    hostile = """<script>alert("1")</script>&amp;'"""
+    folder = "<img src=x onerror=alert(1)>"
+    lines = [fabricated.line(5, **{"<b>evil_loss": 3.0, "heldout_<i>_auc": 0.5, "heldout_x_loss": 1.0})]
+    workdirs = [
+        fabricated.write(tmp_path / folder, lines, data__input=hostile, objective__name=hostile),
+        fabricated.write(tmp_path / "other", data__input="text"),
+    ]
+    words = [[Word(hostile, 0.5, hostile), Word("<b>", 0.1, None)]]
+    path = tmp_path / "curves.jsonl"
+    path.write_text(json.dumps({"run": hostile, "step": 1, "task": hostile, "metric": "<u>", "score": 1, "flops": 1}))
+    text = made(
+        *workdirs, samples=[Samples(5, words, hostile), Samples(None, [], hostile)], tasks=curves.read(tmp_path)
+    )
+    document = Document(text)
+    assert not {"script", "img", "b", "i"} & {tag for tag, attributes in document.elements} - {"b"}
+    assert "<script" not in text
+    assert "<img" not in text
+    assert hostile in document.texts
+    assert any(attributes.get("title") == f"50%, was: {hostile}" for attributes in document.all("u"))
+    for image in re.findall(r"<svg.*?</svg>", text):
+        ElementTree.fromstring(image)
+
+
+def test_a_run_with_a_single_line_and_nothing_else_has_a_page(tmp_path):
+    workdir = fabricated.write(tmp_path / "run", [{"step": 7, "loss": None, "mlm_loss": 3.5}], environment=False)
+    text = made(workdir)
+    Document(text)
+    rows = cells(text)
+    assert rows["steps"] == ["7 of 40\u200218%"]
+    assert not {"at step", "devices", "device hours", "tokens"} & set(rows)
+    assert "MLM loss, against steps. run: 3.5 to 3.5." in text
+    assert "no numbers yet" in text  # against FLOPs, which were not logged
+    assert "Settings that differ" not in text
+    assert "NaN" not in text
+    assert "Loss that is minimised" not in text
+
+
+def test_settings_that_differ_are_listed_and_no_others(two, tmp_path):
+    text = made(*two)
+    differing = text[text.index("Settings that differ") : text.index("<h2>Curves")]
+    assert cells(differing) == {"objective.name": ["electra", "two_stage"], "optim.learning_rate": ["0.001", "0.002"]}
+    same = fabricated.write(tmp_path / "same")
+    assert "None: all settings of these runs are the same." in made(two[0], same)
+    less = fabricated.write(tmp_path / "less", model__tying=None, optim__learning_rate=1e-3, data__input="")
+    differing = cells(made(two[0], less).split("Settings that differ")[1])
+    assert differing == {"data.input": ["text/*.txt", "&#x27;&#x27;"], "model.tying": ["embeddings", "–"]}
+
+
+def test_long_names_stand_in_charts_as_letters(tmp_path):
+    workdirs = [fabricated.write(tmp_path / f"a-run-with-a-long-name-{i}") for i in range(2)]
+    text = made(*workdirs)
+    assert '<span class="key c1"><b>B</b> a-run-with-a-long-name-1</span>' in text
+    assert set(re.findall('class="label">(.*?)</text>', text)) == {"A", "B"}
+
+
+def test_sentences_are_shaded_and_fakes_underlined(two):
+    words = [[Word("the", 0.01, None), Word("dog", 0.625, "cat"), Word("sat", 0.75, None)]]
+    text = made(*two, samples=[Samples(40, words, ""), Samples(None, [], "It cannot tell.")])
+    assert '<p><span title="1%">the</span> <u style="--p:0.62" title="62%, was: cat">dog</u> ' in text
+    assert '<span style="--p:0.75" title="75%">sat</span></p>' in text
+    assert "Over 50%: 1 of the 1 words that were replaced, and 1 of the 2 others." in text
+    assert "checkpoint of step 40" in text
+    assert "It cannot tell." in text
+
+
+def test_scores_of_tasks_are_medians_with_a_band(two, tmp_path):
+    lines = [
+        {
+            "run": run,
+            "step": step,
+            "task": task,
+            "metric": "accuracy",
+            "seed": seed,
+            "score": score,
+            "flops": step * 1e9,
+        }
+        for run in ("one", "elsewhere")
+        for step in (0, 10, 40)
+        for task in ("sentiment", "paraphrase")
+        for seed, score in enumerate((0.5 + step / 100, 0.6 + step / 100, None, 0.52 + step / 100))
+    ]
+    (tmp_path / "curves.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"run": "on')
+    tasks = curves.read(tmp_path)
+    assert [(task.name, len(task.curves)) for task in tasks] == [("sentiment", 2), ("paraphrase", 2)]
+    assert tasks[0].curves[0].places[1] == (1e10, 0.62, 0.6, 0.7, 3)
+    text = made(*two, tasks=tasks)
+    Document(text)
+    section = text[text.index("Scores of tasks") :]
+    assert cells(section)["sentiment, accuracy"] == ["0.92\u20020.9 to 1, 3 seeds"] * 2
+    assert section.count('class="band c0"') == 2
+    assert section.count('class="band c2"') == 2  # a run that the page is not about
+    assert "sentiment, against FLOPs. one: 0.62 to 0.92; elsewhere: 0.62 to 0.92." in section
