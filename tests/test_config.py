@@ -73,7 +73,7 @@ def test_a_wrong_argument_is_named_with_a_way_out(argument, expected):
 
 def test_a_missing_config_names_those_that_are_there(monkeypatch):
     monkeypatch.chdir(ROOT)
-    with pytest.raises(UserError, match=r"configs/base\.py, configs/large\.py"):
+    with pytest.raises(UserError, match=r"configs/base\.py, configs/glue\.py"):
         parse("--config=configs/huge.py")
     with pytest.raises(UserError, match=r"--config is missing; try --config=configs/tiny\.py"):
         parse("--workdir=x")

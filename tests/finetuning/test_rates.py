@@ -1,10 +1,10 @@
 import jax
 import numpy as np
 import pytest
+from networks import network
 
 from electra_jax.finetuning import rates
 from electra_jax.modeling.downstream import Downstream
-from tests.networks import network
 
 SETTINGS = rates.Settings(
     learning_rate=1.0,

@@ -1,10 +1,10 @@
 import pytest
+from runs import ROOT
 
 from electra_jax import config as config_lib
 from electra_jax.errors import UserError
 from electra_jax.finetuning import recipe
 from electra_jax.tasks import glue
-from tests.runs import ROOT
 
 
 @pytest.mark.parametrize("name", glue.TASKS)

@@ -3,6 +3,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from networks import network
 
 from electra_jax.data import tokenizer
 from electra_jax.errors import UserError
@@ -10,7 +11,6 @@ from electra_jax.finetuning import rates, seeds
 from electra_jax.finetuning.seeds import Recipe
 from electra_jax.modeling.downstream import Downstream
 from electra_jax.tasks.task import Rows
-from tests.networks import network
 
 OPTIM = rates.Settings(
     learning_rate=1e-2,

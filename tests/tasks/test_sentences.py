@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from letters import Letters
 
 from electra_jax.data import tokenizer
 from electra_jax.errors import UserError
@@ -10,25 +11,6 @@ from electra_jax.tasks.sentences import Columns, Example, Sentences
 from electra_jax.tasks.task import Faults, frame, truncate
 
 CLS, SEP = tokenizer.CLS, tokenizer.SEP
-
-
-class Letters(tokenizer.Tokenizer):
-    """A piece a letter: a is 10."""
-
-    special = tokenizer.OWN
-    word_starts = np.ones(60, bool)
-
-    def encode(self, lines, threads=1):
-        return [[ord(letter) - ord("a") + 10 for letter in line] for line in lines]
-
-    def decode(self, ids):
-        return "".join(chr(i - 10 + ord("a")) for i in ids)
-
-    def name_of(self, id_):
-        return self.decode([id_])
-
-    def spans(self, text):
-        return self.encode([text])[0], [(i, i + 1) for i in range(len(text))]
 
 
 # A line of each split as GLUE has it, and what is to come of it.

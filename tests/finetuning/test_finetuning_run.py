@@ -1,0 +1,159 @@
+import json
+
+import numpy as np
+import pytest
+from letters import Letters
+from networks import network
+from runs import ROOT
+
+from electra_jax import config as config_lib
+from electra_jax.errors import UserError
+from electra_jax.finetuning import run
+from electra_jax.pretrained import Pretrained
+
+SETTINGS = {"seeds": 1, "epochs": 1, "batch_size": 4, "max_length": 16, "dropout": 0.0}
+
+
+def config(file="glue", arg="task=sst2", **overrides):
+    c = config_lib.load(ROOT / "configs" / f"{file}.py", arg)
+    c.update_from_flattened_dict({**SETTINGS, **{name.replace("__", "."): v for name, v in overrides.items()}})
+    return c
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The first half of the alphabet is 0, the second 1."""
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 12), ("dev", 7)):
+        letters = ["".join(chr(ord("a") + i) for i in rng.integers(0, 26, 5)) for _ in range(count)]
+        lines = [f"{text}\t{int(text[0] > 'm')}" for text in letters]
+        (tmp_path / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *lines]) + "\n")
+    (tmp_path / "test.tsv").write_text("index\tsentence\n5\tabc\n9\tz\n")
+    return tmp_path
+
+
+GIVEN = Pretrained(network("modernbert", head=None), None, Letters())
+
+
+def finetune(folder, workdir, settings=None, get=lambda: GIVEN, **options):
+    return run.finetune(settings or config(), get, "a network", str(folder), workdir, **options)
+
+
+def test_scores_answers_and_what_is_kept(folder, tmp_path):
+    result = finetune(folder, tmp_path / "out")
+    assert result == json.loads((tmp_path / "out" / run.SCORES).read_text())
+    assert (result["task"], result["metric"]) == ("sst2", "accuracy")
+    (seed,) = result["seeds"]
+    assert seed["seed"] == 0
+    assert seed["steps"] == 3
+    assert len(seed["losses"]) == 1
+    answers = (tmp_path / "out" / "answers" / "seed-0" / "dev.tsv").read_text().splitlines()
+    truth = [line.split("\t")[1] for line in (folder / "dev.tsv").read_text().splitlines()[1:]]
+    right = [line.split("\t")[1] == label for line, label in zip(answers[1:], truth, strict=True)]
+    assert result["median"]["accuracy"] == pytest.approx(100 * np.mean(right))
+    test = (tmp_path / "out" / "answers" / "seed-0" / "SST-2.tsv").read_text().splitlines()
+    assert [line.split("\t")[0] for line in test] == ["index", "5", "9"]
+
+
+def test_what_is_done_is_not_done_again(folder, tmp_path):
+    first = finetune(folder, tmp_path / "out")
+    assert finetune(folder, tmp_path / "out", get=lambda: pytest.fail("nothing was missing")) == first
+    asked = []
+    second = finetune(folder, tmp_path / "out", config(seeds=2), get=lambda: asked.append(1) or GIVEN)
+    assert asked == [1]
+    assert second["seeds"][0] == first["seeds"][0]
+    values = [seed["scores"]["accuracy"] for seed in second["seeds"]]
+    assert second["median"]["accuracy"] == np.median(values)
+    assert (second["lowest"]["accuracy"], second["highest"]["accuracy"]) == (min(values), max(values))
+    assert second["std"]["accuracy"] == pytest.approx(np.std(values, ddof=1))
+    with pytest.raises(UserError, match=r"holds another fine-tuning .*epochs: 1 -> 2.*; give another folder"):
+        finetune(folder, tmp_path / "out", config(epochs=2))
+
+
+def test_rows_that_cannot_be_used(folder, tmp_path):
+    with (folder / "train.tsv").open("a") as file:
+        file.write("abc\tmaybe\n")
+    with pytest.raises(UserError, match=r"train\.tsv:14: label is 'maybe', expected 0 or 1"):
+        finetune(folder, tmp_path / "out")
+    assert not (tmp_path / "out" / "seeds").exists()
+    said = []
+
+    class Watch(run.Watch):
+        def say(self, text):
+            said.append(text)
+
+    finetune(folder, tmp_path / "out", strict=False, watch=Watch())
+    assert [text for text in said if text.startswith("1 rows left out, the first ")]
+
+
+def test_positions_that_are_not_there(folder, tmp_path):
+    bert = Pretrained(network("bert", head=None), None, Letters())
+    with pytest.raises(UserError, match=r"config\.max_length=17 is longer than the 16 positions .*max_length=16"):
+        finetune(folder, tmp_path / "out", config(max_length=17), get=lambda: bert)
+
+
+def test_a_network_without_a_tokenizer(folder, tmp_path):
+    with pytest.raises(UserError, match=r"a network has no tokenizer; put its tokenizer\.json beside"):
+        finetune(folder, tmp_path / "out", get=lambda: GIVEN._replace(tokenizer=None))
+
+
+def test_fewer_examples_are_the_same_ones_for_every_seed(folder):
+    task = run.table.make(config().task, str(folder))
+    some = [run.load(config(examples=5, seed=seed), task, Letters(), str(folder), run.Faults()) for seed in (0, 1)]
+    assert len(some[0].train.input_ids) == 5
+    assert some[0].train.input_ids == some[1].train.input_ids
+
+
+SQUAD = {
+    "version": "v2.0",
+    "data": [
+        {
+            "title": "t",
+            "paragraphs": [
+                {
+                    "context": "abc def ghi jkl",
+                    "qas": [
+                        {"id": "1", "question": "which", "answers": [{"text": "def", "answer_start": 4}]},
+                        {"id": "2", "question": "who", "answers": [], "is_impossible": True},
+                    ],
+                }
+            ],
+        }
+    ],
+}
+CONLL = "abc B-X\nde I-X\nf O\n\ngh O\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "arg", "name", "content", "settings", "metric", "answers"),
+    [
+        ("tags", "", "{}.txt", CONLL, {}, "f1", "dev.txt"),
+        (
+            "squad",
+            "version=2.0",
+            "{}.json",
+            json.dumps(SQUAD),
+            {"max_length": 32, "task__query": 8, "task__stride": 8, "task__beam": 8, "shortest_bucket": 16},
+            "f1",
+            "dev.json",
+        ),
+        ("table", "", "{}.csv", "text,label\nabc,x\nd,y\nef,x\ngh,y\n", {}, "accuracy", "dev.tsv"),
+        (
+            "table",
+            "",
+            "{}.csv",
+            "text,label\nabc,1\nd,2\n",
+            {"task__kind": "regression"},
+            "spearman",
+            "dev.tsv",
+        ),
+    ],
+)
+def test_every_kind_of_task_from_its_files_to_scores(tmp_path, file, arg, name, content, settings, metric, answers):
+    for split in ("train", "dev"):
+        (tmp_path / name.format(split)).write_text(content)
+    result = finetune(tmp_path, tmp_path / "out", config(file, arg, **settings))
+    assert result["metric"] == metric
+    assert np.isfinite(list(result["median"].values())).all()
+    assert (tmp_path / "out" / "answers" / "seed-0" / answers).is_file()
