@@ -18,6 +18,7 @@ from electra_jax.arguments import above, at_least, between, one_of, within
 from electra_jax.data import preparation
 from electra_jax.errors import UserError
 from electra_jax.objectives import table
+from electra_jax.tasks import glue
 
 
 def paper() -> ConfigDict:
@@ -39,6 +40,8 @@ def paper() -> ConfigDict:
             "log_every": 100,
             "eval_every": 10_000,
             "eval_batches": 64,
+            # A quick fine-tuning every so many steps (0: none), on a task of GLUE, whose files are in data_dir.
+            "probe": {"every": 0, "task": "cola", "data_dir": "", "examples": 2000, "epochs": 1},
             "init_from": "",  # a run or a Hugging Face directory that the encoder begins from, and its generator's too
             "generator_from": "",  # one that the generator begins from
             # What is done where these have another vocabulary, other positions or another depth; same: it is refused.
@@ -194,6 +197,9 @@ def override(config: ConfigDict, name: str, text: str) -> None:
 _CHECKS: dict[str, arguments.Check] = {
     **{name: above(0) for name in ("steps", "batch_size", "accumulate", "log_every", "eval_every", "eval_batches")},
     "profile.at": at_least(0),
+    "probe.every": at_least(0),
+    "probe.task": one_of(*glue.TASKS),
+    **{f"probe.{name}": above(0) for name in ("examples", "epochs")},
     "profile.steps": above(0),
     "compiler_options": (
         lambda value: all("=" in option for option in value.split(",") if option),
@@ -250,6 +256,11 @@ def check(config: ConfigDict) -> None:
             f"config.data.short_steps={config.data.short_steps} of config.data.short_length={config.data.short_length} "
             f"cannot be; give fewer than config.steps={config.steps}, and less than "
             f"config.data.seq_length={config.data.seq_length}"
+        )
+    if config.probe.every and not config.probe.data_dir:
+        raise UserError(
+            f"config.probe.every={config.probe.every} lacks the files of {config.probe.task}; give "
+            "config.probe.data_dir"
         )
     if config.data.seq_length > config.model.max_length:
         raise UserError(

@@ -25,10 +25,12 @@ from electra_jax.checkpoint import Checkpoints
 from electra_jax.data import corpus, examples, loader, preparation, tokenizer
 from electra_jax.data.local import Watch
 from electra_jax.files import read_json, write_whole
+from electra_jax.finetuning.probe import Probe
 from electra_jax.flops import devices
 from electra_jax.flops.totals import first_steps
 from electra_jax.home import Home, Place
 from electra_jax.live import Live, heldout_line, short
+from electra_jax.modeling.alone import alone
 from electra_jax.objectives import table
 
 USAGE = f"""\
@@ -56,7 +58,7 @@ systems:
 _SAMPLES = 5  # sentences shown at the end
 # Settings that a run may change on its way: how long it is and what it leaves behind, and how, not what, it computes.
 _HOW = ("mesh.", "model.remat", "model.unroll", "compile_cache", "compiler_options", "profile.")
-_FREE = ("steps", "log_every", "eval_every", "eval_batches", "checkpoint.", *_HOW)
+_FREE = ("steps", "log_every", "eval_every", "eval_batches", "checkpoint.", "probe.", *_HOW)
 
 
 def train(config: ConfigDict, workdir: Place, live: Live) -> dict[str, float]:
@@ -139,9 +141,22 @@ def train(config: ConfigDict, workdir: Place, live: Live) -> dict[str, float]:
         eval_step, heldout, config.seed, special, lambda batch: put({name: batch[name][rows] for name in batch})
     )
     compiled = {length: run.compile(length) for length, _ in phases}
+    whole = run.jit(lambda params: params, out_shardings=everywhere)
+    probe = None
+    if config.probe.every and processes.first():
+        probe = Probe(config.probe, config.model.max_length, text.tokenizer)
+
+    def probed() -> dict[str, float]:
+        """Scores of the encoder as it is; every process gives its part of it."""
+        params = whole(state.params)
+        if probe is None:
+            return {}
+        encoder = alone(objective.model.config, jax.device_get(params), "encoder")
+        assert encoder is not None
+        return probe(encoder)
 
     ########## Loop ####################################################################################################
-    def log(at: int, evaluating: bool) -> dict[str, float]:
+    def log(at: int, evaluating: bool, probing: bool) -> dict[str, float]:
         measured, steps, seconds, waiting = window.close()
         if not math.isfinite(measured["loss"]):
             raise errors.UserError(
@@ -149,6 +164,7 @@ def train(config: ConfigDict, workdir: Place, live: Live) -> dict[str, float]:
                 "another --workdir and a lower config.optim.learning_rate or a longer config.optim.warmup_steps"
             )
         evaluation = evaluator(state.params, state.step) if evaluating else {}
+        probes = probed() if probing else {}
         totals["tokens"] += measured["tokens"]
         totals["device_seconds"] += seconds * jax.device_count()
         before, total = operations(at - steps), operations(at)
@@ -167,12 +183,15 @@ def train(config: ConfigDict, workdir: Place, live: Live) -> dict[str, float]:
             "loader_wait": waiting,
             "epoch": passed(at),
             **{f"heldout_{name}": value for name, value in evaluation.items() if name != "tokens"},
+            **probes,
         }
         if writer is not None:
             writer.write(at, values)
         live.logged(at, config.steps, values)
         if evaluating:
             live.evaluated(at, evaluation)
+        if probes:
+            live.say(f"step {at} probe: " + ", ".join(f"{name[6:]} {value:.1f}" for name, value in probes.items()))
         return evaluation
 
     final: dict[str, float] = {}
@@ -202,10 +221,11 @@ def train(config: ConfigDict, workdir: Place, live: Live) -> dict[str, float]:
             last = at == config.steps or stopping
             evaluating = at % config.eval_every == 0 or at == config.steps
             saving = at % config.checkpoint.every == 0 or at % config.checkpoint.keep_every == 0 or last
-            if at % config.log_every == 0 or evaluating or saving:
+            probing = bool(config.probe.every) and (at % config.probe.every == 0 or at == config.steps)
+            if at % config.log_every == 0 or evaluating or saving or probing:
                 window.add(pending)
                 pending = None
-                final = log(at, evaluating)
+                final = log(at, evaluating, probing)
                 if saving:
                     if processes.first():
                         home.publish()

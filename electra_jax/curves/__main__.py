@@ -36,7 +36,8 @@ done is kept in OUT: the same command goes on, and further runs, tasks or seeds 
   --data_dir=FOLDER      has a folder for each task, by its name in GLUE: CoLA, SST-2, ...
   --output=OUT           a folder: curves.jsonl, curves.md, heldout.jsonl; scores, average and heldout as .png and
                          .svg; points/
-  --points=N             of each run so many checkpoints, evenly spaced, the last among them (default: all)
+  --points=N             of each run so many checkpoints: the last, and those nearest to a half of its steps, a
+                         quarter, ... (default: all)
   --size=large           recipe of large encoders (default base, which is also small's)
   --accounting=paper     FLOPs as the paper counts them (default model: what the machine must do)
   --paper=false          no picture of the average beside the paper's own points

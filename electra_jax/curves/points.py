@@ -63,7 +63,7 @@ def measured(run: Run, points: int = 0) -> Measured:
 
     Args:
       run: of `runs.read`.
-      points: how many checkpoints, evenly spaced and the last among them; 0: all.
+      points: how many checkpoints: the last, and those nearest to a half of its steps, a quarter, ...; 0: all.
 
     Raises:
       UserError: it has no checkpoint.
@@ -75,7 +75,7 @@ def measured(run: Run, points: int = 0) -> Measured:
     if not steps:
         raise UserError(f"{run.workdir} has no checkpoint that {writers.METRICS} speaks of; let it go on to the first")
     if points and points < len(steps):
-        wanted = [(i + 1) * steps[-1] / points for i in range(points)]
+        wanted = [steps[-1] / 2**i for i in range(points)]
         steps = sorted({min((abs(step - near), step) for step in steps)[1] for near in wanted})
     return Measured(run, tuple(steps))
 

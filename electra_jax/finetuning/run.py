@@ -121,7 +121,7 @@ def finetune(
             told = watch.training(group, begin, len(missing))
             params, losses = seeds_lib.train(model, network, recipe, data.train, special, group, told)
             seconds = time.perf_counter() - since
-            scores, answers = _evaluate(task, model, params, recipe, special, data)
+            scores, answers = evaluate(task, model, params, recipe, special, data)
             for i, seed in enumerate(group):
                 _write_answers(task, workdir, seed, data, answers[i])
                 epochs = np.array_split(losses[i], config.epochs)
@@ -189,7 +189,7 @@ def summary(task: Task, config: ConfigDict, place: str, seeds: Sequence[Mapping[
     }
 
 
-def _evaluate(
+def evaluate(
     task: Task, model: Downstream, params: Any, recipe: seeds_lib.Recipe, special: Any, data: Data
 ) -> tuple[list[dict[str, float]], list[dict[str, list[Any]]]]:
     """For each seed: scores, and the answers by split."""

@@ -1,0 +1,47 @@
+"""A quick fine-tuning in the course of a pre-training, so that a run that will be poor downstream shows early."""
+
+import math
+from typing import Any
+
+from electra_jax.data.tokenizer import Tokenizer
+from electra_jax.errors import UserError
+from electra_jax.finetuning import recipe as recipe_lib
+from electra_jax.finetuning import run, seeds
+from electra_jax.modeling.alone import Network
+from electra_jax.pretrained import Pretrained
+from electra_jax.tasks import table
+from electra_jax.tasks.task import Faults
+
+
+class Probe:
+    """One seed on some examples of one task; the same ones, in the same order, from the same head, each time."""
+
+    def __init__(self, settings: Any, max_length: int, tokenizer: Tokenizer):
+        """Reads the task's files.
+
+        Args:
+          settings: `config.probe`: `task`, of GLUE, `data_dir`, `examples` to train on and `epochs`.
+          max_length: tokens of the run's sequences.
+          tokenizer: of the run.
+
+        Raises:
+          UserError: the files cannot be used.
+        """
+        self._config = recipe_lib.make({"name": settings.task})
+        self._config.update(examples=settings.examples, epochs=settings.epochs)
+        self._config.max_length = min(self._config.max_length, max_length)
+        self._tokenizer = tokenizer
+        self._task = table.make(self._config.task, settings.data_dir)
+        self._data = run.load(self._config, self._task, tokenizer, settings.data_dir, Faults())
+
+    def __call__(self, network: Network) -> dict[str, float]:
+        """The scores of an encoder as it is now, by `probe_TASK_SCORE`."""
+        found = Pretrained(network, None, self._tokenizer)
+        model, network = run.make_model(self._config, self._task, found)
+        recipe, special = recipe_lib.recipe(self._config), self._tokenizer.special
+        try:
+            params, _ = seeds.train(model, network, recipe, self._data.train, special, [0])
+            (scores,), _ = run.evaluate(self._task, model, params, recipe, special, self._data)
+        except UserError:  # its loss is no number, which does not stop the run
+            scores = {self._task.main: math.nan}
+        return {f"probe_{self._task.name}_{name}": value for name, value in scores.items()}
