@@ -5,8 +5,8 @@
         [--pretraining='--config.NAME=VALUE ...'] [--finetuning='--config.NAME=VALUE ...']
 
 It prepares the text, trains each system for as many steps as the FLOPs (of the `model` accounting) allow, and calls
-electra_jax.curves on them: OUT has a run for each system, and OUT/curves the tables and pictures. Started again, it goes
-on. With an accelerator: --config=configs/small.py, --flops=7.2e16 for 6.25% of the paper's ELECTRA-Small.
+electra_jax.curves on them: OUT has a run for each system, and OUT/curves the tables and pictures. Started again, it
+goes on. With an accelerator: --config=configs/small.py, --flops=7.2e16 for 6.25% of the paper's ELECTRA-Small.
 """
 
 import shlex

@@ -37,6 +37,7 @@ def test_the_same_encoder_scores_the_same(folder):
     assert math.isnan(probe(broken)["probe_sst2_accuracy"])
 
 
+@pytest.mark.slow
 def test_a_run_with_probes_is_the_run_without(folder, text_file, tmp_path):
     for name, every in (("with", 2), ("without", 0)):
         given = {"probe__every": every, "probe__task": "sst2", "probe__data_dir": str(folder), "probe__examples": 6}

@@ -51,6 +51,7 @@ def alone(given):
     return params, losses, seeds.train_step._cache_size() - before
 
 
+@pytest.mark.slow
 def test_a_seed_comes_to_the_same_alone_and_beside_others(given, alone):
     params, losses = seeds.train(model(given), given, RECIPE, rows(), tokenizer.OWN, [0, 1])
     assert losses.shape == (2, 6)
@@ -76,7 +77,7 @@ def test_what_is_learned_is_the_task(given):
     assert np.array_equal(np.argmax(found["scores"], axis=-1), rows().targets["target"])
 
 
-@pytest.mark.parametrize(("kind", "outputs"), [("tagging", 3), ("answering", 2)])
+@pytest.mark.parametrize(("kind", "outputs"), [pytest.param("tagging", 3, marks=pytest.mark.slow), ("answering", 2)])
 def test_what_is_said_of_a_row_depends_on_the_row_alone(given, kind, outputs):
     targets = {"allowed": [[1] * len(ids) for ids in rows().input_ids]}
     some = rows(targets=targets)
@@ -103,6 +104,7 @@ def test_what_is_said_of_a_row_depends_on_the_row_alone(given, kind, outputs):
         assert found[0]["impossible"].shape == (11,)
 
 
+@pytest.mark.slow
 def test_answers_begin_and_end_where_they_may(given):
     some = rows(targets={"allowed": [[1, 0, 0, 1, 1, 1, *[0] * (len(ids) - 6)] for ids in rows().input_ids]})
     whole = model(given, "answering", 1)
