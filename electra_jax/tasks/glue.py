@@ -18,8 +18,15 @@ TASKS = {
             test={"test": "CoLA"},
             test_columns=_SENTENCE,
             tfds=_SENTENCE,
+            tfds_labels=("unacceptable", "acceptable"),
         ),
-        Sentences(name="sst2", columns=_SENTENCE, labels=_BINARY, test={"test": "SST-2"}),
+        Sentences(
+            name="sst2",
+            columns=_SENTENCE,
+            labels=_BINARY,
+            test={"test": "SST-2"},
+            tfds_labels=("negative", "positive"),
+        ),
         Sentences(
             name="mrpc",
             columns=Columns(("#1 String", "#2 String"), "Quality"),
@@ -28,6 +35,7 @@ TASKS = {
             swapped=True,
             test={"test": "MRPC"},
             tfds=_SENTENCES,
+            tfds_labels=("not_equivalent", "equivalent"),
         ),
         Sentences(
             name="stsb",
@@ -46,6 +54,7 @@ TASKS = {
             metrics=("accuracy", "f1"),
             test={"test": "QQP"},
             tfds=Columns(("question1", "question2"), "label"),
+            tfds_labels=("not_duplicate", "duplicate"),
         ),
         Sentences(
             name="mnli",
@@ -59,7 +68,13 @@ TASKS = {
             name="qnli", columns=Columns(("question", "sentence"), "label"), labels=_ENTAILMENT, test={"test": "QNLI"}
         ),
         Sentences(name="rte", columns=_SENTENCES, labels=_ENTAILMENT, test={"test": "RTE"}),
-        Sentences(name="wnli", columns=_SENTENCES, labels=_BINARY, test={"test": "WNLI"}),
+        Sentences(
+            name="wnli",
+            columns=_SENTENCES,
+            labels=_BINARY,
+            test={"test": "WNLI"},
+            tfds_labels=("not_entailment", "entailment"),
+        ),
     )
 }
 

@@ -58,7 +58,8 @@ class Sentences(Task):
       metrics: names of `scores.BY_NAME`, the main one first.
       scale: of regression, (offset, factor): what is learned is (number - offset) / factor.
       swapped: whether pairs are also trained on the other way round.
-      tfds: columns and names of splits in TensorFlow Datasets, where they are others.
+      tfds: columns in TensorFlow Datasets, where they are others.
+      tfds_labels: names of the classes there, in the order of `labels`, where they are others.
       test_columns: of the test set, where they are others than of the others.
       bounds: what answers are clipped to, of regression.
     """
@@ -72,6 +73,7 @@ class Sentences(Task):
     dev: tuple[str, ...] = ("dev",)
     test: Mapping[str, str] = dataclasses.field(default_factory=dict)
     tfds: Columns | None = None
+    tfds_labels: tuple[str, ...] = ()
     test_columns: Columns | None = None
     bounds: tuple[float, float] = (-math.inf, math.inf)
 
@@ -130,7 +132,8 @@ class Sentences(Task):
     def _target(self, value: Any) -> float | None:
         if self.labels:
             text = label_text(value)
-            return self.labels.index(text) if text in self.labels else None
+            names = self.tfds_labels if text in self.tfds_labels else self.labels
+            return names.index(text) if text in names else None
         try:
             number = float(value)
         except (TypeError, ValueError):

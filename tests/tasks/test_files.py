@@ -1,5 +1,10 @@
+import json
+import subprocess
+import sys
+
 import numpy as np
 import pytest
+from runs import environment
 
 from electra_jax.errors import UserError
 from electra_jax.tasks import files
@@ -113,3 +118,52 @@ def test_tfds_gives_text_names_of_classes_and_numbers(monkeypatch):
     assert second.values["label"] == ""
     with pytest.raises(UserError, match="tfds:some/set has no column 'text'; its columns are 'sentence', 'label'"):
         list(files.read_tfds("some/set", "validation", ("text",)))
+
+
+_MAKE = """
+import sys
+import numpy as np
+import tensorflow_datasets as tfds
+
+class Cola(tfds.core.GeneratorBasedBuilder):
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        label = tfds.features.ClassLabel(names=["unacceptable", "acceptable"])
+        features = {"sentence": tfds.features.Text(), "label": label, "idx": tfds.features.Scalar(np.int32)}
+        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
+
+    def _split_generators(self, manager):
+        some = [(n, {"sentence": f"Text {n}, grün.", "label": n % 2, "idx": n}) for n in range(6)]
+        return {"train": iter(some), "validation": iter(some[:3])}
+
+    def _generate_examples(self):
+        raise NotImplementedError
+
+Cola(data_dir=sys.argv[1], file_format="array_record").download_and_prepare()
+"""
+_READ = """
+import json, sys
+from electra_jax.tasks import glue
+from electra_jax.tasks.task import Faults
+
+found = {split: sorted(glue.TASKS["cola"].read("tfds:cola", split, Faults())) for split in ("train", "dev")}
+assert "tensorflow" not in sys.modules
+print(json.dumps({split: [(e.texts[0], e.target) for e in examples] for split, examples in found.items()}))
+"""
+
+
+def test_glue_of_tfds(tmp_path):
+    pytest.importorskip("tensorflow_datasets", reason="tensorflow-datasets is an extra")
+
+    def python(*arguments):
+        env = {**environment(), "TFDS_DATA_DIR": str(tmp_path)}
+        done = subprocess.run([sys.executable, "-c", *arguments], env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    (tmp_path / "make.py").write_text(_MAKE)
+    python(f"import runpy; runpy.run_path({str(tmp_path / 'make.py')!r})", str(tmp_path))
+    found = json.loads(python(_READ).splitlines()[-1])
+    assert sorted(found["train"]) == [[f"Text {n}, grün.", n % 2] for n in range(6)]
+    assert len(found["dev"]) == 3
