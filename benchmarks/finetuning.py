@@ -1,0 +1,97 @@
+"""Examples a second of fine-tuning here, and by a plain PyTorch loop over ElectraForSequenceClassification.
+
+    python benchmarks/finetuning.py --data_dir=glue/CoLA [--examples=640] [--rounds=3] [--layers=12] [--width=256]
+
+Both train the same encoder with random weights on the same sentences, in batches of 32, each row padded to the longest
+of its batch there, to its bucket here. Rounds are taken in turns; the rates are medians without the first round, in
+which programs are compiled here. It needs '.[downstream,parity]'.
+"""
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from ml_collections import ConfigDict
+
+from electra_jax import arguments, errors
+from electra_jax.data import preparation, tokenizer
+from electra_jax.finetuning import recipe, run, seeds
+from electra_jax.huggingface import folder
+from electra_jax.pretrained import Pretrained
+from electra_jax.tasks import table
+from electra_jax.tasks.task import Faults, Rows
+
+_VOCABULARY = 2000
+
+
+def by_torch(model: Any, rows: Rows, batch_size: int) -> float:
+    """Seconds of an epoch."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    order = np.random.default_rng(0).permutation(len(rows.input_ids))
+    begin = time.perf_counter()
+    for start in range(0, len(order), batch_size):
+        chosen = order[start : start + batch_size]
+        longest = max(len(rows.input_ids[i]) for i in chosen)
+        part = rows.batch(chosen, len(chosen), longest, tokenizer.OWN)
+        batch = {name: torch.from_numpy(value).long() for name, value in part.items()}
+        said = model(
+            input_ids=batch["input_ids"], attention_mask=batch["sequence_ids"], token_type_ids=batch["token_type_ids"]
+        )
+        loss = torch.nn.functional.cross_entropy(said.logits, batch["target"])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    return time.perf_counter() - begin
+
+
+def main(argv: list[str]) -> int:
+    options = {"data_dir": "", "examples": 640, "rounds": 3, "layers": 12, "width": 256}
+    chosen = arguments.parse(argv, __doc__ or "", options)
+    if chosen is None:
+        return 0
+    config = recipe.make({"name": "cola"})
+    config.update(epochs=1, examples=chosen["examples"])
+    task = table.make(config.task, chosen["data_dir"])
+    lines = [example.texts[0] for example in task.read(chosen["data_dir"], "train", Faults())]
+    words = tokenizer.train(
+        lines,
+        ConfigDict({**preparation.SETTINGS, "vocab_size": _VOCABULARY}),
+    )
+    data = run.load(config, task, words, chosen["data_dir"], Faults())
+    shape = transformers.ElectraConfig(
+        vocab_size=_VOCABULARY,
+        embedding_size=chosen["width"] // 2,
+        hidden_size=chosen["width"],
+        num_hidden_layers=chosen["layers"],
+        num_attention_heads=max(1, chosen["width"] // 64),
+        intermediate_size=4 * chosen["width"],
+    )
+    theirs = transformers.ElectraForSequenceClassification(shape).train()
+    with tempfile.TemporaryDirectory() as place:
+        theirs.electra.save_pretrained(place)
+        found = Pretrained(folder.read(Path(place)).network, None, words)
+    model, network = run.make_model(config, task, found)
+    times: dict[str, list[float]] = {"1 seed": [], "5 seeds at once": [], "torch": []}
+    for _ in range(chosen["rounds"] + 1):
+        for name, count in (("1 seed", 1), ("5 seeds at once", 5)):
+            begin = time.perf_counter()
+            seeds.train(model, network, recipe.recipe(config), data.train, words.special, range(count))
+            times[name].append((time.perf_counter() - begin) / count)
+        times["torch"].append(by_torch(theirs, data.train, config.batch_size))
+    rates = {name: len(data.train.input_ids) / statistics.median(all_[1:]) for name, all_ in times.items()}
+    print(json.dumps({"seconds of an epoch and seed": times}))
+    print(json.dumps({"examples a second": rates}))
+    print(json.dumps({"of torch's": {name: rate / rates["torch"] for name, rate in rates.items()}}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(errors.run(main))
