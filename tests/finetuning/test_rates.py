@@ -1,22 +1,14 @@
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 from networks import network
 
-from electra_jax.finetuning import rates
+from electra_jax.finetuning import rates, recipe
 from electra_jax.modeling.downstream import Downstream
 
-SETTINGS = rates.Settings(
-    learning_rate=1.0,
-    layer_decay=0.25,
-    reference_rates=False,
-    warmup=0.1,
-    weight_decay=0.0,
-    b1=0.9,
-    b2=0.999,
-    eps=1e-6,
-    clip_norm=1.0,
-)
+SETTINGS = dataclasses.replace(recipe.recipe(recipe.make({"name": "cola"})).optim, learning_rate=1.0, layer_decay=0.25)
 
 
 def parameters(kind):

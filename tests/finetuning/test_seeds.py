@@ -7,23 +7,13 @@ from networks import network
 
 from electra_jax.data import tokenizer
 from electra_jax.errors import UserError
-from electra_jax.finetuning import rates, seeds
-from electra_jax.finetuning.seeds import Recipe
+from electra_jax.finetuning import recipe, seeds
 from electra_jax.modeling.downstream import Downstream
 from electra_jax.tasks.task import Rows
 
-OPTIM = rates.Settings(
-    learning_rate=1e-2,
-    layer_decay=1.0,
-    reference_rates=False,
-    warmup=0.1,
-    weight_decay=0.0,
-    b1=0.9,
-    b2=0.999,
-    eps=1e-6,
-    clip_norm=1.0,
-)
-RECIPE = Recipe(epochs=2, batch_size=4, shortest_bucket=16, optim=OPTIM)
+PAPER = recipe.recipe(recipe.make({"name": "cola"}))
+OPTIM = dataclasses.replace(PAPER.optim, learning_rate=1e-2, layer_decay=1.0)
+RECIPE = dataclasses.replace(PAPER, epochs=2, batch_size=4, optim=OPTIM)
 
 
 def rows(count=11, targets=None):
@@ -70,9 +60,9 @@ def test_each_length_is_compiled_for_once(given, alone):
 
 
 def test_what_is_learned_is_the_task(given):
-    recipe = dataclasses.replace(RECIPE, epochs=60)
-    params, losses = seeds.train(model(given), given, recipe, rows(), tokenizer.OWN, [1])
-    (found,) = seeds.outputs(model(given), params, rows(), tokenizer.OWN, recipe)
+    longer = dataclasses.replace(RECIPE, epochs=60)
+    params, losses = seeds.train(model(given), given, longer, rows(), tokenizer.OWN, [1])
+    (found,) = seeds.outputs(model(given), params, rows(), tokenizer.OWN, longer)
     assert losses[0, -5:].mean() < 0.2 < losses[0, 0]
     assert np.array_equal(np.argmax(found["scores"], axis=-1), rows().targets["target"])
 

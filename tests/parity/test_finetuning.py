@@ -7,6 +7,7 @@ _REASON = "compares with Hugging Face's PyTorch classes: pip install torch trans
 torch = pytest.importorskip("torch", reason=_REASON)
 transformers = pytest.importorskip("transformers", reason=_REASON)
 
+import dataclasses
 import re
 
 import jax
@@ -14,24 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from electra_jax.data import tokenizer
-from electra_jax.finetuning import rates, seeds
+from electra_jax.finetuning import recipe, seeds
 from electra_jax.huggingface import folder
 from electra_jax.modeling.downstream import Downstream
 from electra_jax.tasks.task import Rows
 
 STEPS, LAYERS, VOCABULARY, OUTPUTS = 20, 3, 300, 3
-OPTIM = rates.Settings(
-    learning_rate=1e-3,
-    layer_decay=0.8,
-    reference_rates=False,
-    warmup=0.1,
-    weight_decay=0.01,
-    b1=0.9,
-    b2=0.999,
-    eps=1e-6,
-    clip_norm=1.0,
-)
-RECIPE = seeds.Recipe(epochs=1, batch_size=8, shortest_bucket=16, optim=OPTIM)
+PAPER = recipe.recipe(recipe.make({"name": "cola"}))
+OPTIM = dataclasses.replace(PAPER.optim, learning_rate=1e-3, weight_decay=0.01)
+RECIPE = dataclasses.replace(PAPER, epochs=1, batch_size=8, optim=OPTIM)
 SHAPE = {
     "vocab_size": VOCABULARY,
     "hidden_size": 64,
