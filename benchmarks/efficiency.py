@@ -6,7 +6,8 @@
 
 It prepares the text, trains each system for as many steps as the FLOPs (of the `model` accounting) allow, and calls
 electra_jax.curves on them: OUT has a run for each system, and OUT/curves the tables and pictures. Started again, it
-goes on. With an accelerator: --config=configs/small.py, --flops=7.2e16 for 6.25% of the paper's ELECTRA-Small.
+goes on. With an accelerator: --config=configs/small.py --vocab_size=30522 --flops=7.2e16, which is 6.25% of the paper's
+ELECTRA-Small.
 """
 
 import shlex
@@ -50,13 +51,19 @@ def steps_for(config_path: Path, system: str, vocab_size: int, flops: float, ove
 
 def call(module: str, *argv: str) -> None:
     print(f"python -m electra_jax.{module} {shlex.join(argv)}", flush=True)
-    subprocess.run([sys.executable, "-m", f"electra_jax.{module}", *argv], check=True)
+    status = subprocess.run([sys.executable, "-m", f"electra_jax.{module}", *argv], check=False).returncode
+    if status:
+        sys.exit(status)  # it has said why
 
 
 def main(argv: list[str]) -> int:
     chosen = arguments.parse(argv, __doc__ or "", _OPTIONS)
     if chosen is None:
         return 0
+    for name in ("input", "data_dir", "output"):
+        if not chosen[name]:
+            raise errors.UserError(f"--{name} is missing; see --help")
+    arguments.check(chosen, {"flops": arguments.above(0), "points": arguments.above(0)}, "--")
     output, overrides = Path(chosen["output"]), shlex.split(chosen["pretraining"])
     text = output / "text"
     call("prepare", f"--input={chosen['input']}", f"--vocab_size={chosen['vocab_size']}", f"--output={text}")

@@ -11,8 +11,8 @@ from electra_jax.tasks import glue
 
 
 def get_config(arg: str = ""):
-    task, *rest = arg.split(",")
-    name = task.removeprefix("task=")
+    named = [part for part in arg.split(",") if part.startswith("task=")]
+    name = named[0].removeprefix("task=") if named else ""
     if name not in glue.TASKS:
         raise UserError(f"configs/glue.py:{arg} names no task; give configs/glue.py:task={' or '.join(glue.TASKS)}")
-    return recipe.make({"name": name}, ",".join(rest))
+    return recipe.make({"name": name}, ",".join(part for part in arg.split(",") if part not in named))

@@ -6,11 +6,14 @@ python -m electra_jax.finetune --config=configs/squad.py:version=2.0 --init_from
 from electra_jax.errors import UserError
 from electra_jax.finetuning import recipe
 
-_NAMES = {"version=1.1": "squad1", "version=2.0": "squad2"}
+_TASKS = {
+    "version=1.1": {"name": "squad1", **recipe.ANSWERING},
+    "version=2.0": {"name": "squad2", **recipe.ANSWERING, **recipe.THRESHOLD},
+}
 
 
 def get_config(arg: str = ""):
-    version, *rest = arg.split(",")
-    if version not in _NAMES:
-        raise UserError(f"configs/squad.py:{arg} names no version; give configs/squad.py:{' or '.join(_NAMES)}")
-    return recipe.make({"name": _NAMES[version], **recipe.ANSWERING}, ",".join(rest))
+    named = [part for part in arg.split(",") if part in _TASKS]
+    if not named:
+        raise UserError(f"configs/squad.py:{arg} names no version; give configs/squad.py:{' or '.join(_TASKS)}")
+    return recipe.make(_TASKS[named[0]], ",".join(part for part in arg.split(",") if part not in named))

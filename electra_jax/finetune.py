@@ -1,6 +1,5 @@
 """Fine-tunes an encoder: `python -m electra_jax.finetune --config=configs/glue.py:task=cola --init_from=DIR ...`."""
 
-import functools
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,8 @@ from rich.table import Table
 from electra_jax import config as config_lib
 from electra_jax import errors, pretrained
 from electra_jax.errors import UserError
-from electra_jax.finetuning import run
+from electra_jax.finetuning import recipe, run
+from electra_jax.home import is_remote
 from electra_jax.live import bar
 from electra_jax.tasks.task import Task
 
@@ -27,10 +27,12 @@ usage: python -m electra_jax.finetune --config=FILE[:ARG] --init_from=DIR --data
   --config=configs/table.py              a table of yours: a class or a number for each text or pair of texts
   --config=configs/tags.py               a tag for each word
                                          (each with ,size=large for a large encoder's learning rates; each with
-                                         ,runlocal shrunk to some seconds)
+                                         ,runlocal shrunk to 64 examples and 2 seeds)
   --init_from=DIR                        a run, an export, or a Hugging Face directory of an ELECTRA or ModernBERT
   --step=N                               of a run: the checkpoint of this step (default: the last)
-  --data_dir=FOLDER                      with the task's files, train.tsv and dev.tsv; or tfds:NAME/CONFIG
+  --data_dir=FOLDER                      with the task's files, train.tsv and dev.tsv, and test.tsv (of MNLI also
+                                         diagnostic.tsv) if they are to be answered; or of GLUE and tables
+                                         tfds:NAME/CONFIG
   --workdir=DIR                          where scores and answers go (default runs/NAME); started again, it goes on
   --strict=false                         rows that cannot be used are left out and counted
   --config.optim.learning_rate=3e-4      any setting of the config, by its name
@@ -113,12 +115,14 @@ def main(argv: list[str]) -> int:
     for name in ("init_from", "data_dir"):
         if not chosen[name]:
             raise UserError(f"--{name} is missing; see --help")
-    place = chosen["init_from"] + (f" at step {chosen['step']}" if chosen["step"] else "")
-    console = Console(soft_wrap=True)
-    get = functools.partial(pretrained.load, Path(chosen["init_from"]), chosen["step"] or None)
+    if is_remote(arguments.workdir):
+        raise UserError(f"{arguments.workdir} cannot be: a fine-tuning lives in a folder; give one")
+    recipe.check(arguments.config)
     workdir = Path(arguments.workdir)
+    console = Console(soft_wrap=True)
+    source = pretrained.find(Path(chosen["init_from"]), chosen["step"] or None)
     with Bar(console) as watch:
-        result = run.finetune(arguments.config, get, place, chosen["data_dir"], workdir, chosen["strict"], watch)
+        result = run.finetune(arguments.config, source, chosen["data_dir"], workdir, chosen["strict"], watch=watch)
     show(console, result)
     console.print(f"Files: {arguments.workdir}/{run.SCORES}, seeds/, answers/", markup=False, highlight=False)
     return 0

@@ -1,5 +1,9 @@
 """Networks that exist: of a run, of what `export` wrote, or in a Hugging Face directory."""
 
+import functools
+import hashlib
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -7,9 +11,11 @@ from electra_jax import trained
 from electra_jax.data import tokenizer
 from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.errors import UserError
+from electra_jax.files import sha256
 from electra_jax.huggingface import folder, vocabulary
 from electra_jax.modeling.alone import Network, alone
 
+_DIGITS = 16  # of a digest
 DISCRIMINATOR, MASKED_LM, ENCODER, GENERATOR = "discriminator", "masked_lm", "encoder", "generator"  # in an export
 
 
@@ -39,8 +45,6 @@ def load(place: Path, at: int | None = None) -> Pretrained:
     Raises:
       UserError: there are none, or they cannot be read.
     """
-    if at is not None and not is_run(place):
-        raise UserError(f"{place} is no run and has no checkpoint of step {at}; leave the step out")
     if is_run(place):
         run = trained.load(place, at)
         config, params = run.objective.model.config, run.state.params
@@ -51,17 +55,54 @@ def load(place: Path, at: int | None = None) -> Pretrained:
     if (place / folder.CONFIG).is_file():
         found = folder.read(place)
         return Pretrained(found.network, None, found.tokenizer, found.notes)
-    kept = kept_in(place)
-    if kept is None:
-        raise UserError(
-            f"{place} holds no model; give a run's work directory, what electra_jax.export wrote, or a Hugging Face "
-            f"directory with {folder.CONFIG} and {folder.WEIGHTS}"
-        )
-    first = folder.read(kept)
+    first = folder.read(_directory(place))
     second = folder.read(place / GENERATOR) if (place / GENERATOR).is_dir() else None
     if second is None:
         return Pretrained(first.network, None, first.tokenizer, first.notes)
     return Pretrained(first.network, second.network, first.tokenizer, first.notes + second.notes)
+
+
+class Source(NamedTuple):
+    """A network that can be loaded.
+
+    Attributes:
+      name: where it is, for people.
+      digest: of what it has learned: other weights have another.
+      load: reads it.
+    """
+
+    name: str
+    digest: str
+    load: Callable[[], Pretrained]
+
+
+def find(place: Path, at: int | None = None) -> Source:
+    """What `load` would read, not read yet; of a run the checkpoint that is the last now.
+
+    Raises:
+      UserError: there is none.
+    """
+    if is_run(place):
+        step, progress = trained.progress(place, at)
+        # The time that its steps took is no other checkpoint's, whatever its settings and wherever it lies.
+        digest = hashlib.sha256(json.dumps(progress, sort_keys=True).encode()).hexdigest()
+        return Source(f"{place} at step {step}", digest[:_DIGITS], functools.partial(load, place, step))
+    if at is not None:
+        raise UserError(f"{place} is no run and has no checkpoint of step {at}; leave the step out")
+    weights = _directory(place) / folder.WEIGHTS
+    digest = sha256(weights)[:_DIGITS] if weights.is_file() else ""
+    return Source(str(place), digest, functools.partial(load, place))
+
+
+def _directory(place: Path) -> Path:
+    """Where the kept network is, in a Hugging Face directory or an export's."""
+    found = place if (place / folder.CONFIG).is_file() else kept_in(place)
+    if found is None:
+        raise UserError(
+            f"{place} holds no model; give a run's work directory, what electra_jax.export wrote, or a Hugging Face "
+            f"directory with {folder.CONFIG} and {folder.WEIGHTS}"
+        )
+    return found
 
 
 def vocabulary_of(place: Path) -> Path | None:

@@ -55,6 +55,7 @@ usage: python -m electra_jax.train --config=FILE[:ARG] [--workdir=DIR] [--init_f
 systems:
 {textwrap.indent(table.describe(), "  ")}"""
 
+_FAKING = ("generator", "generator_head")  # parameters that no encoder needs
 _SAMPLES = 5  # sentences shown at the end
 # Settings that a run may change on its way: how long it is and what it leaves behind, and how, not what, it computes.
 _HOW = ("mesh.", "model.remat", "model.unroll", "compile_cache", "compiler_options", "profile.")
@@ -101,6 +102,11 @@ def train(config: ConfigDict, workdir: Place, live: Live) -> dict[str, float]:
     text = processes.by_first(find_text, others=find_text)
     processes.check_same("a text", text.key)
     processes.by_first(lambda: tokenizer.keep(text.tokenizer, home.folder), others=lambda: None)
+
+    def make_probe() -> Probe | None:
+        return Probe(config.probe, config.model.max_length, text.tokenizer) if config.probe.every else None
+
+    probe = processes.by_first(make_probe, others=lambda: None)
     special, length, phases = text.tokenizer.special, config.data.seq_length, config_lib.phases(config)
     mode = functools.partial(examples.MODES[config.data.mode], seed=config.seed, special=special)
     train_examples = [(mode(text.train, length), steps) for length, steps in phases]
@@ -142,21 +148,21 @@ def train(config: ConfigDict, workdir: Place, live: Live) -> dict[str, float]:
     )
     compiled = {length: run.compile(length) for length, _ in phases}
     whole = run.jit(lambda params: params, out_shardings=everywhere)
-    probe = None
-    if config.probe.every and processes.first():
-        probe = Probe(config.probe, config.model.max_length, text.tokenizer)
 
     def probed() -> dict[str, float]:
-        """Scores of the encoder as it is; every process gives its part of it."""
-        params = whole(state.params)
-        if probe is None:
-            return {}
-        encoder = alone(objective.model.config, jax.device_get(params), "encoder")
-        assert encoder is not None
-        return probe(encoder)
+        """Scores of the encoder as it is, in process 0; every process gives its part of the parameters."""
+        params = jax.device_get(whole({name: tree for name, tree in state.params.items() if name not in _FAKING}))
+
+        def score() -> dict[str, float]:
+            encoder = alone(objective.model.config, params, "encoder")
+            assert probe is not None
+            assert encoder is not None
+            return probe(encoder)
+
+        return processes.by_first(score, others=dict)
 
     ########## Loop ####################################################################################################
-    def log(at: int, evaluating: bool, probing: bool) -> dict[str, float]:
+    def log(at: int, evaluating: bool, probing: int) -> dict[str, float]:
         measured, steps, seconds, waiting = window.close()
         if not math.isfinite(measured["loss"]):
             raise errors.UserError(
@@ -221,7 +227,7 @@ def train(config: ConfigDict, workdir: Place, live: Live) -> dict[str, float]:
             last = at == config.steps or stopping
             evaluating = at % config.eval_every == 0 or at == config.steps
             saving = at % config.checkpoint.every == 0 or at % config.checkpoint.keep_every == 0 or last
-            probing = bool(config.probe.every) and (at % config.probe.every == 0 or at == config.steps)
+            probing = config.probe.every and (at % config.probe.every == 0 or at == config.steps) and not stopping
             if at % config.log_every == 0 or evaluating or saving or probing:
                 window.add(pending)
                 pending = None

@@ -50,12 +50,7 @@ def load(workdir: Path, at: int | None = None) -> Trained:
     config = ConfigDict(settings)
     checkpoints = Checkpoints(workdir / "checkpoints", read_only=True)
     try:
-        last = checkpoints.latest() if at is None else at
-        if last is None:
-            raise UserError(f"{workdir} has no checkpoint yet; let its run go on to the first")
-        if last not in checkpoints.steps():
-            there = ", ".join(map(str, checkpoints.steps()))
-            raise UserError(f"{workdir} has no checkpoint of step {last}; there are those of {there}")
+        last = _step(checkpoints, workdir, at)
         vocabulary = tokenizer.kept_in(workdir)
         objective = table.make(config, len(vocabulary), None, vocabulary.special, vocabulary.word_starts)
         here = sharding.make_mesh(dict.fromkeys(sharding.AXES, 1), config.batch_size, devices=jax.local_devices()[:1])
@@ -63,3 +58,27 @@ def load(workdir: Path, at: int | None = None) -> Trained:
         return Trained(config, vocabulary, objective, state, checkpoints.progress(last))
     finally:
         checkpoints.close()
+
+
+def progress(workdir: Path, at: int | None = None) -> tuple[int, dict[str, Any]]:
+    """The step of a checkpoint, the last or that of step `at`, and what was saved beside its state.
+
+    Raises:
+      UserError: there is no such checkpoint.
+    """
+    checkpoints = Checkpoints(workdir / "checkpoints", read_only=True)
+    try:
+        step = _step(checkpoints, workdir, at)
+        return step, checkpoints.progress(step)
+    finally:
+        checkpoints.close()
+
+
+def _step(checkpoints: Checkpoints, workdir: Path, at: int | None) -> int:
+    last = checkpoints.latest() if at is None else at
+    if last is None:
+        raise UserError(f"{workdir} has no checkpoint yet; let its run go on to the first")
+    if last not in checkpoints.steps():
+        there = ", ".join(map(str, checkpoints.steps()))
+        raise UserError(f"{workdir} has no checkpoint of step {last}; there are those of {there}")
+    return last

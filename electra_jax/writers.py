@@ -68,7 +68,7 @@ class Profile:
 def logged(workdir: Path) -> list[dict[str, Any]]:
     """What `MetricsWriter` has written in `workdir`; the line at which a kill struck is left out."""
     path, found = workdir / METRICS, []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
         with contextlib.suppress(json.JSONDecodeError):
             found.append(json.loads(line))
     return found

@@ -77,3 +77,10 @@ def write(workdir: Path, lines: list[dict[str, Any]] | None = None, environment:
         kept = {"python": "3.11.7", "packages": packages, "devices": ["cpu"] * 4, "processes": 2, "commit": "a1" * 20}
         (workdir / "environment.json").write_text(json.dumps(kept))
     return workdir
+
+
+def scored(run: str, step: int, task: str, seed: int, score: float, metric: str = "accuracy") -> dict[str, Any]:
+    """A line of `curves.jsonl`."""
+    counted = {"flops": step * 1e9, "flops_paper": step * 2e9, "tokens": step * 1e3}
+    of = {"run": run, "objective": "electra", "step": step, **counted}
+    return {**of, "task": task, "metric": metric, "seed": seed, "score": score}

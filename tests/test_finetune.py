@@ -39,7 +39,7 @@ def test_from_a_run_to_scores(workdir, folder, tmp_path, capsys):
     assert np.isfinite(result["median"]["accuracy"])
     assert errors.run(finetune.main, argv) == 2
     err = capsys.readouterr().err
-    assert err.startswith(f"error: {tmp_path}/out holds another fine-tuning (init_from: ")
+    assert err.startswith(f"error: {tmp_path}/out holds another fine-tuning (weights: ")
     assert err.count("\n") == 1
 
 

@@ -22,24 +22,27 @@ from electra_jax.files import write_whole
 from electra_jax.finetune import Bar
 from electra_jax.finetuning import recipe, run
 from electra_jax.live import short
-from electra_jax.tasks import glue
+from electra_jax.tasks import files, glue
 
 USAGE = """\
 usage: python -m electra_jax.curves --runs A B ... --tasks cola,sst2,... --data_dir=FOLDER --output=OUT [--points=N]
-                                    [--size=base] [--accounting=model] [--paper=false] [--config.NAME=VALUE ...]
+                                    [--size=base] [--accounting=model] [--paper=false] [--strict=false]
+                                    [--config.NAME=VALUE ...]
 
 Fine-tunes every kept checkpoint of every run on every task, with several seeds, and draws score against FLOPs. What is
-done is kept in OUT: the same command goes on, and further runs, tasks or seeds are added to what is there.
+done is kept in OUT and not done again: the same command goes on, and one that names further runs, tasks or seeds beside
+those of before adds them.
 
   --runs A B ...         work directories of runs
   --tasks cola,sst2,...  of GLUE
-  --data_dir=FOLDER      has a folder for each task, by its name in GLUE: CoLA, SST-2, ...
+  --data_dir=FOLDER      has a folder for each task, by its name in GLUE: CoLA, SST-2, ...; or tfds:glue
   --output=OUT           a folder: curves.jsonl, curves.md, heldout.jsonl; scores, average and heldout as .png and
                          .svg; points/
   --points=N             of each run so many checkpoints: the last, and those nearest to a half of its steps, a
                          quarter, ... (default: all)
   --size=large           recipe of large encoders (default base, which is also small's)
   --accounting=paper     FLOPs as the paper counts them (default model: what the machine must do)
+  --strict=false         rows that cannot be used are left out and counted
   --paper=false          no picture of the average beside the paper's own points
   --config.seeds=10      any setting of fine-tuning, for every task; --config.epochs=3"""
 
@@ -52,6 +55,7 @@ _OPTIONS = {
     "size": "base",
     "accounting": "model",
     "paper": True,
+    "strict": True,
 }
 _ACCOUNTINGS = {"model": "flops", "paper": "flops_paper"}
 
@@ -76,19 +80,31 @@ def main(argv: list[str]) -> int:
         for name, value in overrides.items():
             config_lib.override(config, name.removeprefix("config."), value)
         recipe.check(config)
+        if config.task.name != task:
+            raise UserError(f"--config.task.name={config.task.name} cannot be; name tasks with --tasks")
+    data_dirs = {task: glue.place(chosen["data_dir"], task) for task in configs}
+    for task, place in data_dirs.items():  # before the first is fine-tuned
+        files.digests(place, ("train", *glue.TASKS[task].dev), glue.TASKS[task].suffixes)
+    plot.require()
     runs = [points.measured(each, chosen["points"]) for each in runs_lib.read([Path(each) for each in chosen["runs"]])]
     output = Path(chosen["output"])
     output.mkdir(parents=True, exist_ok=True)
     console = Console(soft_wrap=True)
-    rows = measure(console, runs, configs, Path(chosen["data_dir"]), output)
+    rows = measure(console, runs, configs, data_dirs, output, chosen["strict"])
     write(output, runs, rows, _ACCOUNTINGS[chosen["accounting"]], chosen["paper"])
     console.print((output / "curves.md").read_text(encoding="utf-8"), markup=False, highlight=False)
-    console.print(f"Files: {output}/curves.jsonl, curves.md, scores.png, scores.svg", markup=False, highlight=False)
+    drawn = ", ".join(sorted(path.name for path in output.iterdir() if path.is_file()))
+    console.print(f"Files: {output}/points/, {drawn}", markup=False, highlight=False)
     return 0
 
 
 def measure(
-    console: Console, runs: Sequence[Measured], configs: Mapping[str, Any], data_dir: Path, output: Path
+    console: Console,
+    runs: Sequence[Measured],
+    configs: Mapping[str, Any],
+    data_dirs: Mapping[str, str],
+    output: Path,
+    strict: bool,
 ) -> list[dict[str, Any]]:
     """Fine-tunes what is not done yet; the lines of `curves.jsonl`."""
     rows: list[dict[str, Any]] = []
@@ -96,11 +112,11 @@ def measure(
         for of in runs:
             for step in of.steps:
                 watch.name = f"{of.name} at {step}"
-                load = functools.cache(functools.partial(pretrained.load, of.run.workdir, step))
+                found = pretrained.find(of.run.workdir, step)
+                source = found._replace(load=functools.cache(found.load))
                 for task, config in configs.items():
-                    folder = output / "points" / of.name / str(step) / task
-                    data = str(data_dir / glue.FOLDERS[task])
-                    result = run.finetune(config, load, of.key(step), data, folder, watch=watch)
+                    folder = output / "points" / source.digest / task  # known by its weights, whatever it is called
+                    result = run.finetune(config, source, data_dirs[task], folder, strict, tests=False, watch=watch)
                     rows += points.rows_of(of, step, task, result)
     return rows
 
@@ -114,9 +130,12 @@ def write(
     write_whole(output / points.HELDOUT, "".join(json.dumps(row) + "\n" for row in heldout))
     tasks, metrics = points.by_task(rows), {row["task"]: row["metric"] for row in rows}
     write_whole(output / "curves.md", markdown(tasks, metrics, runs, accounting))
+    for name in ("scores", "average", "heldout"):
+        for suffix in ("png", "svg"):
+            (output / f"{name}.{suffix}").unlink(missing_ok=True)  # of another call, if it is not drawn now
     plot.scores(output / "scores", tasks, metrics, runs, accounting)
     if with_paper and "average" in tasks:
-        plot.beside_the_paper(output / "average", tasks["average"], runs, accounting)
+        plot.beside_the_paper(output / "average", tasks, runs, accounting)
     plot.heldout(output / "heldout", runs, accounting)
 
 

@@ -55,31 +55,28 @@ def scores(
         plt.close(figure)
 
 
-def beside_the_paper(path: Path, average: Scores, runs: Sequence[Measured], accounting: str) -> None:
+def beside_the_paper(path: Path, tasks: Mapping[str, Scores], runs: Sequence[Measured], accounting: str) -> None:
     """Draws the average score of runs beside the paper's own points, as PNG and SVG."""
     plt = _matplotlib()
     with plt.rc_context(_SETTINGS):
         figure, panel = plt.subplots(figsize=(7.5, 4.5))
-        _lines(panel, average, runs, accounting)
+        _lines(panel, tasks["average"], runs, accounting)
         points = paper.points("paper" if accounting == "flops_paper" else "model")
         for name, operations, score in points:
             panel.plot([operations], [score], "x", color=_GREY, markersize=5)
-            left = not name.startswith(
-                ("BERT", "GPT", "RoBERTa", "ELMo")
-            )  # above the others' points, and to their left
-            offset, align = ((-5, 2), "right") if left else ((5, -7), "left")
-            panel.annotate(
-                name, (operations, score), offset, textcoords="offset points", ha=align, fontsize=6.5, color=_GREY
-            )
+            behind = name.startswith(("BERT", "GPT", "RoBERTa", "ELMo"))  # the others' names stand above and before
+            offset, align = ((5, -7), "left") if behind else ((-5, 3), "right")
+            text = {"textcoords": "offset points", "ha": align, "fontsize": 6.5, "color": _GREY}
+            panel.annotate(name, (operations, score), offset, **text)
         panel.plot([], [], "x", color=_GREY, markersize=5, label="the paper: GLUE dev, eight tasks")
-        panel.set_ylabel("average score")
+        panel.set_ylabel(f"average of {', '.join(task for task in tasks if task != 'average')}")
         panel.margins(x=0.12)
         _finish(figure, [panel], 1, _AXIS[accounting], path)
         plt.close(figure)
 
 
-def heldout(path: Path, runs: Sequence[Measured], accounting: str) -> bool:
-    """Draws held-out numbers of pre-training against operations; False where no run has any."""
+def heldout(path: Path, runs: Sequence[Measured], accounting: str) -> None:
+    """Draws held-out numbers of pre-training against operations, where there are any."""
     lines = {run.name: run.heldout() for run in runs}
     names = [
         name
@@ -87,7 +84,7 @@ def heldout(path: Path, runs: Sequence[Measured], accounting: str) -> bool:
         if any(is_number(line.get(name)) for logged in lines.values() for line in logged)
     ]
     if not names:
-        return False
+        return
     plt = _matplotlib()
     with plt.rc_context(_SETTINGS):
         figure, axes = _panels(plt, len(names))
@@ -98,7 +95,6 @@ def heldout(path: Path, runs: Sequence[Measured], accounting: str) -> bool:
             panel.set_title(name.removeprefix("heldout_").replace("_", " "), loc="left")
         _finish(figure, axes, len(names), _AXIS[accounting], path)
         plt.close(figure)
-    return True
 
 
 def _lines(panel: Any, by_run: Scores, runs: Sequence[Measured], accounting: str) -> None:
@@ -139,6 +135,11 @@ def _finish(figure: Any, axes: Sequence[Any], count: int, axis: str, path: Path)
     for suffix in ("png", "svg"):
         metadata = {"Date": None} if suffix == "svg" else {}
         figure.savefig(path.with_suffix(f".{suffix}"), dpi=150, metadata=metadata)
+
+
+def require() -> None:
+    """Raises UserError where matplotlib is missing: before the work, not after it."""
+    _matplotlib()
 
 
 def _matplotlib() -> Any:

@@ -1,16 +1,22 @@
 """The points of curves: for each checkpoint of each run, each task's scores, seed by seed."""
 
+import json
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_jax import writers
 from electra_jax.checkpoint import Checkpoints
 from electra_jax.errors import UserError
-from electra_jax.files import sha256
-from electra_jax.runs import Run
+from electra_jax.runs import Run, is_number
 
 CURVES, HELDOUT = "curves.jsonl", "heldout.jsonl"
+_FIELDS: dict[str, Any] = {
+    **dict.fromkeys(("run", "objective", "task", "metric"), str),
+    **dict.fromkeys(("step", "seed"), int),
+    **dict.fromkeys(("score", "flops", "flops_paper"), int | float),
+}
 _COUNTED = {"flops": "total_flops", "flops_paper": "total_flops_paper", "tokens": "total_tokens"}
 
 
@@ -34,20 +40,15 @@ class Measured(NamedTuple):
 
     def counted(self, step: int) -> dict[str, float]:
         """`flops`, `flops_paper` and `tokens` of the first `step` steps."""
-        line = next(line for line in self.run.logged if line["step"] == step)
-        return {name: line[key] for name, key in _COUNTED.items()}
+        return _counted(next(line for line in self.run.logged if line["step"] == step))
 
     def heldout(self) -> list[dict[str, Any]]:
         """The held-out numbers that were logged, each with what is counted until then."""
         return [
-            {"step": line["step"], **self.counted(line["step"]), **numbers}
+            {"step": line["step"], **_counted(line), **numbers}
             for line in self.run.logged
-            if (numbers := {key: line[key] for key in line if key.startswith("heldout_")})
+            if (numbers := {key: line[key] for key in line if key.startswith("heldout_")}) and _is_counted(line)
         ]
-
-    def key(self, step: int) -> str:
-        """What a checkpoint is known by: run, step and settings."""
-        return f"{self.name} at step {step}, config {sha256(self.run.workdir / 'config.json')[:12]}"
 
 
 class Spread(NamedTuple):
@@ -69,7 +70,7 @@ def measured(run: Run, points: int = 0) -> Measured:
       UserError: it has no checkpoint.
     """
     checkpoints = Checkpoints(run.workdir / "checkpoints", read_only=True)
-    logged = {line["step"] for line in run.logged}
+    logged = {line["step"] for line in run.logged if _is_counted(line)}
     steps = [step for step in checkpoints.steps() if step in logged]
     checkpoints.close()
     if not steps:
@@ -78,6 +79,14 @@ def measured(run: Run, points: int = 0) -> Measured:
         wanted = [steps[-1] / 2**i for i in range(points)]
         steps = sorted({min((abs(step - near), step) for step in steps)[1] for near in wanted})
     return Measured(run, tuple(steps))
+
+
+def _is_counted(line: Mapping[str, Any]) -> bool:
+    return all(is_number(line.get(key)) for key in _COUNTED.values())
+
+
+def _counted(line: Mapping[str, Any]) -> dict[str, float]:
+    return {name: line[key] for name, key in _COUNTED.items()}
 
 
 def rows_of(of: Measured, step: int, task: str, result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -116,3 +125,26 @@ def by_task(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, dict[int, 
                 if len(whole) == len(scores):
                     average.setdefault(run, {}).setdefault(step, {})[seed] = statistics.mean(whole)
     return {"average": average, **found}
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    """The lines of `curves.jsonl` in a folder.
+
+    Raises:
+      UserError: there is none, or one that this package did not write.
+    """
+    path = folder / CURVES
+    if not path.is_file():
+        raise UserError(f"{path} is not there; give a folder that electra_jax.curves wrote")
+    rows = []
+    for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        try:
+            row = json.loads(text)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict) or not all(isinstance(row.get(name), kind) for name, kind in _FIELDS.items()):
+            raise UserError(f"{path}:{number}: no line of electra_jax.curves; let it write the file again")
+        rows.append(row)
+    if not rows:
+        raise UserError(f"{path} has no scores; let electra_jax.curves write it again")
+    return rows

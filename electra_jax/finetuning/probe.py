@@ -4,11 +4,11 @@ import math
 from typing import Any
 
 from electra_jax.data.tokenizer import Tokenizer
-from electra_jax.errors import UserError
 from electra_jax.finetuning import recipe as recipe_lib
 from electra_jax.finetuning import run, seeds
 from electra_jax.modeling.alone import Network
 from electra_jax.pretrained import Pretrained
+from electra_jax.tasks import scores as scores_lib
 from electra_jax.tasks import table
 from electra_jax.tasks.task import Faults
 
@@ -20,15 +20,17 @@ class Probe:
         """Reads the task's files.
 
         Args:
-          settings: `config.probe`: `task`, of GLUE, `data_dir`, `examples` to train on and `epochs`.
+          settings: `config.probe`: `task`, of GLUE, `data_dir`, `examples` to train on, and to evaluate on, and
+            `epochs`.
           max_length: tokens of the run's sequences.
           tokenizer: of the run.
 
         Raises:
           UserError: the files cannot be used.
         """
+        scores_lib.require()
         self._config = recipe_lib.make({"name": settings.task})
-        self._config.update(examples=settings.examples, epochs=settings.epochs)
+        self._config.update(examples=settings.examples, dev_examples=settings.examples, epochs=settings.epochs)
         self._config.max_length = min(self._config.max_length, max_length)
         self._tokenizer = tokenizer
         self._task = table.make(self._config.task, settings.data_dir)
@@ -42,6 +44,6 @@ class Probe:
         try:
             params, _ = seeds.train(model, network, recipe, self._data.train, special, [0])
             (scores,), _ = run.evaluate(self._task, model, params, recipe, special, self._data)
-        except UserError:  # its loss is no number, which does not stop the run
+        except seeds.DivergedError:  # which does not stop the run
             scores = {self._task.main: math.nan}
         return {f"probe_{self._task.name}_{name}": value for name, value in scores.items()}

@@ -9,11 +9,19 @@ from electra_jax.arguments import above, at_least, between, one_of, within
 from electra_jax.errors import UserError
 from electra_jax.finetuning import rates
 from electra_jax.finetuning.seeds import Recipe
-from electra_jax.tasks import table
 
 # Learning rate and its decay from layer to layer. (The paper's own small model was trained at 3e-4.)
 _SIZES = {"small": (1e-4, 0.8), "base": (1e-4, 0.8), "large": (5e-5, 0.9)}
-ANSWERING = {"query": 64, "stride": 128, "n_best": 20, "max_answer": 30, "beam": 20, "threshold": 0.0}
+# Epochs that are not 3, and settings of SQuAD.
+_EPOCHS = {"rte": 10, "stsb": 10, "squad1": 2, "squad2": 2}
+ANSWERING = {"query": 64, "stride": 128, "max_answer": 30, "beam": 20}
+THRESHOLD = {"threshold": -2.75}  # of the logit of there being no answer
+_SETTINGS = {
+    "squad1": {"name", *ANSWERING},
+    "squad2": {"name", *ANSWERING, *THRESHOLD},
+    "table": {"name", "kind", "text", "pair", "label", "labels", "index"},
+    "tags": {"name", "words", "tags"},
+}
 
 
 def make(task: dict[str, Any], arg: str = "") -> ConfigDict:
@@ -22,7 +30,7 @@ def make(task: dict[str, Any], arg: str = "") -> ConfigDict:
     Args:
       task: its `name`, and the settings that it has beside.
       arg: nothing, or some of these with commas between: `size=small`, `base` or `large`, of the encoder, for the
-        learning rates; `runlocal`, the same shrunk to some seconds.
+        learning rates; `runlocal`, the same shrunk to a minute, for tests and for a first look.
 
     Raises:
       UserError: an argument that is unknown.
@@ -39,8 +47,9 @@ def make(task: dict[str, Any], arg: str = "") -> ConfigDict:
             "seed": 0,  # the first
             "seeds": 5,  # the paper: 10
             "seeds_at_once": 1,  # trained as one program
-            "epochs": table.EPOCHS.get(task["name"], 3),
+            "epochs": _EPOCHS.get(task["name"], 3),
             "examples": 0,  # that it is trained on, drawn once; 0: all
+            "dev_examples": 0,  # that it is evaluated on
             "batch_size": 32,
             "max_length": 512 if answering else 128,
             "shortest_bucket": 128 if answering else 16,  # rows are padded to this, or 1.5, 2, 3, 4 ... times as much
@@ -61,7 +70,7 @@ def make(task: dict[str, Any], arg: str = "") -> ConfigDict:
         }
     )
     if given.pop("runlocal", None) is not None:
-        config.update(seeds=2, epochs=1, examples=64, batch_size=8, max_length=min(config.max_length, 128))
+        config.update(seeds=2, epochs=1, examples=64, dev_examples=64, batch_size=8, max_length=128)
     if given:
         raise UserError(f"config argument {next(iter(given))!r} is unknown; there are task=, size=, runlocal")
     return config.lock()
@@ -69,8 +78,7 @@ def make(task: dict[str, Any], arg: str = "") -> ConfigDict:
 
 _CHECKS: dict[str, arguments.Check] = {
     **{name: above(0) for name in ("seeds", "seeds_at_once", "epochs", "batch_size", "shortest_bucket")},
-    "seed": at_least(0),
-    "examples": at_least(0),
+    **{name: at_least(0) for name in ("seed", "examples", "dev_examples")},
     "max_length": above(4),
     "dropout": (lambda value: 0 <= value < 1, "from 0 up to below 1"),
     "dtype": one_of("float32", "bfloat16"),
@@ -80,7 +88,7 @@ _CHECKS: dict[str, arguments.Check] = {
     "optim.warmup": within(0, 1),
     "optim.weight_decay": at_least(0),
     "task.kind": one_of("classification", "regression"),
-    **{f"task.{name}": above(0) for name in ("query", "stride", "n_best", "max_answer", "beam")},
+    **{f"task.{name}": above(0) for name in ("query", "stride", "max_answer", "beam")},
 }
 
 
@@ -88,6 +96,10 @@ def check(config: ConfigDict) -> None:
     """Raises UserError at the first setting that no fine-tuning can have."""
     flat = {f"{name}.{key}": value for name in ("task", "optim") for key, value in config[name].items()}
     arguments.check({**config, **flat}, _CHECKS, "config.")
+    if config.seed + config.seeds > 2**32:
+        raise UserError(f"config.seed={config.seed} is too large; a seed is below 2^32")
+    if set(config.task) != _SETTINGS.get(config.task.name, {"name"}):
+        raise UserError(f"config.task.name={config.task.name} is not the task of this config; give its own --config")
     if "beam" in config.task and config.shortest_bucket < config.task.beam:
         raise UserError(
             f"config.shortest_bucket={config.shortest_bucket} has no room for config.task.beam={config.task.beam} "

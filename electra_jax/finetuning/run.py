@@ -23,13 +23,15 @@ from electra_jax.finetuning import recipe as recipe_lib
 from electra_jax.finetuning import seeds as seeds_lib
 from electra_jax.modeling.alone import Network
 from electra_jax.modeling.downstream import Downstream
-from electra_jax.pretrained import Pretrained
+from electra_jax.pretrained import Pretrained, Source
 from electra_jax.tasks import files, table
+from electra_jax.tasks import scores as scores_lib
 from electra_jax.tasks.task import Faults, Rows, Task
 
 SCORES = "scores.json"
 _SEEDS, _ANSWERS = "seeds", "answers"
-_FREE = ("seeds:", "seeds_at_once:", "compile_cache:")  # settings that another call may have otherwise
+# What another call may have otherwise: of the place of weights and of files it is their digests that count.
+_FREE = ("seeds:", "seeds_at_once:", "compile_cache:", "init_from:", "data_dir:")
 
 
 class Watch:
@@ -67,22 +69,22 @@ class Data(NamedTuple):
 
 def finetune(
     config: ConfigDict,
-    get: Callable[[], Pretrained],
-    place: str,
+    source: Source,
     data_dir: str,
     workdir: Path,
     strict: bool = True,
+    tests: bool = True,
     watch: Watch | None = None,
 ) -> dict[str, Any]:
     """Fine-tunes with each seed that is not done yet.
 
     Args:
-      config: a task's, see `configs/glue.py`.
-      get: gives what it begins with; called where a seed is missing.
-      place: where that is, for `workdir` to be known by.
+      config: a task's, which `recipe.check` has passed.
+      source: what it begins with; loaded where a seed is missing.
       data_dir: the folder with the task's files, or `tfds:NAME/CONFIG`.
       workdir: where scores and answers go.
       strict: whether rows that cannot be used are refused.
+      tests: whether test sets are answered, where there are any.
       watch: told what happens.
 
     Returns:
@@ -92,22 +94,24 @@ def finetune(
       UserError: the config, the files, the network or the work directory cannot be used.
     """
     watch = watch or Watch()
-    recipe_lib.check(config)
     if config.compile_cache:
         jax.config.update("jax_compilation_cache_dir", config.compile_cache)
-    settings = _settings(config, place, data_dir, workdir)
+    scores_lib.require()
+    task = table.make(config.task, data_dir)
+    settings = _settings(config, source, task, data_dir, strict)
     seeds = range(config.seed, config.seed + config.seeds)
     missing = [seed for seed in seeds if not _path(workdir, seed).exists()]
+    if len(missing) < len(seeds):
+        _check_same(settings, workdir)
     faults = Faults(strict)
-    task = table.make(config.task, data_dir)
     if missing:
-        found = get()
+        found = source.load()
         if found.tokenizer is None:
-            raise UserError(f"{place} has no tokenizer; put its tokenizer.json beside its weights")
+            raise UserError(f"{source.name} has no tokenizer; put its tokenizer.json beside its weights")
         for note in found.notes:
             watch.say(note)
         model, network = make_model(config, task, found)
-        data = load(config, task, found.tokenizer, data_dir, faults)
+        data = load(config, task, found.tokenizer, data_dir, faults, tests)
         recipe, special = recipe_lib.recipe(config), found.tokenizer.special
         (workdir / _SEEDS).mkdir(parents=True, exist_ok=True)
         write_whole(workdir / "config.json", json.dumps(settings, indent=2) + "\n")
@@ -119,7 +123,10 @@ def finetune(
             group = missing[begin : begin + config.seeds_at_once]
             since = time.perf_counter()
             told = watch.training(group, begin, len(missing))
-            params, losses = seeds_lib.train(model, network, recipe, data.train, special, group, told)
+            try:
+                params, losses = seeds_lib.train(model, network, recipe, data.train, special, group, told)
+            except seeds_lib.DivergedError as error:
+                raise UserError(f"{task.name} from {source.name}: {error}") from error
             seconds = time.perf_counter() - since
             scores, answers = evaluate(task, model, params, recipe, special, data)
             for i, seed in enumerate(group):
@@ -130,6 +137,7 @@ def finetune(
                     "scores": scores[i],
                     "losses": [float(epoch.mean()) for epoch in epochs],
                     "steps": losses.shape[1],
+                    "rows_left_out": len(faults.places),
                     "seconds": seconds / len(group),
                 }
                 write_whole(_path(workdir, seed), json.dumps(done, indent=2) + "\n")
@@ -137,7 +145,7 @@ def finetune(
         if faults.places:
             watch.say(faults.summary())
     watch.end()
-    result = summary(task, config, place, [read_json(_path(workdir, seed)) for seed in seeds])
+    result = summary(task, config, source.name, [read_json(_path(workdir, seed)) for seed in seeds])
     write_whole(workdir / SCORES, json.dumps(result, indent=2) + "\n")
     return result
 
@@ -157,20 +165,25 @@ def make_model(config: ConfigDict, task: Task, found: Pretrained) -> tuple[Downs
     return Downstream(own, task.kind, task.outputs, config.task.get("beam", 0)), found.encoder
 
 
-def load(config: ConfigDict, task: Task, tokenizer: Tokenizer, data_dir: str, faults: Faults) -> Data:
-    """Reads and encodes all splits; test sets where there are any."""
+def load(
+    config: ConfigDict, task: Task, tokenizer: Tokenizer, data_dir: str, faults: Faults, tests: bool = False
+) -> Data:
+    """Reads and encodes the splits; those of test sets only with `tests`, and where there are any."""
 
-    def encoded(split: str) -> tuple[list[Any], Rows]:
-        examples = task.read(data_dir, split, faults)
+    def some(examples: list[Any], count: int) -> list[Any]:
+        if not count or count >= len(examples):
+            return examples
+        return [examples[i] for i in np.sort(np.random.default_rng(0).choice(len(examples), count, replace=False))]
+
+    def encoded(examples: list[Any]) -> tuple[list[Any], Rows]:
         return examples, task.encode(examples, tokenizer, config.max_length, train=False)
 
-    examples = task.read(data_dir, "train", faults)
-    if config.examples and config.examples < len(examples):
-        chosen = np.random.default_rng(0).choice(len(examples), config.examples, replace=False)
-        examples = [examples[i] for i in np.sort(chosen)]
-    train = task.encode(examples, tokenizer, config.max_length, train=True)
-    tests = [split for split in task.test if files.has(data_dir, split, task.suffixes)]
-    return Data(train, {split: encoded(split) for split in task.dev}, {split: encoded(split) for split in tests})
+    train = some(task.read(data_dir, "train", faults), config.examples)
+    dev = {split: encoded(some(task.read(data_dir, split, faults), config.dev_examples)) for split in task.dev}
+    hidden = [split for split in task.test if tests and files.has(data_dir, split, task.suffixes)]
+    # A leaderboard wants an answer to every row.
+    test = {split: encoded(task.read(data_dir, split, Faults())) for split in hidden}
+    return Data(task.encode(train, tokenizer, config.max_length, train=True), dev, test)
 
 
 def summary(task: Task, config: ConfigDict, place: str, seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -212,16 +225,25 @@ def _write_answers(task: Task, workdir: Path, seed: int, data: Data, answers: Ma
         task.write(folder / task.test.get(split, split), examples, said)
 
 
-def _settings(config: ConfigDict, place: str, data_dir: str, workdir: Path) -> dict[str, Any]:
-    """What a work directory is known by. Raises UserError where the one that is there is of another fine-tuning."""
-    settings = {**json.loads(config.to_json_best_effort()), "init_from": place, "data_dir": data_dir}
+def _settings(config: ConfigDict, source: Source, task: Task, data_dir: str, strict: bool) -> dict[str, Any]:
+    """What a fine-tuning is known by."""
+    return {
+        **json.loads(config.to_json_best_effort()),
+        "strict": strict,
+        "init_from": source.name,
+        "weights": source.digest,
+        "data_dir": data_dir,
+        "data": files.digests(data_dir, ("train", *task.dev), task.suffixes),
+    }
+
+
+def _check_same(settings: dict[str, Any], workdir: Path) -> None:
+    """Raises UserError where the seeds that are done are of another fine-tuning."""
     path = workdir / "config.json"
-    if path.exists():
-        changed = config_lib.differences(read_json(path), settings)
-        fixed = [text for text in changed if not text.startswith(_FREE)]
-        if fixed:
-            raise UserError(f"{workdir} holds another fine-tuning ({'; '.join(fixed)}); give another folder")
-    return settings
+    changed = config_lib.differences(read_json(path), settings) if path.exists() else []
+    fixed = [text for text in changed if not text.startswith(_FREE)]
+    if fixed:
+        raise UserError(f"{workdir} holds another fine-tuning ({'; '.join(fixed)}); give another folder")
 
 
 def _path(workdir: Path, seed: int) -> Path:

@@ -1,7 +1,7 @@
 """Several seeds of one fine-tuning, trained at once: their parameters are stacked, [S, ...], and a step is mapped over.
 
-A seed decides over the head's first weights, the order of the rows and dropout. What it comes to does not depend on how
-many are trained with it.
+A seed decides over the head's first weights, the order of the rows and dropout. What it comes to does not depend, but
+for rounding, on how many are trained with it.
 """
 
 import dataclasses
@@ -25,6 +25,11 @@ from electra_jax.tasks.task import Rows
 
 Array = jax.Array
 State = step_lib.TrainState
+_READ = ("input_ids", "token_type_ids", "sequence_ids", "allowed")  # of a batch, by the model
+
+
+class DivergedError(UserError):
+    """Raised where the loss of a seed is no number."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +62,7 @@ class Recipe:
 def begin(seeds: Array, given: Any, *, model: Downstream, optim: rates.Settings) -> State:
     """Fresh states, stacked: the `embeddings` and `encoder` that are given, and heads at random."""
     none = jnp.zeros((1, 2), jnp.int32)
-    names = ("input_ids", "token_type_ids", "sequence_ids", "allowed")
-    inputs = {**dict.fromkeys(names, none), "start": none[:, 0]}
+    inputs = {**dict.fromkeys(_READ, none), "start": none[:, 0]}
 
     def one(seed: Array) -> State:
         keys = {name: jax.random.key(seed) for name in ("params", "dropout")}
@@ -123,7 +127,7 @@ def train(
       The parameters, stacked, and the losses [S, steps].
 
     Raises:
-      UserError: the loss is not finite.
+      DivergedError: the loss is not finite.
     """
     plan = recipe.plan(rows, seeds)
     mesh = _mesh(recipe.batch_size)
@@ -143,7 +147,7 @@ def train(
     measured = np.stack(jax.device_get(values), axis=1)
     if not np.all(np.isfinite(measured)):
         step = int(np.argmin(np.isfinite(measured).all(axis=0)))
-        raise UserError(f"the loss is no number from step {step} on; give a lower config.optim.learning_rate")
+        raise DivergedError(f"the loss is no number from step {step} on; give a lower config.optim.learning_rate")
     return states.params, measured
 
 
@@ -157,13 +161,14 @@ def outputs(model: Downstream, params: Any, rows: Rows, special: Special, recipe
     sizes = batches.buckets(lengths, recipe.shortest_bucket)
     found: list[tuple[np.ndarray, Any]] = []
     for length, numbers in batches.in_order(lengths, sizes, recipe.batch_size):
-        batch = jax.device_put(rows.batch(numbers, recipe.batch_size, length, special), by_row)
+        whole = rows.batch(numbers, recipe.batch_size, length, special)
+        batch = jax.device_put({name: whole[name] for name in _READ if name in whole}, by_row)
         found.append((numbers, _outputs(params, batch, model=model)))
     order = np.argsort(np.concatenate([numbers for numbers, _ in found]))
     fetched = jax.device_get([said for _, said in found])
     result = []
     for seed in range(len(jax.tree.leaves(params)[0])):
-        whole: dict[str, Any] = {}
+        said_of: dict[str, Any] = {}
         for name in fetched[0]:
             if model.kind == "tagging":
                 ragged = [
@@ -171,11 +176,11 @@ def outputs(model: Downstream, params: Any, rows: Rows, special: Special, recipe
                     for (numbers, _), said in zip(found, fetched, strict=True)
                     for i, row in enumerate(numbers)
                 ]
-                whole[name] = [ragged[i] for i in order]
+                said_of[name] = [ragged[i] for i in order]
             else:
                 parts = [said[name][seed, : len(numbers)] for (numbers, _), said in zip(found, fetched, strict=True)]
-                whole[name] = np.concatenate(parts)[order]
-        result.append(whole)
+                said_of[name] = np.concatenate(parts)[order]
+        result.append(said_of)
     return result
 
 

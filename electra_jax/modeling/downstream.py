@@ -1,9 +1,8 @@
 """An encoder with the head of a downstream task.
 
-Heads and initialisers are those of google-research/electra, finetune/. S is the number of starts of answers.
+Heads and initialisers are those of google-research/electra, finetune/. Heads compute in float32, whatever the encoder's
+dtype: bfloat16 makes ties of scores that are to be ranked. S is the number of starts of answers.
 """
-
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +19,8 @@ _HIDDEN = 512  # width of the answering heads' inner layers
 _NEVER = -1000.0  # what is added to the score of a token that no answer begins or ends at
 
 
-def _dense(features: int, dtype: Any, name: str) -> nn.Dense:
-    return nn.Dense(features, dtype=dtype, kernel_init=nn.initializers.xavier_uniform(), name=name)
+def _dense(features: int, name: str) -> nn.Dense:
+    return nn.Dense(features, kernel_init=nn.initializers.xavier_uniform(), name=name)
 
 
 class Classifier(nn.Module):
@@ -33,7 +32,7 @@ class Classifier(nn.Module):
     @nn.compact
     def __call__(self, states_BLD: Array, batch: Batch, train: bool) -> Outputs:
         x_BD = nn.Dropout(self.config.encoder.dropout)(states_BLD[:, 0], deterministic=not train)
-        return {"scores": _dense(self.outputs, x_BD.dtype, "dense")(x_BD).astype(jnp.float32)}
+        return {"scores": _dense(self.outputs, "dense")(x_BD)}
 
 
 class Tagger(nn.Module):
@@ -45,7 +44,7 @@ class Tagger(nn.Module):
     @nn.compact
     def __call__(self, states_BLD: Array, batch: Batch, train: bool) -> Outputs:
         x_BLD = nn.Dropout(self.config.encoder.dropout)(states_BLD, deterministic=not train)
-        return {"scores": _dense(self.outputs, x_BLD.dtype, "dense")(x_BLD).astype(jnp.float32)}
+        return {"scores": _dense(self.outputs, "dense")(x_BLD)}
 
 
 class Answerer(nn.Module):
@@ -68,38 +67,38 @@ class Answerer(nn.Module):
         """To train, `start_logp` and `end_logp` [B, L], the latter given the true start; else the best:
         `start_score` and `start_index` [B, S], `end_score` and `end_index` [B, S, S]. And `impossible` [B], a logit.
         """
-        dtype = states_BLD.dtype
         never_BL = jnp.where(batch["allowed"] == 1, 0.0, _NEVER)
-        start_BL = _dense(1, dtype, "start")(states_BLD)[..., 0].astype(jnp.float32) + never_BL
+        start_BL = _dense(1, "start")(states_BLD)[..., 0] + never_BL
         start_logp = jax.nn.log_softmax(start_BL)
-        beam = min(self.beam, states_BLD.shape[1])
-        hidden, end = _dense(_HIDDEN, dtype, "end_hidden"), _dense(1, dtype, "end")
-        if train:
-            starts_BS = batch["start"][:, None]
-        else:
-            start_score_BS, starts_BS = jax.lax.top_k(start_logp, beam)
-        begin_BSD = at(states_BLD, starts_BS)
+        # A dense layer on [start's state; token's state], the token's half of it computed once for all starts.
+        width = states_BLD.shape[-1]
+        kernel = self.param("end_hidden_kernel", nn.initializers.xavier_uniform(), (2 * width, _HIDDEN))
+        bias = self.param("end_hidden_bias", nn.initializers.zeros, (_HIDDEN,))
+        token_BLH = states_BLD @ kernel[width:] + bias[None, None]
+        end = _dense(1, "end")
 
-        def ends(begin_BD: Array) -> Array:
-            beside = jnp.concatenate([jnp.broadcast_to(begin_BD[:, None], states_BLD.shape), states_BLD], axis=-1)
-            return jax.nn.log_softmax(end(layers.gelu(hidden(beside)))[..., 0].astype(jnp.float32) + never_BL)
+        def ends(begin_B: Array) -> Array:
+            begin_B1H = at(states_BLD, begin_B[:, None]) @ kernel[:width]
+            return jax.nn.log_softmax(end(layers.gelu(begin_B1H + token_BLH))[..., 0] + never_BL)
 
         result: Outputs
         if train:
-            result = {"start_logp": start_logp, "end_logp": ends(begin_BSD[:, 0])}
+            result = {"start_logp": start_logp, "end_logp": ends(batch["start"])}
         else:
-            best = [jax.lax.top_k(ends(begin_BSD[:, i]), beam) for i in range(beam)]
+            beam = min(self.beam, states_BLD.shape[1])
+            start_score_BS, start_BS = jax.lax.top_k(start_logp, beam)
+            end_score_SBS, end_SBS = jax.lax.map(lambda begin_B: jax.lax.top_k(ends(begin_B), beam), start_BS.T)
             result = {
                 "start_score": start_score_BS,
-                "start_index": starts_BS,
-                "end_score": jnp.stack([score for score, _ in best], axis=1),
-                "end_index": jnp.stack([index for _, index in best], axis=1),
+                "start_index": start_BS,
+                "end_score": end_score_SBS.swapaxes(0, 1),
+                "end_index": end_SBS.swapaxes(0, 1),
             }
         if self.outputs == 2:
-            start_BD = jnp.einsum("bl,bld->bd", jax.nn.softmax(start_BL).astype(dtype), states_BLD)
+            start_BD = jnp.einsum("bl,bld->bd", jax.nn.softmax(start_BL), states_BLD)
             beside_BD = jnp.concatenate([states_BLD[:, 0], start_BD], axis=-1)
-            inner = layers.gelu(_dense(_HIDDEN, dtype, "impossible_hidden")(beside_BD))
-            result["impossible"] = _dense(1, dtype, "impossible")(inner)[:, 0].astype(jnp.float32)
+            inner = layers.gelu(_dense(_HIDDEN, "impossible_hidden")(beside_BD))
+            result["impossible"] = _dense(1, "impossible")(inner)[:, 0]
         return result
 
 
@@ -133,4 +132,5 @@ class Downstream(nn.Module):
         """What the head says of a batch; dropout is on in training."""
         sequences = batch["sequence_ids"]
         x_BLE = self.embeddings(batch["input_ids"], batch["token_type_ids"], sequences, train)
-        return self.head(self.encoder(x_BLE, layers.same_sequence(sequences), train), batch, train)
+        states_BLD = self.encoder(x_BLE, layers.same_sequence(sequences), train)
+        return self.head(states_BLD.astype(jnp.float32), batch, train)

@@ -1,27 +1,19 @@
-"""Scores of tasks against the FLOPs of pre-training, from `curves.jsonl`."""
+"""Scores of tasks against the FLOPs of pre-training, as `electra_jax.curves` found them."""
 
-import contextlib
-import json
 import math
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from electra_jax.errors import UserError
-from electra_jax.runs import is_number
-
-CURVES = "curves.jsonl"
-_FIELDS = ("run", "step", "task", "metric", "score", "flops")
+from electra_jax.curves import points
+from electra_jax.curves.points import Spread
 
 
 class Place(NamedTuple):
-    """The scores of one run at one step, over its seeds: the median, the lowest and the highest."""
+    """The scores of one run at one step, over its seeds."""
 
     flops: float
-    median: float
-    low: float
-    high: float
+    score: Spread
     seeds: int
 
 
@@ -33,7 +25,7 @@ class Curve(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A task, how it is scored, and a curve for each run."""
+    """A task, or the average of all, how it is scored, and a curve for each run."""
 
     name: str
     metric: str
@@ -41,42 +33,31 @@ class Task(NamedTuple):
 
 
 def read(folder: Path) -> list[Task]:
-    """The tasks in `folder`, in the order of the file.
+    """The tasks in `folder`, the average first.
 
     Raises:
-      UserError: the file is not there, has no scores, or a line lacks something.
+      UserError: there are no scores.
     """
-    path = folder / CURVES
-    if not path.is_file():
-        raise UserError(f"{path} is not there; give the folder that has {CURVES}, or leave --curves out")
-    scores: dict[tuple[str, str], dict[str, dict[float, list[tuple[float, float]]]]] = {}
-    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        with contextlib.suppress(json.JSONDecodeError):  # a line that is being written
-            one = _checked(json.loads(text), f"{path}, line {number},")
-            if is_number(one["score"]) and is_number(one["flops"]):
-                of_run = scores.setdefault((one["task"], one["metric"]), {}).setdefault(one["run"], {})
-                of_run.setdefault(one["step"], []).append((one["flops"], one["score"]))
-    if not scores:
-        raise UserError(f"{path} has no scores yet; wait for the first, or leave --curves out")
+    rows = points.read(folder)
+    flops = {(row["run"], row["step"]): row["flops"] for row in rows}
+    metrics = {row["task"]: row["metric"] for row in rows}
     return [
-        Task(task, metric, [Curve(run, _places(list(steps.values()))) for run, steps in of_task.items()])
-        for (task, metric), of_task in scores.items()
+        Task(
+            task,
+            metrics.get(task, "score"),
+            [
+                Curve(
+                    run,
+                    sorted(
+                        Place(flops[run, step], points.spread(list(seeds.values())), len(seeds))
+                        for step, seeds in steps.items()
+                    ),
+                )
+                for run, steps in by_run.items()
+            ],
+        )
+        for task, by_run in points.by_task(rows).items()
     ]
-
-
-def _checked(one: Any, place: str) -> dict[str, Any]:
-    for field in _FIELDS:
-        if not isinstance(one, dict) or field not in one:
-            raise UserError(f"{place} has no {field!r}; write {CURVES} again")
-    return {**one, **{field: str(one[field]) for field in ("run", "task", "metric")}}
-
-
-def _places(steps: Sequence[Sequence[tuple[float, float]]]) -> list[Place]:
-    found = []
-    for seeds in steps:
-        scores = [score for _, score in seeds]
-        found.append(Place(seeds[0][0], statistics.median(scores), min(scores), max(scores), len(scores)))
-    return sorted(found)
 
 
 def span(tasks: Sequence[Task]) -> tuple[float, float]:

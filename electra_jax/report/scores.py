@@ -38,10 +38,10 @@ def _figure(task: Task, keys: Mapping[str, Key], ends: tuple[float, float]) -> s
     for curve in task.curves:
         key = keys[curve.run]
         after = [at for at in curve.places if at.flops > 0]
-        band = [(at.flops, at.low, at.high) for at in after]
-        points = [(at.flops, at.median) for at in after]
+        band = [(at.flops, at.score.lowest, at.score.highest) for at in after]
+        points = [(at.flops, at.score.median) for at in after]
         series.append(Series(curve.run, points, key.colour, key.label if len(keys) > 1 else "", band=band))
-        before = [at.median for at in curve.places if at.flops <= 0]
+        before = [at.score.median for at in curve.places if at.flops <= 0]
         series += [Series("before", [(end, score) for end in ends], key.colour, dashed=True) for score in before]
     image = charts.draw(task.name, Axis("FLOPs", log=True), Axis(task.metric), series)
     return f"<figure><figcaption>{escape(task.name)}</figcaption>{image}</figure>"
@@ -52,6 +52,6 @@ def _last(task: Task, names: Sequence[str]) -> list[str]:
     cells = []
     for name in names:
         at = last.get(name)
-        spread = f"{at.low:.4g} to {at.high:.4g}, {at.seeds} seeds" if at and at.seeds > 1 else ""
-        cells.append(elements.cell(f"{at.median:.4g}" if at else summary.NONE, spread))
+        spread = f"{at.score.lowest:.4g} to {at.score.highest:.4g}, {at.seeds} seeds" if at and at.seeds > 1 else ""
+        cells.append(elements.cell(f"{at.score.median:.4g}" if at else summary.NONE, spread))
     return cells

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-_MULTIPLE = 16  # of every length
+_MULTIPLE = 16  # of the longest
 
 
 def buckets(lengths: np.ndarray, shortest: int) -> list[int]:

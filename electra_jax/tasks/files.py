@@ -10,6 +10,7 @@ import numpy as np
 
 from electra_jax.data.readers import tfds_split
 from electra_jax.errors import UserError
+from electra_jax.files import sha256
 from electra_jax.tasks.task import Faults
 
 TFDS = "tfds:"
@@ -43,8 +44,20 @@ def find(folder: Path, split: str, suffixes: Sequence[str]) -> Path:
 
 
 def has(place: str, split: str, suffixes: Sequence[str]) -> bool:
-    """Whether a folder has the split. Nothing is asked of TFDS, whose test sets are without the names of their rows."""
+    """Whether a folder has the split; TFDS is not asked."""
     return not place.startswith(TFDS) and any((Path(place) / f"{split}{suffix}").is_file() for suffix in suffixes)
+
+
+def digests(place: str, splits: Sequence[str], suffixes: Sequence[str]) -> dict[str, str]:
+    """SHA-256 of each split's file, by its name; of TFDS, whose sets have versions, nothing.
+
+    Raises:
+      UserError: a file is not there.
+    """
+    if place.startswith(TFDS):
+        return {}
+    paths = [find(Path(place), split, suffixes) for split in splits]
+    return {path.name: sha256(path) for path in paths}
 
 
 def read(path: Path, wanted: Sequence[str], faults: Faults, columns: Sequence[str] | None = None) -> Iterator[Record]:
@@ -81,6 +94,8 @@ def _table(path: Path, wanted: Sequence[str], faults: Faults, columns: Sequence[
         if not header:
             header = fields
             _check_columns(path, wanted, header)
+            if len({*header}) < len(header):
+                raise UserError(f"{path}:{number}: two columns have the same name; rename one of {', '.join(header)}")
         elif len(fields) != len(header):
             what = f"{len(fields)} fields, expected {len(header)} ({', '.join(header)})"
             faults(f"{path}:{number}", what)
@@ -118,7 +133,7 @@ def _objects(path: Path, wanted: Sequence[str], faults: Faults) -> Iterator[Reco
         place = f"{path}:{number}"
         try:
             found = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
             faults(place, "no JSON object")

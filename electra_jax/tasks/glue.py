@@ -1,5 +1,8 @@
 """The nine tasks of GLUE (gluebenchmark.com): columns as in its files, scores as on its leaderboard."""
 
+from pathlib import Path
+
+from electra_jax.tasks import files
 from electra_jax.tasks.sentences import Columns, Sentences
 
 _BINARY = ("0", "1")
@@ -79,7 +82,7 @@ TASKS = {
 }
 
 # What the folders of GLUE are called.
-FOLDERS = {
+_FOLDERS = {
     "cola": "CoLA",
     "sst2": "SST-2",
     "mrpc": "MRPC",
@@ -90,3 +93,8 @@ FOLDERS = {
     "rte": "RTE",
     "wnli": "WNLI",
 }
+
+
+def place(data_dir: str, task: str) -> str:
+    """Where a task's files are: in a folder of GLUE's folders, or `tfds:glue`."""
+    return f"{data_dir}/{task}" if data_dir.startswith(files.TFDS) else str(Path(data_dir) / _FOLDERS[task])

@@ -1,5 +1,6 @@
 """Scores, in percent, by scikit-learn and SciPy."""
 
+import importlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,7 +10,15 @@ import numpy as np
 from electra_jax.errors import UserError
 
 
+def require() -> None:
+    """Raises UserError where a library is missing: before the work, not after it."""
+    _library("sklearn.metrics")
+    _library("scipy.stats")
+
+
 def matthews(truth: Sequence[int], found: Sequence[int]) -> float:
+    if len({*truth, *found}) < 2:
+        return 0.0  # as scikit-learn, which warns
     return 100 * float(_metrics().matthews_corrcoef(truth, found))
 
 
@@ -49,7 +58,7 @@ def _metrics() -> Any:
 def _library(name: str) -> Any:
     """Imported where a score is wanted: pre-training needs neither."""
     try:
-        return __import__(name, fromlist=[""])
+        return importlib.import_module(name)
     except ImportError as error:
         raise UserError(
             f"scores need {name.partition('.')[0]}; pip install 'electra_jax[downstream]' has all that they need"

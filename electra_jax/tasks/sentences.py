@@ -61,7 +61,7 @@ class Sentences(Task):
       tfds: columns in TensorFlow Datasets, where they are others.
       tfds_labels: names of the classes there, in the order of `labels`, where they are others.
       test_columns: of the test set, where they are others than of the others.
-      bounds: what answers are clipped to, of regression.
+      bounds: what answers are clipped to where they are written, of regression.
     """
 
     name: str
@@ -91,8 +91,8 @@ class Sentences(Task):
 
     def read(self, place: str, split: str, faults: Faults) -> list[Example]:
         found: list[Example] = []
-        for record, columns in self.records(place, split, faults):
-            example = self._example(record, columns, len(found), split in self.test, faults)
+        for number, (record, columns) in enumerate(self.records(place, split, faults)):
+            example = self._example(record, columns, number, split in self.test, faults)
             if example is not None:
                 found.append(example)
         if not found:
@@ -167,14 +167,14 @@ class Sentences(Task):
         if self.labels:
             return np.argmax(scores, axis=-1).tolist()
         offset, factor = self.scale
-        return np.clip(scores[:, 0].astype(np.float64) * factor + offset, *self.bounds).tolist()
+        return (scores[:, 0].astype(np.float64) * factor + offset).tolist()
 
     def score(self, examples: Sequence[Example], answers: Sequence[float]) -> dict[str, float]:
         truth = [example.target for example in examples]
         return {name: scores.BY_NAME[name](truth, answers) for name in self.metrics}
 
     def write(self, path: Path, examples: Sequence[Example], answers: Sequence[float]) -> None:
-        said = [self.labels[int(answer)] if self.labels else f"{answer:.3f}" for answer in answers]
+        said = [self.labels[int(x)] if self.labels else f"{np.clip(x, *self.bounds):.3f}" for x in answers]
         lines = [f"{example.name}\t{answer}" for example, answer in zip(examples, said, strict=True)]
         write_whole(path.with_name(f"{path.name}.tsv"), "\n".join(["index\tprediction", *lines]) + "\n")
 

@@ -84,7 +84,6 @@ class Answering(Task):
       name: `squad1`, where each question has an answer, or `squad2`, where some have none.
       query: tokens that a question is cut to.
       stride: tokens from one window to the next.
-      n_best: starts, and ends of each, that are looked at in a row.
       max_answer: tokens of an answer.
       threshold: logit above which a question is said to have no answer.
     """
@@ -92,7 +91,6 @@ class Answering(Task):
     name: str
     query: int = 64
     stride: int = 128
-    n_best: int = 20
     max_answer: int = 30
     threshold: float = 0.0
     dev: tuple[str, ...] = ("dev",)
@@ -120,6 +118,8 @@ class Answering(Task):
         return tuple(f"{v}.json{c}" for v in ("", f"-v{_VERSIONS[self.name]}") for c in ("", ".gz", ".xz"))
 
     def read(self, place: str, split: str, faults: Faults) -> list[Example]:
+        if place.startswith(files.TFDS):
+            raise UserError(f"{place} cannot be read as SQuAD; give the folder with its JSON files")
         path = files.find(Path(place), split, self.suffixes)
         found: dict[str, Example] = {}
         for number, (context, question) in enumerate(_questions(path), 1):
@@ -147,7 +147,10 @@ class Answering(Task):
         if impossible and self.may_be_none:
             return Example(id_, text, context, (), True)  # its plausible_answers are wrong ones
         found = []
-        for answer in question.get("answers") or ():
+        answers = question.get("answers") or []
+        if not isinstance(answers, list):
+            return f"answers is {answers!r}, expected a list"
+        for answer in answers:
             said, start = (answer.get("text"), answer.get("answer_start")) if isinstance(answer, dict) else (None, None)
             if not isinstance(said, str) or not said or not isinstance(start, int) or start < 0:
                 return f"answer {answer!r}, expected text and answer_start"
@@ -231,9 +234,8 @@ class Answering(Task):
 
     def _best_in_rows(self, outputs: Mapping[str, Any], rows: Rows) -> tuple[np.ndarray, np.ndarray]:
         """([N, 2] where the best answer of each row begins and ends, [N] its log-probability; -inf if it has none)."""
-        n = self.n_best
-        start, end = outputs["start_index"][:, :n], outputs["end_index"][:, :n, :n]
-        total = outputs["start_score"][:, :n, None] + outputs["end_score"][:, :n, :n]
+        start, end = outputs["start_index"], outputs["end_index"]
+        total = outputs["start_score"][:, :, None] + outputs["end_score"]
         owned = _owned(rows)
         stop = np.array([window.at + window.length for window in rows.extra])
         width = owned.shape[1]
@@ -286,7 +288,7 @@ def _questions(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         with _OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8") as file:
             found = json.load(file)
-    except (ValueError, EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
+    except (ValueError, RecursionError, EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path} is no JSON ({error}); get the file again") from error
     try:
         for article in found["data"]:

@@ -11,8 +11,6 @@ from electra_jax.tasks.sentences import Columns, Sentences, label_text
 from electra_jax.tasks.squad import Answering
 from electra_jax.tasks.task import Faults, Task
 
-# Epochs that are not 3, google-research/electra, configure_finetuning.py.
-EPOCHS = {"rte": 10, "stsb": 10, "squad1": 2, "squad2": 2}
 NAMES = (*glue.TASKS, "squad1", "squad2", "table", "tags")
 
 
@@ -50,10 +48,17 @@ def _table(settings: Any, place: str) -> Sentences:
     )
     if settings.kind == "regression":
         numbers = np.array([example.target for example in task.read(place, "train", Faults(strict=False))])
-        if not numbers.std():
-            raise UserError(f"{place}: every {settings.label} in train is {numbers[0]:g}; there is nothing to learn")
-        return dataclasses.replace(task, scale=(float(numbers.mean()), float(numbers.std())))
-    labels = tuple(filter(None, settings.labels.split(","))) or _classes(task, place)
+        if settings.labels:
+            raise UserError(f"config.task.labels={settings.labels} is of no use with config.task.kind=regression")
+        mean, spread = float(numbers.mean()), float(np.std(numbers / max(1.0, np.abs(numbers).max())))
+        spread *= max(1.0, float(np.abs(numbers).max()))
+        if not spread or not np.isfinite([mean, spread]).all():
+            said = f"every {settings.label} in train is {numbers[0]:g}" if not spread else "its numbers are too large"
+            raise UserError(f"{place}: {said}; there is nothing to learn")
+        return dataclasses.replace(task, scale=(mean, spread))
+    labels = tuple(filter(None, (label.strip() for label in settings.labels.split(",")))) or _classes(task, place)
+    if len(labels) < 2:
+        raise UserError(f"config.task.labels={settings.labels} is one class; give two or more, with commas between")
     metrics = ("accuracy", "f1", "matthews") if len(labels) == 2 else ("accuracy", "macro_f1")
     return dataclasses.replace(task, labels=labels, metrics=metrics)
 

@@ -70,7 +70,7 @@ class Tagging(Task):
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        return (".txt", ".conll", ".conllu", ".tsv")
+        return (".txt", ".conll", ".tsv")
 
     def read(self, place: str, split: str, faults: Faults) -> list[Sentence]:
         columns = Columns(self.words, None if split in self.test else self.tags)
@@ -157,6 +157,8 @@ def labels_in(place: str, words: int = 0, tags: int = -1) -> tuple[str, ...]:
     Raises:
       UserError: there is no training set, or fewer than two tags in it.
     """
+    if place.startswith(files.TFDS):
+        raise UserError(f"{place} cannot be read as words and tags; give a folder with files in columns")
     path = files.find(Path(place), "train", Tagging(labels=()).suffixes)
     # What cannot be read is said, or counted, when it is read to train on.
     found = {tag for sentence in read(path, Columns(words, tags), Faults(strict=False)) for tag in sentence.tags or ()}

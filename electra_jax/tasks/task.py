@@ -58,7 +58,7 @@ class Rows(NamedTuple):
     def batch(
         self, chosen: Sequence[int] | np.ndarray, size: int, length: int, special: Special
     ) -> dict[str, np.ndarray]:
-        """The chosen rows, padded to `length` and with empty ones to `size`.
+        """The chosen rows, padded to `length`, and to `size` rows with the first of them again.
 
         Returns:
           `input_ids`, `token_type_ids` and `sequence_ids` [size, length] as in pre-training, `weights` [size], 0 for
@@ -70,7 +70,8 @@ class Rows(NamedTuple):
             name: np.full((size, length) if isinstance(values, list) else (size,), IGNORED, _type(values))
             for name, values in self.targets.items()
         }
-        for row, number in enumerate(chosen):
+        # Not with empty rows: an encoder may have fewer positions than `length`.
+        for row, number in enumerate([*chosen, *[chosen[0]] * (size - len(chosen))]):
             tokens = self.input_ids[number]
             ids[row, : len(tokens)], used[row, : len(tokens)] = tokens, 1
             types[row, self.second[number] : len(tokens)] = 1
@@ -85,18 +86,6 @@ class Rows(NamedTuple):
 
 def _type(values: Any) -> Any:
     return np.int32 if isinstance(values, list) or values.dtype.kind in "iu" else np.float32
-
-
-class Split(NamedTuple):
-    """Examples that are evaluated together.
-
-    Attributes:
-      name: `dev`, or of MNLI `dev_matched`.
-      examples: as the task reads them.
-    """
-
-    name: str
-    examples: list[Any]
 
 
 class Task(abc.ABC):

@@ -7,6 +7,7 @@ import pytest
 from electra_jax import errors
 from electra_jax.curves import __main__ as curves
 from electra_jax.curves import points
+from electra_jax.pretrained import Source
 
 
 @pytest.fixture
@@ -32,27 +33,41 @@ def asked(monkeypatch):
     """The fine-tunings that were asked for; each scores its seed, plus 10 for RTE."""
     calls = []
 
-    def finetune(config, get, place, data_dir, workdir, watch):
-        calls.append((place.split(",")[0], data_dir, workdir, config.epochs))
+    def finetune(config, source, data_dir, workdir, strict, tests, watch):
+        assert strict
+        assert not tests
+        calls.append((source.name, data_dir, workdir, config.epochs))
         metric = {"cola": "matthews", "rte": "accuracy"}[config.task.name]
         scores = [{"seed": seed, "scores": {metric: seed + 10.0 * (metric == "accuracy")}} for seed in range(3)]
         return {"metric": metric, "seeds": scores}
 
     monkeypatch.setattr(curves.run, "finetune", finetune)
+    found = lambda workdir, step: Source(f"{workdir.name} at step {step}", f"{workdir.name}{step}", dict)  # noqa: E731
+    monkeypatch.setattr(curves.pretrained, "find", found)
     return calls
 
 
-def command(runs, output, *more):
-    return ["--runs", *map(str, runs), "--tasks", "cola,rte", "--data_dir=glue", f"--output={output}", *more]
+@pytest.fixture
+def glue(tmp_path):
+    """A folder with the files of two tasks."""
+    for task in ("CoLA", "RTE"):
+        (tmp_path / "glue" / task).mkdir(parents=True)
+        for split in ("train", "dev"):
+            (tmp_path / "glue" / task / f"{split}.tsv").touch()
+    return tmp_path / "glue"
 
 
-def test_tables_and_pictures(asked, folders, tmp_path, capsys):
+def command(runs, glue, output, *more):
+    return ["--runs", *map(str, runs), "--tasks", "cola,rte", f"--data_dir={glue}", f"--output={output}", *more]
+
+
+def test_tables_and_pictures(asked, folders, glue, tmp_path, capsys):
     out = tmp_path / "out"
-    assert errors.run(curves.main, command(folders, out, "--config.epochs=2")) == 0
+    assert errors.run(curves.main, command(folders, glue, out, "--config.epochs=2")) == 0
     assert [call[0] for call in asked] == [
         f"{run} at step {step}" for run in ("one", "two") for step in (20, 40) for _ in range(2)
     ]
-    assert asked[1][1:] == ("glue/RTE", out / "points" / "one" / "20" / "rte", 2)
+    assert asked[1][1:] == (str(glue / "RTE"), out / "points" / "one20" / "rte", 2)
     rows = [json.loads(line) for line in (out / "curves.jsonl").read_text().splitlines()]
     assert len(rows) == 2 * 2 * 2 * 3
     assert rows[0] == {
@@ -81,10 +96,15 @@ def test_tables_and_pictures(asked, folders, tmp_path, capsys):
     assert held_out[0]["heldout_disc_loss"] == fabricated.line(20)["heldout_disc_loss"]
 
 
-def test_the_other_accounting_and_no_paper(asked, folders, tmp_path):
+def test_the_other_accounting_and_no_paper(asked, folders, glue, tmp_path):
     out = tmp_path / "out"
-    assert errors.run(curves.main, command(folders[:1], out, "--accounting=paper", "--paper=false", "--points=1")) == 0
-    assert not (out / "average.png").exists()
+    assert errors.run(curves.main, command(folders[:1], glue, out)) == 0
+    assert (out / "average.png").exists()
+    assert (
+        errors.run(curves.main, command(folders[:1], glue, out, "--accounting=paper", "--paper=false", "--points=1"))
+        == 0
+    )
+    assert not (out / "average.png").exists()  # of the first call
     assert "| one | 40 | 720G |" in (out / "curves.md").read_text()
     text = " ".join(ElementTree.parse(out / "scores.svg").getroot().itertext())
     assert "as the paper counts them" in text
@@ -100,7 +120,12 @@ def test_the_other_accounting_and_no_paper(asked, folders, tmp_path):
             "--tasks=colla is unknown; did you mean cola?",
         ),
         (["--runs", "x", "--tasks=cola", "--data_dir=y", "--output=z", "--config.epoch=1"], "config.epochs?"),
-        (["--runs", "x", "--tasks=cola", "--data_dir=y", "--output=z"], "x is not there; give a run's work directory"),
+        (["--runs", "x", "--tasks=cola", "--data_dir=y", "--output=z"], "y/CoLA has no train.tsv or train.csv"),
+        (["--runs", "x", "--tasks=cola", "--data_dir=tfds:glue", "--output=z"], "x is not there; give a run's work"),
+        (
+            ["--runs=x", "--tasks=cola", "--data_dir=y", "--output=z", "--config.task.name=rte"],
+            "name tasks with --tasks",
+        ),
         (["--runs=x", "--tasks=cola", "--data_dir=y", "--output=z", "--accounting=all"], "give model or paper"),
     ],
 )

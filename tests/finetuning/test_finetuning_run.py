@@ -1,5 +1,7 @@
+import dataclasses
 import json
 
+import jax
 import numpy as np
 import pytest
 from letters import Letters
@@ -9,7 +11,7 @@ from runs import ROOT
 from electra_jax import config as config_lib
 from electra_jax.errors import UserError
 from electra_jax.finetuning import run
-from electra_jax.pretrained import Pretrained
+from electra_jax.pretrained import Pretrained, Source
 
 SETTINGS = {"seeds": 1, "epochs": 1, "batch_size": 4, "max_length": 16, "dropout": 0.0}
 
@@ -35,8 +37,8 @@ def folder(tmp_path):
 GIVEN = Pretrained(network("modernbert", head=None), None, Letters())
 
 
-def finetune(folder, workdir, settings=None, get=lambda: GIVEN, **options):
-    return run.finetune(settings or config(), get, "a network", str(folder), workdir, **options)
+def finetune(folder, workdir, settings=None, get=lambda: GIVEN, digest="1", **options):
+    return run.finetune(settings or config(), Source("a network", digest, get), str(folder), workdir, **options)
 
 
 def test_scores_answers_and_what_is_kept(folder, tmp_path):
@@ -68,6 +70,41 @@ def test_what_is_done_is_not_done_again(folder, tmp_path):
     assert second["std"]["accuracy"] == pytest.approx(np.std(values, ddof=1))
     with pytest.raises(UserError, match=r"holds another fine-tuning .*epochs: 1 -> 2.*; give another folder"):
         finetune(folder, tmp_path / "out", config(epochs=2))
+    with pytest.raises(UserError, match=r"holds another fine-tuning \(weights: '1' -> '2'\)"):
+        finetune(folder, tmp_path / "out", digest="2")
+    (folder / "dev.tsv").write_text("sentence\tlabel\nabc\t1\n")
+    with pytest.raises(UserError, match=r"holds another fine-tuning \(data\.dev\.tsv: '.*' -> '.*'\)"):
+        finetune(folder, tmp_path / "out")
+
+
+def test_a_loss_that_is_no_number_leaves_nothing_behind(folder, tmp_path):
+    broken = jax.tree.map(lambda x: x * np.float32(np.nan), GIVEN.encoder.params)
+    with pytest.raises(UserError, match="sst2 from a network: the loss is no number from step 0 on; give a lower"):
+        finetune(folder, tmp_path, get=lambda: GIVEN._replace(encoder=GIVEN.encoder._replace(params=broken)))
+    finetune(folder, tmp_path, config(optim__learning_rate=1e-5))
+
+
+def test_rows_may_be_padded_beyond_the_positions_that_there_are(folder, tmp_path):
+    short = network("bert", head=None)
+    config_ = dataclasses.replace(short.config, max_length=10)
+    params = {**short.params, "embeddings": {**short.params["embeddings"]}}
+    params["embeddings"]["position"] = params["embeddings"]["position"][:10]
+    given = Pretrained(short._replace(config=config_, params=params), None, Letters())
+    with (folder / "train.tsv").open("a") as file:
+        file.write("abcdefghijklm\t0\n")  # which makes the last batch a short one
+    result = finetune(folder, tmp_path / "out", config(max_length=10), get=lambda: given)
+    assert np.isfinite(result["seeds"][0]["losses"]).all()
+
+
+def test_heads_compute_in_float32(folder, tmp_path):
+    task = run.table.make(config().task, str(folder))
+    model, _ = run.make_model(config(dtype="bfloat16"), task, GIVEN)
+    ids = np.ones((1, 4), np.int32)
+    batch = dict.fromkeys(("input_ids", "token_type_ids", "sequence_ids"), ids)
+    said, params = jax.eval_shape(model.init_with_output, jax.random.key(0), batch)
+    assert said["scores"].dtype == np.float32
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype("float32")}
+    assert np.isfinite(finetune(folder, tmp_path, config(dtype="bfloat16"))["median"]["accuracy"])
 
 
 def test_rows_that_cannot_be_used(folder, tmp_path):

@@ -23,7 +23,7 @@ def test_squad_as_in_the_paper(version):
     c = config_lib.load(ROOT / "configs" / "squad.py", f"version={version}")
     recipe.check(c)
     assert (c.task.name, c.epochs, c.max_length) == (f"squad{version[0]}", 2, 512)
-    assert (c.task.query, c.task.stride, c.task.n_best, c.task.max_answer, c.task.beam) == (64, 128, 20, 30, 20)
+    assert (c.task.query, c.task.stride, c.task.max_answer, c.task.beam) == (64, 128, 30, 20)
 
 
 @pytest.mark.parametrize("name", ["table", "tags"])
@@ -51,6 +51,8 @@ def test_arguments_that_are_none(file, arg, message):
     [
         ("seeds", 0, r"config\.seeds=0 cannot be; give more than 0"),
         ("optim.layer_decay", 1.5, r"config\.optim\.layer_decay=1\.5 cannot be; give more than 0, up to 1"),
+        ("seed", 2**32 - 1, r"config\.seed=4294967295 is too large; a seed is below 2\^32"),
+        ("task.name", "squad2", r"config\.task\.name=squad2 is not the task of this config"),
         ("shortest_bucket", 16, r"config\.shortest_bucket=16 has no room for config\.task\.beam=20"),
     ],
 )

@@ -153,7 +153,7 @@ def test_names_that_mean_harm_are_text(tmp_path):
     ]
     words = [[Word(hostile, 0.5, hostile), Word("<b>", 0.1, None)]]
     path = tmp_path / "curves.jsonl"
-    path.write_text(json.dumps({"run": hostile, "step": 1, "task": hostile, "metric": "<u>", "score": 1, "flops": 1}))
+    path.write_text(json.dumps(fabricated.scored(hostile, 1, hostile, 0, 1.0, metric="<u>")))
     text = made(
         *workdirs, samples=[Samples(5, words, hostile), Samples(None, [], hostile)], tasks=curves.read(tmp_path)
     )
@@ -211,28 +211,20 @@ def test_sentences_are_shaded_and_fakes_underlined(two):
 
 def test_scores_of_tasks_are_medians_with_a_band(two, tmp_path):
     lines = [
-        {
-            "run": run,
-            "step": step,
-            "task": task,
-            "metric": "accuracy",
-            "seed": seed,
-            "score": score,
-            "flops": step * 1e9,
-        }
+        fabricated.scored(run, step, task, seed, score)
         for run in ("one", "elsewhere")
         for step in (0, 10, 40)
         for task in ("sentiment", "paraphrase")
-        for seed, score in enumerate((0.5 + step / 100, 0.6 + step / 100, None, 0.52 + step / 100))
+        for seed, score in enumerate((0.5 + step / 100, 0.6 + step / 100, 0.52 + step / 100))
     ]
-    (tmp_path / "curves.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"run": "on')
+    (tmp_path / "curves.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     tasks = curves.read(tmp_path)
-    assert [(task.name, len(task.curves)) for task in tasks] == [("sentiment", 2), ("paraphrase", 2)]
-    assert tasks[0].curves[0].places[1] == (1e10, 0.62, 0.6, 0.7, 3)
+    assert [(task.name, len(task.curves)) for task in tasks] == [("average", 2), ("sentiment", 2), ("paraphrase", 2)]
+    assert tasks[1].curves[0].places[1] == (1e10, (pytest.approx(0.62), 0.6, 0.7), 3)
     text = made(*two, tasks=tasks)
     Document(text)
     section = text[text.index("Scores of tasks") :]
     assert cells(section)["sentiment, accuracy"] == ["0.92\u20020.9 to 1, 3 seeds"] * 2
-    assert section.count('class="band c0"') == 2
-    assert section.count('class="band c2"') == 2  # a run that the page is not about
+    assert section.count('class="band c0"') == 3
+    assert section.count('class="band c2"') == 3  # a run that the page is not about
     assert "sentiment, against FLOPs. one: 0.62 to 0.92; elsewhere: 0.62 to 0.92." in section

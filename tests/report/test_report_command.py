@@ -80,9 +80,9 @@ def test_what_cannot_be_is_said_in_a_line(tmp_path, capsys, monkeypatch):
         (["--runs", "good", good, output], f"--runs names {good} twice; name each run once"),
         (["--runs", "good", "none/../good", output], "--runs names none/../good twice"),
         (["--runs", "good", output, "--curves=gone"], "gone/curves.jsonl is not there"),
-        (["--runs", "good", output, "--curves=empty"], "empty/curves.jsonl has no scores yet"),
-        (["--runs", "good", output, "--curves=short"], "short/curves.jsonl, line 1, has no 'task'"),
-        (["--runs", "good", output, "--curves=list"], "list/curves.jsonl, line 1, has no 'run'"),
+        (["--runs", "good", output, "--curves=empty"], "empty/curves.jsonl has no scores"),
+        (["--runs", "good", output, "--curves=short"], "short/curves.jsonl:1: no line of electra_jax.curves"),
+        (["--runs", "good", output, "--curves=list"], "list/curves.jsonl:1: no line of electra_jax.curves"),
         (["--run", "good", output], "--run is unknown; did you mean --runs?"),
     ):
         assert report(*arguments) == 2, arguments

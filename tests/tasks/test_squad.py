@@ -179,7 +179,7 @@ def test_a_row_is_the_question_and_the_context(pieces):
     assert rows.targets["impossible"].tolist() == [0]
     batch = rows.batch([0], 2, 128, special)
     assert batch["allowed"][0, len(ids) :].tolist() == [-1] * (128 - len(ids))
-    assert batch["start"].tolist() == [start, -1]
+    assert batch["start"].tolist() == [start, start]
     assert {value.dtype for name, value in batch.items() if name != "weights"} == {np.dtype(np.int32)}
     assert {*SQUAD2.encode([example()], pieces, 128, train=False).targets} == {"allowed"}
 
@@ -230,8 +230,6 @@ def test_the_best_allowed_answer_is_said(pieces):
     said = outputs(rows, bad | {(0, start, end): -5.0, (0, at, at): -6.0}, beam=9)
     assert task.answer(said, rows, [example()]) == [Answer("Denmark", 0.0, "Denmark")]
     assert task.answer(outputs(rows, bad, beam=9), rows, [example()])[0].text == ""
-    few = Answering(name="squad1", max_answer=longest, n_best=len(bad))  # it looks no further
-    assert few.answer(said, rows, [example()])[0].text == ""
 
 
 def test_end_scores_count(pieces):

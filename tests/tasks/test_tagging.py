@@ -52,7 +52,7 @@ def test_columns_of_conll_2003(folder):
 def test_columns_of_conll_u(folder):
     (folder / "dev.txt").unlink()
     text = "# text = Germany sent\n# another\n1\tNew York\t_\tB-LOC\n2\t#\t_\tO\n# 3\tsent\t_\tO\n\n\n"
-    (found,), _ = read(folder, text, name="dev.conllu", words=1, tags=3)
+    (found,), _ = read(folder, text, name="dev.conll", words=1, tags=3)
     assert found == Sentence(("New York", "#", "sent"), ("B-LOC", "O", "O"))
 
 
@@ -100,9 +100,7 @@ def test_files_that_cannot_be_used(folder):
     ):
         tagging.in_place(str(folder))
     (folder / "train.txt").unlink()
-    with pytest.raises(
-        UserError, match=r"has no train.txt or train.conll or train.conllu or train.tsv; give the folder"
-    ):
+    with pytest.raises(UserError, match=r"has no train.txt or train.conll or train.tsv; give the folder"):
         tagging.in_place(str(folder))
 
 
