@@ -68,6 +68,15 @@ def quiet() -> Live:
     return Live(Console(quiet=True))
 
 
+def sst2_files(folder: Path) -> Path:
+    """A folder made the one of a small SST-2."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [f"the model reads {words}\t{i % 2}" for i, words in enumerate(["a line", "of text", "this", "word"] * 3)]
+    for split in ("train", "dev"):
+        (folder / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *lines]) + "\n")
+    return folder
+
+
 def logged(workdir: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
 

@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 import pytest
-from runs import ROOT, quiet, small_config
+from runs import ROOT, quiet, small_config, sst2_files
 
 from electra_jax import errors, finetune, train
 
@@ -11,11 +11,7 @@ GLUE = f"--config={ROOT}/configs/glue.py:task=sst2,runlocal"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("sst2")
-    for split in ("train", "dev"):
-        lines = [f"the model reads {word}\t{i % 2}" for i, word in enumerate(["a line", "of text", "this", "word"] * 3)]
-        (path / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *lines]) + "\n")
-    return path
+    return sst2_files(tmp_path_factory.mktemp("sst2"))
 
 
 @pytest.fixture(scope="module")

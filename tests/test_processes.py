@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runs import arrays, command, logged, processes, run, until
+from runs import arrays, command, logged, processes, run, sst2_files, until
 
 from electra_jax import processes as library
 from electra_jax.errors import UserError
@@ -61,6 +61,23 @@ def test_several_processes_are_as_one(count, devices, mesh, alone, text_file, tm
     said = [Path(f"{workdir}-{number}.out").read_text() for number in range(count)]
     assert f"Done: {STEPS} steps" in said[0]
     assert all("step" not in text for text in said[1:])  # process 0 alone speaks
+
+
+@pytest.mark.slow
+def test_a_probe_of_an_encoder_that_is_split_over_processes(alone, text_file, tmp_path):
+    workdir, folder = tmp_path / "run", sst2_files(tmp_path / "sst2")
+    mesh = ("--config.mesh.data=1", "--config.mesh.fsdp=2")
+    probe = ("--config.probe.every=20", "--config.probe.task=sst2", f"--config.probe.data_dir={folder}")
+    with processes(text_file, workdir, 2, *SETTINGS, *mesh, *probe) as started:
+        finish(started, workdir)
+    assert [line["step"] for line in logged(workdir) if "probe_sst2_accuracy" in line] == [20, 40]
+    assert_same_numbers(alone, workdir)
+    (folder / "dev.tsv").unlink()
+    with processes(text_file, tmp_path / "other", 2, *SETTINGS, *probe) as started:
+        finish(started, tmp_path / "other", expected=2)
+    said = Path(f"{tmp_path}/other-1.err").read_text()
+    assert said.startswith("error: process 0: ")
+    assert "has no dev.tsv" in said
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 from letters import Letters
 from ml_collections import ConfigDict
 from networks import network
-from runs import arrays, logged, quiet, small_config
+from runs import arrays, logged, quiet, small_config, sst2_files
 
 from electra_jax import train
 from electra_jax.errors import UserError
@@ -17,11 +17,7 @@ SETTINGS = ConfigDict({"every": 1, "task": "sst2", "data_dir": "", "examples": 6
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("sst2")
-    for split in ("train", "dev"):
-        lines = [f"{text} a text\t{i % 2}" for i, text in enumerate(["this is", "a word", "of", "lines"] * 2)]
-        (path / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *lines]) + "\n")
-    return path
+    return sst2_files(tmp_path_factory.mktemp("sst2"))
 
 
 def settings(folder):
