@@ -2,7 +2,11 @@
 
 import dataclasses
 import json
+import os
+import signal
+import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +33,7 @@ usage: python -m electra_jax.plan --config=FILE[:ARG] --topology=KIND:SHAPE [--s
 
 It needs libtpu, which there is for Linux on x86: pip install 'electra_jax[tpu]'"""
 
+_INSIDE = "ELECTRA_JAX_PLAN_INSIDE"  # set in the process that compiles
 _GIB = 2.0**30
 _LARGEST = 12  # lines of what moves most
 
@@ -167,5 +172,26 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+def guarded(_: list[str]) -> int:
+    """`main` in a process of its own: what the TPU's compiler cannot do may end it with a page and a signal.
+
+    Raises:
+      UserError: it did.
+    """
+    with tempfile.TemporaryFile() as said:
+        child = subprocess.run(
+            [sys.executable, "-m", "electra_jax.plan", *sys.argv[1:]], env={**os.environ, _INSIDE: "1"}, stderr=said
+        )
+        said.seek(0)
+        if child.returncode < 0:
+            name = signal.Signals(-child.returncode).name
+            raise UserError(
+                f"the TPU's compiler itself failed on this step ({name}); try other settings (config.model.remat, "
+                "config.accumulate, config.batch_size), or another libtpu"
+            )
+        sys.stderr.buffer.write(said.read())
+    return child.returncode
+
+
 if __name__ == "__main__":
-    sys.exit(errors.run(main))
+    sys.exit(errors.run(main if os.environ.get(_INSIDE) else guarded))
