@@ -6,7 +6,7 @@ from letters import Letters
 
 from electra_jax.data import tokenizer
 from electra_jax.errors import UserError
-from electra_jax.tasks import glue, table
+from electra_jax.tasks import files, glue, table
 from electra_jax.tasks.sentences import Columns, Example, Sentences
 from electra_jax.tasks.task import Faults, frame, truncate
 
@@ -220,3 +220,38 @@ def test_columns_of_text_that_hold_none(tmp_path):
     (tmp_path / "train.jsonl").write_text('{"t": 3, "l": "a"}\n{"t": "y", "l": "b"}\n')
     with pytest.raises(UserError, match=r"train\.jsonl:1: t is 3, expected a text"):
         table.make(Settings(SETTINGS, labels="a,b"), str(tmp_path)).read(str(tmp_path), "train", Faults())
+
+
+# Features and class names of the sets in TensorFlow Datasets (text/glue.py), and what one row of each is here.
+_TFDS = {
+    "cola": (("sentence",), ["unacceptable", "acceptable"], "validation", 1),
+    "sst2": (("sentence",), ["negative", "positive"], "validation", 1),
+    "mrpc": (("sentence1", "sentence2"), ["not_equivalent", "equivalent"], "validation", 1),
+    "stsb": (("sentence1", "sentence2"), None, "validation", 2.5),
+    "qqp": (("question1", "question2"), ["not_duplicate", "duplicate"], "validation", 1),
+    "mnli": (("premise", "hypothesis"), ["entailment", "neutral", "contradiction"], "validation_matched", 2),
+    "qnli": (("question", "sentence"), ["entailment", "not_entailment"], "validation", 1),
+    "rte": (("sentence1", "sentence2"), ["entailment", "not_entailment"], "validation", 1),
+    "wnli": (("sentence1", "sentence2"), ["not_entailment", "entailment"], "validation", 1),
+}
+
+
+@pytest.mark.parametrize("name", _TFDS)
+def test_glue_in_the_columns_of_tfds(monkeypatch, name):
+    columns, names, split, target = _TFDS[name]
+
+    class Rows(list):
+        class dataset_info:  # noqa: N801
+            features = {**dict.fromkeys(columns, object()), "label": object()}
+
+    if names:
+        Rows.dataset_info.features["label"] = type("Label", (), {"int2str": staticmethod(names.__getitem__)})()
+    row = {column: f"{column} of it".encode() for column in columns}
+    asked = []
+    value = np.float32(2.5) if names is None else np.int64(1)
+    monkeypatch.setattr(files, "tfds_split", lambda *given: asked.append(given) or Rows([{**row, "label": value}]))
+    task = glue.TASKS[name]
+    (example,) = task.read(glue.place("tfds:glue", name), task.dev[0], Faults())
+    assert asked == [(f"glue/{name}", split)]
+    assert example.texts == tuple(f"{column} of it" for column in columns)
+    assert example.target == target

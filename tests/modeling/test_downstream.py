@@ -1,0 +1,83 @@
+"""Heads against their definitions in NumPy."""
+
+import jax
+import numpy as np
+import pytest
+from networks import network
+from scipy.special import erf, expit, log_softmax, softmax
+
+from electra_jax.modeling.downstream import Answerer, Classifier, Downstream, Tagger
+
+CONFIG = network(head=None).config  # width 32
+RNG = np.random.default_rng(0)
+STATES = RNG.standard_normal((2, 6, 32)).astype(np.float32)
+ALLOWED = np.array([[1, 0, 0, 1, 1, 1], [1, 0, 1, 1, 1, 0]], np.int32)
+START = np.array([3, 2], np.int32)
+
+
+def gelu(x):
+    return 0.5 * x * (1 + erf(x / np.sqrt(2)))
+
+
+def dense(params, name, x):
+    return x @ params[name]["kernel"] + params[name]["bias"]
+
+
+@pytest.fixture(scope="module")
+def answerer():
+    head = Answerer(CONFIG, 2, beam=4)
+    params = head.init(jax.random.key(0), STATES, {"allowed": ALLOWED, "start": START}, True)["params"]
+    return head, jax.tree.map(lambda x: RNG.standard_normal(x.shape).astype(np.float32) * 0.1, params)
+
+
+def ends(params, row, start):
+    """Log-probabilities of ends after `start`: two dense layers on [its state; each token's]."""
+    beside = np.concatenate([np.broadcast_to(STATES[row, start], STATES[row].shape), STATES[row]], axis=-1)
+    hidden = gelu(beside @ params["end_hidden_kernel"] + params["end_hidden_bias"])
+    return log_softmax(dense(params, "end", hidden)[:, 0] + np.where(ALLOWED[row], 0, -1000))
+
+
+def test_an_answer_ends_given_where_it_begins(answerer):
+    head, params = answerer
+    batch = {"allowed": ALLOWED, "start": START}
+    trained = head.apply({"params": params}, STATES, batch, True)
+    found = head.apply({"params": params}, STATES, batch, False)
+    for row in range(2):
+        starts = log_softmax(dense(params, "start", STATES[row])[:, 0] + np.where(ALLOWED[row], 0, -1000))
+        np.testing.assert_allclose(trained["start_logp"][row], starts, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(trained["end_logp"][row], ends(params, row, START[row]), rtol=1e-4, atol=1e-5)
+        best = np.argsort(-starts)[:4]
+        assert found["start_index"][row].tolist() == best.tolist()
+        np.testing.assert_allclose(found["start_score"][row], starts[best], rtol=1e-4, atol=1e-5)
+        for i, start in enumerate(best):
+            after = ends(params, row, start)
+            assert found["end_index"][row, i].tolist() == np.argsort(-after)[:4].tolist()
+            np.testing.assert_allclose(found["end_score"][row, i], np.sort(after)[::-1][:4], rtol=1e-4, atol=1e-5)
+
+
+def test_that_there_is_no_answer_is_read_from_cls_and_from_the_mean_start(answerer):
+    head, params = answerer
+    found = head.apply({"params": params}, STATES, {"allowed": ALLOWED, "start": START}, False)
+    for row in range(2):
+        p = softmax(dense(params, "start", STATES[row])[:, 0] + np.where(ALLOWED[row], 0, -1000))
+        beside = np.concatenate([STATES[row, 0], p @ STATES[row]])
+        logit = dense(params, "impossible", gelu(dense(params, "impossible_hidden", beside)))[0]
+        np.testing.assert_allclose(expit(found["impossible"][row]), expit(logit), rtol=1e-4)
+
+
+def test_a_class_is_read_from_cls_and_a_tag_from_each_token():
+    classifier, tagger = Classifier(CONFIG, 3), Tagger(CONFIG, 3)
+    params = jax.device_get(classifier.init(jax.random.key(0), STATES, {}, False)["params"])
+    said = classifier.apply({"params": params}, STATES, {}, False)["scores"]
+    np.testing.assert_allclose(said, dense(params, "dense", STATES[:, 0]), rtol=1e-5, atol=1e-6)
+    tags = tagger.apply({"params": params}, STATES, {}, False)["scores"]
+    np.testing.assert_allclose(tags, dense(params, "dense", STATES), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression", "tagging", "answering"])
+def test_every_kind_has_the_encoder_and_a_head(kind):
+    ids = np.ones((1, 4), np.int32)
+    names = ("input_ids", "token_type_ids", "sequence_ids", "allowed")
+    batch = {**dict.fromkeys(names, ids), "start": ids[:, 0]}
+    made = jax.eval_shape(Downstream(CONFIG, kind, 2, 3).init, jax.random.key(0), batch)["params"]
+    assert set(made) == {"embeddings", "encoder", "head"}
