@@ -3,7 +3,7 @@
 import ast
 import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from electra_jax.errors import UserError
@@ -109,6 +109,13 @@ def nearest(name: str, names: list[str], prefix: str) -> str:
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
     tail = [other for other in names if other.rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1]]
     return f"; did you mean {prefix}{(tail or close)[0]}?"
+
+
+def require(chosen: Mapping[str, Any], names: Iterable[str], way_out: str = "see --help") -> None:
+    """Raises UserError at the first of `names` that was not given."""
+    for name in names:
+        if not chosen[name]:
+            raise UserError(f"--{name} is missing; {way_out}")
 
 
 def above(bound: float) -> Check:

@@ -152,9 +152,7 @@ def main(argv: list[str]) -> int:
     if given is None:
         return 0
     chosen = arguments.choose(given, options)
-    for name in ("workdir", "output"):
-        if not chosen[name]:
-            raise UserError(f"--{name} is missing; try --workdir=runs/tiny --output=exported")
+    arguments.require(chosen, ("workdir", "output"), "try --workdir=runs/tiny --output=exported")
     output = Path(chosen["output"])
     written = export(Path(chosen["workdir"]), output, chosen["step"] if "step" in given else None)
     console = Console(soft_wrap=True)

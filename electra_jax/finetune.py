@@ -10,8 +10,8 @@ from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
 
+from electra_jax import arguments, errors, pretrained
 from electra_jax import config as config_lib
-from electra_jax import errors, pretrained
 from electra_jax.errors import UserError
 from electra_jax.finetuning import recipe, run
 from electra_jax.home import is_remote
@@ -31,14 +31,15 @@ usage: python -m electra_jax.finetune --config=FILE[:ARG] --init_from=DIR --data
   --init_from=DIR                        a run, an export, or a Hugging Face directory of an ELECTRA or ModernBERT
   --step=N                               of a run: the checkpoint of this step (default: the last)
   --data_dir=FOLDER                      with the task's files, train.tsv and dev.tsv, and test.tsv (of MNLI also
-                                         diagnostic.tsv) if they are to be answered; or of GLUE and tables
+                                         diagnostic.tsv) if they are to be answered; or of GLUE, SQuAD and tables
                                          tfds:NAME/CONFIG
   --workdir=DIR                          where scores and answers go (default runs/NAME); started again, it goes on
   --strict=false                         rows that cannot be used are left out and counted
   --config.optim.learning_rate=3e-4      any setting of the config, by its name
   --debug                                errors keep their traceback"""
 
-_OPTIONS = {"init_from": "", "step": 0, "data_dir": "", "strict": True}
+_LAST = -1  # of a run's checkpoints
+_OPTIONS = {"init_from": "", "step": _LAST, "data_dir": "", "strict": True}
 _LINE_EVERY = 30  # seconds between two lines where there is no terminal
 
 
@@ -108,23 +109,22 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
 
 
 def main(argv: list[str]) -> int:
-    arguments = config_lib.parse(argv, USAGE, _OPTIONS, of="task")
-    if arguments is None:
+    given = config_lib.parse(argv, USAGE, _OPTIONS, of="task")
+    if given is None:
         return 0
-    chosen = arguments.options
-    for name in ("init_from", "data_dir"):
-        if not chosen[name]:
-            raise UserError(f"--{name} is missing; see --help")
-    if is_remote(arguments.workdir):
-        raise UserError(f"{arguments.workdir} cannot be: a fine-tuning lives in a folder; give one")
-    recipe.check(arguments.config)
-    workdir = Path(arguments.workdir)
+    chosen = given.options
+    arguments.require(chosen, ("init_from", "data_dir"))
+    arguments.check(chosen, {"step": (lambda step: step >= _LAST, "0 or more")}, "--")
+    if is_remote(given.workdir):
+        raise UserError(f"{given.workdir} cannot be: a fine-tuning lives in a folder; give one")
+    recipe.check(given.config)
+    workdir = Path(given.workdir)
     console = Console(soft_wrap=True)
-    source = pretrained.find(Path(chosen["init_from"]), chosen["step"] or None)
+    source = pretrained.find(Path(chosen["init_from"]), None if chosen["step"] == _LAST else chosen["step"])
     with Bar(console) as watch:
-        result = run.finetune(arguments.config, source, chosen["data_dir"], workdir, chosen["strict"], watch=watch)
+        result = run.finetune(given.config, source, chosen["data_dir"], workdir, chosen["strict"], watch=watch)
     show(console, result)
-    console.print(f"Files: {arguments.workdir}/{run.SCORES}, seeds/, answers/", markup=False, highlight=False)
+    console.print(f"Files: {given.workdir}/{run.SCORES}, seeds/, answers/", markup=False, highlight=False)
     return 0
 
 

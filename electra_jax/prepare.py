@@ -178,9 +178,7 @@ def main(argv: list[str]) -> int:
         folder = Path(chosen["verify"])
         console.print(f"{corpus.verify(folder)} files of {folder} are as they were written", highlight=False)
         return 0
-    for name in ("input", "output"):
-        if not chosen[name]:
-            raise UserError(f"--{name} is missing; try --input='data/*.txt' --output=data/prepared, or --help")
+    arguments.require(chosen, ("input", "output"), "try --input='data/*.txt' --output=data/prepared, or --help")
     useless = given.keys() & {*preparation.OF_TRAINING_A_VOCABULARY} if chosen["vocabulary"] else set()
     if useless:
         raise UserError(f"--{sorted(useless)[0]} is of a vocabulary to be trained; leave it out, or --vocabulary")

@@ -86,3 +86,11 @@ def test_checks(check, good, bad):
     for value in bad:
         with pytest.raises(UserError, match=r"--x=.* cannot be; give "):
             arguments.check({"x": value}, {"x": check}, "--")
+
+
+def test_what_is_required_is_said_with_a_way_out():
+    arguments.require({"a": "x", "b": ("y",), "c": ""}, ("a", "b"))
+    with pytest.raises(UserError, match="--c is missing; see --help"):
+        arguments.require({"a": "x", "c": ""}, ("a", "c"))
+    with pytest.raises(UserError, match="--c is missing; try --c=x"):
+        arguments.require({"c": ()}, ("c",), "try --c=x")

@@ -53,6 +53,8 @@ def test_from_a_run_to_scores(workdir, folder, tmp_path, capsys):
         ),
         ([GLUE, "--init_from=nowhere", "--data_dir=y"], "nowhere holds no model; give a run's work directory"),
         ([GLUE, "--init_from=x", "--step=3", "--data_dir=y"], "x is no run and has no checkpoint of step 3"),
+        ([GLUE, "--init_from=x", "--step=0", "--data_dir=y"], "x is no run and has no checkpoint of step 0"),
+        ([GLUE, "--init_from=x", "--step=-5", "--data_dir=y"], "--step=-5 cannot be; give 0 or more"),
     ],
 )
 def test_a_mistake_is_one_line(argv, message, tmp_path, capsys, monkeypatch):

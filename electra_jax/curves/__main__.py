@@ -66,9 +66,7 @@ def main(argv: list[str]) -> int:
         return 0
     overrides = {name: given.pop(name) for name in list(given) if name.startswith("config.")}
     chosen = arguments.choose(given, _OPTIONS)
-    for name in ("runs", "tasks", "data_dir", "output"):
-        if not chosen[name]:
-            raise UserError(f"--{name} is missing; see --help")
+    arguments.require(chosen, ("runs", "tasks", "data_dir", "output"))
     checks = {"accounting": arguments.one_of(*_ACCOUNTINGS), "points": arguments.at_least(0)}
     arguments.check(chosen, checks, "--")
     unknown = [task for task in chosen["tasks"] if task not in glue.TASKS]

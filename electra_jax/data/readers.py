@@ -13,7 +13,7 @@ import json
 import lzma
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
@@ -306,11 +306,11 @@ def _parquet(path: Path, field: str) -> Iterator[Document]:
         raise UserError(f"{path}: broken Parquet file ({error}); fetch it again") from error
 
 
-def tfds_split(name: str, split: str) -> Any:
-    """A split of a TensorFlow Datasets set as a sequence of records, and with the set's features as `dataset_info`.
+def tfds_splits(name: str) -> Mapping[str, Any]:
+    """The splits of a TensorFlow Datasets set, each a sequence of records, with the set's features as `dataset_info`.
 
     Raises:
-      UserError: the library, the set or the split is not there.
+      UserError: the library or the set is not there.
     """
     try:
         import tensorflow_datasets as tfds
@@ -321,18 +321,27 @@ def tfds_split(name: str, split: str) -> Any:
             builder = tfds.builder(name, file_format="array_record")
         except Exception:  # a set that is there without its code, named with its version, may not be told its format
             builder = tfds.builder(name)
-        if split not in builder.info.splits:
-            raise UserError(f"tfds:{name} has no split {split}; there are {', '.join(builder.info.splits)}")
-        data = builder.as_data_source(split=split)
-    except UserError:
-        raise
+        if not (splits := builder.as_data_source()):
+            raise FileNotFoundError("it was not prepared")
+        return splits
     except Exception as error:  # of many kinds: unknown name, not prepared, another format, TensorFlow missing
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
             f"tfds:{name} is not there as ArrayRecord ({reason}); prepare it once with `tfds build {name} "
             "--file_format=array_record`, for which many sets need tensorflow beside 'electra_jax[tfds]'"
         ) from error
-    return data
+
+
+def tfds_split(name: str, split: str) -> Any:
+    """One of `tfds_splits`.
+
+    Raises:
+      UserError: the library, the set or the split is not there.
+    """
+    splits = tfds_splits(name)
+    if split not in splits:
+        raise UserError(f"tfds:{name} has no split {split}; there are {', '.join(splits)}")
+    return splits[split]
 
 
 def _tfds(name: str, field: str) -> Iterator[Document]:

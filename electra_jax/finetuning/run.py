@@ -31,7 +31,7 @@ from electra_jax.tasks.task import Faults, Rows, Task
 SCORES = "scores.json"
 _SEEDS, _ANSWERS = "seeds", "answers"
 # What another call may have otherwise: of the place of weights and of files it is their digests that count.
-_FREE = ("seeds:", "seeds_at_once:", "compile_cache:", "init_from:", "data_dir:")
+_FREE = ("seed:", "seeds:", "seeds_at_once:", "compile_cache:", "init_from:", "data_dir:")
 
 
 class Watch:
@@ -101,8 +101,7 @@ def finetune(
     settings = _settings(config, source, task, data_dir, strict)
     seeds = range(config.seed, config.seed + config.seeds)
     missing = [seed for seed in seeds if not _path(workdir, seed).exists()]
-    if len(missing) < len(seeds):
-        _check_same(settings, workdir)
+    _check_same(settings, workdir)
     faults = Faults(strict)
     if missing:
         found = source.load()
@@ -238,11 +237,14 @@ def _settings(config: ConfigDict, source: Source, task: Task, data_dir: str, str
 
 
 def _check_same(settings: dict[str, Any], workdir: Path) -> None:
-    """Raises UserError where the seeds that are done are of another fine-tuning."""
+    """Raises UserError where the folder is not this fine-tuning's: seeds of two must not be counted as one's."""
     path = workdir / "config.json"
-    changed = config_lib.differences(read_json(path), settings) if path.exists() else []
-    fixed = [text for text in changed if not text.startswith(_FREE)]
-    if fixed:
+    done = any((workdir / _SEEDS).glob("*.json"))
+    before = read_json(path) if path.exists() else {}
+    if (done and not before) or (before and "task" not in before):
+        raise UserError(f"{workdir} is not the folder of a fine-tuning, but holds something else; give another folder")
+    fixed = [text for text in config_lib.differences(before, settings) if not text.startswith(_FREE)]
+    if done and fixed:
         raise UserError(f"{workdir} holds another fine-tuning ({'; '.join(fixed)}); give another folder")
 
 

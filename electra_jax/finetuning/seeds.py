@@ -103,6 +103,11 @@ def _outputs(params: Any, batch: Any, *, model: Downstream) -> Any:
     return jax.vmap(lambda each: model.apply({"params": each}, batch))(params)
 
 
+@jax.jit
+def _finite(params: Any) -> Array:
+    return jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(params)]).all()
+
+
 def train(
     model: Downstream,
     network: Network,
@@ -148,6 +153,10 @@ def train(
     if not np.all(np.isfinite(measured)):
         step = int(np.argmin(np.isfinite(measured).all(axis=0)))
         raise DivergedError(f"the loss is no number from step {step} on; give a lower config.optim.learning_rate")
+    if not jax.device_get(_finite(states.params)):
+        raise DivergedError(
+            "the last step left parameters that are no numbers; give a lower config.optim.learning_rate"
+        )
     return states.params, measured
 
 

@@ -2,18 +2,20 @@
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from electra_jax.data.readers import tfds_split
+from electra_jax.data.readers import tfds_split, tfds_splits
 from electra_jax.errors import UserError
 from electra_jax.files import sha256
 from electra_jax.tasks.task import Faults
 
 TFDS = "tfds:"
+HALF = re.compile("[\ud800-\udfff]")  # which JSON can have, and no encoding
 
 
 class Record(NamedTuple):
@@ -44,18 +46,20 @@ def find(folder: Path, split: str, suffixes: Sequence[str]) -> Path:
 
 
 def has(place: str, split: str, suffixes: Sequence[str]) -> bool:
-    """Whether a folder has the split; TFDS is not asked."""
-    return not place.startswith(TFDS) and any((Path(place) / f"{split}{suffix}").is_file() for suffix in suffixes)
+    """Whether a folder, or a TFDS set, has the split."""
+    if place.startswith(TFDS):
+        return _tfds_name(split) in tfds_splits(place.removeprefix(TFDS))
+    return any((Path(place) / f"{split}{suffix}").is_file() for suffix in suffixes)
 
 
 def digests(place: str, splits: Sequence[str], suffixes: Sequence[str]) -> dict[str, str]:
-    """SHA-256 of each split's file, by its name; of TFDS, whose sets have versions, nothing.
+    """SHA-256 of each split's file, by its name; of TFDS, whose sets have versions, what the set is called.
 
     Raises:
       UserError: a file is not there.
     """
     if place.startswith(TFDS):
-        return {}
+        return {"set": place}
     paths = [find(Path(place), split, suffixes) for split in splits]
     return {path.name: sha256(path) for path in paths}
 
@@ -138,6 +142,9 @@ def _objects(path: Path, wanted: Sequence[str], faults: Faults) -> Iterator[Reco
         if not isinstance(found, dict):
             faults(place, "no JSON object")
             continue
+        if half := HALF.search("".join(value for value in found.values() if isinstance(value, str))):
+            faults(place, f"half a character, {half[0]!a}")
+            continue
         missing = [name for name in wanted if name not in found]
         if missing:
             faults(place, f"no {missing[0]!r}, expected {', '.join(map(repr, wanted))}")
@@ -151,22 +158,45 @@ def _check_columns(path: Path, wanted: Sequence[str], header: Sequence[str]) -> 
         raise UserError(f"{path}:1: no column {missing[0]!r}; its columns are {', '.join(map(repr, header)) or 'none'}")
 
 
-def read_tfds(name: str, split: str, wanted: Sequence[str]) -> Iterator[Record]:
-    """The rows of a split of a TensorFlow Datasets set; classes by their names, bytes as text.
+def read_tfds(place: str, split: str, wanted: Sequence[str], also: Sequence[str] = ()) -> Iterator[Record]:
+    """The rows of a split of a TensorFlow Datasets set; classes by their names, bytes as text, arrays as lists.
+
+    Args:
+      place: `tfds:NAME/CONFIG`.
+      split: as a folder's files are called.
+      wanted: columns that it must have.
+      also: columns that it may have.
 
     Raises:
       UserError: the library, the set, the split or a column is not there.
     """
-    data = tfds_split(name, split)
+    split = _tfds_name(split)
+    data = tfds_split(place.removeprefix(TFDS), split)
     features = data.dataset_info.features
     missing = [column for column in wanted if column not in features]
     if missing:
-        raise UserError(f"{TFDS}{name} has no column {missing[0]!r}; its columns are {', '.join(map(repr, features))}")
+        raise UserError(f"{place} has no column {missing[0]!r}; its columns are {', '.join(map(repr, features))}")
+    columns = [*wanted, *(column for column in also if column in features)]
 
-    def text_of(column: str, value: Any) -> Any:
+    def value_of(column: str, value: Any) -> Any:
         if hasattr(features[column], "int2str"):
             return features[column].int2str(int(value)) if int(value) >= 0 else ""
-        return value.decode() if isinstance(value, bytes) else value.item() if isinstance(value, np.generic) else value
+        return _plain(value)
 
     for number, record in enumerate(data, 1):
-        yield Record(f"{TFDS}{name}:{split}:{number}", {column: text_of(column, record[column]) for column in wanted})
+        yield Record(f"{place}:{split}:{number}", {column: value_of(column, record[column]) for column in columns})
+
+
+def _tfds_name(split: str) -> str:
+    return split.replace("dev", "validation")
+
+
+def _plain(value: Any) -> Any:
+    """As JSON would have it."""
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, Mapping):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, (list, np.ndarray)):
+        return [_plain(part) for part in value]
+    return value.item() if isinstance(value, np.generic) else value

@@ -10,6 +10,12 @@ _ENTAILMENT = ("entailment", "not_entailment")
 _SENTENCE = Columns(("sentence",), "label")
 _SENTENCES = Columns(("sentence1", "sentence2"), "label")
 
+
+def _tfds(*texts: str) -> Columns:
+    """The columns in TensorFlow Datasets, which shuffles the rows: `idx` is a row's number in the files."""
+    return Columns(texts, "label", name="idx")
+
+
 TASKS = {
     task.name: task
     for task in (
@@ -20,7 +26,7 @@ TASKS = {
             metrics=("matthews", "accuracy"),
             test={"test": "CoLA"},
             test_columns=_SENTENCE,
-            tfds=_SENTENCE,
+            tfds=_tfds("sentence"),
             tfds_labels=("unacceptable", "acceptable"),
         ),
         Sentences(
@@ -28,6 +34,7 @@ TASKS = {
             columns=_SENTENCE,
             labels=_BINARY,
             test={"test": "SST-2"},
+            tfds=_tfds("sentence"),
             tfds_labels=("negative", "positive"),
         ),
         Sentences(
@@ -37,7 +44,7 @@ TASKS = {
             metrics=("accuracy", "f1"),
             swapped=True,
             test={"test": "MRPC"},
-            tfds=_SENTENCES,
+            tfds=_tfds("sentence1", "sentence2"),
             tfds_labels=("not_equivalent", "equivalent"),
         ),
         Sentences(
@@ -48,7 +55,7 @@ TASKS = {
             bounds=(0.0, 5.0),
             swapped=True,
             test={"test": "STS-B"},
-            tfds=_SENTENCES,
+            tfds=_tfds("sentence1", "sentence2"),
         ),
         Sentences(
             name="qqp",
@@ -56,7 +63,7 @@ TASKS = {
             labels=_BINARY,
             metrics=("accuracy", "f1"),
             test={"test": "QQP"},
-            tfds=Columns(("question1", "question2"), "label"),
+            tfds=_tfds("question1", "question2"),
             tfds_labels=("not_duplicate", "duplicate"),
         ),
         Sentences(
@@ -65,17 +72,28 @@ TASKS = {
             labels=("contradiction", "entailment", "neutral"),
             dev=("dev_matched", "dev_mismatched"),
             test={"test_matched": "MNLI-m", "test_mismatched": "MNLI-mm", "diagnostic": "AX"},
-            tfds=Columns(("premise", "hypothesis"), "label"),
+            tfds=_tfds("premise", "hypothesis"),
         ),
         Sentences(
-            name="qnli", columns=Columns(("question", "sentence"), "label"), labels=_ENTAILMENT, test={"test": "QNLI"}
+            name="qnli",
+            columns=Columns(("question", "sentence"), "label"),
+            labels=_ENTAILMENT,
+            test={"test": "QNLI"},
+            tfds=_tfds("question", "sentence"),
         ),
-        Sentences(name="rte", columns=_SENTENCES, labels=_ENTAILMENT, test={"test": "RTE"}),
+        Sentences(
+            name="rte",
+            columns=_SENTENCES,
+            labels=_ENTAILMENT,
+            test={"test": "RTE"},
+            tfds=_tfds("sentence1", "sentence2"),
+        ),
         Sentences(
             name="wnli",
             columns=_SENTENCES,
             labels=_BINARY,
             test={"test": "WNLI"},
+            tfds=_tfds("sentence1", "sentence2"),
             tfds_labels=("not_entailment", "entailment"),
         ),
     )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,8 @@ from electra_jax.files import write_whole
 from electra_jax.tasks import files, scores
 from electra_jax.tasks.files import Record
 from electra_jax.tasks.task import Faults, Rows, Task, frame, truncate
+
+_BREAKS = re.compile(r"[\t\r\n]")  # which a table of lines cannot have in a field
 
 
 class Example(NamedTuple):
@@ -97,6 +100,8 @@ class Sentences(Task):
                 found.append(example)
         if not found:
             raise UserError(f"{place} has no example to use in {split}; give the folder with the task's files")
+        if place.startswith(files.TFDS) and self.tfds:
+            found.sort(key=lambda example: int(example.name))  # as GLUE's files have them
         return found
 
     def records(self, place: str, split: str, faults: Faults) -> Iterator[tuple[Record, Columns]]:
@@ -104,8 +109,8 @@ class Sentences(Task):
         testing = split in self.test
         if place.startswith(files.TFDS):
             columns = self.tfds or self.columns
-            wanted = (*columns.texts, columns.label)
-            records = files.read_tfds(place.removeprefix(files.TFDS), split.replace("dev", "validation"), wanted)
+            wanted = columns.texts if testing else (*columns.texts, columns.label)
+            records = files.read_tfds(place, split, wanted, also=(columns.name,))
         else:
             columns = (testing and self.test_columns) or self.columns
             wanted = columns.texts if testing else (*columns.texts, columns.label)
@@ -174,11 +179,18 @@ class Sentences(Task):
         return {name: scores.BY_NAME[name](truth, answers) for name in self.metrics}
 
     def write(self, path: Path, examples: Sequence[Example], answers: Sequence[float]) -> None:
-        said = [self.labels[int(x)] if self.labels else f"{np.clip(x, *self.bounds):.3f}" for x in answers]
-        lines = [f"{example.name}\t{answer}" for example, answer in zip(examples, said, strict=True)]
+        # GLUE's numbers have three digits; anyone else's may be of any size.
+        digits = ".3f" if math.isfinite(self.bounds[1]) else ".6g"
+        said = [self.labels[int(x)] if self.labels else format(np.clip(x, *self.bounds), digits) for x in answers]
+        rows = zip((example.name for example in examples), said, strict=True)
+        lines = ["\t".join(_BREAKS.sub(" ", part) for part in row) for row in rows]
         write_whole(path.with_name(f"{path.name}.tsv"), "\n".join(["index\tprediction", *lines]) + "\n")
 
 
 def label_text(value: Any) -> str:
-    """A class as text: what JSON has for true is true."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    """A class as text: what JSON has for true is true, and 1.0 is 1; empty where there is none."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.0f}" if value.is_integer() else str(value) if math.isfinite(value) else ""
+    return str(value) if isinstance(value, str | int) else ""

@@ -119,12 +119,14 @@ class Answering(Task):
 
     def read(self, place: str, split: str, faults: Faults) -> list[Example]:
         if place.startswith(files.TFDS):
-            raise UserError(f"{place} cannot be read as SQuAD; give the folder with its JSON files")
-        path = files.find(Path(place), split, self.suffixes)
+            source, questions = f"{place}:{split}", _questions_of_tfds(place, split, self.may_be_none)
+        else:
+            path = files.find(Path(place), split, self.suffixes)
+            source, questions = str(path), _questions(path)
         found: dict[str, Example] = {}
-        for number, (context, question) in enumerate(_questions(path), 1):
+        for number, (context, question) in enumerate(questions, 1):
             id_ = str(question.get("id", f"number {number}"))
-            where = f"{path}: question {id_}"
+            where = f"{source}: question {id_}"
             example = self._example(id_, context, question, split in self.test)
             if isinstance(example, str):
                 faults(where, example)
@@ -133,7 +135,7 @@ class Answering(Task):
             else:
                 found[id_] = example
         if not found:
-            raise UserError(f"{path} has no question to use; give the folder with SQuAD's files")
+            raise UserError(f"{source} has no question to use; give the folder with SQuAD's files")
         return [*found.values()]
 
     def _example(self, id_: str, context: str, question: Mapping[str, Any], testing: bool) -> Example | str:
@@ -141,6 +143,8 @@ class Answering(Task):
         text = question.get("question")
         if not isinstance(text, str):
             return f"question is {text!r}, expected a text"
+        if half := files.HALF.search(id_ + text + context):
+            return f"half a character, {half[0]!a}"
         if testing:
             return Example(id_, text, context, (), False)
         impossible = question.get("is_impossible") is True
@@ -300,6 +304,15 @@ def _questions(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     except (KeyError, TypeError) as error:
         layout = "data > paragraphs > context, qas > id, question, answers"
         raise UserError(f"{path} is not laid out as SQuAD ({layout}); give one of its files") from error
+
+
+def _questions_of_tfds(place: str, split: str, may_be_none: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(context, question) of `tfds:squad/v1.1` or `v2.0`, the question as the files have it."""
+    wanted = ("id", "question", "context", "answers", *(("is_impossible",) if may_be_none else ()))
+    for _, values in files.read_tfds(place, split, wanted):
+        texts, starts = (values["answers"][name] for name in ("text", "answer_start"))
+        answers = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+        yield values["context"], {**values, "answers": answers}
 
 
 def windows(tokens: int, room: int, stride: int) -> Iterator[tuple[int, int]]:

@@ -77,6 +77,37 @@ def test_what_is_done_is_not_done_again(folder, tmp_path):
         finetune(folder, tmp_path / "out")
 
 
+def test_a_folder_of_something_else_is_left_alone(folder, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text('{"objective": {"name": "electra"}}')
+    with pytest.raises(UserError, match="is not the folder of a fine-tuning, but holds something else"):
+        finetune(folder, tmp_path / "run")
+    assert (tmp_path / "run" / "config.json").read_text() == '{"objective": {"name": "electra"}}'
+    finetune(folder, tmp_path / "out", config(seed=1))
+    with pytest.raises(UserError, match=r"holds another fine-tuning \(epochs: 1 -> 2\)"):
+        finetune(folder, tmp_path / "out", config(epochs=2))  # of a seed that is not done
+    assert [seed["seed"] for seed in finetune(folder, tmp_path / "out", config(seeds=2))["seeds"]] == [0, 1]
+    (tmp_path / "out" / "config.json").unlink()
+    with pytest.raises(UserError, match="holds something else"):
+        finetune(folder, tmp_path / "out")
+
+
+def test_a_set_of_tfds_is_known_by_its_name(folder, tmp_path, monkeypatch):
+    finetune(folder, tmp_path / "out")
+    digests = run.files.digests
+    assert digests("tfds:a", ("train",), ()) != digests("tfds:b", ("train",), ())
+    monkeypatch.setattr(run.files, "digests", lambda place, *others: digests("tfds:a", *others))
+    with pytest.raises(UserError, match=r"holds another fine-tuning .*data"):
+        finetune(folder, tmp_path / "out")
+
+
+def test_parameters_that_are_no_numbers_are_not_scored(folder, tmp_path):
+    # A single step: its loss is that of the parameters before it.
+    with pytest.raises(UserError, match="the last step left parameters that are no numbers; give a lower"):
+        finetune(folder, tmp_path / "out", config(batch_size=12, optim__learning_rate=float("inf"), optim__warmup=0.0))
+    assert not [*(tmp_path / "out" / "seeds").glob("*")]
+
+
 def test_a_loss_that_is_no_number_leaves_nothing_behind(folder, tmp_path):
     broken = jax.tree.map(lambda x: x * np.float32(np.nan), GIVEN.encoder.params)
     with pytest.raises(UserError, match="sst2 from a network: the loss is no number from step 0 on; give a lower"):
@@ -194,3 +225,47 @@ def test_every_kind_of_task_from_its_files_to_scores(tmp_path, file, arg, name, 
     assert result["metric"] == metric
     assert np.isfinite(list(result["median"].values())).all()
     assert (tmp_path / "out" / "answers" / "seed-0" / answers).is_file()
+
+
+@pytest.fixture(scope="module")
+def as_it_is(tmp_path_factory):
+    """The losses of a fine-tuning, by what is set in it."""
+    place = tmp_path_factory.mktemp("settings")
+    letters = ["abcdefgh", "zyx", "mno", "nop", "bcd", "yza", "klm", "tuv"]
+    for split in ("train", "dev"):
+        lines = [f"{text}\t{int(text[0] > 'm')}" for text in letters]
+        (place / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *lines]) + "\n")
+
+    def losses(**settings):
+        name = "-".join(f"{name}={value}" for name, value in settings.items())
+        return finetune(place, place / name, config(**{"epochs": 2, **settings}))["seeds"][0]["losses"]
+
+    return losses
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"seed": 1},
+        {"epochs": 3},
+        {"examples": 4},
+        {"batch_size": 2},
+        {"max_length": 6},
+        {"dropout": 0.5},
+        {"dtype": "bfloat16"},
+        {"optim__learning_rate": 1e-3},
+        {"optim__layer_decay": 0.1},
+        {"optim__reference_rates": True},
+        {"optim__warmup": 0.9},
+        {"optim__weight_decay": 10.0},
+        {"optim__b1": 0.1},
+        {"optim__b2": 0.1},
+        {"optim__eps": 1.0},
+        {"optim__clip_norm": 1e-6},
+    ],
+    ids=lambda setting: next(iter(setting)),
+)
+def test_every_setting_makes_a_difference(as_it_is, setting):
+    base = {"optim__learning_rate": 3e-3}
+    assert as_it_is(**{**base, **setting}) != as_it_is(**base)

@@ -112,12 +112,19 @@ def test_tfds_gives_text_names_of_classes_and_numbers(monkeypatch):
     record = {"sentence": b"caf\xc3\xa9", "label": np.int64(1), "score": np.float32(2.5)}
     hidden = {**record, "label": np.int64(-1)}
     monkeypatch.setattr(files, "tfds_split", lambda name, split: Set([record, hidden]))
-    first, second = files.read_tfds("some/set", "validation", ("sentence", "label", "score"))
+    first, second = files.read_tfds("tfds:some/set", "dev", ("sentence", "label"), also=("score", "other"))
     assert first.place == "tfds:some/set:validation:1"
     assert first.values == {"sentence": "café", "label": "yes", "score": 2.5}
     assert second.values["label"] == ""
     with pytest.raises(UserError, match="tfds:some/set has no column 'text'; its columns are 'sentence', 'label'"):
-        list(files.read_tfds("some/set", "validation", ("text",)))
+        list(files.read_tfds("tfds:some/set", "dev", ("text",)))
+
+
+def test_tfds_gives_what_is_nested_as_json_has_it(monkeypatch):
+    record = {"sentence": {"text": np.array([b"a", b"b"], object), "at": np.array([3, 5], np.int32)}, "label": 0}
+    monkeypatch.setattr(files, "tfds_split", lambda name, split: Set([record]))
+    (found,) = files.read_tfds("tfds:set", "train", ("sentence",))
+    assert found.values == {"sentence": {"text": ["a", "b"], "at": [3, 5]}}
 
 
 _MAKE = """
@@ -135,25 +142,53 @@ class Cola(tfds.core.GeneratorBasedBuilder):
 
     def _split_generators(self, manager):
         some = [(n, {"sentence": f"Text {n}, grün.", "label": n % 2, "idx": n}) for n in range(6)]
-        return {"train": iter(some), "validation": iter(some[:3])}
+        hidden = [(n, {"sentence": f"Hidden {n}.", "label": -1, "idx": n}) for n in range(40)]
+        return {"train": iter(some), "validation": iter(some[:3]), "test": iter(hidden)}
 
     def _generate_examples(self):
         raise NotImplementedError
 
-Cola(data_dir=sys.argv[1], file_format="array_record").download_and_prepare()
+class Asked(tfds.core.GeneratorBasedBuilder):
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        answers = tfds.features.Sequence({"text": tfds.features.Text(), "answer_start": np.int32})
+        texts = {name: tfds.features.Text() for name in ("id", "title", "context", "question")}
+        features = {**texts, "answers": answers, "is_impossible": np.bool_}
+        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
+
+    def _split_generators(self, manager):
+        same = {"title": "Oak", "context": "Die Eiche ist grün.", "question": "Was?"}
+        answers = {"text": ["Eiche", "Die Eiche"], "answer_start": [4, 0]}
+        some = [
+            ("a", {**same, "id": "a", "answers": answers, "is_impossible": False}),
+            ("b", {**same, "id": "b", "answers": {"text": [], "answer_start": []}, "is_impossible": True}),
+        ]
+        return {"train": iter(some)}
+
+    def _generate_examples(self):
+        raise NotImplementedError
+
+for builder in (Cola, Asked):
+    builder(data_dir=sys.argv[1], file_format="array_record").download_and_prepare()
 """
 _READ = """
 import json, sys
-from electra_jax.tasks import glue
+from electra_jax.tasks import files, glue
+from electra_jax.tasks.squad import Answering
 from electra_jax.tasks.task import Faults
 
-found = {split: sorted(glue.TASKS["cola"].read("tfds:cola", split, Faults())) for split in ("train", "dev")}
+assert files.has("tfds:cola", "test", ()) and not files.has("tfds:cola", "diagnostic", ())
+splits = ("train", "dev", "test")
+found = {split: glue.TASKS["cola"].read("tfds:cola", split, Faults()) for split in splits}
+found = {split: [(e.texts[0], e.target) for e in examples] for split, examples in found.items()}
+found["squad"] = sorted(Answering(name="squad2").read("tfds:asked", "train", Faults()))
 assert "tensorflow" not in sys.modules
-print(json.dumps({split: [(e.texts[0], e.target) for e in examples] for split, examples in found.items()}))
+print(json.dumps(found))
 """
 
 
-def test_glue_of_tfds(tmp_path):
+def test_glue_and_squad_of_tfds(tmp_path):
     pytest.importorskip("tensorflow_datasets", reason="tensorflow-datasets is an extra")
 
     def python(*arguments):
@@ -165,5 +200,20 @@ def test_glue_of_tfds(tmp_path):
     (tmp_path / "make.py").write_text(_MAKE)
     python(f"import runpy; runpy.run_path({str(tmp_path / 'make.py')!r})", str(tmp_path))
     found = json.loads(python(_READ).splitlines()[-1])
-    assert sorted(found["train"]) == [[f"Text {n}, grün.", n % 2] for n in range(6)]
-    assert len(found["dev"]) == 3
+    texts = [[f"Text {n}, grün.", n % 2] for n in range(6)]
+    assert found["train"] == texts
+    assert found["dev"] == texts[:3]
+    assert found["test"] == [[f"Hidden {n}.", None] for n in range(40)]
+    answers = [["Eiche", 4], ["Die Eiche", 0]]
+    assert found["squad"] == [
+        ["a", "Was?", "Die Eiche ist grün.", answers, False],
+        ["b", "Was?", "Die Eiche ist grün.", [], True],
+    ]
+
+
+def test_half_characters_are_faults(tmp_path):
+    path = tmp_path / "train.jsonl"
+    path.write_text('{"t": "a \\ud83d"}\n{"t": "\\ud83d\\ude00"}\n')
+    with pytest.raises(UserError, match=r"train\.jsonl:1: half a character, '\\ud83d'"):
+        list(files.read(path, ("t",), Faults()))
+    assert [record.values["t"] for record in files.read(path, ("t",), Faults(strict=False))] == ["\U0001f600"]
