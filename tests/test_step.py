@@ -114,13 +114,6 @@ def test_ten_steps_are_the_same_on_every_mesh(system, encoder, mesh):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=2e-5), params, there)
 
 
-def test_two_by_two_by_two_devices_and_two_parts_are_as_one_device():
-    losses, params = ten_steps("electra", "modernbert", (1, 1, 1), 1)
-    there_losses, there = ten_steps("electra", "modernbert", (2, 2, 2), 2)
-    np.testing.assert_allclose(there_losses, losses, rtol=1e-5)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=2e-5), params, there)
-
-
 @functools.cache
 def ten_steps(system: str, encoder: str, mesh: tuple[int, int, int], accumulate: int):
     config = small_config(

@@ -1,5 +1,6 @@
 """Pictures of curves: a line a run at the median over seeds, a band from the lowest seed to the highest."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ _MARKERS = "osD^vP*"
 _AXIS = {"flops": "pre-training FLOPs", "flops_paper": "pre-training FLOPs, as the paper counts them"}
 _GREY = "#707070"
 _TALL, _WIDE, _COLUMNS = 2.9, 3.6, 3  # inches of a panel
+_LABEL = (1.7, 0.2)  # inches of a name in the legend, as most are
 _SETTINGS = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -64,8 +66,9 @@ def beside_the_paper(path: Path, tasks: Mapping[str, Scores], runs: Sequence[Mea
         points = paper.points("paper" if accounting == "flops_paper" else "model")
         for name, operations, score in points:
             panel.plot([operations], [score], "x", color=_GREY, markersize=5)
-            behind = name.startswith(("BERT", "GPT", "RoBERTa", "ELMo"))  # the others' names stand above and before
-            offset, align = ((5, -7), "left") if behind else ((-5, 3), "right")
+            # Names stand above and before; not those of models below the curve, and of one of two close ones.
+            behind = name.startswith(("BERT", "GPT", "RoBERTa", "ELMo"))
+            offset, align = ((5, -7), "left") if behind else ((-5, -7 if name == "ELECTRA-400K" else 3), "right")
             text = {"textcoords": "offset points", "ha": align, "fontsize": 6.5, "color": _GREY}
             panel.annotate(name, (operations, score), offset, **text)
         panel.plot([], [], "x", color=_GREY, markersize=5, label="the paper: GLUE dev, eight tasks")
@@ -124,14 +127,22 @@ def _panels(plt: Any, count: int) -> tuple[Any, list[Any]]:
 
 
 def _finish(figure: Any, axes: Sequence[Any], count: int, axis: str, path: Path) -> None:
+    from matplotlib import ticker
+
     for panel in axes[count:]:
         panel.remove()
     for panel in axes[:count]:
         panel.set_xscale("log")
+        lowest, highest = panel.get_xlim()
+        panel.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if highest < 100 * lowest else (1,)))
+        panel.xaxis.set_major_formatter(ticker.LogFormatterSciNotation(minor_thresholds=(math.inf, math.inf)))
+        panel.xaxis.set_minor_formatter(ticker.NullFormatter())  # whose labels would run into each other
         panel.set_xlabel(axis)
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.tight_layout(rect=(0, 0, 1, 1 - 0.35 / figure.get_figheight()))
-    figure.legend(handles, labels, loc="upper center", ncols=max(1, min(len(labels), 6)))
+    columns = max(1, min(len(labels), int(figure.get_figwidth() / _LABEL[0])))
+    above = 0.15 + _LABEL[1] * -(-len(labels) // columns)
+    figure.tight_layout(rect=(0, 0, 1, 1 - above / figure.get_figheight()))
+    figure.legend(handles, labels, loc="upper center", ncols=columns)
     for suffix in ("png", "svg"):
         metadata = {"Date": None} if suffix == "svg" else {}
         figure.savefig(path.with_suffix(f".{suffix}"), dpi=150, metadata=metadata)

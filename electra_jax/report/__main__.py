@@ -36,6 +36,8 @@ def main(argv: list[str]) -> int:
     output = Path(chosen["output"])
     if output.is_dir():
         raise UserError(f"--output={output} is a folder; give a file, as {output / 'report.html'}")
+    if output.exists() and not output.is_file():  # a device, which would be replaced
+        raise UserError(f"--output={output} is no file; give one, as report.html")
     if not output.parent.is_dir():
         raise UserError(f"{output.parent}, the folder of --output, is not there; make it, or give another")
     found = runs.read(workdirs)

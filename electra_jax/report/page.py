@@ -80,14 +80,16 @@ def _differences(runs: Sequence[Run], keys: Sequence[Key]) -> str:
     if not found:
         said = '<p class="note">None: all settings of these runs are the same.</p>'
     else:
-        rows = [(name, [elements.cell(_setting(value)) for value in values]) for name, values in found]
+        rows = [(name, [_setting(value) for value in values]) for name, values in found]
         caption = f"What is not listed is the same in all. {summary.NONE}: the run has no such setting."
         said = elements.table(keys, [elements.body(rows)], caption)
     return f'<section class="settings"><h2>Settings that differ</h2>{said}</section>'
 
 
 def _setting(value: Any) -> str:
-    return summary.NONE if value is None else str(value) or repr(value)
+    """A cell of it."""
+    exact = summary.NONE if value is None else str(value) or repr(value)
+    return elements.cell(f"{value:.4g}" if isinstance(value, float) and len(exact) > 8 else exact, exact=exact)
 
 
 def _samples(samples: Sequence[Samples], keys: Sequence[Key]) -> str:

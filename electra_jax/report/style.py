@@ -30,6 +30,7 @@ p { margin: .4rem 0; max-width: 46rem; }
 .lead, .note, caption, small { color: var(--soft); }
 .note, caption { font-size: .875rem; }
 small { font-size: .8125em; white-space: nowrap; }
+td small { white-space: normal; }
 .c0 { --c: var(--c0); } .c1 { --c: var(--c1); } .c2 { --c: var(--c2); }
 .c3 { --c: var(--c3); } .c4 { --c: var(--c4); } .c5 { --c: var(--c5); } .muted { --c: var(--soft); }
 
@@ -39,10 +40,10 @@ table { border-collapse: collapse; font-size: .9375rem; font-variant-numeric: ta
 caption { caption-side: bottom; text-align: left; padding: .6rem 1rem .8rem; border-top: 1px solid var(--rule); }
 caption span { position: sticky; left: 1rem; display: inline-block; max-width: min(46rem, calc(100vw - 4rem)); }
 th, td { text-align: left; padding: .34rem 1rem; vertical-align: baseline; overflow-wrap: normal; }
-td { min-width: 9.5rem; }
+td { min-width: 7.5rem; }
 thead th { padding-top: .8rem; padding-bottom: .6rem; border-bottom: 1px solid var(--rule); font-weight: 600; }
 tbody th { font-weight: 400; color: var(--soft); }
-tbody th[scope=row], thead td { position: sticky; left: 0; background: var(--card); width: 17rem; min-width: 9rem; }
+tbody th[scope=row], thead td { position: sticky; left: 0; background: var(--card); width: 13rem; min-width: 9rem; }
 tbody th[scope=rowgroup] { font-size: .8125rem; font-weight: 600; letter-spacing: .04em; text-transform: uppercase;
   padding-top: 1rem; }
 tbody + tbody th[scope=rowgroup] { border-top: 1px solid var(--rule); }

@@ -84,9 +84,9 @@ def _heldout(runs: Sequence[Run]) -> list[tuple[str, list[Cell]]]:
         return _number(numbers.get(measure), f"{beside.split('_')[0]} {numbers[beside]:.3f}" if there else "", ".3f")
 
     def guessing(measure: str, numbers: dict[str, Any]) -> str:
-        """What share is right of a detector that takes nothing for a fake."""
+        """What share is right of a detector that says the same of every token."""
         fakes = numbers.get("replaced_fraction")
-        return f"constant {1 - fakes:.3f}" if measure == "disc_accuracy" and is_number(fakes) else ""
+        return f"constant {max(fakes, 1 - fakes):.3f}" if measure == "disc_accuracy" and is_number(fakes) else ""
 
     rows = [("at step", [_count(numbers.get("step")) for numbers in last])]
     for measure in measures(runs, "_loss", heldout=True):

@@ -110,6 +110,17 @@ def test_numbers_are_those_that_were_logged(two):
     assert "Not finished: two." in text
 
 
+def test_accuracy_stands_beside_that_of_saying_the_same_of_every_token(tmp_path):
+    few, most = (
+        fabricated.write(
+            tmp_path / name, [fabricated.line(20, heldout_disc_accuracy=0.95, heldout_replaced_fraction=fakes)]
+        )
+        for name, fakes in (("few", 0.125), ("most", 0.9))
+    )
+    rows = cells(made(few, most))
+    assert rows["Detection accuracy"] == ["0.950\u2002constant 0.875", "0.950\u2002constant 0.900"]
+
+
 def test_charts_have_all_that_was_logged_for_every_axis(two):
     text = made(*two)
     captions = [re.sub("<.*?>", "", caption).strip() for caption in re.findall("<figcaption>(.*?)</figcaption>", text)]
