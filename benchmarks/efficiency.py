@@ -5,7 +5,8 @@
         [--pretraining='--config.NAME=VALUE ...'] [--finetuning='--config.NAME=VALUE ...']
 
 It prepares the text, trains each system for as many steps as the FLOPs (of the `model` accounting) allow, and calls
-electra_jax.curves on them: OUT has a run for each system, and OUT/curves the tables and pictures. Started again, it
+electra_jax.curves on them: OUT has a run for each system, and OUT/curves the tables and pictures. OUT/floor has the
+scores of an encoder that was pre-trained for a single step, which is what fine-tuning alone reaches. Started again, it
 goes on. With an accelerator: --config=configs/small.py --vocab_size=30522 --flops=7.2e16, which is 6.25% of the paper's
 ELECTRA-Small.
 """
@@ -60,12 +61,11 @@ def main(argv: list[str]) -> int:
     chosen = arguments.parse(argv, __doc__ or "", _OPTIONS)
     if chosen is None:
         return 0
-    for name in ("input", "data_dir", "output"):
-        if not chosen[name]:
-            raise errors.UserError(f"--{name} is missing; see --help")
+    arguments.require(chosen, ("input", "data_dir", "output"))
     arguments.check(chosen, {"flops": arguments.above(0), "points": arguments.above(0)}, "--")
     output, overrides = Path(chosen["output"]), shlex.split(chosen["pretraining"])
     text = output / "text"
+    common = [f"--config.data.input={text}", *overrides]
     call("prepare", f"--input={chosen['input']}", f"--vocab_size={chosen['vocab_size']}", f"--output={text}")
     for system in chosen["systems"]:
         steps = steps_for(Path(chosen["config"]), system, chosen["vocab_size"], chosen["flops"], overrides)
@@ -73,23 +73,22 @@ def main(argv: list[str]) -> int:
             "train",
             f"--config={chosen['config']}:objective={system}",
             f"--workdir={output / system}",
-            f"--config.data.input={text}",
+            *common,
             f"--config.steps={steps}",
             # The halves that the curves are drawn from.
             f"--config.checkpoint.keep_every={max(1, steps // 2 ** (chosen['points'] - 1))}",
             f"--config.eval_every={max(1, steps // 8)}",
-            *overrides,
         )
-    call(
-        "curves",
-        "--runs",
-        *(str(output / system) for system in chosen["systems"]),
+    untrained = output / "untrained"
+    call("train", f"--config={chosen['config']}", f"--workdir={untrained}", "--config.steps=1", *common)
+    scored = [
         f"--tasks={','.join(chosen['tasks'])}",
         f"--data_dir={chosen['data_dir']}",
-        f"--output={output / 'curves'}",
-        f"--points={chosen['points']}",
         *shlex.split(chosen["finetuning"]),
-    )
+    ]
+    runs = [str(output / system) for system in chosen["systems"]]
+    call("curves", "--runs", *runs, f"--output={output / 'curves'}", f"--points={chosen['points']}", *scored)
+    call("curves", "--runs", str(untrained), f"--output={output / 'floor'}", *scored)
     return 0
 
 
