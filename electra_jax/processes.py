@@ -31,10 +31,14 @@ USAGE = """\
 
 Result = TypeVar("Result")
 _FOREVER = 10**10  # milliseconds
+_BEAT = 1.0  # seconds between two signs of life, at most
 
 
-def start(given: Mapping[str, Any]) -> None:
-    """Joins the other processes of this run, before anything else asks JAX for a device.
+@contextlib.contextmanager
+def together(given: Mapping[str, Any]) -> Iterator[None]:
+    """Joins the other processes of this run, before anything else asks JAX for a device, and parts from them at the end.
+
+    An error in one does not leave the others waiting for it.
 
     Args:
       given: values of `OPTIONS`.
@@ -42,6 +46,31 @@ def start(given: Mapping[str, Any]) -> None:
     Raises:
       UserError: the options do not say which process this is, or the others did not come in time.
     """
+    _join(given)
+    if not several():
+        yield
+        return
+    watch = _Watch(given["patience"])
+    watch.start()
+    try:
+        yield
+        _client().wait_at_barrier("end", _FOREVER)  # each is heard until all have come
+    except jax.errors.JaxRuntimeError as error:
+        what = next(iter(str(error).splitlines()), "")
+        print(f"process {jax.process_index()}: {what}; is another gone?", file=sys.stderr, flush=True)
+        time.sleep(given["patience"] + 5)  # if so, the watch says it, and ends this one
+        raise
+    except (UserError, OSError) as error:
+        # All may be about to say the same: process 0, which keeps them together, ends after they have.
+        print(f"error: {explain(error)}", file=sys.stderr, flush=True)
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            _client().wait_at_barrier("error", 5000)
+        os._exit(EXIT_USER_ERROR)
+    finally:
+        watch.stop()
+
+
+def _join(given: Mapping[str, Any]) -> None:
     count, this, patience = given["processes"], given["process"], given["patience"]
     if patience < 1:
         raise UserError(f"--patience={patience} cannot be; give seconds, above 0")
@@ -80,29 +109,6 @@ def start(given: Mapping[str, Any]) -> None:
         return
     finally:
         waiting.cancel()
-    if several():
-        _Watch(patience).start()
-
-
-@contextlib.contextmanager
-def together(patience: int) -> Iterator[None]:
-    """For the part of a run in which an error in one process must not leave the others waiting for it."""
-    try:
-        yield
-    except jax.errors.JaxRuntimeError as error:
-        if several():
-            what = next(iter(str(error).splitlines()), "")
-            print(f"process {jax.process_index()}: {what}; is another gone?", file=sys.stderr, flush=True)
-            time.sleep(patience + 5)  # if so, the watch says it, and ends this one
-        raise
-    except (UserError, OSError) as error:
-        if not several():
-            raise
-        # All may be about to say the same: process 0, which keeps them together, ends after they have.
-        print(f"error: {explain(error)}", file=sys.stderr, flush=True)
-        with contextlib.suppress(jax.errors.JaxRuntimeError):
-            _client().wait_at_barrier("error", 5000)
-        os._exit(EXIT_USER_ERROR)
 
 
 class _Watch(threading.Thread):
@@ -114,6 +120,12 @@ class _Watch(threading.Thread):
     def __init__(self, patience: float):
         super().__init__(name="watch", daemon=True)
         self._patience = patience
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """Ends the watch. Python must not end before: a thread that then comes back from JAX aborts the process."""
+        self._stopped.set()
+        self.join()
 
     def run(self) -> None:
         client, reached = _client(), time.monotonic()
@@ -137,7 +149,8 @@ class _Watch(threading.Thread):
                     f"process {jax.process_index()} stops: process {silent[0]} of {len(last)} has said nothing for "
                     f"{self._patience} seconds; the same command, in all processes, goes on from the last checkpoint"
                 )
-            time.sleep(min(1.0, self._patience / 5))
+            if self._stopped.wait(min(_BEAT, self._patience / 5)):
+                return
 
 
 def _client() -> Any:

@@ -361,9 +361,8 @@ def summarise(
 def main(argv: list[str]) -> int:
     arguments = config_lib.parse(argv, USAGE, processes.OPTIONS, shorthands=("init_from", "generator_from"))
     if arguments is not None:
-        processes.start(arguments.options)
-        live = Live() if processes.first() else Live(Console(quiet=True))
-        with processes.together(arguments.options["patience"]):
+        with processes.together(arguments.options):
+            live = Live() if processes.first() else Live(Console(quiet=True))
             train(arguments.config, arguments.workdir, live)
     return 0
 

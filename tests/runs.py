@@ -105,6 +105,12 @@ _VARIABLES: dict[str, Callable[[int, int], dict[str, str]]] = {
 }
 
 
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("localhost", 0))
+        return int(listening.getsockname()[1])
+
+
 @contextlib.contextmanager
 def processes(
     text: Path, workdir: Path, count: int, *arguments: str, devices: int = 1, cluster: str = ""
@@ -114,9 +120,7 @@ def processes(
     What process I prints goes to `workdir`-I.out and .err. With `cluster`, slurm or ompi, they are told nothing, but
     find the variables that it sets.
     """
-    with socket.socket() as listening:
-        listening.bind(("localhost", 0))
-        port = listening.getsockname()[1]
+    port = free_port()
     started = []
     try:
         for number in range(count):

@@ -3,12 +3,14 @@
 import json
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from runs import arrays, command, logged, processes, run, sst2_files, until
+from runs import arrays, command, environment, free_port, logged, processes, run, sst2_files, until
 
 from electra_jax import processes as library
 from electra_jax.errors import UserError
@@ -157,8 +159,38 @@ def test_a_process_that_does_not_come_is_waited_for_so_long_and_no_longer(text_f
     assert "Traceback" not in done.stderr
 
 
-def options(**given):
-    return {**library.OPTIONS, **given}
+RESTLESS = """
+import sys
+from electra_jax import processes
+processes._BEAT = 0
+place = {"coordinator": sys.argv[1], "processes": 2, "process": int(sys.argv[2]), "patience": 60}
+with processes.together(place):
+    print(processes.several())
+"""
+
+
+@pytest.mark.slow
+def test_a_watch_that_never_rests_does_not_outlive_python(tmp_path):
+    for _ in range(3):
+        coordinator = f"localhost:{free_port()}"
+        started = [
+            subprocess.Popen(
+                [sys.executable, "-c", RESTLESS, coordinator, str(number)],
+                env=environment(),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for number in range(2)
+        ]
+        for process in started:
+            said, errors = process.communicate(timeout=120)
+            assert (process.returncode, said) == (0, "True\n"), errors
+
+
+def join(**given):
+    with library.together({**library.OPTIONS, **given}):
+        pass
 
 
 @pytest.mark.parametrize(
@@ -173,15 +205,15 @@ def options(**given):
 )
 def test_half_a_place_is_refused(given):
     with pytest.raises(UserError, match="is no place among processes; give all three"):
-        library.start(options(**given))
+        join(**given)
 
 
 def test_alone_it_asks_nobody():
-    library.start(options(processes=1))
+    join(processes=1)
     assert library.first()
     assert not library.several()
     assert library.by_first(lambda: 1, others=lambda: 2) == 1
     library.check_shared(Path("/nowhere"))
     library.check_same("a text", "x")
     with pytest.raises(UserError, match=r"--patience=0 cannot be"):
-        library.start(options(patience=0))
+        join(patience=0)
