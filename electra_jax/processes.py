@@ -36,7 +36,7 @@ _BEAT = 1.0  # seconds between two signs of life, at most
 
 @contextlib.contextmanager
 def together(given: Mapping[str, Any]) -> Iterator[None]:
-    """Joins the other processes of this run, before anything else asks JAX for a device, and parts from them at the end.
+    """Joins the other processes of this run, before anything else asks JAX for a device, and leaves them at the end.
 
     An error in one does not leave the others waiting for it.
 
