@@ -95,7 +95,7 @@ def _value(text: str, kind: type) -> Any:
         return {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
     try:
         value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # of the text, whatever it is
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None

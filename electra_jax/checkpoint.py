@@ -20,6 +20,7 @@ from electra_jax.errors import UserError
 from electra_jax.home import Place, is_remote
 from electra_jax.step import TrainState
 
+_REASON = 200  # characters of a reason
 _DISK_FULL = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
@@ -68,13 +69,15 @@ class Checkpoints:
     def progress(self, step: int) -> dict[str, Any]:
         """What was saved beside the state of `step`."""
         args = ocp.args.Composite(progress=ocp.args.JsonRestore())
-        return self._manager.restore(step, args=args)["progress"]
+        with self._read_errors_in_a_line(step):
+            return self._manager.restore(step, args=args)["progress"]
 
     def restore(self, step: int, like: TrainState) -> TrainState:
         """The state of `step`, with the shapes, types and shardings of `like` (arrays or ShapeDtypeStructs)."""
         # Compared before anything is read: what Orbax refuses halfway leaves reads behind that end in an event loop
         # which is closed by then, each in a thread of TensorStore's.
-        saved, wanted = _shapes(self._manager.item_metadata(step)["state"].tree), _shapes(like)
+        with self._read_errors_in_a_line(step):
+            saved, wanted = _shapes(self._manager.item_metadata(step)["state"].tree), _shapes(like)
         for name in sorted(saved.keys() | wanted.keys()):
             if saved.get(name) != wanted.get(name):
                 there, here = (
@@ -86,7 +89,9 @@ class Checkpoints:
                     "use the config it was made with, or another --workdir"
                 )
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
-        return self._manager.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(abstract)))["state"]
+        args = ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
+        with self._read_errors_in_a_line(step):
+            return self._manager.restore(step, args=args)["state"]
 
     def wait(self) -> None:
         """Returns when everything is on disk; raises what went wrong on the way."""
@@ -95,6 +100,20 @@ class Checkpoints:
 
     def close(self) -> None:
         self._manager.close()
+
+    @contextlib.contextmanager
+    def _read_errors_in_a_line(self, step: int) -> Iterator[None]:
+        """What Orbax and TensorStore raise where a file is cut or gone is of many kinds; this makes a line of it."""
+        try:
+            yield
+        except jax.errors.JaxRuntimeError:  # of memory, or of other processes
+            raise
+        except Exception as error:
+            reason = next(iter(str(error).splitlines()), "")[:_REASON]
+            raise UserError(
+                f"checkpoint {self.folder / str(step)} cannot be read ({type(error).__name__}: {reason}); remove that "
+                "folder, and the one before it is the last"
+            ) from error
 
 
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:

@@ -119,6 +119,9 @@ def _shrink(config: ConfigDict) -> None:
     config.optim.warmup_steps = min(config.optim.warmup_steps, 4)
 
 
+_KINDS = {"objective": "pre-training: configs/tiny.py", "task": "fine-tuning: configs/glue.py:task=cola"}
+
+
 @dataclasses.dataclass(frozen=True)
 class Arguments:
     """A parsed command line: the config (None where none is given), where the run lives, and a command's options."""
@@ -156,14 +159,13 @@ def parse(
     chosen = arguments.choose(given, options, "config", "workdir")
     if not given.get("config"):
         if "config" not in options or overrides:
-            raise UserError("--config is missing; try --config=configs/tiny.py")
+            raise UserError(f"--config is missing; give one of {_KINDS[of]}")
         return Arguments(None, Path("runs"), chosen)
 
     path, _, arg = given["config"].partition(":")
     config = load(Path(path), arg)
     if of not in config:
-        kinds = {"objective": "pre-training: configs/tiny.py", "task": "fine-tuning: configs/glue.py:task=cola"}
-        raise UserError(f"--config={given['config']} is of another kind; give one of {kinds[of]}")
+        raise UserError(f"--config={given['config']} is of another kind; give one of {_KINDS[of]}")
     for name, value in overrides.items():
         override(config, name.removeprefix("config."), value)
     # Another system is another run: runs/tiny, runs/tiny-mlm.
@@ -176,10 +178,21 @@ def load(path: Path, arg: str = "") -> ConfigDict:
     if not path.is_file():
         there = ", ".join(sorted(map(str, Path("configs").glob("*.py")))) or "none; are you in the project's folder?"
         raise UserError(f"config file {path} is not there; configs here: {there}")
-    module = runpy.run_path(str(path))
-    if "get_config" not in module:
+    try:
+        module = runpy.run_path(str(path))
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"config file {path} is no Python that runs ({type(error).__name__}: {error}); see configs/tiny.py, and "
+            "--debug for where"
+        ) from error
+    if not callable(module.get("get_config")):
         raise UserError(f"config file {path} defines no get_config(arg); see configs/tiny.py")
-    return module["get_config"](arg)
+    config = module["get_config"](arg)
+    if not isinstance(config, ConfigDict):
+        raise UserError(f"config file {path}: get_config({arg!r}) gives no ConfigDict; see configs/tiny.py")
+    return config
 
 
 def override(config: ConfigDict, name: str, text: str) -> None:

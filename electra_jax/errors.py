@@ -52,7 +52,14 @@ def run(main: Callable[[list[str]], int | None], argv: list[str] | None = None) 
     try:
         return main([arg for arg in argv if arg != "--debug"]) or 0
     except (UserError, OSError) as error:
-        cause = error
+        cause: UserError | OSError = error
+    except MemoryError as error:
+        if debug:
+            raise
+        asked = " ".join(str(error).split())
+        cause = UserError(
+            f"memory ran out{f' ({asked})' if asked else ''}; ask for less, as smaller batches, or use a larger machine"
+        )
     except KeyboardInterrupt:
         print("\ninterrupted; the same command goes on from what is finished", file=sys.stderr)
         return 130

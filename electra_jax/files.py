@@ -16,10 +16,18 @@ def write_whole(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
+def from_json(text: str) -> Any:
+    """What a JSON text says. Raises ValueError where it is none, or goes deeper than Python does."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises UserError where it holds none."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = from_json(path.read_text(encoding="utf-8-sig"))
     except ValueError as error:
         raise UserError(f"{path} is no JSON ({error}); get the file again") from error
     if not isinstance(found, dict):

@@ -14,6 +14,7 @@ from electra_jax.errors import UserError
 from electra_jax.files import sha256
 from electra_jax.huggingface import folder, vocabulary
 from electra_jax.modeling.alone import Network, alone
+from electra_jax.writers import METRICS
 
 _DIGITS = 16  # of a digest
 DISCRIMINATOR, MASKED_LM, ENCODER, GENERATOR = "discriminator", "masked_lm", "encoder", "generator"  # in an export
@@ -111,7 +112,8 @@ def vocabulary_of(place: Path) -> Path | None:
 
 
 def is_run(place: Path) -> bool:
-    return (place / "checkpoints").is_dir() and not (place / folder.WEIGHTS).exists()
+    left = ("checkpoints", METRICS)  # of a run, whatever else was removed
+    return any((place / name).exists() for name in left) and not (place / folder.WEIGHTS).exists()
 
 
 def kept_in(place: Path) -> Path | None:

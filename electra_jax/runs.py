@@ -1,7 +1,7 @@
 """What a work directory says of its run, as plain numbers and text."""
 
-import math
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
@@ -11,7 +11,8 @@ from electra_jax import writers
 from electra_jax.errors import UserError
 from electra_jax.files import read_json
 
-_NEEDED = ("objective", "model", "data", "steps")  # of a config, for it to be a run's
+_NEEDED = {"objective": dict, "model": dict, "data": dict, "steps": int}  # of a config, for it to be a run's
+_KEPT = {"python": str, "packages": dict, "devices": list, "processes": int, "commit": str}  # of its environment
 
 
 class Run(NamedTuple):
@@ -74,13 +75,17 @@ def _read(workdir: Path, name: str) -> Run:
     if not path.exists():
         raise UserError(f"{workdir} is no work directory of a run: it has no config.json; give one: --runs runs/tiny")
     settings = read_json(path)
-    if not all(part in settings for part in _NEEDED) or "name" not in settings["objective"]:
+    if not all(isinstance(settings.get(part), kind) for part, kind in _NEEDED.items()) or not isinstance(
+        settings["objective"].get("name"), str
+    ):
         raise UserError(f"{path} is not that of a run; give a run's work directory")
-    logged = [line for line in writers.logged(workdir) if isinstance(line, dict) and is_number(line.get("step"))]
+    logged = writers.logged(workdir)
     if not logged:
         raise UserError(f"{workdir} has no metrics yet; let its run go on to the first logged step")
     kept = workdir / "environment.json"
-    return Run(name, workdir, settings, logged, read_json(kept) if kept.exists() else {})
+    environment = read_json(kept) if kept.exists() else {}
+    known = {key: environment[key] for key, kind in _KEPT.items() if isinstance(environment.get(key), kind)}
+    return Run(name, workdir, settings, logged, known)
 
 
 def names(paths: Sequence[Path]) -> list[str]:
@@ -103,4 +108,5 @@ def differences(runs: Sequence[Run]) -> list[tuple[str, list[Any]]]:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and math.isfinite(value)
+    """Whether it is finite, and no larger than a float can be, which an integer in JSON may."""
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from tensorboardX import SummaryWriter
 
-from electra_jax.files import write_whole
+from electra_jax.files import from_json, write_whole
 
 METRICS = "metrics.jsonl"
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece", "ml_collections")
@@ -66,12 +66,14 @@ class Profile:
 
 
 def logged(workdir: Path) -> list[dict[str, Any]]:
-    """What `MetricsWriter` has written in `workdir`; the line at which a kill struck is left out."""
-    path, found = workdir / METRICS, []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
-        with contextlib.suppress(json.JSONDecodeError):
-            found.append(json.loads(line))
-    return found
+    """What `MetricsWriter` has written in `workdir`, by steps; the line at which a kill struck is left out."""
+    path, found = workdir / METRICS, {}
+    for text in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
+        with contextlib.suppress(ValueError):
+            line = from_json(text)
+            if isinstance(line, dict) and type(line.get("step")) is int:
+                found[line["step"]] = line
+    return [found[step] for step in sorted(found)]
 
 
 def environment() -> dict[str, Any]:

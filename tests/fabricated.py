@@ -82,5 +82,5 @@ def write(workdir: Path, lines: list[dict[str, Any]] | None = None, environment:
 def scored(run: str, step: int, task: str, seed: int, score: float, metric: str = "accuracy") -> dict[str, Any]:
     """A line of `curves.jsonl`."""
     counted = {"flops": step * 1e9, "flops_paper": step * 2e9, "tokens": step * 1e3}
-    of = {"run": run, "objective": "electra", "step": step, **counted}
+    of = {"run": run, "objective": "electra", "step": step, "weights": f"{run}{step}", **counted}
     return {**of, "task": task, "metric": metric, "seed": seed, "score": score}

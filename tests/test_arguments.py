@@ -15,7 +15,18 @@ def test_values_are_read_as_the_type_the_default_has(text, old, new):
 
 
 @pytest.mark.parametrize(
-    ("text", "old"), [("1.5", 3), ("many", 3), ("True", 3), ("maybe", True), ("[1]", 0.5), ("1e999", 3), ("1e999", 0.5)]
+    ("text", "old"),
+    [
+        ("1.5", 3),
+        ("many", 3),
+        ("True", 3),
+        ("maybe", True),
+        ("[1]", 0.5),
+        ("1e999", 3),
+        ("1e999", 0.5),
+        ("{[]: 1}", 3),
+        ("(" * 999, 3),
+    ],
 )
 def test_values_of_another_type_are_refused(text, old):
     with pytest.raises(UserError, match=rf"--x=.* is no {type(old).__name__}; it is {old} now"):

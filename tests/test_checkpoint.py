@@ -66,6 +66,22 @@ def test_another_shape_is_refused_in_a_line(tmp_path):
     checkpoints.close()
 
 
+@pytest.mark.parametrize("gone", ["state", "state/_METADATA", "state/manifest.ocdbt", "progress/metadata"])
+@pytest.mark.parametrize("cut", [False, True])
+def test_one_that_is_cut_is_said_in_a_line(tmp_path, gone, cut):
+    saved(tmp_path, [5], keep_last=2, keep_every=100).close()
+    path = tmp_path / "5" / gone
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.write_text("{" if cut else "")
+    checkpoints = Checkpoints(tmp_path, read_only=True)
+    with pytest.raises(UserError, match=r"checkpoint .*/5 cannot be read \(.*\); remove that folder") as error:
+        checkpoints.progress(5) if "progress" in gone else checkpoints.restore(5, state(0))
+    assert "\n" not in str(error.value)
+    checkpoints.close()
+
+
 def test_the_sharding_asked_for_is_the_one_restored(tmp_path):
     checkpoints = saved(tmp_path, [5], keep_last=2, keep_every=100)
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))

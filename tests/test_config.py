@@ -75,7 +75,7 @@ def test_a_missing_config_names_those_that_are_there(monkeypatch):
     monkeypatch.chdir(ROOT)
     with pytest.raises(UserError, match=r"configs/base\.py, configs/glue\.py"):
         parse("--config=configs/huge.py")
-    with pytest.raises(UserError, match=r"--config is missing; try --config=configs/tiny\.py"):
+    with pytest.raises(UserError, match=r"--config is missing; give one of pre-training: configs/tiny\.py"):
         parse("--workdir=x")
     with pytest.raises(UserError, match="config argument 'runlokal' is unknown"):
         parse(TINY + ":runlokal")
@@ -87,6 +87,15 @@ def test_a_file_without_get_config_is_refused(tmp_path):
     (tmp_path / "empty.py").write_text("")
     with pytest.raises(UserError, match="defines no get_config"):
         config_lib.load(tmp_path / "empty.py")
+    for text, message in (
+        ("def get_config(arg):", r"is no Python that runs \(IndentationError: .*\); see configs/tiny\.py"),
+        ("import nothing_of_that_name", r"is no Python that runs \(ModuleNotFoundError: "),
+        ("get_config = 1", "defines no get_config"),
+        ("def get_config(arg): return {}", r"get_config\('x'\) gives no ConfigDict"),
+    ):
+        (tmp_path / "broken.py").write_text(text)
+        with pytest.raises(UserError, match=message):
+            config_lib.load(tmp_path / "broken.py", "x")
 
 
 @pytest.mark.parametrize(

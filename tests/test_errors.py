@@ -29,6 +29,13 @@ def test_the_systems_refusals_name_place_and_way_out(capsys, code, expected):
     assert line.count("\n") == 1
 
 
+def test_memory_that_runs_out_is_one_line_too(capsys):
+    assert errors.run(raising(MemoryError("Unable to allocate 9 TiB")), []) == 2
+    assert capsys.readouterr().err.startswith("error: memory ran out (Unable to allocate 9 TiB); ask for less")
+    with pytest.raises(MemoryError):
+        errors.run(raising(MemoryError()), ["--debug"])
+
+
 def test_debug_keeps_the_traceback_and_is_not_passed_on():
     seen = []
 

@@ -39,10 +39,19 @@ def test_from_a_run_to_scores(workdir, folder, tmp_path, capsys):
     assert err.count("\n") == 1
 
 
+def test_a_run_whose_checkpoints_are_gone(workdir, folder, tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    for name in ("config.json", "metrics.jsonl"):
+        (tmp_path / "run" / name).write_text((workdir / name).read_text())
+    argv = [GLUE, f"--init_from={tmp_path}/run", f"--data_dir={folder}", f"--workdir={tmp_path}/out"]
+    assert errors.run(finetune.main, argv) == 2
+    assert f"{tmp_path}/run has no checkpoint yet; let its run go on" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--init_from=x", "--data_dir=y"], "--config is missing"),
+        (["--init_from=x", "--data_dir=y"], "--config is missing; give one of fine-tuning: configs/glue.py"),
         ([GLUE, "--data_dir=y"], "--init_from is missing; see --help"),
         ([GLUE, "--init_from=x"], "--data_dir is missing; see --help"),
         ([GLUE, "--init_from=x", "--data_dir=y", "--config.epoch=1"], "did you mean --config.epochs?"),

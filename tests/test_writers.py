@@ -32,6 +32,13 @@ def test_what_was_written_after_the_checkpoint_is_dropped_on_the_way_back(tmp_pa
     assert [(line["step"], line["loss"]) for line in lines(tmp_path)] == [(2, 2.0), (4, 4.0), (6, 60.0)]
 
 
+def test_lines_that_nobody_logged_are_left_out(tmp_path):
+    deep, long = "[" * 100_000, "9" * 5000
+    text = ['{"step": 4, "a": 1}', "[]", "1", '{"a": 1}', '{"step": "2"}', deep, f'{{"step": {long}}}', '{"step": 2}']
+    (tmp_path / "metrics.jsonl").write_text("\n".join([*text, '{"step": 4, "a": 2}']))
+    assert writers.logged(tmp_path) == [{"step": 2}, {"step": 4, "a": 2}]  # in their order, the last of each step
+
+
 def test_tensorboard_gets_the_same_numbers(tmp_path):
     writer = writers.MetricsWriter(tmp_path, 0)
     writer.write(3, {"loss": 2.5, "mfu": None})

@@ -115,7 +115,7 @@ def measure(
                 for task, config in configs.items():
                     folder = output / "points" / source.digest / task  # known by its weights, whatever it is called
                     result = run.finetune(config, source, data_dirs[task], folder, strict, tests=False, watch=watch)
-                    rows += points.rows_of(of, step, task, result)
+                    rows += points.rows_of(of, step, source.digest, task, result)
     return rows
 
 

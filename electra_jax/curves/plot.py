@@ -111,12 +111,18 @@ def _line(panel: Any, x: Sequence[float], values: Sequence[Sequence[float]], num
     colour = _COLOURS[number % len(_COLOURS)]
     spreads = [spread(each) for each in values]
     style = {"color": colour, "marker": _MARKERS[number % len(_MARKERS)], "markersize": 4, "linewidth": 1.4}
-    panel.plot(x, [each.median for each in spreads], label=name, **style)
+    panel.plot(x, [each.median for each in spreads], label=_written(name), **style)
     lowest, highest = [each.lowest for each in spreads], [each.highest for each in spreads]
     if len(x) > 1:
         panel.fill_between(x, lowest, highest, color=colour, alpha=0.15, linewidth=0)
     elif lowest != highest:
         panel.vlines(x, lowest, highest, color=colour, alpha=0.4, linewidth=3)
+
+
+def _written(name: str) -> str:
+    """As a legend shows it: $ would begin a formula, and a first _ hides a line."""
+    name = name.replace("$", r"\$")
+    return f" {name}" if name.startswith("_") else name
 
 
 def _panels(plt: Any, count: int) -> tuple[Any, list[Any]]:

@@ -1,21 +1,21 @@
 """The points of curves: for each checkpoint of each run, each task's scores, seed by seed."""
 
-import json
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_jax import writers
 from electra_jax.checkpoint import Checkpoints
 from electra_jax.errors import UserError
+from electra_jax.files import from_json
 from electra_jax.runs import Run, is_number
 
 CURVES, HELDOUT = "curves.jsonl", "heldout.jsonl"
-_FIELDS: dict[str, Any] = {
-    **dict.fromkeys(("run", "objective", "task", "metric"), str),
-    **dict.fromkeys(("step", "seed"), int),
-    **dict.fromkeys(("score", "flops", "flops_paper"), int | float),
+_FIELDS: Mapping[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("run", "objective", "weights", "task", "metric"), lambda value: isinstance(value, str)),
+    **dict.fromkeys(("step", "seed"), lambda value: isinstance(value, int)),
+    **dict.fromkeys(("score", "flops", "flops_paper"), is_number),
 }
 _COUNTED = {"flops": "total_flops", "flops_paper": "total_flops_paper", "tokens": "total_tokens"}
 
@@ -89,13 +89,14 @@ def _counted(line: Mapping[str, Any]) -> dict[str, float]:
     return {name: line[key] for name, key in _COUNTED.items()}
 
 
-def rows_of(of: Measured, step: int, task: str, result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The lines of `curves.jsonl` about one fine-tuning, one a seed."""
+def rows_of(of: Measured, step: int, weights: str, task: str, result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The lines of `curves.jsonl` about one fine-tuning, one a seed; `weights` are the digest of what it began with."""
     for seed in result["seeds"]:
         yield {
             "run": of.name,
             "objective": of.run.system,
             "step": step,
+            "weights": weights,
             **of.counted(step),
             "task": task,
             "metric": result["metric"],
@@ -139,10 +140,10 @@ def read(folder: Path) -> list[dict[str, Any]]:
     rows = []
     for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         try:
-            row = json.loads(text)
+            row = from_json(text)
         except ValueError:
             row = None
-        if not isinstance(row, dict) or not all(isinstance(row.get(name), kind) for name, kind in _FIELDS.items()):
+        if not isinstance(row, dict) or not all(holds(row.get(name)) for name, holds in _FIELDS.items()):
             raise UserError(f"{path}:{number}: no line of electra_jax.curves; let it write the file again")
         rows.append(row)
     if not rows:

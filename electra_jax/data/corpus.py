@@ -16,7 +16,7 @@ import numpy as np
 from electra_jax.data import records, shards, tokenizer
 from electra_jax.data.records import Split
 from electra_jax.errors import UserError
-from electra_jax.files import sha256
+from electra_jax.files import from_json, sha256
 
 MANIFEST = "manifest.json"
 
@@ -51,7 +51,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not is_prepared(folder):
         raise UserError(f"{folder / MANIFEST} is not there; give a folder that electra_jax.prepare has finished")
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
+        manifest = from_json((folder / MANIFEST).read_text())
         version, checksum = manifest["format"], manifest.pop("checksum", None)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise changed(folder / MANIFEST) from error

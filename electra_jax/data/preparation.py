@@ -18,7 +18,7 @@ from electra_jax.data.chunks import MEGABYTE, Sample
 from electra_jax.data.local import Local, Watch
 from electra_jax.data.shards import Shard
 from electra_jax.errors import UserError
-from electra_jax.files import sha256, write_whole
+from electra_jax.files import from_json, sha256, write_whole
 
 # What a text is prepared with; `config.data` has them too, for a run that prepares its text itself.
 SETTINGS: dict[str, Any] = {
@@ -217,6 +217,6 @@ def _find_vocabulary(
 
 def _json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text())
+        return from_json(path.read_text())
     except (OSError, ValueError):
         return None

@@ -9,7 +9,6 @@ import codecs
 import functools
 import gzip
 import itertools
-import json
 import lzma
 import re
 import zlib
@@ -23,6 +22,7 @@ from electra_jax.data import docstrings
 from electra_jax.data.cleaning import NOT_UTF8
 from electra_jax.data.sources import Unit
 from electra_jax.errors import UserError
+from electra_jax.files import from_json
 
 _BLOCK = 2**20  # bytes read at a time
 LONGEST = 2**26  # bytes of a document; a longer one is cut, so that memory stays flat
@@ -276,8 +276,8 @@ def _json(path: Path, field: str) -> Iterator[Document]:
         except UnicodeDecodeError:
             decoded, note = line.decode(errors="replace"), NOT_UTF8
         try:
-            record = json.loads(decoded)
-        except (ValueError, RecursionError) as error:
+            record = from_json(decoded)
+        except ValueError as error:
             raise UserError(f"{file.place}: no JSON ({error}); each line must be one JSON object") from error
         if not isinstance(record, dict):
             raise UserError(f"{file.place}: a JSON {type(record).__name__}; each line must be one JSON object")

@@ -143,8 +143,10 @@ def finetune(
                 watch.scored(task, seed, scores[i])
         if faults.places:
             watch.say(faults.summary())
+    if tests and (said := _unanswered(task, data_dir, workdir, [seed for seed in seeds if seed not in missing])):
+        watch.say(said)
     watch.end()
-    result = summary(task, config, source.name, [read_json(_path(workdir, seed)) for seed in seeds])
+    result = summary(task, config, source.name, [_done(workdir, seed) for seed in seeds])
     write_whole(workdir / SCORES, json.dumps(result, indent=2) + "\n")
     return result
 
@@ -179,9 +181,9 @@ def load(
 
     train = some(task.read(data_dir, "train", faults), config.examples)
     dev = {split: encoded(some(task.read(data_dir, split, faults), config.dev_examples)) for split in task.dev}
-    hidden = [split for split in task.test if tests and files.has(data_dir, split, task.suffixes)]
-    # A leaderboard wants an answer to every row.
-    test = {split: encoded(task.read(data_dir, split, Faults())) for split in hidden}
+    hidden = _test_sets(task, data_dir) if tests else []
+    whole = Faults(way_out="mend it: a leaderboard wants an answer to every row")
+    test = {split: encoded(task.read(data_dir, split, whole)) for split in hidden}
     return Data(task.encode(train, tokenizer, config.max_length, train=True), dev, test)
 
 
@@ -216,8 +218,25 @@ def evaluate(
     return [task.combine(scores) for scores in by_split], answers
 
 
+def _test_sets(task: Task, data_dir: str) -> list[str]:
+    """Those of the task's that are there."""
+    return [split for split in task.test if files.has(data_dir, split, task.suffixes)]
+
+
+def _unanswered(task: Task, data_dir: str, workdir: Path, done: Sequence[int]) -> str:
+    """A sentence about a test set that came after seeds were done; empty where there is none."""
+    for split in _test_sets(task, data_dir):
+        without = [seed for seed in done if not any(_answers(workdir, seed).glob(f"{task.test[split]}.*"))]
+        if without:
+            return (
+                f"seed {', '.join(map(str, without))}, done before, has not answered {split}; remove "
+                f"{workdir / _SEEDS} to have it done again"
+            )
+    return ""
+
+
 def _write_answers(task: Task, workdir: Path, seed: int, data: Data, answers: Mapping[str, list[Any]]) -> None:
-    folder = workdir / _ANSWERS / f"seed-{seed}"
+    folder = _answers(workdir, seed)
     folder.mkdir(parents=True, exist_ok=True)
     for split, said in answers.items():
         examples, _ = data.dev[split] if split in data.dev else data.test[split]
@@ -246,6 +265,19 @@ def _check_same(settings: dict[str, Any], workdir: Path) -> None:
     fixed = [text for text in config_lib.differences(before, settings) if not text.startswith(_FREE)]
     if done and fixed:
         raise UserError(f"{workdir} holds another fine-tuning ({'; '.join(fixed)}); give another folder")
+
+
+def _answers(workdir: Path, seed: int) -> Path:
+    return workdir / _ANSWERS / f"seed-{seed}"
+
+
+def _done(workdir: Path, seed: int) -> dict[str, Any]:
+    """What was written when a seed was done."""
+    path = _path(workdir, seed)
+    found = read_json(path)
+    if found.get("seed") != seed or not isinstance(found.get("scores"), dict) or not found["scores"]:
+        raise UserError(f"{path} is not what a seed ends with; remove it, and the same command does that seed again")
+    return found
 
 
 def _path(workdir: Path, seed: int) -> Path:

@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
     if not output.parent.is_dir():
         raise UserError(f"{output.parent}, the folder of --output, is not there; make it, or give another")
     found = runs.read(workdirs)
-    tasks = curves.read(Path(chosen["curves"])) if chosen["curves"] else []
+    tasks = curves.read(Path(chosen["curves"]), found) if chosen["curves"] else []
     asked = [samples.of(run, chosen["samples"]) for run in found] if chosen["samples"] else []
     written = page.page(found, asked, tasks)
     write_whole(output, written.encode("utf-8", "replace").decode("utf-8"))  # a path may be no UTF-8

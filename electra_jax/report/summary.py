@@ -115,10 +115,10 @@ def _encoder(run: Run) -> Cell:
 
 def _generator(run: Run) -> Cell:
     m = run.settings["model"]
-    if "generator_width" in m:
+    if all(is_number(m.get(part)) for part in ("layers", "width", "generator_layers", "generator_width")):
         layers, width = round(m["layers"] * m["generator_layers"]), round(m["width"] * m["generator_width"])
-        return Cell(f"{m['encoder']}, {layers} × {width}", f"shared: {m['tying']}" if "tying" in m else "")
-    return Cell(run.settings["objective"].get("generator", NONE))
+        return Cell(f"{m.get('encoder', NONE)}, {layers} × {width}", f"shared: {m['tying']}" if "tying" in m else "")
+    return Cell(str(run.settings["objective"].get("generator", NONE)))
 
 
 def _batch(run: Run) -> Cell:

@@ -1,7 +1,6 @@
 """Rows with named columns, from `.tsv`, `.csv` and `.jsonl` files or TensorFlow Datasets, each with its place."""
 
 import csv
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 
 from electra_jax.data.readers import tfds_split, tfds_splits
 from electra_jax.errors import UserError
-from electra_jax.files import sha256
+from electra_jax.files import from_json, sha256
 from electra_jax.tasks.task import Faults
 
 TFDS = "tfds:"
@@ -100,6 +99,8 @@ def _table(path: Path, wanted: Sequence[str], faults: Faults, columns: Sequence[
             _check_columns(path, wanted, header)
             if len({*header}) < len(header):
                 raise UserError(f"{path}:{number}: two columns have the same name; rename one of {', '.join(header)}")
+        elif fields == [""] and len(header) > 1:
+            continue  # of a single column it is a row, which has its number
         elif len(fields) != len(header):
             what = f"{len(fields)} fields, expected {len(header)} ({', '.join(header)})"
             faults(f"{path}:{number}", what)
@@ -109,13 +110,13 @@ def _table(path: Path, wanted: Sequence[str], faults: Faults, columns: Sequence[
 
 def _tab_separated(path: Path, faults: Faults) -> Iterator[tuple[int, list[str]]]:
     """As GLUE's files are, whose quotation marks are nothing but that."""
-    return ((number, line.split("\t")) for number, line in lines(path, faults) if line)
+    return ((number, line.split("\t")) for number, line in lines(path, faults))
 
 
 def _comma_separated(path: Path, faults: Faults) -> Iterator[tuple[int, list[str]]]:
     """Fields may be quoted, and have commas and new lines then (RFC 4180)."""
     csv.field_size_limit(2**31 - 1)
-    number = 0
+    number = ended = 0
 
     def counted() -> Iterator[str]:
         nonlocal number
@@ -125,9 +126,11 @@ def _comma_separated(path: Path, faults: Faults) -> Iterator[tuple[int, list[str
 
     reader = csv.reader(counted(), strict=True)
     try:
-        yield from ((number, fields) for fields in reader if fields)
+        for fields in reader:
+            yield number, fields or [""]
+            ended = number
     except csv.Error as error:
-        raise UserError(f"{path}:{number}: {error}; mend the line") from error
+        raise UserError(f"{path}:{ended + 1}: {error}; mend the row that begins there") from error
 
 
 def _objects(path: Path, wanted: Sequence[str], faults: Faults) -> Iterator[Record]:
@@ -136,8 +139,8 @@ def _objects(path: Path, wanted: Sequence[str], faults: Faults) -> Iterator[Reco
             continue
         place = f"{path}:{number}"
         try:
-            found = json.loads(line)
-        except (ValueError, RecursionError):
+            found = from_json(line)
+        except ValueError:
             found = None
         if not isinstance(found, dict):
             faults(place, "no JSON object")

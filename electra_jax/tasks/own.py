@@ -47,14 +47,15 @@ def in_place(settings: Any, place: str) -> Sentences:
 
 
 def _classes(task: Sentences, place: str) -> tuple[str, ...]:
-    column, rows, found = task.columns.label, 0, set()
-    for record, _ in task.records(place, "train", Faults(strict=False)):
+    column, rows, found, faults = task.columns.label, 0, set(), Faults(strict=False)
+    for record, _ in task.records(place, "train", faults):
         found.add(label_text(record.values[column]))
         rows += 1
     found.discard("")  # what is missing is no class, and is said when the rows are read
     if len(found) < 2 or len(found) > max(2, rows / 2):
+        cause = f" ({faults.summary()})" if faults.places else ""
         raise UserError(
-            f"{place}: column {column} has {len(found)} different values in the {rows} rows of train, which are no "
-            "classes; give another column as config.task.label, or config.task.kind=regression for numbers"
+            f"{place}: column {column} has {len(found)} different values in the {rows} rows of train{cause}, which are "
+            "no classes; give another column as config.task.label, or config.task.kind=regression for numbers"
         )
     return tuple(sorted(found))

@@ -18,7 +18,7 @@ import numpy as np
 
 from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.errors import UserError
-from electra_jax.files import write_whole
+from electra_jax.files import from_json, write_whole
 from electra_jax.tasks import answers as measures
 from electra_jax.tasks import files
 from electra_jax.tasks.task import Faults, Rows, Task, frame
@@ -290,9 +290,9 @@ class Answering(Task):
 def _questions(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """(context, question) of a file, packed or not."""
     try:
-        with _OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8") as file:
-            found = json.load(file)
-    except (ValueError, RecursionError, EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
+        with _OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8-sig") as file:
+            found = from_json(file.read())
+    except (ValueError, EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path} is no JSON ({error}); get the file again") from error
     try:
         for article in found["data"]:

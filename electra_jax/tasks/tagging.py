@@ -161,7 +161,8 @@ def labels_in(place: str, words: int = 0, tags: int = -1) -> tuple[str, ...]:
         raise UserError(f"{place} cannot be read as words and tags; give a folder with files in columns")
     path = files.find(Path(place), "train", Tagging(labels=()).suffixes)
     # What cannot be read is said, or counted, when it is read to train on.
-    found = {tag for sentence in read(path, Columns(words, tags), Faults(strict=False)) for tag in sentence.tags or ()}
+    sentences = read(path, Columns(words, tags), Faults(strict=False))
+    found = {tag for sentence in sentences for tag in sentence.tags or ()}
     if len(found) < 2:
         raise UserError(
             f"{path} has {len(found)} tags in column {tags}; give the tags' column as config.task.tags and the words' "
@@ -213,7 +214,9 @@ def read(path: Path, columns: Columns, faults: Faults, labels: frozenset[str] = 
     words: list[str] = []
     tags: list[str] = []
     begins = usable = True
-    for number, line in rows:
+    for (before, _), (number, line) in itertools.pairwise([(0, ""), *rows]):
+        if number and number > before + 1:  # a line between could not be read: it may have been a word
+            usable = False
         if not line.strip() or line.startswith(_DOCUMENT):
             if words and usable:
                 found = True
@@ -239,11 +242,13 @@ def read(path: Path, columns: Columns, faults: Faults, labels: frozenset[str] = 
         words.append(word)
         tags.append(tag or "")
     if not found:
-        raise UserError(f"{path} has no sentence to use; give a file with a word a line")
+        cause = f" ({faults.summary()})" if faults.places else ""
+        raise UserError(f"{path} has no sentence to use{cause}; give a file with a word a line")
 
 
 def _fields(line: str) -> list[str]:
-    return line.split("\t") if "\t" in line else line.split()
+    # Not at what else Unicode calls white: a no-break space is within a word.
+    return line.split("\t") if "\t" in line else [field for field in line.split(" ") if field]
 
 
 def _comments(lines: Iterator[str]) -> Any:

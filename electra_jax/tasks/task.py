@@ -16,8 +16,8 @@ IGNORED = -1  # a target that has no loss: padding, and the pieces of a word aft
 class Faults:
     """Rows that cannot be used: refused at the first, or left out and counted."""
 
-    def __init__(self, strict: bool = True):
-        self._strict = strict
+    def __init__(self, strict: bool = True, way_out: str = "mend it, or leave such rows out with --strict=false"):
+        self._strict, self._way_out = strict, way_out
         self.places: list[str] = []
 
     def __call__(self, place: str, what: str) -> None:
@@ -27,7 +27,7 @@ class Faults:
           UserError: such rows are not to be left out.
         """
         if self._strict:
-            raise UserError(f"{place}: {what}; mend it, or leave such rows out with --strict=false")
+            raise UserError(f"{place}: {what}; {self._way_out}")
         self.places.append(f"{place}: {what}")
 
     def summary(self) -> str:

@@ -74,6 +74,7 @@ def test_tables_and_pictures(asked, folders, glue, tmp_path, capsys):
         "run": "one",
         "objective": "electra",
         "step": 20,
+        "weights": "one20",
         "flops": 1.5e10 * 20,
         "flops_paper": 1.8e10 * 20,
         "tokens": 512 * 20,
@@ -94,6 +95,14 @@ def test_tables_and_pictures(asked, folders, glue, tmp_path, capsys):
     held_out = [json.loads(line) for line in (out / "heldout.jsonl").read_text().splitlines()]
     assert [(each["run"], each["step"]) for each in held_out] == [("one", 20), ("one", 40), ("two", 20), ("two", 40)]
     assert held_out[0]["heldout_disc_loss"] == fabricated.line(20)["heldout_disc_loss"]
+
+
+def test_any_name_of_a_run_stands_in_the_legend(asked, folders, glue, tmp_path):
+    renamed = [each.rename(tmp_path / name) for each, name in zip(folders, ("_old", r"x$\nope$"), strict=True)]
+    assert errors.run(curves.main, command(renamed, glue, tmp_path / "out")) == 0
+    for name in ("scores", "heldout"):
+        words = [text.strip() for text in ElementTree.parse(tmp_path / "out" / f"{name}.svg").getroot().itertext()]
+        assert {"_old", r"x$\nope$"} <= {*words}
 
 
 def test_the_other_accounting_and_no_paper(asked, folders, glue, tmp_path):

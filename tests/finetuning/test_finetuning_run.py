@@ -77,6 +77,35 @@ def test_what_is_done_is_not_done_again(folder, tmp_path):
         finetune(folder, tmp_path / "out")
 
 
+def test_a_test_set_that_came_later_is_spoken_of(folder, tmp_path):
+    (folder / "test.tsv").rename(tmp_path / "aside.tsv")
+    said = []
+    watch = run.Watch()
+    watch.say = said.append
+    finetune(folder, tmp_path / "out", watch=watch)
+    assert said == []
+    (tmp_path / "aside.tsv").rename(folder / "test.tsv")
+    finetune(folder, tmp_path / "out", config(seeds=2), watch=watch)
+    seeds = tmp_path / "out" / "seeds"
+    assert said == [f"seed 0, done before, has not answered test; remove {seeds} to have it done again"]
+    finetune(folder, tmp_path / "out", tests=False, watch=watch)
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("text", ["{}", '{"seed": 1, "scores": {"accuracy": 1}}', '{"seed": 0, "scores": {}}'])
+def test_what_no_seed_ended_with_is_named(folder, tmp_path, text):
+    finetune(folder, tmp_path / "out")
+    (tmp_path / "out" / "seeds" / "0.json").write_text(text)
+    with pytest.raises(UserError, match=r"seeds/0\.json is not what a seed ends with; remove it"):
+        finetune(folder, tmp_path / "out")
+
+
+def test_a_row_of_a_test_set_is_never_left_out(folder, tmp_path):
+    (folder / "test.tsv").write_text("index\tsentence\n5\n")
+    with pytest.raises(UserError, match=r"test\.tsv:2: 1 fields, .*; mend it: a leaderboard wants"):
+        finetune(folder, tmp_path / "out", strict=False)
+
+
 def test_a_folder_of_something_else_is_left_alone(folder, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text('{"objective": {"name": "electra"}}')

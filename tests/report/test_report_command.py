@@ -1,3 +1,4 @@
+import json
 import shutil
 
 import fabricated
@@ -10,8 +11,9 @@ from runs import quiet, small_config
 from electra_jax import detect, errors, runs, step, train, trained
 from electra_jax.data import preparation, tokenizer
 from electra_jax.objectives import table
+from electra_jax.pretrained import Source
 from electra_jax.report import __main__ as command
-from electra_jax.report import samples
+from electra_jax.report import curves, samples
 
 
 def report(*arguments):
@@ -39,6 +41,30 @@ def test_a_run_that_goes_on_has_a_page(tmp_path):
     assert "40 of 40" in (tmp_path / "a.html").read_text()
 
 
+def test_what_was_changed_by_hand_costs_no_page(tmp_path):
+    lines = [fabricated.line(5), fabricated.line(10, loss=10**400, total_flops="many")]
+    workdir = fabricated.write(tmp_path / "run", lines, model__layers="four", batch_size=None, objective__generator=[])
+    (workdir / "environment.json").write_text('{"devices": 4, "packages": [1], "commit": 7, "python": "3.11"}')
+    assert report("--runs", workdir, f"--output={tmp_path / 'a.html'}", "--samples=0") == 0
+    assert "10 of 40" in (tmp_path / "a.html").read_text()
+
+
+def test_scores_of_another_run_of_the_same_name_are_not_its_own(tmp_path, monkeypatch, capsys):
+    workdir, scores = fabricated.write(tmp_path / "run"), tmp_path / "scores"
+    scores.mkdir()
+    rows = [fabricated.scored(name, 40, "cola", seed, 0.5) for name in ("run", "other") for seed in (0, 1)]
+    (scores / "curves.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arguments = ["--runs", workdir, f"--output={tmp_path / 'a.html'}", "--samples=0", f"--curves={scores}"]
+    assert report(*arguments) == 0  # there is no checkpoint to compare with
+    own = Source("run", "run40", lambda: pytest.fail("nobody asked"))
+    monkeypatch.setattr(curves.pretrained, "find", lambda place, step: own)
+    assert report(*arguments) == 0
+    monkeypatch.setattr(curves.pretrained, "find", lambda place, step: own._replace(digest="another"))
+    assert report(*arguments) == 2
+    said = f"{scores} has scores of another run that was called run, not of {workdir}: its weights at step 40"
+    assert said in capsys.readouterr().err
+
+
 def test_a_folder_whose_name_is_no_text_has_a_page(tmp_path):
     workdir = fabricated.write(tmp_path / "caf\udce9")
     assert report("--runs", workdir, f"--output={tmp_path / 'a.html'}", "--samples=0") == 0
@@ -59,6 +85,8 @@ def test_what_cannot_be_is_said_in_a_line(tmp_path, capsys, monkeypatch):
     (other / "config.json").write_text('{"model_type": "electra"}')
     broken = fabricated.write(tmp_path / "broken")
     (broken / "config.json").write_text("{")
+    for name, value in (("steps", "9"), ("objective", []), ("objective__name", 1)):
+        fabricated.write(tmp_path / name, **{name: value})
     for name, text in (("empty", ""), ("short", '{"run": "a", "step": 1}'), ("list", "[]")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "curves.jsonl").write_text(text)
@@ -75,6 +103,9 @@ def test_what_cannot_be_is_said_in_a_line(tmp_path, capsys, monkeypatch):
         (["--runs", "good", "gone", output], "gone is not there; give a run's work directory"),
         (["--runs", "good", "none", output], "none is no work directory of a run: it has no config.json"),
         (["--runs", "good", "other", output], "other/config.json is not that of a run"),
+        (["--runs", "steps", output], "steps/config.json is not that of a run"),
+        (["--runs", "objective", output], "objective/config.json is not that of a run"),
+        (["--runs", "objective__name", output], "objective__name/config.json is not that of a run"),
         (["--runs", "good", "broken", output], "broken/config.json is no JSON"),
         (["--runs", "good", "silent", output], "silent has no metrics yet; let its run go on"),
         (["--runs", "good", good, output], f"--runs names {good} twice; name each run once"),

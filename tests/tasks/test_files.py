@@ -41,6 +41,13 @@ def test_a_quoted_field_may_have_lines_and_the_place_is_the_line_it_ends_at(tmp_
     ]
 
 
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
+def test_an_empty_line_is_a_row_where_there_is_one_column(tmp_path, name):
+    path = tmp_path / name
+    path.write_text("text\nx\n\ny\n")
+    assert rows(path, ("text",))[0] == [{"text": "x"}, {"text": ""}, {"text": "y"}]
+
+
 def test_columns_may_be_named_where_the_file_does_not(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("x\t1\n")
@@ -78,8 +85,8 @@ def test_a_column_that_is_not_there_is_refused_in_any_case(tmp_path):
 
 def test_an_open_quotation_mark_says_where(tmp_path):
     path = tmp_path / "a.csv"
-    path.write_text('text,label\n"x,1\n')
-    with pytest.raises(UserError, match=r"a\.csv:2: unexpected end of data"):
+    path.write_text('text,label\n"one\ntwo",1\n"x,1\ny,0\n')
+    with pytest.raises(UserError, match=r"a\.csv:4: unexpected end of data; mend the row that begins there"):
         rows(path)
 
 

@@ -89,9 +89,28 @@ def test_rows_that_cannot_be_used(folder, line, columns, what):
     assert [place.startswith(f"{folder}/dev.txt:6: {what}") for place in places] == [True]
 
 
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_sentence_with_a_line_that_is_no_text_is_left_out_whole(folder, lost):
+    lines = [b"Germany O", b"sent O", b"France O"]
+    lines[lost] = b"caf\xe9 O"
+    good = b"market O\n"
+    (folder / "dev.txt").write_bytes(good + b"\n" + b"\n".join(lines) + b"\n\n" + good)
+    faults = Faults(strict=False)
+    found = Tagging(labels=NAMES).read(str(folder), "dev", faults)
+    assert [sentence.words for sentence in found] == [("market",)] * 2
+    assert faults.places == [f"{folder}/dev.txt:{3 + lost}: byte 0xe9 in column 4 is no UTF-8"]
+
+
+def test_a_no_break_space_is_within_a_word(folder):
+    found, _ = read(folder, "10\u00a0000  O\n")
+    assert found == [Sentence(("10\u00a0000",), ("O",))]
+
+
 def test_files_that_cannot_be_used(folder):
-    with pytest.raises(UserError, match=r"dev.txt has no sentence to use"):
+    with pytest.raises(UserError, match=r"dev.txt has no sentence to use; give a file"):
         read(folder, "\n\n-DOCSTART- O\n")
+    with pytest.raises(UserError, match=r"dev.txt has no sentence to use \(1 rows left out, .*dev.txt:1: 1 columns"):
+        read(folder, "Germany\n", strict=False)
     with pytest.raises(UserError, match=r"config.task.words and config.task.tags are both 2"):
         read(folder, "a b c\n", words=2, tags=2)
     (folder / "train.txt").write_text("Germany O\nsent O\n")
