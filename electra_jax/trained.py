@@ -39,7 +39,7 @@ def load(workdir: Path, at: int | None = None) -> Trained:
     """The state that a run had at step `at`, or has at its last checkpoint.
 
     Raises:
-      UserError: there is no run in `workdir`, or no such checkpoint.
+      UserError: there is no run in `workdir`, or no such checkpoint, or it is of another version of this package.
     """
     path = workdir / "config.json"
     if not path.exists():
@@ -52,9 +52,16 @@ def load(workdir: Path, at: int | None = None) -> Trained:
     try:
         last = _step(checkpoints, workdir, at)
         vocabulary = tokenizer.kept_in(workdir)
-        objective = table.make(config, len(vocabulary), None, vocabulary.special, vocabulary.word_starts)
-        here = sharding.make_mesh(dict.fromkeys(sharding.AXES, 1), config.batch_size, devices=jax.local_devices()[:1])
-        state = checkpoints.restore(last, Program(config, objective, here).state)
+        try:
+            objective = table.make(config, len(vocabulary), None, vocabulary.special, vocabulary.word_starts)
+            alone = dict.fromkeys(sharding.AXES, 1)
+            here = sharding.make_mesh(alone, config.batch_size, devices=jax.local_devices()[:1])
+            like = Program(config, objective, here).state
+        except (AttributeError, KeyError, TypeError) as error:  # what its config lacks, or has as something else
+            raise UserError(
+                f"{path} has settings of another version of electra_jax ({error}); use the version it was made with"
+            ) from error
+        state = checkpoints.restore(last, like)
         return Trained(config, vocabulary, objective, state, checkpoints.progress(last))
     finally:
         checkpoints.close()

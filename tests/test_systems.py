@@ -1,6 +1,7 @@
 """Every system of the table as a run: it trains, evaluates, saves and goes on; what it logs is what it is."""
 
 import io
+import json
 import math
 import shutil
 
@@ -139,6 +140,17 @@ def test_what_is_no_run_cannot_be_loaded(tmp_path):
     (tmp_path / "config.json").write_text(small_config().to_json_best_effort())
     with pytest.raises(UserError, match="has no checkpoint yet"):
         trained.load(tmp_path)
+
+
+def test_a_run_of_another_version_cannot_be_loaded(tmp_path, text_file):
+    config = small_config(text_file, steps=1, eval_batches=1)
+    train.train(config, tmp_path, quiet())
+    of_now = json.loads((tmp_path / "config.json").read_text())
+    without = {name: value for name, value in of_now["model"].items() if name != "remat"}
+    for model in (without, {**of_now["model"], "layers": "two"}):
+        (tmp_path / "config.json").write_text(json.dumps({**of_now, "model": model}))
+        with pytest.raises(UserError, match=r"has settings of another version of electra_jax \(.*\); use the version"):
+            trained.load(tmp_path)
 
 
 @pytest.mark.parametrize("system", table.SYSTEMS)

@@ -56,10 +56,7 @@ def of(run: Run, count: int) -> Samples:
 
 
 def _ask(workdir: Path, count: int) -> Samples:
-    try:
-        learned = trained.load(workdir)
-    except (AttributeError, KeyError) as error:  # what its config lacks
-        raise UserError("its settings are those of another version of electra_jax") from error
+    learned = trained.load(workdir)
     config, vocabulary, state = learned.config, learned.tokenizer, learned.state
     text = _text(workdir, config.data.input, str(learned.progress.get("corpus")))
     starts = vocabulary.word_starts
