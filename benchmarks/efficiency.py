@@ -65,7 +65,8 @@ def main(argv: list[str]) -> int:
     arguments.check(chosen, {"flops": arguments.above(0), "points": arguments.above(0)}, "--")
     output, overrides = Path(chosen["output"]), shlex.split(chosen["pretraining"])
     text = output / "text"
-    common = [f"--config.data.input={text}", *overrides]
+    if any(name.startswith("--config.steps=") for name in overrides):
+        raise errors.UserError("--pretraining=--config.steps cannot be; --flops says how many")
     call("prepare", f"--input={chosen['input']}", f"--vocab_size={chosen['vocab_size']}", f"--output={text}")
     for system in chosen["systems"]:
         steps = steps_for(Path(chosen["config"]), system, chosen["vocab_size"], chosen["flops"], overrides)
@@ -73,14 +74,16 @@ def main(argv: list[str]) -> int:
             "train",
             f"--config={chosen['config']}:objective={system}",
             f"--workdir={output / system}",
-            *common,
+            f"--config.data.input={text}",
             f"--config.steps={steps}",
             # The halves that the curves are drawn from.
             f"--config.checkpoint.keep_every={max(1, steps // 2 ** (chosen['points'] - 1))}",
             f"--config.eval_every={max(1, steps // 8)}",
+            *overrides,
         )
     untrained = output / "untrained"
-    call("train", f"--config={chosen['config']}", f"--workdir={untrained}", "--config.steps=1", *common)
+    one = [f"--config.data.input={text}", *overrides, "--config.steps=1"]
+    call("train", f"--config={chosen['config']}", f"--workdir={untrained}", *one)
     scored = [
         f"--tasks={','.join(chosen['tasks'])}",
         f"--data_dir={chosen['data_dir']}",

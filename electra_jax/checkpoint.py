@@ -106,13 +106,15 @@ class Checkpoints:
         """What Orbax and TensorStore raise where a file is cut or gone is of many kinds; this makes a line of it."""
         try:
             yield
-        except jax.errors.JaxRuntimeError:  # of memory, or of other processes
+        except (jax.errors.JaxRuntimeError, MemoryError):  # not the checkpoint's fault
             raise
         except Exception as error:
+            if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+                raise  # nor this: permissions, the network, ...
             reason = next(iter(str(error).splitlines()), "")[:_REASON]
             raise UserError(
-                f"checkpoint {self.folder / str(step)} cannot be read ({type(error).__name__}: {reason}); remove that "
-                "folder, and the one before it is the last"
+                f"checkpoint {self.folder / str(step)} cannot be read ({type(error).__name__}: {reason}); try again, "
+                "or, if a file of it is cut, move that folder away and use an earlier one"
             ) from error
 
 

@@ -1,7 +1,7 @@
 """What a person did that cannot work, said in one line.
 
-Everything a person can get wrong raises `UserError`; `run` turns it, and the operating system's refusals, into one
-line on standard error and exit status 2. Anything else is a bug of ours and keeps its traceback.
+Everything a person can get wrong raises `UserError`; `run` turns it, the operating system's refusals and a lack of
+memory into one line on standard error and exit status 2. Anything else is a bug of ours and keeps its traceback.
 """
 
 import errno
@@ -33,9 +33,16 @@ def explain_os_error(error: OSError) -> str:
     return place + _OS_ADVICE.get(error.errno or 0, error.strerror or str(error))
 
 
-def explain(error: UserError | OSError) -> str:
+# What `explain` makes a line of.
+MISTAKES = (UserError, OSError, MemoryError)
+
+
+def explain(error: UserError | OSError | MemoryError) -> str:
     """Its one line."""
     text = explain_os_error(error) if isinstance(error, OSError) else str(error)
+    if isinstance(error, MemoryError):
+        asked = f" ({text})" if text else ""
+        text = f"memory ran out{asked}; ask for less, as smaller batches, or use a larger machine"
     return " ".join(text.split())
 
 
@@ -51,15 +58,8 @@ def run(main: Callable[[list[str]], int | None], argv: list[str] | None = None) 
     debug = "--debug" in argv
     try:
         return main([arg for arg in argv if arg != "--debug"]) or 0
-    except (UserError, OSError) as error:
-        cause: UserError | OSError = error
-    except MemoryError as error:
-        if debug:
-            raise
-        asked = " ".join(str(error).split())
-        cause = UserError(
-            f"memory ran out{f' ({asked})' if asked else ''}; ask for less, as smaller batches, or use a larger machine"
-        )
+    except MISTAKES as error:
+        cause = error
     except KeyboardInterrupt:
         print("\ninterrupted; the same command goes on from what is finished", file=sys.stderr)
         return 130

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import jax
 from jax.experimental import multihost_utils
 
-from electra_jax.errors import EXIT_USER_ERROR, UserError, explain
+from electra_jax.errors import EXIT_USER_ERROR, MISTAKES, UserError, explain
 
 OPTIONS: Mapping[str, Any] = {"coordinator": "", "processes": 0, "process": -1, "patience": 300}
 USAGE = """\
@@ -60,7 +60,7 @@ def together(given: Mapping[str, Any]) -> Iterator[None]:
         print(f"process {jax.process_index()}: {what}; is another gone?", file=sys.stderr, flush=True)
         time.sleep(given["patience"] + 5)  # if so, the watch says it, and ends this one
         raise
-    except (UserError, OSError) as error:
+    except MISTAKES as error:
         # All may be about to say the same: process 0, which keeps them together, ends after they have.
         print(f"error: {explain(error)}", file=sys.stderr, flush=True)
         with contextlib.suppress(jax.errors.JaxRuntimeError):
@@ -189,7 +189,7 @@ def by_first(make: Callable[[], Result], others: Callable[[], Result]) -> Result
         return others()
     try:
         result = make()
-    except (UserError, OSError) as failure:
+    except MISTAKES as failure:
         _told(explain(failure))
         raise
     _told("")

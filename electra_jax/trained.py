@@ -39,7 +39,7 @@ def load(workdir: Path, at: int | None = None) -> Trained:
     """The state that a run had at step `at`, or has at its last checkpoint.
 
     Raises:
-      UserError: there is no run in `workdir`, or no such checkpoint, or it is of another version of this package.
+      UserError: there is no run in `workdir`, or no such checkpoint, or its settings cannot be used.
     """
     path = workdir / "config.json"
     if not path.exists():
@@ -59,7 +59,8 @@ def load(workdir: Path, at: int | None = None) -> Trained:
             like = Program(config, objective, here).state
         except (AttributeError, KeyError, TypeError) as error:  # what its config lacks, or has as something else
             raise UserError(
-                f"{path} has settings of another version of electra_jax ({error}); use the version it was made with"
+                f"{path} has settings that this version of electra_jax cannot use ({type(error).__name__}: {error}); "
+                "use the version it was made with, and --debug to see where"
             ) from error
         state = checkpoints.restore(last, like)
         return Trained(config, vocabulary, objective, state, checkpoints.progress(last))

@@ -76,9 +76,22 @@ def test_one_that_is_cut_is_said_in_a_line(tmp_path, gone, cut):
     else:
         path.write_text("{" if cut else "")
     checkpoints = Checkpoints(tmp_path, read_only=True)
-    with pytest.raises(UserError, match=r"checkpoint .*/5 cannot be read \(.*\); remove that folder") as error:
+    with pytest.raises(UserError, match=r"checkpoint .*/5 cannot be read \(.*\); try again, ") as error:
         checkpoints.progress(5) if "progress" in gone else checkpoints.restore(5, state(0))
     assert "\n" not in str(error.value)
+    checkpoints.close()
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "x"), ConnectionError("503"), MemoryError()])
+def test_what_is_not_its_fault_is_not_blamed_on_it(tmp_path, monkeypatch, error):
+    checkpoints = saved(tmp_path, [5], keep_last=2, keep_every=100)
+
+    def restore(step, args):
+        raise error
+
+    monkeypatch.setattr(checkpoints._manager, "restore", restore)
+    with pytest.raises(type(error)):
+        checkpoints.progress(5)
     checkpoints.close()
 
 

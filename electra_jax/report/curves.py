@@ -4,7 +4,7 @@ import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from electra_jax import pretrained
 from electra_jax.curves import points
@@ -22,9 +22,16 @@ class Place(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """How one run does at one task; places by FLOPs, ascending."""
+    """How one run does at one task.
+
+    Attributes:
+      run: what the scores call it.
+      owner: its number among those that the page is about, None where it is none of them.
+      places: by FLOPs, ascending.
+    """
 
     run: str
+    owner: int | None
     places: list[Place]
 
 
@@ -37,14 +44,16 @@ class Task(NamedTuple):
 
 
 def read(folder: Path, runs: Sequence[Run] = ()) -> list[Task]:
-    """The tasks in `folder`, the average first.
+    """The tasks in `folder`, the average first; `runs` are those that the page is about.
 
     Raises:
       UserError: there are no scores, or of one of `runs` only by its name.
     """
     rows = points.read(folder)
-    for run in runs:
-        _check_its_own(run, folder, rows)
+    weights: dict[str, dict[int, str]] = {}
+    for row in rows:
+        weights.setdefault(row["run"], {})[row["step"]] = row["weights"]
+    owners = {name: _owner(name, of, runs, folder) for name, of in weights.items()}
     flops = {(row["run"], row["step"]): row["flops"] for row in rows}
     metrics = {row["task"]: row["metric"] for row in rows}
     return [
@@ -54,6 +63,7 @@ def read(folder: Path, runs: Sequence[Run] = ()) -> list[Task]:
             [
                 Curve(
                     run,
+                    owners[run],
                     sorted(
                         Place(flops[run, step], points.spread(list(seeds.values())), len(seeds))
                         for step, seeds in steps.items()
@@ -66,24 +76,43 @@ def read(folder: Path, runs: Sequence[Run] = ()) -> list[Task]:
     ]
 
 
-def known_as(run: Run) -> tuple[str, ...]:
-    """What scores may call a run: its folder, as one writes it on the command line, or what the page calls it."""
-    return run.workdir.name, str(run.workdir), run.name
+def _owner(name: str, weights: Mapping[int, str], runs: Sequence[Run], folder: Path) -> int | None:
+    """Which of `runs` scores are of: by its name, and where its checkpoints are still there by what they have learned.
+
+    Args:
+      name: what the scores call it.
+      weights: the digest of what was scored, by step.
+      runs: those that the page is about.
+      folder: where the scores are.
+
+    Returns:
+      Its number; None where it is none of them, or could be several.
+
+    Raises:
+      UserError: only its name is one of theirs.
+    """
+    # As one writes it on the command line, its folder, or as the page calls it.
+    called = [i for i, run in enumerate(runs) if name in (str(run.workdir), run.workdir.name, run.name)]
+    same = {i: _has_learned(runs[i], weights) for i in called}
+    certain = [i for i in called if same[i]]
+    possible = [i for i in called if same[i] is None]
+    if called and not certain and not possible:
+        raise UserError(
+            f"{folder} has scores of another run that was called {name}, not of {runs[called[0]].workdir}: its weights "
+            "are others; give the --curves that were made of it"
+        )
+    if certain:
+        return certain[0]
+    return possible[0] if len(possible) == 1 else None
 
 
-def _check_its_own(run: Run, folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Raises UserError where other weights were scored than those that `run` still has of the same step."""
-    for name, step, weights in {(row["run"], row["step"], row["weights"]) for row in rows}:
-        if name not in known_as(run):
-            continue
-        own = weights
-        with contextlib.suppress(UserError):  # its checkpoint of that step is gone
-            own = pretrained.find(run.workdir, step).digest
-        if own != weights:
-            raise UserError(
-                f"{folder} has scores of another run that was called {name}, not of {run.workdir}: its weights at step "
-                f"{step} are others; give the --curves that were made of it"
-            )
+def _has_learned(run: Run, weights: Mapping[int, str]) -> bool | None:
+    """Whether the checkpoints of `run` are these; None where it has none of these steps any more."""
+    own = {}
+    for step in weights:
+        with contextlib.suppress(UserError):
+            own[step] = pretrained.find(run.workdir, step).digest
+    return all(own[step] == weights[step] for step in own) if own else None
 
 
 def span(tasks: Sequence[Task]) -> tuple[float, float]:

@@ -5,7 +5,7 @@ from html import escape
 
 from electra_jax.report import charts, elements, summary
 from electra_jax.report.charts import Axis, Series
-from electra_jax.report.curves import Task, known_as, span
+from electra_jax.report.curves import Task, span
 from electra_jax.report.elements import Key
 from electra_jax.runs import Run
 
@@ -25,12 +25,11 @@ def section(tasks: Sequence[Task], runs: Sequence[Run]) -> str:
 
 
 def _keys(tasks: Sequence[Task], runs: Sequence[Run]) -> dict[str, Key]:
-    """By the names that the scores have for runs: as one writes them on the command line, or their folder's."""
-    names = list(dict.fromkeys(curve.run for task in tasks for curve in task.curves))
-    known = {name: i for i, run in enumerate(runs) for name in known_as(run)}
-    others = [name for name in names if name not in known]
-    colours = [known[name] if name in known else len(runs) + others.index(name) for name in names]
-    return {key.name: key for key in elements.keys(names, colours)}
+    """By the names that the scores have for runs."""
+    owners = {curve.run: curve.owner for task in tasks for curve in task.curves}
+    others = [name for name, owner in owners.items() if owner is None]
+    colours = [len(runs) + others.index(name) if owner is None else owner for name, owner in owners.items()]
+    return {key.name: key for key in elements.keys(list(owners), colours)}
 
 
 def _figure(task: Task, keys: Mapping[str, Key], ends: tuple[float, float]) -> str:

@@ -63,7 +63,13 @@ def digests(place: str, splits: Sequence[str], suffixes: Sequence[str]) -> dict[
     return {path.name: sha256(path) for path in paths}
 
 
-def read(path: Path, wanted: Sequence[str], faults: Faults, columns: Sequence[str] | None = None) -> Iterator[Record]:
+def read(
+    path: Path,
+    wanted: Sequence[str],
+    faults: Faults,
+    columns: Sequence[str] | None = None,
+    also: Sequence[str] = (),
+) -> Iterator[Record]:
     """The rows of a file, by its suffix.
 
     Args:
@@ -71,12 +77,13 @@ def read(path: Path, wanted: Sequence[str], faults: Faults, columns: Sequence[st
       wanted: columns that each row must have.
       faults: told of rows that cannot be used.
       columns: of a table without a first line that names them.
+      also: columns that it may have.
 
     Raises:
       UserError: the file lacks a column.
     """
     if path.suffix == ".jsonl":
-        yield from _objects(path, wanted, faults)
+        yield from _objects(path, wanted, faults, also)
     else:
         yield from _table(path, wanted, faults, columns)
 
@@ -93,18 +100,23 @@ def lines(path: Path, faults: Faults) -> Iterator[tuple[int, str]]:
 
 def _table(path: Path, wanted: Sequence[str], faults: Faults, columns: Sequence[str] | None) -> Iterator[Record]:
     header = list(columns or ())
+    empty: list[Record] = []
     for number, fields in (_comma_separated if path.suffix == ".csv" else _tab_separated)(path, faults):
+        if fields == [""] and len(header) != 1:
+            continue
         if not header:
             header = fields
             _check_columns(path, wanted, header)
             if len({*header}) < len(header):
                 raise UserError(f"{path}:{number}: two columns have the same name; rename one of {', '.join(header)}")
-        elif fields == [""] and len(header) > 1:
-            continue  # of a single column it is a row, which has its number
+        elif fields == [""]:
+            empty.append(Record(f"{path}:{number}", {header[0]: ""}))  # of one column: a row, unless it is the last
         elif len(fields) != len(header):
             what = f"{len(fields)} fields, expected {len(header)} ({', '.join(header)})"
             faults(f"{path}:{number}", what)
         else:
+            yield from empty
+            empty = []
             yield Record(f"{path}:{number}", dict(zip(header, fields, strict=True)))
 
 
@@ -133,7 +145,7 @@ def _comma_separated(path: Path, faults: Faults) -> Iterator[tuple[int, list[str
         raise UserError(f"{path}:{ended + 1}: {error}; mend the row that begins there") from error
 
 
-def _objects(path: Path, wanted: Sequence[str], faults: Faults) -> Iterator[Record]:
+def _objects(path: Path, wanted: Sequence[str], faults: Faults, also: Sequence[str]) -> Iterator[Record]:
     for number, line in lines(path, faults):
         if not line.strip():
             continue
@@ -145,7 +157,8 @@ def _objects(path: Path, wanted: Sequence[str], faults: Faults) -> Iterator[Reco
         if not isinstance(found, dict):
             faults(place, "no JSON object")
             continue
-        if half := HALF.search("".join(value for value in found.values() if isinstance(value, str))):
+        texts = (found.get(column) for column in (*wanted, *also))
+        if half := HALF.search("\n".join(text for text in texts if isinstance(text, str))):
             faults(place, f"half a character, {half[0]!a}")
             continue
         missing = [name for name in wanted if name not in found]

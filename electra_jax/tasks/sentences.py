@@ -116,7 +116,7 @@ class Sentences(Task):
             columns = (testing and self.test_columns) or self.columns
             wanted = columns.texts if testing else (*columns.texts, columns.label)
             path = files.find(Path(place), split, self.suffixes)
-            records = files.read(path, wanted, faults, columns.order or None)
+            records = files.read(path, wanted, faults, columns.order or None, also=(columns.name,))
         return ((record, columns) for record in records)
 
     def _example(self, record: Record, columns: Columns, number: int, testing: bool, faults: Faults) -> Example | None:
@@ -137,9 +137,11 @@ class Sentences(Task):
 
     def _target(self, value: Any) -> float | None:
         if self.labels:
-            text = label_text(value)
-            names = self.tfds_labels if text in self.tfds_labels else self.labels
-            return names.index(text) if text in names else None
+            for text in (label_text(value), str(value)):  # a class that was given may be as JSON has it, 1.0
+                names = self.tfds_labels if text in self.tfds_labels else self.labels
+                if text in names:
+                    return names.index(text)
+            return None
         try:
             number = float(value)
         except (TypeError, ValueError):

@@ -209,13 +209,15 @@ def read(path: Path, columns: Columns, faults: Faults, labels: frozenset[str] = 
       UserError: it has no sentence to use.
     """
     fewest, found = columns.fewest(), False
-    rows = [*files.lines(path, faults), (0, "")]
+    known = len(faults.places)
+    rows = [*files.lines(path, faults)]
+    rows.append((len(rows) + len(faults.places) - known + 1, ""))  # the end, with its number
     is_comment = _comments(line for _, line in rows)
     words: list[str] = []
     tags: list[str] = []
     begins = usable = True
     for (before, _), (number, line) in itertools.pairwise([(0, ""), *rows]):
-        if number and number > before + 1:  # a line between could not be read: it may have been a word
+        if number > before + 1:  # a line between could not be read: it may have been a word
             usable = False
         if not line.strip() or line.startswith(_DOCUMENT):
             if words and usable:

@@ -229,7 +229,7 @@ def test_scores_of_tasks_are_medians_with_a_band(two, tmp_path):
         for seed, score in enumerate((0.5 + step / 100, 0.6 + step / 100, 0.52 + step / 100))
     ]
     (tmp_path / "curves.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    tasks = curves.read(tmp_path)
+    tasks = curves.read(tmp_path, runs.read(two))
     assert [(task.name, len(task.curves)) for task in tasks] == [("average", 2), ("sentiment", 2), ("paraphrase", 2)]
     assert tasks[1].curves[0].places[1] == (1e10, (pytest.approx(0.62), 0.6, 0.7), 3)
     text = made(*two, tasks=tasks)

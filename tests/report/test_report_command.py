@@ -1,4 +1,3 @@
-import json
 import shutil
 
 import fabricated
@@ -11,9 +10,8 @@ from runs import quiet, small_config
 from electra_jax import detect, errors, runs, step, train, trained
 from electra_jax.data import preparation, tokenizer
 from electra_jax.objectives import table
-from electra_jax.pretrained import Source
 from electra_jax.report import __main__ as command
-from electra_jax.report import curves, samples
+from electra_jax.report import samples
 
 
 def report(*arguments):
@@ -47,22 +45,6 @@ def test_what_was_changed_by_hand_costs_no_page(tmp_path):
     (workdir / "environment.json").write_text('{"devices": 4, "packages": [1], "commit": 7, "python": "3.11"}')
     assert report("--runs", workdir, f"--output={tmp_path / 'a.html'}", "--samples=0") == 0
     assert "10 of 40" in (tmp_path / "a.html").read_text()
-
-
-def test_scores_of_another_run_of_the_same_name_are_not_its_own(tmp_path, monkeypatch, capsys):
-    workdir, scores = fabricated.write(tmp_path / "run"), tmp_path / "scores"
-    scores.mkdir()
-    rows = [fabricated.scored(name, 40, "cola", seed, 0.5) for name in ("run", "other") for seed in (0, 1)]
-    (scores / "curves.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    arguments = ["--runs", workdir, f"--output={tmp_path / 'a.html'}", "--samples=0", f"--curves={scores}"]
-    assert report(*arguments) == 0  # there is no checkpoint to compare with
-    own = Source("run", "run40", lambda: pytest.fail("nobody asked"))
-    monkeypatch.setattr(curves.pretrained, "find", lambda place, step: own)
-    assert report(*arguments) == 0
-    monkeypatch.setattr(curves.pretrained, "find", lambda place, step: own._replace(digest="another"))
-    assert report(*arguments) == 2
-    said = f"{scores} has scores of another run that was called run, not of {workdir}: its weights at step 40"
-    assert said in capsys.readouterr().err
 
 
 def test_a_folder_whose_name_is_no_text_has_a_page(tmp_path):

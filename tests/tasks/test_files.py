@@ -41,10 +41,18 @@ def test_a_quoted_field_may_have_lines_and_the_place_is_the_line_it_ends_at(tmp_
     ]
 
 
+def test_half_a_character_matters_where_it_is_used(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "x", "label": "1", "other": "\\ud83d"}\n')
+    assert rows(path)[0] == [{"text": "x", "label": "1", "other": "\ud83d"}]
+    with pytest.raises(UserError, match=r"a\.jsonl:1: half a character"):
+        list(files.read(path, ("text",), Faults(), also=("other",)))
+
+
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
 def test_an_empty_line_is_a_row_where_there_is_one_column(tmp_path, name):
     path = tmp_path / name
-    path.write_text("text\nx\n\ny\n")
+    path.write_text("\ntext\nx\n\ny\n\n\n")  # but not before the first line, or at the end
     assert rows(path, ("text",))[0] == [{"text": "x"}, {"text": ""}, {"text": "y"}]
 
 

@@ -34,6 +34,13 @@ def test_a_table_of_ones_own_has_the_classes_of_its_training_set(tmp_path):
     assert (given.labels, given.outputs) == (("true", "false", "other"), 3)
 
 
+def test_classes_that_are_given_may_be_as_the_file_has_them(tmp_path):
+    (tmp_path / "train.jsonl").write_text('{"t": "x", "l": 1.0}\n{"t": "y", "l": 2.0}\n')
+    for labels in ("1,2", "1.0,2.0"):
+        task = own.in_place(Settings(SETTINGS, labels=labels), str(tmp_path))
+        assert [example.target for example in task.read(str(tmp_path), "train", Faults())] == [0, 1]
+
+
 def test_a_table_of_numbers_is_scaled_by_its_training_set(tmp_path):
     (tmp_path / "train.csv").write_text("t,l\nx,1\ny,3\n")
     task = own.in_place(Settings(SETTINGS, kind="regression"), str(tmp_path))
