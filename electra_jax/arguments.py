@@ -90,7 +90,7 @@ def _value(text: str, kind: type) -> Any:
     if kind is str:
         return text
     if kind is tuple:
-        return tuple(text.split("\n"))
+        return tuple(filter(None, text.split("\n")))
     if kind is bool:
         return {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
     try:

@@ -16,7 +16,7 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
-from electra_jax.errors import UserError
+from electra_jax.errors import UserError, first_line
 from electra_jax.home import Place, is_remote
 from electra_jax.step import TrainState
 
@@ -111,10 +111,10 @@ class Checkpoints:
         except Exception as error:
             if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
                 raise  # nor this: permissions, the network, ...
-            reason = next(iter(str(error).splitlines()), "")[:_REASON]
+            reason = f"{type(error).__name__}: {first_line(error)[:_REASON]}"
             raise UserError(
-                f"checkpoint {self.folder / str(step)} cannot be read ({type(error).__name__}: {reason}); try again, "
-                "or, if a file of it is cut, move that folder away and use an earlier one"
+                f"checkpoint {self.folder / str(step)} cannot be read ({reason}); try again, or, if a file of it "
+                "is cut, move that folder away and use an earlier one"
             ) from error
 
 

@@ -157,9 +157,8 @@ def main(argv: list[str]) -> int:
     chosen = arguments.parse(argv, USAGE, {"model": ""}, texts)
     if chosen is None:
         return 0
+    arguments.require(chosen, ("model",), "give a run or a Hugging Face directory: --model=runs/tiny")
     place = chosen["model"]
-    if not place:
-        raise UserError("--model is missing; give a run or a Hugging Face directory: --model=runs/tiny")
     found = pretrained.load(Path(place))
     if "discriminator_head" not in found.encoder.config.heads:
         raise UserError(f"{place} has no discriminator, which alone can tell; give a directory with one")

@@ -46,6 +46,11 @@ def explain(error: UserError | OSError | MemoryError) -> str:
     return " ".join(text.split())
 
 
+def first_line(error: BaseException) -> str:
+    """Of what another library says; its kind where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def run(main: Callable[[list[str]], int | None], argv: list[str] | None = None) -> int:
     """Calls `main(argv)` and returns its exit status; a person's mistake is one line on stderr and status 2.
 

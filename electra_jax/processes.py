@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import jax
 from jax.experimental import multihost_utils
 
-from electra_jax.errors import EXIT_USER_ERROR, MISTAKES, UserError, explain
+from electra_jax.errors import EXIT_USER_ERROR, MISTAKES, UserError, explain, first_line
 
 OPTIONS: Mapping[str, Any] = {"coordinator": "", "processes": 0, "process": -1, "patience": 300}
 USAGE = """\
@@ -56,8 +56,7 @@ def together(given: Mapping[str, Any]) -> Iterator[None]:
         yield
         _client().wait_at_barrier("end", _FOREVER)  # each is heard until all have come
     except jax.errors.JaxRuntimeError as error:
-        what = next(iter(str(error).splitlines()), "")
-        print(f"process {jax.process_index()}: {what}; is another gone?", file=sys.stderr, flush=True)
+        print(f"process {jax.process_index()}: {first_line(error)}; is another gone?", file=sys.stderr, flush=True)
         time.sleep(given["patience"] + 5)  # if so, the watch says it, and ends this one
         raise
     except MISTAKES as error:

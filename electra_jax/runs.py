@@ -68,17 +68,27 @@ def read(workdirs: Sequence[Path]) -> list[Run]:
     return [_read(workdir, name) for workdir, name in zip(workdirs, names(workdirs), strict=True)]
 
 
-def _read(workdir: Path, name: str) -> Run:
+def settings_of(workdir: Path) -> dict[str, Any]:
+    """The config of the run in `workdir`.
+
+    Raises:
+      UserError: there is no run.
+    """
     path = workdir / "config.json"
-    if not workdir.is_dir():
-        raise UserError(f"{workdir} is not there; give a run's work directory, as --runs runs/tiny")
     if not path.exists():
-        raise UserError(f"{workdir} is no work directory of a run: it has no config.json; give one: --runs runs/tiny")
-    settings = read_json(path)
-    if not all(isinstance(settings.get(part), kind) for part, kind in _NEEDED.items()) or not isinstance(
-        settings["objective"].get("name"), str
+        raise UserError(f"{workdir} is no work directory of a run: it has no config.json; give one, as runs/tiny")
+    found = read_json(path)
+    if not all(isinstance(found.get(part), kind) for part, kind in _NEEDED.items()) or not isinstance(
+        found["objective"].get("name"), str
     ):
         raise UserError(f"{path} is not that of a run; give a run's work directory")
+    return found
+
+
+def _read(workdir: Path, name: str) -> Run:
+    if not workdir.is_dir():
+        raise UserError(f"{workdir} is not there; give a run's work directory, as --runs runs/tiny")
+    settings = settings_of(workdir)
     logged = writers.logged(workdir)
     if not logged:
         raise UserError(f"{workdir} has no metrics yet; let its run go on to the first logged step")

@@ -6,12 +6,11 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
-from electra_jax import sharding, step
+from electra_jax import runs, sharding, step
 from electra_jax.checkpoint import Checkpoints
 from electra_jax.data import tokenizer
 from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.errors import UserError
-from electra_jax.files import read_json
 from electra_jax.objectives import table
 from electra_jax.objectives.system import Objective
 from electra_jax.program import Program
@@ -41,31 +40,30 @@ def load(workdir: Path, at: int | None = None) -> Trained:
     Raises:
       UserError: there is no run in `workdir`, or no such checkpoint, or its settings cannot be used.
     """
-    path = workdir / "config.json"
-    if not path.exists():
-        raise UserError(f"{workdir} is no work directory of a run: it has no config.json")
-    settings = read_json(path)
-    if "objective" not in settings:
-        raise UserError(f"{path} is not that of a run; give a run's work directory")
-    config = ConfigDict(settings)
+    config = ConfigDict(runs.settings_of(workdir))
     checkpoints = Checkpoints(workdir / "checkpoints", read_only=True)
     try:
         last = _step(checkpoints, workdir, at)
         vocabulary = tokenizer.kept_in(workdir)
         try:
-            objective = table.make(config, len(vocabulary), None, vocabulary.special, vocabulary.word_starts)
-            alone = dict.fromkeys(sharding.AXES, 1)
-            here = sharding.make_mesh(alone, config.batch_size, devices=jax.local_devices()[:1])
-            like = Program(config, objective, here).state
+            program = _program(config, vocabulary)
+            like = program.state
         except (AttributeError, KeyError, TypeError) as error:  # what its config lacks, or has as something else
             raise UserError(
-                f"{path} has settings that this version of electra_jax cannot use ({type(error).__name__}: {error}); "
-                "use the version it was made with, and --debug to see where"
+                f"{workdir / 'config.json'} has settings that this version of electra_jax cannot use "
+                f"({type(error).__name__}: {error}); use the version it was made with, and --debug to see where"
             ) from error
         state = checkpoints.restore(last, like)
-        return Trained(config, vocabulary, objective, state, checkpoints.progress(last))
+        return Trained(config, vocabulary, program.objective, state, checkpoints.progress(last))
     finally:
         checkpoints.close()
+
+
+def _program(config: ConfigDict, vocabulary: Tokenizer) -> Program:
+    """The step of a run, on the first device."""
+    objective = table.make(config, len(vocabulary), None, vocabulary.special, vocabulary.word_starts)
+    here = sharding.make_mesh(dict.fromkeys(sharding.AXES, 1), config.batch_size, devices=jax.local_devices()[:1])
+    return Program(config, objective, here)
 
 
 def progress(workdir: Path, at: int | None = None) -> tuple[int, dict[str, Any]]:

@@ -21,7 +21,7 @@ import zstandard
 from electra_jax.data import docstrings
 from electra_jax.data.cleaning import NOT_UTF8
 from electra_jax.data.sources import Unit
-from electra_jax.errors import UserError
+from electra_jax.errors import UserError, first_line
 from electra_jax.files import from_json
 
 _BLOCK = 2**20  # bytes read at a time
@@ -325,9 +325,8 @@ def tfds_splits(name: str) -> Mapping[str, Any]:
             raise FileNotFoundError("it was not prepared")
         return splits
     except Exception as error:  # of many kinds: unknown name, not prepared, another format, TensorFlow missing
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"tfds:{name} is not there as ArrayRecord ({reason}); prepare it once with `tfds build {name} "
+            f"tfds:{name} is not there as ArrayRecord ({first_line(error)}); prepare it once with `tfds build {name} "
             "--file_format=array_record`, for which many sets need tensorflow beside 'electra_jax[tfds]'"
         ) from error
 

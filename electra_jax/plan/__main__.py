@@ -14,8 +14,8 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
+from electra_jax import arguments, errors
 from electra_jax import config as config_lib
-from electra_jax import errors
 from electra_jax.errors import UserError
 from electra_jax.live import short
 from electra_jax.plan.estimate import Plan, best, make, sweep
@@ -144,12 +144,11 @@ def show_sweep(console: Console, plans: Sequence[Plan], found: Plan | None) -> N
 
 def main(argv: list[str]) -> int:
     options: dict[str, Any] = {"topology": "", "slices": 1, "mfu": 0.4, "sweep": False, "json": False}
-    arguments = config_lib.parse(argv, USAGE, options)
-    if arguments is None:
+    parsed = config_lib.parse(argv, USAGE, options)
+    if parsed is None:
         return 0
-    given = arguments.options
-    if not given["topology"]:
-        raise UserError("--topology is missing; give a slice, as --topology=v3:4x4")
+    given = parsed.options
+    arguments.require(given, ("topology",), "give a slice, as --topology=v3:4x4")
     if not (given["slices"] > 0 and 0 < given["mfu"] <= 1):
         raise UserError(
             f"--slices={given['slices']} --mfu={given['mfu']} cannot be; give a slice or more, and 0 < mfu <= 1"
@@ -158,10 +157,10 @@ def main(argv: list[str]) -> int:
     place = (given["topology"], given["slices"], given["mfu"])
     console = Console(soft_wrap=True, stderr=given["json"])
     if not given["sweep"]:
-        plan = make(arguments.config, *place)
+        plan = make(parsed.config, *place)
         print(json.dumps(dataclasses.asdict(plan), indent=2)) if given["json"] else show(console, plan)
         return 0
-    plans = sweep(arguments.config, *place, say=lambda plan: console.print(line(plan), highlight=False))
+    plans = sweep(parsed.config, *place, say=lambda plan: console.print(line(plan), highlight=False))
     found = best(plans)
     if given["json"]:
         tried = [dataclasses.asdict(plan) for plan in plans]

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from electra_jax.errors import UserError
+from electra_jax.errors import UserError, first_line
 
 
 def slice_of(topology: str, slices: int = 1) -> list[Any]:
@@ -39,6 +39,6 @@ def slice_of(topology: str, slices: int = 1) -> list[Any]:
         return list(topologies.get_topology_desc(platform="tpu", topology_name=topology, **options).devices)
     except jax.errors.JaxRuntimeError as error:
         raise UserError(
-            f"--topology={topology} cannot be ({str(error).splitlines()[0]}); give a kind and its chips along each "
+            f"--topology={topology} cannot be ({first_line(error)}); give a kind and its chips along each "
             "dimension, whole hosts of 2 x 2, as v3:4x4, v4:2x2x2, v5e:4x4, v5p:2x2x1, v6e:4x4"
         ) from error

@@ -27,11 +27,8 @@ def main(argv: list[str]) -> int:
     chosen = arguments.parse(argv, USAGE, options)
     if chosen is None:
         return 0
-    workdirs = [Path(text) for text in chosen["runs"] if text]
-    if not workdirs:
-        raise UserError("--runs is missing; give work directories of runs: --runs runs/a runs/b")
-    if not chosen["output"]:
-        raise UserError("--output is missing; try --output=report.html")
+    arguments.require(chosen, ("runs",), "give work directories of runs: --runs runs/a runs/b")
+    arguments.require(chosen, ("output",), "try --output=report.html")
     arguments.check(chosen, {"samples": arguments.at_least(0)}, "--")
     output = Path(chosen["output"])
     if output.is_dir():
@@ -40,7 +37,7 @@ def main(argv: list[str]) -> int:
         raise UserError(f"--output={output} is no file; give one, as report.html")
     if not output.parent.is_dir():
         raise UserError(f"{output.parent}, the folder of --output, is not there; make it, or give another")
-    found = runs.read(workdirs)
+    found = runs.read([Path(each) for each in chosen["runs"]])
     tasks = curves.read(Path(chosen["curves"]), found) if chosen["curves"] else []
     asked = [samples.of(run, chosen["samples"]) for run in found] if chosen["samples"] else []
     written = page.page(found, asked, tasks)

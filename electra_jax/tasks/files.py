@@ -14,7 +14,7 @@ from electra_jax.files import from_json, sha256
 from electra_jax.tasks.task import Faults
 
 TFDS = "tfds:"
-HALF = re.compile("[\ud800-\udfff]")  # which JSON can have, and no encoding
+_HALF = re.compile("[\ud800-\udfff]")  # which JSON can have, and no encoding
 
 
 class Record(NamedTuple):
@@ -102,15 +102,14 @@ def _table(path: Path, wanted: Sequence[str], faults: Faults, columns: Sequence[
     header = list(columns or ())
     empty: list[Record] = []
     for number, fields in (_comma_separated if path.suffix == ".csv" else _tab_separated)(path, faults):
-        if fields == [""] and len(header) != 1:
-            continue
-        if not header:
+        if fields == [""]:
+            if len(header) == 1:  # of one column: a row, unless it is the last
+                empty.append(Record(f"{path}:{number}", {header[0]: ""}))
+        elif not header:
             header = fields
             _check_columns(path, wanted, header)
             if len({*header}) < len(header):
                 raise UserError(f"{path}:{number}: two columns have the same name; rename one of {', '.join(header)}")
-        elif fields == [""]:
-            empty.append(Record(f"{path}:{number}", {header[0]: ""}))  # of one column: a row, unless it is the last
         elif len(fields) != len(header):
             what = f"{len(fields)} fields, expected {len(header)} ({', '.join(header)})"
             faults(f"{path}:{number}", what)
@@ -157,15 +156,20 @@ def _objects(path: Path, wanted: Sequence[str], faults: Faults, also: Sequence[s
         if not isinstance(found, dict):
             faults(place, "no JSON object")
             continue
-        texts = (found.get(column) for column in (*wanted, *also))
-        if half := HALF.search("\n".join(text for text in texts if isinstance(text, str))):
-            faults(place, f"half a character, {half[0]!a}")
+        if half := half_character(*(found.get(column) for column in (*wanted, *also))):
+            faults(place, half)
             continue
         missing = [name for name in wanted if name not in found]
         if missing:
             faults(place, f"no {missing[0]!r}, expected {', '.join(map(repr, wanted))}")
             continue
         yield Record(place, found)
+
+
+def half_character(*values: Any) -> str:
+    """What is wrong with the texts among `values`, if one has a surrogate without its other; else empty."""
+    half = _HALF.search("\n".join(value for value in values if isinstance(value, str)))
+    return f"half a character, {half[0]!a}" if half else ""
 
 
 def _check_columns(path: Path, wanted: Sequence[str], header: Sequence[str]) -> None:

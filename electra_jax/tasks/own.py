@@ -30,11 +30,11 @@ def in_place(settings: Any, place: str) -> Sentences:
         test={"test": "test"},
     )
     if settings.kind == "regression":
-        numbers = np.array([example.target for example in task.read(place, "train", Faults(strict=False))])
         if settings.labels:
             raise UserError(f"config.task.labels={settings.labels} is of no use with config.task.kind=regression")
-        mean, spread = float(numbers.mean()), float(np.std(numbers / max(1.0, np.abs(numbers).max())))
-        spread *= max(1.0, float(np.abs(numbers).max()))
+        numbers = np.array([example.target for example in task.read(place, "train", Faults(strict=False))])
+        largest = max(1.0, float(np.abs(numbers).max()))
+        mean, spread = float(numbers.mean()), float(np.std(numbers / largest)) * largest
         if not spread or not np.isfinite([mean, spread]).all():
             said = f"every {settings.label} in train is {numbers[0]:g}" if not spread else "its numbers are too large"
             raise UserError(f"{place}: {said}; there is nothing to learn")
@@ -53,9 +53,8 @@ def _classes(task: Sentences, place: str) -> tuple[str, ...]:
         rows += 1
     found.discard("")  # what is missing is no class, and is said when the rows are read
     if len(found) < 2 or len(found) > max(2, rows / 2):
-        cause = f" ({faults.summary()})" if faults.places else ""
         raise UserError(
-            f"{place}: column {column} has {len(found)} different values in the {rows} rows of train{cause}, which are "
-            "no classes; give another column as config.task.label, or config.task.kind=regression for numbers"
+            f"{place}: column {column} has {len(found)} different values in the {rows} rows of train{faults.aside()}, "
+            "which are no classes; give another column as config.task.label, or config.task.kind=regression for numbers"
         )
     return tuple(sorted(found))

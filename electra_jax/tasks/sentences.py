@@ -99,8 +99,8 @@ class Sentences(Task):
             if example is not None:
                 found.append(example)
         if not found:
-            cause = f" ({faults.summary()})" if faults.places else ""
-            raise UserError(f"{place} has no example to use in {split}{cause}; give the folder with the task's files")
+            what = f"no example to use in {split}{faults.aside()}"
+            raise UserError(f"{place} has {what}; give the folder with the task's files")
         if place.startswith(files.TFDS) and self.tfds:
             found.sort(key=lambda example: int(example.name))  # as GLUE's files have them
         return found

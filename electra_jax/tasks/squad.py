@@ -143,8 +143,8 @@ class Answering(Task):
         text = question.get("question")
         if not isinstance(text, str):
             return f"question is {text!r}, expected a text"
-        if half := files.HALF.search(id_ + text + context):
-            return f"half a character, {half[0]!a}"
+        if half := files.half_character(id_, text, context):
+            return half
         if testing:
             return Example(id_, text, context, (), False)
         impossible = question.get("is_impossible") is True

@@ -244,8 +244,7 @@ def read(path: Path, columns: Columns, faults: Faults, labels: frozenset[str] = 
         words.append(word)
         tags.append(tag or "")
     if not found:
-        cause = f" ({faults.summary()})" if faults.places else ""
-        raise UserError(f"{path} has no sentence to use{cause}; give a file with a word a line")
+        raise UserError(f"{path} has no sentence to use{faults.aside()}; give a file with a word a line")
 
 
 def _fields(line: str) -> list[str]:

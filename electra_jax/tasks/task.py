@@ -34,6 +34,10 @@ class Faults:
         """A line about what was left out; empty where nothing was."""
         return f"{len(self.places)} rows left out, the first {self.places[0]}" if self.places else ""
 
+    def aside(self) -> str:
+        """The same in brackets, to stand within another sentence."""
+        return f" ({self.summary()})" if self.places else ""
+
 
 class Rows(NamedTuple):
     """Encoded examples. A long one may have several rows.

@@ -123,6 +123,7 @@ def test_the_other_accounting_and_no_paper(asked, folders, glue, tmp_path):
     ("argv", "message"),
     [
         ([], "--runs is missing; see --help"),
+        (["--runs=", "--tasks=cola"], "--runs is missing; see --help"),
         (["--runs", "x", "--tasks=cola"], "--data_dir is missing; see --help"),
         (
             ["--runs", "x", "--tasks=colla", "--data_dir=y", "--output=z"],
