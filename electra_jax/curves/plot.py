@@ -139,8 +139,7 @@ def _finish(figure: Any, axes: Sequence[Any], count: int, axis: str, path: Path)
         panel.remove()
     for panel in axes[:count]:
         panel.set_xscale("log")
-        lowest, highest = panel.get_xlim()
-        panel.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if highest < 100 * lowest else (1,)))
+        panel.xaxis.set_major_locator(_ticks(*panel.get_xlim()))
         panel.xaxis.set_major_formatter(ticker.LogFormatterSciNotation(minor_thresholds=(math.inf, math.inf)))
         panel.xaxis.set_minor_formatter(ticker.NullFormatter())  # whose labels would run into each other
         panel.set_xlabel(axis)
@@ -152,6 +151,18 @@ def _finish(figure: Any, axes: Sequence[Any], count: int, axis: str, path: Path)
     for suffix in ("png", "svg"):
         metadata = {"Date": None} if suffix == "svg" else {}
         figure.savefig(path.with_suffix(f".{suffix}"), dpi=150, metadata=metadata)
+
+
+def _ticks(lowest: float, highest: float) -> Any:
+    """Powers of ten on a long axis, on a short one twice and five times these too; where there are few, even steps."""
+    from matplotlib import ticker
+
+    if highest >= 100 * lowest:
+        return ticker.LogLocator()
+    power = 10.0 ** math.floor(math.log10(lowest))
+    round_ = [factor * power for factor in (1, 2, 5, 10, 20, 50, 100, 200, 500)]
+    within = [each for each in round_ if lowest <= each <= highest]
+    return ticker.FixedLocator(within) if len(within) > 1 else ticker.MaxNLocator(nbins=2)
 
 
 def require() -> None:
