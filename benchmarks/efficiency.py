@@ -16,10 +16,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from electra_jax import arguments, errors
-from electra_jax import config as config_lib
-from electra_jax.flops.totals import first_steps
-from electra_jax.objectives import table
+from cli_runs import make_objective
+
+from electra_jax.config import cli, config_file, errors
+from electra_jax.planning.flops.totals import first_steps
 
 # Of the paper's table 5, the most efficient first.
 SYSTEMS = ("electra", "all_tokens_mlm", "replace_mlm", "electra_15", "mlm")
@@ -41,11 +41,11 @@ _OPTIONS = {
 
 def steps_for(config_path: Path, system: str, vocab_size: int, flops: float, overrides: list[str]) -> int:
     """How many steps of a system take so many operations."""
-    config = config_lib.load(config_path, f"objective={system}")
+    config = config_file.load(config_path, f"objective={system}")
     for text in overrides:
         name, _, value = text.removeprefix("--config.").partition("=")
-        config_lib.override(config, name, value)
-    objective = table.make(config, vocab_size)
+        config_file.override(config, name, value)
+    objective = make_objective(config, vocab_size)
     one = first_steps(objective, config.batch_size, [(config.data.seq_length, 1)], 1)["model"]
     return round(flops / one)
 
@@ -58,11 +58,11 @@ def call(module: str, *argv: str) -> None:
 
 
 def main(argv: list[str]) -> int:
-    chosen = arguments.parse(argv, __doc__ or "", _OPTIONS)
+    chosen = cli.parse(argv, __doc__ or "", _OPTIONS)
     if chosen is None:
         return 0
-    arguments.require(chosen, ("input", "data_dir", "output"))
-    arguments.check(chosen, {"flops": arguments.above(0), "points": arguments.above(0)}, "--")
+    cli.require(chosen, ("input", "data_dir", "output"))
+    cli.check(chosen, {"flops": cli.above(0), "points": cli.above(0)}, "--")
     output, overrides = Path(chosen["output"]), shlex.split(chosen["pretraining"])
     text = output / "text"
     if any(name.startswith("--config.steps=") for name in overrides):

@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from ml_collections import ConfigDict
 
-from electra_jax import arguments, errors
-from electra_jax.data import preparation, tokenizer
-from electra_jax.finetuning import recipe, run, seeds
-from electra_jax.huggingface import folder
-from electra_jax.pretrained import Pretrained
-from electra_jax.tasks import table
-from electra_jax.tasks.task import Faults, Rows
+from electra_jax.config import cli, errors
+from electra_jax.data import tokenizer
+from electra_jax.data.config import CorpusConfig
+from electra_jax.downstream.finetuning import multi_seed, recipe, run
+from electra_jax.downstream.tasks import registry
+from electra_jax.downstream.tasks.task import BadRows, Rows
+from electra_jax.loading.huggingface import directory
+from electra_jax.loading.networks import Pretrained
 
 _VOCABULARY = 2000
 
@@ -54,18 +54,18 @@ def by_torch(model: Any, rows: Rows, batch_size: int) -> float:
 
 def main(argv: list[str]) -> int:
     options = {"data_dir": "", "examples": 640, "rounds": 3, "layers": 12, "width": 256}
-    chosen = arguments.parse(argv, __doc__ or "", options)
+    chosen = cli.parse(argv, __doc__ or "", options)
     if chosen is None:
         return 0
     config = recipe.make({"name": "cola"})
     config.update(epochs=1, examples=chosen["examples"])
-    task = table.make(config.task, chosen["data_dir"])
-    lines = [example.texts[0] for example in task.read(chosen["data_dir"], "train", Faults())]
+    task = registry.make(config.task, chosen["data_dir"])
+    lines = [example.texts[0] for example in task.read(chosen["data_dir"], "train", BadRows())]
     words = tokenizer.train(
         lines,
-        ConfigDict({**preparation.SETTINGS, "vocab_size": _VOCABULARY}),
+        CorpusConfig(**{"vocab_size": _VOCABULARY}),
     )
-    data = run.load(config, task, words, chosen["data_dir"], Faults())
+    data = run.load(config, task, words, chosen["data_dir"], BadRows())
     shape = transformers.ElectraConfig(
         vocab_size=_VOCABULARY,
         embedding_size=chosen["width"] // 2,
@@ -77,13 +77,13 @@ def main(argv: list[str]) -> int:
     theirs = transformers.ElectraForSequenceClassification(shape).train()
     with tempfile.TemporaryDirectory() as place:
         theirs.electra.save_pretrained(place)
-        found = Pretrained(folder.read(Path(place)).network, None, words)
+        found = Pretrained(directory.read(Path(place)).network, None, words)
     model, network = run.make_model(config, task, found)
     times: dict[str, list[float]] = {"1 seed": [], "5 seeds at once": [], "torch": []}
     for _ in range(chosen["rounds"] + 1):
         for name, count in (("1 seed", 1), ("5 seeds at once", 5)):
             begin = time.perf_counter()
-            seeds.train(model, network, recipe.recipe(config), data.train, words.special, range(count))
+            multi_seed.train(model, network, recipe.recipe(config), data.train, words.special, range(count))
             times[name].append((time.perf_counter() - begin) / count)
         times["torch"].append(by_torch(theirs, data.train, config.batch_size))
     rates = {name: len(data.train.input_ids) / statistics.median(all_[1:]) for name, all_ in times.items()}

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from electra_jax import arguments, errors
+from electra_jax.config import cli, errors
 from electra_jax.data import corpus, examples, loader
 
 _BATCHES = 100
@@ -21,7 +21,7 @@ _BATCHES = 100
 
 def main(argv: list[str]) -> int:
     options = {"input": "", "rounds": 5, "batch_size": 256}
-    chosen = arguments.parse(argv, __doc__ or "", options)
+    chosen = cli.parse(argv, __doc__ or "", options)
     if chosen is None:
         return 0
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})

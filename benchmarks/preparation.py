@@ -23,8 +23,8 @@ from pathlib import Path
 import psutil
 from ml_collections import ConfigDict
 
-from electra_jax import arguments, errors
-from electra_jax.data import cleaning, preparation, readers, sources, tokenizer
+from electra_jax.config import cli, errors
+from electra_jax.data import cleaning, readers, sources, tokenizer
 
 
 def lines_of(text: str) -> list[str]:
@@ -45,7 +45,7 @@ def encode(vocabulary: tokenizer.Tokenizer, lines: list[str], threads: int) -> f
 def prepare(text: str, vocabulary: Path, workers: int) -> tuple[float, float]:
     """(seconds, peak megabytes) of the command."""
     output = Path(tempfile.mkdtemp()) / "out"
-    command = [sys.executable, "-m", "electra_jax.prepare", f"--input={text}", f"--output={output}"]
+    command = [sys.executable, "-m", "electra_jax", "prepare", f"--input={text}", f"--output={output}"]
     start = time.perf_counter()
     process = subprocess.Popen(
         [*command, f"--vocabulary={vocabulary}", f"--workers={workers}"], stdout=subprocess.DEVNULL
@@ -82,7 +82,7 @@ def _memory(pid: int) -> float:
 
 def main(argv: list[str]) -> int:
     options = {"input": "", "vocabulary": "", "model_type": "unigram", "vocab_size": 30522, "rounds": 3, "floor": True}
-    chosen = arguments.parse(argv, __doc__ or "", options)
+    chosen = cli.parse(argv, __doc__ or "", options)
     if chosen is None:
         return 0
     lines = lines_of(chosen["input"])
@@ -91,7 +91,7 @@ def main(argv: list[str]) -> int:
     if chosen["vocabulary"]:
         vocabulary, path = tokenizer.load(Path(chosen["vocabulary"])), Path(chosen["vocabulary"])
     else:
-        settings = {**preparation.SETTINGS, "model_type": chosen["model_type"], "vocab_size": chosen["vocab_size"]}
+        settings = {"model_type": chosen["model_type"], "vocab_size": chosen["vocab_size"]}
         every = 1 + int(size // 20)
         vocabulary = tokenizer.train(lines[::every], ConfigDict(settings))
         tokenizer.keep(vocabulary, folder)

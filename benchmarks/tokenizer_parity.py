@@ -20,16 +20,16 @@ import tokenizers
 from ml_collections import ConfigDict
 from transformers import AutoTokenizer
 
-from electra_jax import arguments, errors
-from electra_jax.data import preparation, tokenizer
-from electra_jax.huggingface import vocabulary
+from electra_jax.config import cli, errors
+from electra_jax.data import tokenizer
+from electra_jax.loading.huggingface import tokenizer_files
 
 _AT_ONCE = 10_000  # lines
 
 
 def vocabularies(sample: Sequence[str], size: int) -> Iterator[tuple[str, tokenizer.Tokenizer]]:
     for kind in tokenizer.MODEL_TYPES:
-        settings = {**preparation.SETTINGS, "model_type": kind, "vocab_size": size}
+        settings = {"model_type": kind, "vocab_size": size}
         yield kind, tokenizer.train(sample, ConfigDict(settings))
     pieces = tokenizers.BertWordPieceTokenizer()
     pieces.train_from_iterator(sample, vocab_size=size, show_progress=False)
@@ -41,7 +41,7 @@ def vocabularies(sample: Sequence[str], size: int) -> Iterator[tuple[str, tokeni
 def compare(ours: tokenizer.Tokenizer, lines: Sequence[str]) -> dict[str, int | float]:
     """Of all lines and all pairs of neighbours: how many have other ids there."""
     with tempfile.TemporaryDirectory() as folder:
-        for name, content in vocabulary.files(ours, 10**9, True).items():
+        for name, content in tokenizer_files.files(ours, 10**9, True).items():
             (Path(folder) / name).write_bytes(content)
         (Path(folder) / "config.json").write_text('{"model_type": "electra"}')
         theirs = AutoTokenizer.from_pretrained(folder)
@@ -75,7 +75,7 @@ def compare(ours: tokenizer.Tokenizer, lines: Sequence[str]) -> dict[str, int | 
 
 def main(argv: list[str]) -> int:
     options = {"text": "", "vocab_size": 30522, "sample_mb": 20}
-    chosen = arguments.parse(argv, __doc__ or "", options)
+    chosen = cli.parse(argv, __doc__ or "", options)
     if chosen is None:
         return 0
     path = Path(chosen["text"])

@@ -15,9 +15,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from electra_jax import arguments, errors
+from electra_jax.config import cli, errors
 from electra_jax.data import readers, sources
-from electra_jax.files import write_whole
+from electra_jax.runtime.io import write_whole
 
 _OPTIONS = {"input": "", "output": "", "train": 2000, "dev": 1000, "seed": 0}
 _FEWEST, _MOST = 6, 20
@@ -67,11 +67,11 @@ def shuffled(words: list[str], random_: random.Random) -> list[str]:
 
 
 def main(argv: list[str]) -> int:
-    chosen = arguments.parse(argv, __doc__ or "", _OPTIONS)
+    chosen = cli.parse(argv, __doc__ or "", _OPTIONS)
     if chosen is None:
         return 0
-    arguments.require(chosen, ("input", "output"))
-    arguments.check(chosen, {"train": arguments.above(0), "dev": arguments.above(0)}, "--")
+    cli.require(chosen, ("input", "output"))
+    cli.check(chosen, {"train": cli.above(0), "dev": cli.above(0)}, "--")
     random_ = random.Random(chosen["seed"])
     rows = []
     for number, words in enumerate(drawn(sentences(chosen["input"]), chosen["train"] + chosen["dev"], random_)):

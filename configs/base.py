@@ -6,15 +6,15 @@ The paper trained it in 4 days on 16 TPU v3 to a GLUE dev average of 85.1 (arXiv
 This repository has not repeated that yet. `configs/base.py:runlocal` shrinks it to some seconds on a CPU.
 """
 
-from electra_jax import config as config_lib
+from electra_jax import train_config
 
 
 def get_config(arg: str = ""):
-    config = config_lib.paper()
+    config = train_config.paper()
     config.steps = 766_000
     config.batch_size = 256
     config.data.seq_length = 512
     config.model.update(layers=12, width=768, ffn=3072, heads=12, embedding_size=768, generator_width=1 / 3)
     config.objective.mask_prob = 0.15
     config.optim.learning_rate = 2e-4
-    return config_lib.finish(config, arg)
+    return train_config.finish(config, arg)

@@ -5,9 +5,9 @@
 `task=` is cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli; `,size=large` has the rates of a large encoder.
 """
 
-from electra_jax.errors import UserError
-from electra_jax.finetuning import recipe
-from electra_jax.tasks import glue
+from electra_jax.config.errors import UserError
+from electra_jax.downstream.finetuning import recipe
+from electra_jax.downstream.tasks import glue
 
 
 def get_config(arg: str = ""):

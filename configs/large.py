@@ -7,15 +7,15 @@ The paper's ELECTRA-400K reaches a GLUE dev average of 89.0; `--config.steps=175
 some seconds on a CPU.
 """
 
-from electra_jax import config as config_lib
+from electra_jax import train_config
 
 
 def get_config(arg: str = ""):
-    config = config_lib.paper()
+    config = train_config.paper()
     config.steps = 400_000
     config.batch_size = 2048
     config.data.seq_length = 512
     config.model.update(layers=24, width=1024, ffn=4096, heads=16, embedding_size=1024, generator_width=0.25)
     config.objective.mask_prob = 0.25
     config.optim.learning_rate = 2e-4
-    return config_lib.finish(config, arg)
+    return train_config.finish(config, arg)

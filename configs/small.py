@@ -6,15 +6,15 @@ The paper trained it in 4 days on one V100 to a GLUE dev average of 79.9 (arXiv 
 has not repeated that yet. `configs/small.py:runlocal` shrinks it to some seconds on a CPU.
 """
 
-from electra_jax import config as config_lib
+from electra_jax import train_config
 
 
 def get_config(arg: str = ""):
-    config = config_lib.paper()
+    config = train_config.paper()
     config.steps = 1_000_000
     config.batch_size = 128
     config.data.seq_length = 128
     config.model.update(layers=12, width=256, ffn=1024, heads=4, embedding_size=128, generator_width=0.25)
     config.objective.mask_prob = 0.15
     config.optim.learning_rate = 5e-4
-    return config_lib.finish(config, arg)
+    return train_config.finish(config, arg)

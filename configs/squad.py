@@ -3,8 +3,8 @@
 python -m electra_jax.finetune --config=configs/squad.py:version=2.0 --init_from=runs/base --data_dir=squad
 """
 
-from electra_jax.errors import UserError
-from electra_jax.finetuning import recipe
+from electra_jax.config.errors import UserError
+from electra_jax.downstream.finetuning import recipe
 
 _TASKS = {
     "version=1.1": {"name": "squad1", **recipe.ANSWERING},

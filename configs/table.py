@@ -7,7 +7,7 @@ The folder has train and dev, and test if there is one, as .tsv, .csv or .jsonl,
 those of train, or `--config.task.labels=A,B`.
 """
 
-from electra_jax.finetuning import recipe
+from electra_jax.downstream.finetuning import recipe
 
 
 def get_config(arg: str = ""):

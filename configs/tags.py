@@ -6,7 +6,7 @@ The folder has train.txt and dev.txt (or .conll): a word a line, its tag in the 
 sentences.
 """
 
-from electra_jax.finetuning import recipe
+from electra_jax.downstream.finetuning import recipe
 
 
 def get_config(arg: str = ""):

@@ -11,11 +11,11 @@ What is unusual beside the paper's settings, and why, found by trial on this tex
 - temperature 1.5: fakes that are a little easier let the discriminator start earlier.
 """
 
-from electra_jax import config as config_lib
+from electra_jax import train_config
 
 
 def get_config(arg: str = ""):
-    config = config_lib.paper()
+    config = train_config.paper()
     config.steps = 1060
     config.batch_size = 48
     config.log_every, config.eval_every, config.eval_batches = 10, 265, 24
@@ -38,4 +38,4 @@ def get_config(arg: str = ""):
     config.objective.update(discriminator_weight=20.0, temperature=1.5)
     config.optim.update(learning_rate=3e-3, warmup_steps=50, b2=0.98)
     config.checkpoint.update(every=200, keep_last=2, keep_every=10_000)
-    return config_lib.finish(config, arg)
+    return train_config.finish(config, arg)

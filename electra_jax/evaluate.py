@@ -17,7 +17,7 @@ from electra_jax import metrics
 from electra_jax.data.tokenizer import Special
 from electra_jax.modeling.electra import Batch
 from electra_jax.objectives import corruption, electra, sampling
-from electra_jax.objectives.system import Objective
+from electra_jax.objectives.spec import Objective
 
 Array = jax.Array
 EvalStep = Callable[[Any, Array, Batch, Array], metrics.Metrics]

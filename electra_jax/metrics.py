@@ -97,7 +97,7 @@ def numbers(metrics: Metrics) -> dict[str, float]:
     return {name: metric.number() for name, metric in metrics.items()}
 
 
-class Window:
+class MetricAccumulator:
     """The steps since the last logged one: their metrics together, and the time they took."""
 
     def __init__(self) -> None:

@@ -1,5 +1,6 @@
 """The reference's optimizer, from optax parts."""
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +9,27 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from electra_jax.config.settings import above, at_least, from_up_to_below, one_of, setting
+
 _NOT_DECAYED = ("bias", "scale")  # names of biases and of layer norms' parameters
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimConfig:
+    """Adam and its learning rate, with the paper's values (arXiv 2003.10555, appendix A)."""
+
+    learning_rate: float = setting(5e-4, "Peak learning rate.", above(0))
+    warmup_steps: int = setting(10_000, "Steps of linear warm-up.", at_least(0))
+    weight_decay: float = setting(0.01, "Decoupled weight decay; not applied to biases and layer norms.", at_least(0))
+    b1: float = setting(0.9, "Decay rate of the first moments.", from_up_to_below(0, 1))
+    b2: float = setting(0.999, "Decay rate of the second moments.", from_up_to_below(0, 1))
+    eps: float = setting(1e-6, "Added to the root of the second moments.", above(0))
+    clip_norm: float = setting(1.0, "Global norm that gradients are clipped to.", above(0))
+    moments_dtype: str = setting(
+        "float32",
+        "Precision that both moments are kept in; bfloat16 uses stochastic rounding.",
+        one_of("float32", "bfloat16"),
+    )
 
 
 def schedule(peak: float, warmup_steps: Any, steps: Any) -> optax.Schedule:
@@ -24,7 +45,7 @@ def schedule(peak: float, warmup_steps: Any, steps: Any) -> optax.Schedule:
     return rate
 
 
-def in_stages(settings: Any, stages: Sequence[int]) -> optax.Schedule:
+def in_stages(settings: OptimConfig, stages: Sequence[int]) -> optax.Schedule:
     """`schedule` begun anew in each stage, with a warm-up of its own; `stages` are their lengths in steps."""
     schedules = [schedule(settings.learning_rate, settings.warmup_steps, steps) for steps in stages]
     return optax.join_schedules(schedules, list(itertools.accumulate(stages[:-1])))
@@ -56,13 +77,13 @@ def scale_by_uncorrected_adam(
         updates = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu, nu)
         if dtype == jnp.bfloat16:
             key = jax.random.fold_in(jax.random.key(0), state.count)
-            mu, nu = optax.tree.cast(mu, dtype), round_by_chance(key, nu)
+            mu, nu = optax.tree.cast(mu, dtype), stochastic_round(key, nu)
         return updates, optax.ScaleByAdamState(count=state.count + 1, mu=mu, nu=nu)
 
     return optax.GradientTransformation(init, update)
 
 
-def round_by_chance(key: jax.Array, tree: Any) -> Any:
+def stochastic_round(key: jax.Array, tree: Any) -> Any:
     """A tree of float32 as bfloat16, each number up or down with the probabilities that keep its mean.
 
     A bfloat16 is the upper half of a float32: 16 random bits are added to the lower half, which is then dropped.
@@ -83,11 +104,11 @@ def decay_mask(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key not in _NOT_DECAYED, params)
 
 
-def make(settings: Any, *stages: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
+def make(settings: OptimConfig, *stages: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """Clip by global norm, Adam, decoupled decay lr x wd x p, learning rate.
 
     Args:
-      settings: `learning_rate`, `warmup_steps`, `weight_decay`, `b1`, `b2`, `eps`, `clip_norm`.
+      settings: the run's `config.optim`.
       stages: lengths in steps of the run's stages, or of the whole run.
 
     Returns:

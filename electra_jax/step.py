@@ -12,7 +12,7 @@ from flax import struct
 from electra_jax import metrics
 from electra_jax.modeling.electra import Batch
 from electra_jax.objectives import masking
-from electra_jax.objectives.system import Objective
+from electra_jax.objectives.spec import Objective
 
 Array = jax.Array
 
@@ -53,7 +53,7 @@ def make_train_step(
     optimizer: optax.GradientTransformation,
     schedule: optax.Schedule,
     seed: int,
-    accumulate: int = 1,
+    grad_accum_steps: int = 1,
 ) -> TrainStep:
     """The function `train_step(state, batch) -> state, metrics`, not yet jitted.
 
@@ -62,13 +62,13 @@ def make_train_step(
       optimizer: from `optim.make`, with its `schedule`.
       schedule: learning rate by step, for the metrics.
       seed: of the run; the step's key is derived from it and the step's number alone.
-      accumulate: parts of the batch, computed one after another for want of memory. The gradient is that of the whole
+      grad_accum_steps: parts of the batch, computed one after another for want of memory. The gradient is that of the whole
         batch, dropout aside, whose masks are drawn for each part.
     """
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, metrics.Metrics]:
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 1), state.step)
-        grads, loss, measured = gradient(objective, state.params, batch, state.step, key, accumulate)
+        grads, loss, measured = gradient(objective, state.params, batch, state.step, key, grad_accum_steps)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         measured = {
             "loss": metrics.scalar(loss),
@@ -86,9 +86,9 @@ def make_train_step(
 
 
 def gradient(
-    objective: Objective, params: Any, batch: Batch, step: Array, key: Array, accumulate: int = 1
+    objective: Objective, params: Any, batch: Batch, step: Array, key: Array, grad_accum_steps: int = 1
 ) -> tuple[Any, Array, metrics.Metrics]:
-    """(gradient, loss, metrics) of a whole batch, computed in `accumulate` parts."""
+    """(gradient, loss, metrics) of a whole batch, computed in `grad_accum_steps` parts."""
     mask_key, dropout_key = jax.random.split(key)
     whole = objective.draw(mask_key, batch, step)
 
@@ -96,7 +96,7 @@ def gradient(
     def differentiate(params: Any, part: masking.Masked, key: Array) -> Any:
         return objective.loss(params, whole._replace(masked=part, key=key))
 
-    if accumulate == 1:
+    if grad_accum_steps == 1:
         (loss, measured), grads = differentiate(params, whole.masked, dropout_key)
         return grads, loss, measured
 
@@ -104,8 +104,8 @@ def gradient(
         return jax.tree.map(jnp.add, total, differentiate(params, *inputs)), None
 
     # Every part takes its examples from all over the batch, so that each device keeps its own.
-    parts = jax.tree.map(lambda x: x.reshape(-1, accumulate, *x.shape[1:]).swapaxes(0, 1), whole.masked)
-    keys = jax.random.split(dropout_key, accumulate)
+    parts = jax.tree.map(lambda x: x.reshape(-1, grad_accum_steps, *x.shape[1:]).swapaxes(0, 1), whole.masked)
+    keys = jax.random.split(dropout_key, grad_accum_steps)
     shapes = jax.eval_shape(differentiate, params, jax.tree.map(lambda x: x[0], parts), dropout_key)
     nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     ((loss, measured), grads), _ = jax.lax.scan(add, nothing, (parts, keys))

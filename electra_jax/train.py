@@ -5,11 +5,11 @@ from its last checkpoint and ends with the same bits as one that was never stopp
 """
 
 import contextlib
+import dataclasses
 import functools
 import json
 import math
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,52 +17,30 @@ from typing import Any
 
 import jax
 from ml_collections import ConfigDict
-from rich.console import Console
 
-from electra_jax import config as config_lib
-from electra_jax import detect, errors, evaluate, initial, metrics, processes, program, sharding, step, writers
-from electra_jax.checkpoint import Checkpoints
-from electra_jax.data import corpus, examples, loader, preparation, tokenizer
-from electra_jax.data.local import Watch
-from electra_jax.files import read_json, write_whole
-from electra_jax.finetuning.probe import Probe
-from electra_jax.flops import devices
-from electra_jax.flops.totals import first_steps
-from electra_jax.home import Home, Place
-from electra_jax.live import Live, heldout_line, short
-from electra_jax.modeling.alone import alone
-from electra_jax.objectives import table
-
-USAGE = f"""\
-usage: python -m electra_jax.train --config=FILE[:ARG] [--workdir=DIR] [--init_from=DIR] [--generator_from=DIR]
-                                   [--config.NAME=VALUE ...] [--debug]
-
-  --config=configs/tiny.py           which run; configs/ has tiny, small, base, large
-  --config=configs/base.py:runlocal  the same run shrunk to some seconds on a CPU
-  --config=configs/base.py:objective=NAME
-                                     another system, listed below (these go together: runlocal,objective=mlm)
-  --config=configs/base.py:generator=unigram (or uniform)
-                                     fakes from a distribution in the place of a network
-  --workdir=DIR                      where the run lives (default runs/NAME), a folder or gs://BUCKET/FOLDER; started
-                                     again, it goes on from there
-  --init_from=DIR                    weights to begin from: a run, an export, or a Hugging Face directory; the
-                                     encoder's, and the generator's where it has one
-  --generator_from=DIR               the same for the generator
-{processes.USAGE}
-  --config.optim.learning_rate=1e-3  any setting of the config, by its name
-  --debug                            errors keep their traceback
-
-systems:
-{textwrap.indent(table.describe(), "  ")}"""
+from electra_jax import evaluate, metrics, sharded_step, step, train_config
+from electra_jax.config import errors
+from electra_jax.config.settings import differences
+from electra_jax.data import corpus, examples, loader, pipeline, tokenizer
+from electra_jax.data.local_runner import Watch
+from electra_jax.downstream.finetuning.probe import Probe
+from electra_jax.loading import detection, warm_start
+from electra_jax.modeling.subnetwork import extract
+from electra_jax.objectives import registry
+from electra_jax.planning.flops import devices
+from electra_jax.planning.flops.totals import first_steps
+from electra_jax.runtime import distributed, metric_writers, sharding
+from electra_jax.runtime.checkpoint import Checkpoints
+from electra_jax.runtime.io import read_json, write_whole
+from electra_jax.runtime.progress import Live, heldout_line, short
+from electra_jax.runtime.workdir import AnyPath, WorkDir
+from electra_jax.train_config import TrainConfig
 
 _FAKING = ("generator", "generator_head")  # parameters that no encoder needs
 _SAMPLES = 5  # sentences shown at the end
-# Settings that a run may change on its way: how long it is and what it leaves behind, and how, not what, it computes.
-_HOW = ("mesh.", "model.remat", "model.unroll", "compile_cache", "compiler_options", "profile.")
-_FREE = ("steps", "log_every", "eval_every", "eval_batches", "checkpoint.", "probe.", *_HOW)
 
 
-def train(config: ConfigDict, workdir: Place, live: Live) -> dict[str, float]:
+def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: Live) -> dict[str, float]:
     """Trains until `config.steps`, or until SIGTERM or Ctrl-C, and leaves everything in `workdir`.
 
     Args:
@@ -78,36 +56,39 @@ def train(config: ConfigDict, workdir: Place, live: Live) -> dict[str, float]:
         `workdir` was changed.
     """
     ########## Mesh ####################################################################################################
-    adopt_settings(config, workdir, live)
-    config_lib.check(config)
+    config = adopt_settings(train_config.resolve(config), workdir, live)
     if config.compile_cache:
         jax.config.update("jax_compilation_cache_dir", config.compile_cache)
-    mesh = sharding.make_mesh(config.mesh, config.batch_size, config.accumulate)
-    sharding.check_model(config.model, mesh)
-    processes.check_shared(workdir)
-    home = Home(workdir)
+    mesh = sharding.make_mesh(config.mesh, config.batch_size, config.grad_accum_steps)
+    sharding.check_divisible(config.model.heads, config.model.ffn, mesh)
+    distributed.check_shared(workdir)
+    home = WorkDir(workdir)
 
     ########## Work directory and data #################################################################################
     # Read before anything is written; a run that is there has it in its checkpoints.
-    given = initial.load(config, live.say) if not (workdir / "config.json").exists() else None
+    given = warm_start.load(config, live.say) if not (workdir / "config.json").exists() else None
     checkpoints = Checkpoints(home.checkpoints, config.checkpoint.keep_last, config.checkpoint.keep_every)
     saved_step = checkpoints.latest()
-    processes.by_first(lambda: open_home(config, home, saved_step, live), others=lambda: None)
+    distributed.first_then_others(lambda: open_home(config, home, saved_step, live), others=lambda: None)
     progress: dict[str, Any] = checkpoints.progress(saved_step) if saved_step is not None else {}
 
     def find_text() -> corpus.Corpus:
         with home.preparing() as folder:
-            return preparation.find_or_prepare(folder, config.data, progress.get("corpus"), Telling(live))
+            return pipeline.find_or_prepare(folder, config.data, progress.get("corpus"), Telling(live))
 
-    text = processes.by_first(find_text, others=find_text)
-    processes.check_same("a text", text.key)
-    processes.by_first(lambda: tokenizer.keep(text.tokenizer, home.folder), others=lambda: None)
+    text = distributed.first_then_others(find_text, others=find_text)
+    distributed.check_same("a text", text.key)
+    distributed.first_then_others(lambda: tokenizer.keep(text.tokenizer, home.folder), others=lambda: None)
 
     def make_probe() -> Probe | None:
         return Probe(config.probe, config.model.max_length, text.tokenizer) if config.probe.every else None
 
-    probe = processes.by_first(make_probe, others=lambda: None)
-    special, length, phases = text.tokenizer.special, config.data.seq_length, config_lib.phases(config)
+    probe = distributed.first_then_others(make_probe, others=lambda: None)
+    special, length, phases = (
+        text.tokenizer.special,
+        config.data.seq_length,
+        train_config.phases(config.data, config.steps),
+    )
     mode = functools.partial(examples.MODES[config.data.mode], seed=config.seed, special=special)
     train_examples = [(mode(text.train, length), steps) for length, steps in phases]
     rows = sharding.rows(mesh, config.batch_size)  # of each batch, those that the devices of this process have
@@ -115,10 +96,12 @@ def train(config: ConfigDict, workdir: Place, live: Live) -> dict[str, float]:
     batches = loader.training_batches(train_examples, config.batch_size, config.seed, text.weights, rows)
     heldout = loader.heldout_batches(mode(text.heldout, length), config.batch_size, config.eval_batches, config.seed)
 
-    ########## System and operations ###################################################################################
+    ########## ObjectiveSpec and operations ###################################################################################
     vocab_size = len(text.tokenizer)
-    objective = table.make(config, vocab_size, text.unigram, special, text.tokenizer.word_starts)
-    run = program.Program(config, objective, mesh)
+    objective = registry.make(
+        config.objective, config.model, config.steps, vocab_size, text.unigram, special, text.tokenizer.word_starts
+    )
+    run = sharded_step.ShardedStep(config, objective, mesh)
     operations = functools.partial(first_steps, objective, config.batch_size, phases)
     peak = devices.peak(jax.devices()[0].device_kind, config.model.dtype)
 
@@ -126,9 +109,9 @@ def train(config: ConfigDict, workdir: Place, live: Live) -> dict[str, float]:
     # A checkpoint comes before networks that are given, and these before a fresh state, which is made on the devices.
     if saved_step is None:
         state = run.fresh_state()
-        given = initial.load(config, live.say) if given is None else given
+        given = warm_start.load(config, live.say) if given is None else given
         if given:
-            begin = initial.Beginning(config.init, objective.model.config, text.tokenizer, live.say)
+            begin = warm_start.WarmStart(config.init, objective.model.config, text.tokenizer, live.say)
             params = sharding.place(begin(run.fresh_params(), given), sharding.of(run.state.params))
             state = step.TrainState(state.step, params, state.opt_state)
         totals = {"tokens": 0.0, "device_seconds": 0.0}
@@ -154,12 +137,12 @@ def train(config: ConfigDict, workdir: Place, live: Live) -> dict[str, float]:
         params = jax.device_get(whole({name: tree for name, tree in state.params.items() if name not in _FAKING}))
 
         def score() -> dict[str, float]:
-            encoder = alone(objective.model.config, params, "encoder")
+            encoder = extract(objective.model.config, params, "encoder")
             assert probe is not None
             assert encoder is not None
             return probe(encoder)
 
-        return processes.by_first(score, others=dict)
+        return distributed.first_then_others(score, others=dict)
 
     ########## Loop ####################################################################################################
     def log(at: int, evaluating: bool, probing: int) -> dict[str, float]:
@@ -201,12 +184,12 @@ def train(config: ConfigDict, workdir: Place, live: Live) -> dict[str, float]:
         return evaluation
 
     final: dict[str, float] = {}
-    window = metrics.Window()
-    writer = writers.MetricsWriter(home.folder, first) if processes.first() else None
+    window = metrics.MetricAccumulator()
+    writer = metric_writers.MetricsWriter(home.folder, first) if distributed.is_first() else None
     pending: metrics.Metrics | None = None
-    profile = writers.Profile(home.folder, config.profile.at, config.profile.steps)
+    profile = metric_writers.Profile(home.folder, config.profile.at, config.profile.steps)
     closing = contextlib.closing(writer) if writer else contextlib.nullcontext()
-    with processes.Stop() as stop, live, closing:
+    with distributed.PreemptionGuard() as stop, live, closing:
         live.start(first, config.steps)
         for at in range(first + 1, config.steps + 1):
             waiting_since = time.perf_counter()
@@ -233,14 +216,14 @@ def train(config: ConfigDict, workdir: Place, live: Live) -> dict[str, float]:
                 pending = None
                 final = log(at, evaluating, probing)
                 if saving:
-                    if processes.first():
+                    if distributed.is_first():
                         home.publish()
                     checkpoints.save(at, state, {"data": batches.get_state(), "totals": totals, "corpus": text.key})
                 window.restart()  # the time of evaluating and saving is not training time
             if stopping:
                 break
     profile.close()
-    if processes.first():
+    if distributed.is_first():
         home.publish()
     checkpoints.wait()
     checkpoints.close()
@@ -252,55 +235,58 @@ def train(config: ConfigDict, workdir: Place, live: Live) -> dict[str, float]:
     final = final or evaluator(state.params, state.step)
     summarise(live, config, workdir, totals, operations(config.steps)["model"], final)
     if objective.system.detect is not None:
-        texts = detect.sentences(text.heldout, _SAMPLES, length, config.seed, special)
+        texts = detection.sentences(text.heldout, _SAMPLES, length, config.seed, special)
         key = jax.random.fold_in(jax.random.key(config.seed), 3)
-        corrupt_and_detect = jax.jit(detect.make_corrupt_and_detect(objective), out_shardings=everywhere)
+        corrupt_and_detect = jax.jit(detection.make_corrupt_and_detect(objective), out_shardings=everywhere)
         found = corrupt_and_detect(state.params, state.step, texts, key)
-        detect.show(live.console, text.tokenizer, zip(*jax.device_get(found), strict=True))
+        detection.show(live.console, text.tokenizer, zip(*jax.device_get(found), strict=True))
     return final
 
 
-def adopt_settings(config: ConfigDict, workdir: Place, live: Live) -> None:
-    """Gives `config.data` what a prepared text was prepared with, or else the vocabulary of what the run begins from.
+def adopt_settings(config: TrainConfig, workdir: AnyPath, live: Live) -> TrainConfig:
+    """The config with the settings that a prepared corpus was prepared with, or the vocabulary of what it starts from.
 
     It says which settings it changes.
     """
-    for name, value in preparation.settings_of(Path(config.data.input)).items():
-        if config.data[name] != value:
-            live.say(f"{config.data.input} was prepared with {name}={value!r}, not {config.data[name]!r}")
-            config.data[name] = value
-    begins = config.init_from or config.generator_from
-    if begins and not config.data.vocabulary and not corpus.is_prepared(Path(config.data.input)):
+    data = config.data
+    changes = {
+        name: value for name, value in pipeline.settings_of(Path(data.input)).items() if getattr(data, name) != value
+    }
+    for name, value in changes.items():
+        live.say(f"{data.input} was prepared with {name}={value!r}; this replaces {getattr(data, name)!r}")
+    start = config.init_from or config.generator_from
+    if start and not data.vocabulary and not corpus.is_prepared(Path(data.input)):
         path = workdir / "config.json"
         begun = read_json(path) if path.exists() else {}
-        if all(begun.get(name) == config[name] for name in ("init_from", "generator_from")):
-            config.data.vocabulary = begun["data"]["vocabulary"]  # as when this run was begun
+        if all(begun.get(name) == getattr(config, name) for name in ("init_from", "generator_from")):
+            changes["vocabulary"] = begun["data"]["vocabulary"]  # as when this run was started
         else:
-            config.data.vocabulary = initial.vocabulary(config)
-            if config.data.vocabulary:
-                live.say(f"the vocabulary is {config.data.vocabulary}, that of {begins}")
+            changes["vocabulary"] = warm_start.vocabulary(config)
+            if changes["vocabulary"]:
+                live.say(f"using the vocabulary {changes['vocabulary']} of {start}")
+    return dataclasses.replace(config, data=dataclasses.replace(data, **changes))
 
 
-def open_home(config: ConfigDict, home: Home, latest: int | None, live: Live) -> None:
+def open_home(config: TrainConfig, home: WorkDir, latest: int | None, live: Live) -> None:
     """Checks that a run which is there, at step `latest`, is this one; writes config and environment."""
     home.fetch()
-    settings, workdir = json.loads(config.to_json_best_effort()), home.place
+    settings, workdir = train_config.to_dict(config), home.place
     path = home.folder / "config.json"
     if latest is not None:
         if latest > config.steps:
             raise errors.UserError(f"{workdir} is at step {latest} already; give config.steps={latest} or more")
         if not path.exists():
             raise errors.UserError(f"{workdir} has checkpoints but no config.json; use another --workdir")
-        changed = config_lib.differences(read_json(path), settings)
-        fixed = [text for text in changed if not text.startswith(_FREE)]
+        changed = differences(read_json(path), settings)
+        fixed = [f"{name}: {text}" for name, text in changed.items() if name not in train_config.RESUMABLE]
         if fixed:
             raise errors.UserError(
                 f"{workdir} holds a run with other settings ({'; '.join(fixed)}); use those, or another --workdir"
             )
-        for text in changed:
-            live.say(f"changed since this run was begun: {text}")
+        for name, text in changed.items():
+            live.say(f"changed since this run was begun: {name}: {text}")
     write_whole(path, json.dumps(settings, indent=2) + "\n")
-    write_whole(home.folder / "environment.json", json.dumps(writers.environment(), indent=2) + "\n")
+    write_whole(home.folder / "environment.json", json.dumps(metric_writers.environment(), indent=2) + "\n")
     home.publish()
 
 
@@ -329,7 +315,7 @@ class Telling(Watch):
 
 def describe(
     live: Live,
-    config: ConfigDict,
+    config: TrainConfig,
     workdir: Path,
     first: int,
     state: step.TrainState,
@@ -346,7 +332,7 @@ def describe(
 
 
 def summarise(
-    live: Live, config: ConfigDict, workdir: Path, totals: dict[str, float], flops: float, final: dict[str, float]
+    live: Live, config: TrainConfig, workdir: Path, totals: dict[str, float], flops: float, final: dict[str, float]
 ) -> None:
     live.say("")
     live.say(
@@ -358,14 +344,7 @@ def summarise(
     live.say("")
 
 
-def main(argv: list[str]) -> int:
-    arguments = config_lib.parse(argv, USAGE, processes.OPTIONS, shorthands=("init_from", "generator_from"))
-    if arguments is not None:
-        with processes.together(arguments.options):
-            live = Live() if processes.first() else Live(Console(quiet=True))
-            train(arguments.config, arguments.workdir, live)
-    return 0
+if __name__ == "__main__":  # `python -m electra_jax.train` is `electra-jax train`
+    from electra_jax import __main__
 
-
-if __name__ == "__main__":
-    sys.exit(errors.run(main))
+    sys.exit(errors.run(__main__.run, ["train", *sys.argv[1:]]))

@@ -5,9 +5,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from runs import command, run
+from cli_runs import command, run
 
-from electra_jax import errors, train
+from electra_jax import train
+from electra_jax.config import errors
 
 
 def refused(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,12 +2,12 @@
 
 import jax
 import pytest
+from cli_runs import ROOT, small_config
 from rich.console import Console
-from runs import ROOT, small_config
 
-from electra_jax import config as config_lib
-from electra_jax import train
-from electra_jax.live import Live
+from electra_jax import train, train_config
+from electra_jax.config import config_file
+from electra_jax.runtime.progress import Live
 
 CONFIGS = ("base", "large", "small", "tiny")  # of pre-training
 
@@ -21,7 +21,7 @@ PAPER = {
 
 @pytest.mark.parametrize("name", PAPER)
 def test_sizes_are_the_papers(name):
-    c = config_lib.load(ROOT / "configs" / f"{name}.py")
+    c = config_file.load(ROOT / "configs" / f"{name}.py")
     assert PAPER[name] == (
         c.model.layers,
         c.model.width,
@@ -45,7 +45,7 @@ def test_sizes_are_the_papers(name):
     "name", [name if name == "base" else pytest.param(name, marks=pytest.mark.slow) for name in CONFIGS]
 )
 def test_shrunk_it_trains_two_steps(name, tmp_path, text_file):
-    config = config_lib.load(ROOT / "configs" / f"{name}.py", "runlocal")
+    config = config_file.load(ROOT / "configs" / f"{name}.py", "runlocal")
     config.update(steps=2, eval_batches=1)
     config.data.update(input=str(text_file), vocab_size=40, heldout_fraction=0.1)
     final = train.train(config, tmp_path, Live(Console(quiet=True)))
@@ -55,8 +55,8 @@ def test_shrunk_it_trains_two_steps(name, tmp_path, text_file):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_configs_are_locked_and_pass_the_check(name):
-    config = config_lib.load(ROOT / "configs" / f"{name}.py")
-    config_lib.check(config)
+    config = config_file.load(ROOT / "configs" / f"{name}.py")
+    train_config.resolve(config)
     with pytest.raises(AttributeError):
         config.step = 3
 

@@ -4,7 +4,7 @@ import json
 import sys
 
 import pytest
-from runs import ROOT, logged, run, sst2_files
+from cli_runs import ROOT, logged, run, sst2_files
 
 _FLOPS = 2e9
 _PRETRAINING = {

@@ -6,20 +6,19 @@ import jax
 import numpy as np
 import pytest
 
-from electra_jax import config as config_lib
-from electra_jax import evaluate
+from electra_jax import evaluate, train_config
 from electra_jax.data.tokenizer import CLS, OWN, SEP
-from electra_jax.objectives import sampling, table
-from electra_jax.objectives.system import Objective
+from electra_jax.objectives import sampling
+from electra_jax.objectives.spec import Objective
 
 VOCABULARY, PADDED, ROWS, LENGTH = 60, 128, 4, 40
 
 
 def make_objective(name: str = "electra") -> Objective:
-    config = config_lib.paper()
+    config = train_config.paper()
     config.model.update(layers=1, width=32, ffn=32, heads=2, embedding_size=16, max_length=LENGTH, dtype="float32")
-    table.configure(config, name)
-    return table.make(config, VOCABULARY)
+    train_config.choose_objective(config, name)
+    return make_objective(config, VOCABULARY)
 
 
 OBJECTIVE = make_objective()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from runs import ROOT, command, environment, logged
+from cli_runs import ROOT, command, environment, logged
 
 LAUNCH = ROOT / "launch"
 

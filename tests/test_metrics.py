@@ -110,7 +110,7 @@ def test_no_gradient_flows_through_the_auc():
 
 
 def test_window_gathers_steps_until_it_is_restarted():
-    window = metrics.Window()
+    window = metrics.MetricAccumulator()
     window.add({"loss": metrics.Mean(jnp.asarray(6.0), jnp.asarray(2.0))})
     window.add({"loss": metrics.Mean(jnp.asarray(2.0), jnp.asarray(6.0))})
     window.waited(2.0)

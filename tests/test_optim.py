@@ -6,8 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from electra_jax import config as config_lib
-from electra_jax import optim
+from electra_jax import optim, train_config
 from electra_jax.modeling import config as model_config
 from electra_jax.modeling.electra import Electra
 
@@ -49,7 +48,7 @@ def test_adam_is_not_bias_corrected_and_eps_is_outside_the_root():
 
 @pytest.mark.parametrize("encoder", ["bert", "modernbert"])
 def test_biases_and_norms_are_not_decayed_embeddings_are(encoder):
-    model = config_lib.paper().model
+    model = train_config.paper().model
     model.update(encoder=encoder, dtype="float32")
     ids = jax.ShapeDtypeStruct((1, 8), jnp.int32)
     electra = Electra(model_config.from_settings(model, 1000, ("discriminator_head",)))
@@ -146,9 +145,9 @@ def test_moments_in_bfloat16_follow_those_in_float32():
 
 def test_rounding_by_chance_keeps_the_mean_and_what_bfloat16_has():
     exact = jnp.array([0.0, 1.0, -2.5, 3.0e38, 1e-30], jnp.bfloat16)
-    kept = optim.round_by_chance(jax.random.key(0), {"x": exact.astype(jnp.float32)})["x"]
+    kept = optim.stochastic_round(jax.random.key(0), {"x": exact.astype(jnp.float32)})["x"]
     np.testing.assert_array_equal(kept, exact)
     between = jnp.full(10_000, 1.0 + 0.25 / 128)  # a quarter of the way from 1 to the next
-    drawn = optim.round_by_chance(jax.random.key(1), between)
+    drawn = optim.stochastic_round(jax.random.key(1), between)
     assert set(np.unique(drawn.astype(jnp.float32))) == {1.0, 1.0 + 1 / 128}
     assert float(jnp.mean(drawn > 1)) == pytest.approx(0.25, abs=0.02)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runs import arrays, command, environment, logged, run
+from cli_runs import arrays, command, environment, logged, run
 
 STEPS = 120
 # Long enough to be hit in the middle, with a checkpoint every few steps so that one is often being written.

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from cli_runs import make_objective, small_config
 from ml_collections import ConfigDict
-from runs import small_config
 
-from electra_jax import metrics, optim, program, sharding, step
-from electra_jax.objectives import table
+from electra_jax import metrics, optim, sharded_step, step
+from electra_jax.objectives import registry
+from electra_jax.runtime import sharding
 
 LENGTH, BATCH, VOCABULARY = 16, 8, 60
 
@@ -25,7 +26,7 @@ GOLDEN = {"bert": (17.561188, 17.702494), "modernbert": (17.822548, 17.538925)}
 def make(encoder: str, devices: int, arg: str = "", **overrides):
     settings = {"model__encoder": encoder, "data__seq_length": LENGTH, "model__unroll": False, **overrides}
     config = small_config(arg=arg, **settings)
-    run = program.Program(config, table.make(config, VOCABULARY), mesh_of(devices, config))
+    run = sharded_step.ShardedStep(config, make_objective(config, VOCABULARY), mesh_of(devices, config))
     compiled = run.lower(LENGTH).compile()
 
     def train_step(state, batch):
@@ -36,7 +37,7 @@ def make(encoder: str, devices: int, arg: str = "", **overrides):
 
 
 def mesh_of(devices: int, config: ConfigDict) -> jax.sharding.Mesh:
-    return sharding.make_mesh(config.mesh, BATCH, config.accumulate, jax.devices()[:devices])
+    return sharding.make_mesh(config.mesh, BATCH, config.grad_accum_steps, jax.devices()[:devices])
 
 
 def batch(number: int) -> dict[str, np.ndarray]:
@@ -64,7 +65,7 @@ def test_golden_losses_of_two_steps(encoder):
     assert losses == pytest.approx(GOLDEN[encoder], rel=1e-4), f"{encoder}: {losses}"
 
 
-SYSTEMS = [name for name in table.SYSTEMS if name != "frozen_generator"]  # as electra, and it needs another run
+SYSTEMS = [name for name in registry.SYSTEMS if name != "frozen_generator"]  # as electra, and it needs another run
 
 
 @pytest.mark.parametrize(
@@ -79,11 +80,11 @@ def test_eight_devices_or_four_parts_have_the_gradient_of_the_whole_batch(system
         assert numbers == pytest.approx(whole[2], rel=1e-6, nan_ok=True)
 
 
-def gradient(system: str, devices: int, accumulate: int):
+def gradient(system: str, devices: int, grad_accum_steps: int):
     config = small_config(arg=f"objective={system}", model__encoder="bert", data__seq_length=LENGTH)
-    objective = table.make(config, VOCABULARY)
+    objective = make_objective(config, VOCABULARY)
     mesh = mesh_of(devices, config)
-    everywhere, by_example = sharding.replicated(mesh), sharding.by_example(mesh)
+    everywhere, by_example = sharding.replicated(mesh), sharding.batch_sharding(mesh)
     optimizer, _ = optim.make(config.optim, config.steps)
     params = jax.jit(lambda: step.init_state(objective, optimizer, 0, LENGTH).params, out_shardings=everywhere)()
     uneven = batch(0)
@@ -91,7 +92,7 @@ def gradient(system: str, devices: int, accumulate: int):
         uneven["input_ids"][row, used:] = uneven["sequence_ids"][row, used:] = 0
     compute = jax.jit(
         lambda params, batch: step.gradient(
-            objective, params, batch, jnp.int32(config.steps - 1), jax.random.key(0), accumulate
+            objective, params, batch, jnp.int32(config.steps - 1), jax.random.key(0), grad_accum_steps
         ),
         in_shardings=(everywhere, by_example),
     )
@@ -108,20 +109,24 @@ MESHES = {"data": (8, 1, 1), "fsdp": (1, 8, 1), "all": (2, 2, 2)}
 def test_ten_steps_are_the_same_on_every_mesh(system, encoder, mesh):
     """Losses to 1e-5 of themselves, parameters to 2e-5, with accumulation and without; float32."""
     losses, params = ten_steps(system, encoder, (1, 1, 1), 1)
-    for accumulate in (1, 2):
-        there_losses, there = ten_steps(system, encoder, MESHES[mesh], accumulate)
+    for grad_accum_steps in (1, 2):
+        there_losses, there = ten_steps(system, encoder, MESHES[mesh], grad_accum_steps)
         np.testing.assert_allclose(there_losses, losses, rtol=1e-5)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=2e-5), params, there)
 
 
 @functools.cache
-def ten_steps(system: str, encoder: str, mesh: tuple[int, int, int], accumulate: int):
+def ten_steps(system: str, encoder: str, mesh: tuple[int, int, int], grad_accum_steps: int):
     config = small_config(
-        arg=f"objective={system}", model__encoder=encoder, data__seq_length=LENGTH, batch_size=16, accumulate=accumulate
+        arg=f"objective={system}",
+        model__encoder=encoder,
+        data__seq_length=LENGTH,
+        batch_size=16,
+        grad_accum_steps=grad_accum_steps,
     )
     config.mesh.update(dict(zip(sharding.AXES, mesh, strict=True)))
-    there = sharding.make_mesh(config.mesh, 16, accumulate, jax.devices()[: math.prod(mesh)])
-    run = program.Program(config, table.make(config, VOCABULARY), there)
+    there = sharding.make_mesh(config.mesh, 16, grad_accum_steps, jax.devices()[: math.prod(mesh)])
+    run = sharded_step.ShardedStep(config, make_objective(config, VOCABULARY), there)
     compiled, state, losses = run.lower(LENGTH).compile(), run.fresh_state(), []
     for number in range(10):
         rows = {name: np.concatenate([batch(2 * number)[name], batch(2 * number + 1)[name]]) for name in batch(0)}
@@ -150,8 +155,8 @@ def test_what_is_computed_again_is_the_same(encoder, remat):
 @pytest.mark.slow
 def test_parts_of_a_batch_have_dropout_of_their_own():
     losses = []
-    for accumulate in (1, 4):
-        state, train_step, put = make("bert", 1, model__dropout=0.3, accumulate=accumulate)
+    for grad_accum_steps in (1, 4):
+        state, train_step, put = make("bert", 1, model__dropout=0.3, grad_accum_steps=grad_accum_steps)
         losses.append(float(train_step(state, put(batch(0)))[1]["loss"].sum))
     assert losses[0] != losses[1]
     assert losses[0] == pytest.approx(losses[1], rel=0.1)
@@ -219,7 +224,7 @@ def test_every_setting_of_the_model_changes_the_loss(name, value):
 def loss(*overrides):
     config = small_config(model__unroll=False, model__modernbert__global_every=2)
     config.update_from_flattened_dict(dict(overrides))
-    objective = table.make(config, VOCABULARY)
+    objective = make_objective(config, VOCABULARY)
     optimizer, _ = optim.make(config.optim, config.steps)
 
     @jax.jit

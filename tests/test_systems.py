@@ -8,15 +8,16 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from cli_runs import ROOT, arrays, logged, make_objective, quiet, small_config
 from rich.console import Console
-from runs import ROOT, arrays, logged, quiet, small_config
 
-from electra_jax import config as config_lib
-from electra_jax import train, trained
-from electra_jax.data import preparation, tokenizer
-from electra_jax.errors import UserError
-from electra_jax.live import Live
-from electra_jax.objectives import table
+from electra_jax import train, train_config
+from electra_jax.config import config_file
+from electra_jax.config.errors import UserError
+from electra_jax.data import pipeline, tokenizer
+from electra_jax.loading import run_checkpoint
+from electra_jax.objectives import registry
+from electra_jax.runtime.progress import Live
 
 SIZES = ("tiny", "small", "base", "large")
 
@@ -43,7 +44,7 @@ def source(tmp_path_factory, text_file):
 
 
 def test_every_system_is_tested():
-    assert LOGGED.keys() == table.SYSTEMS.keys()
+    assert LOGGED.keys() == registry.SYSTEMS.keys()
 
 
 @pytest.mark.parametrize("system", [pytest.param(s, marks=pytest.mark.slow) for s in LOGGED])
@@ -62,7 +63,7 @@ def test_it_trains_evaluates_and_saves(system, tmp_path, text_file, source):
     assert lines[-1]["total_flops"] == pytest.approx(sum(line["flops"] for line in lines))
     assert lines[-1]["total_flops_paper"] == pytest.approx(sum(line["flops_paper"] for line in lines))
     assert lines[-1]["flops"] != lines[-1]["flops_paper"]
-    assert trained.load(tmp_path).objective.settings.name == system
+    assert run_checkpoint.load(tmp_path).objective.settings.name == system
 
 
 def test_a_frozen_generator_keeps_the_bits_of_the_run_it_is_from(tmp_path, text_file, source):
@@ -107,7 +108,7 @@ def test_a_generator_from_nowhere_is_refused_before_anything_is_written(tmp_path
 def test_a_generator_from_another_vocabulary_is_refused(tmp_path, text_file, source):
     """One that this run was not given: by itself it would take its generator's."""
     train_own = small_config(text_file, steps=1, data__vocab_size=39)
-    own = preparation.find_or_prepare(tmp_path / "text", train_own.data)
+    own = pipeline.find_or_prepare(tmp_path / "text", train_own.data)
     tokenizer.keep(own.tokenizer, tmp_path)
     config = small_config(text_file, arg="objective=frozen_generator", steps=3)
     config.data.vocabulary = str(tmp_path / "vocab.model")
@@ -136,10 +137,10 @@ def test_a_two_stage_run_goes_on_over_the_switch_with_the_same_bits(tmp_path, te
 
 def test_what_is_no_run_cannot_be_loaded(tmp_path):
     with pytest.raises(UserError, match=r"is no work directory of a run: it has no config\.json"):
-        trained.load(tmp_path)
+        run_checkpoint.load(tmp_path)
     (tmp_path / "config.json").write_text(small_config().to_json_best_effort())
     with pytest.raises(UserError, match="has no checkpoint yet"):
-        trained.load(tmp_path)
+        run_checkpoint.load(tmp_path)
 
 
 def test_a_run_of_another_version_cannot_be_loaded(tmp_path, text_file):
@@ -150,15 +151,15 @@ def test_a_run_of_another_version_cannot_be_loaded(tmp_path, text_file):
     for model in (without, {**of_now["model"], "layers": "two"}):
         (tmp_path / "config.json").write_text(json.dumps({**of_now, "model": model}))
         with pytest.raises(UserError, match=r"has settings that this version of electra_jax cannot use \(.*Error: "):
-            trained.load(tmp_path)
+            run_checkpoint.load(tmp_path)
 
 
-@pytest.mark.parametrize("system", table.SYSTEMS)
+@pytest.mark.parametrize("system", registry.SYSTEMS)
 @pytest.mark.parametrize("size", SIZES)
 def test_every_size_has_every_system(size, system):
-    config = config_lib.load(ROOT / "configs" / f"{size}.py", f"objective={system}")
-    config_lib.check(config)
-    objective = table.make(config, 1000)
+    config = config_file.load(ROOT / "configs" / f"{size}.py", f"objective={system}")
+    train_config.resolve(config)
+    objective = make_objective(config, 1000)
     ids = jax.ShapeDtypeStruct((1, 8), np.int32)
     params = jax.eval_shape(objective.model.init, jax.random.key(0), ids, ids, ids)["params"]
     frozen = objective.system.frozen(config.objective, np.int32(0))
@@ -169,6 +170,6 @@ def test_every_size_has_every_system(size, system):
 def test_help_lists_the_systems(capsys):
     assert train.main(["--help"]) == 0
     shown = capsys.readouterr().out
-    for name, row in table.SYSTEMS.items():
+    for name, row in registry.SYSTEMS.items():
         assert f"{name} " in shown
         assert row.summary in shown

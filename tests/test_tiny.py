@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from runs import ROOT, environment, logged
+from cli_runs import ROOT, environment, logged
 
 
 @pytest.mark.slow

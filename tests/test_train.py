@@ -2,10 +2,10 @@
 
 import jax
 import pytest
-from runs import command, logged, quiet, run, small_config
+from cli_runs import command, logged, quiet, run, small_config
 
-from electra_jax import sharding
 from electra_jax import train as library
+from electra_jax.runtime import sharding
 from electra_jax.train import train
 
 

@@ -3,9 +3,9 @@
 import runpy
 
 import pytest
-from runs import ROOT
+from cli_runs import ROOT
 
-from electra_jax import errors
+from electra_jax.config import errors
 
 MAIN = runpy.run_path(str(ROOT / "benchmarks" / "word_order.py"))["main"]
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from electra_jax.config.errors import UserError
 from electra_jax.data import records, shards, tokenizer
 from electra_jax.data.records import Split
-from electra_jax.errors import UserError
-from electra_jax.files import from_json, sha256
+from electra_jax.runtime.io import from_json, sha256
 
 MANIFEST = "manifest.json"
 

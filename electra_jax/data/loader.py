@@ -12,8 +12,8 @@ from typing import Any
 import grain
 import numpy as np
 
+from electra_jax.config.errors import UserError
 from electra_jax.data.examples import Batch, Examples
-from electra_jax.errors import UserError
 
 _PREFETCH = 8  # batches made ahead, so that the step need not wait for the loader
 _ALL = slice(None)

@@ -18,11 +18,11 @@ from typing import IO, Any, NamedTuple, cast
 
 import zstandard
 
+from electra_jax.config.errors import UserError, first_line
 from electra_jax.data import docstrings
 from electra_jax.data.cleaning import NOT_UTF8
 from electra_jax.data.sources import Unit
-from electra_jax.errors import UserError, first_line
-from electra_jax.files import from_json
+from electra_jax.runtime.io import from_json
 
 _BLOCK = 2**20  # bytes read at a time
 LONGEST = 2**26  # bytes of a document; a longer one is cut, so that memory stays flat

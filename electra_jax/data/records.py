@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
-from electra_jax.errors import UserError
+from electra_jax.config.errors import UserError
 
 BLOCK = 2048
 _WRITER = "group_size:1,uncompressed"  # one record at a time is read

@@ -18,7 +18,7 @@ import numpy as np
 from electra_jax.data import cleaning, records
 from electra_jax.data.readers import Document, together
 from electra_jax.data.tokenizer import Tokenizer
-from electra_jax.files import sha256, write_whole
+from electra_jax.runtime.io import sha256, write_whole
 
 FORMAT = 2  # raise it when the same text and settings give other files
 SPLITS = ("train", "heldout")

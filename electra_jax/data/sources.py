@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from electra_jax.config.errors import UserError
 from electra_jax.data import docstrings
-from electra_jax.errors import UserError
 
 DOCSTRINGS = "docstrings"
 TFDS = "tfds"

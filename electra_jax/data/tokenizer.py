@@ -7,15 +7,15 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import sentencepiece as spm
 import tokenizers
 
+from electra_jax.config.errors import UserError
 from electra_jax.data import sentencepiece_proto
-from electra_jax.errors import UserError
-from electra_jax.files import read_json
+from electra_jax.runtime.io import read_json
 
 
 class Special(NamedTuple):
@@ -263,6 +263,21 @@ def _trim(text: str, begin: int, end: int) -> tuple[int, int]:
     return begin, begin + len(inner.rstrip())
 
 
+class VocabularySettings(Protocol):
+    """The settings of `data.config.CorpusConfig` that a vocabulary is trained with."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def model_type(self) -> str: ...
+    @property
+    def normalization(self) -> str: ...
+    @property
+    def byte_fallback(self) -> bool: ...
+    @property
+    def character_coverage(self) -> float: ...
+
+
 def load(path: Path, fold_case: bool = True) -> Tokenizer:
     """The vocabulary in a file: a SentencePiece model, a `tokenizer.json`, or a list of WordPieces, one a line (.txt).
 
@@ -319,7 +334,7 @@ def file_in(folder: Path) -> Path | None:
     return next((path for kind in (SentencePiece, Library) if (path := folder / kind.file).is_file()), None)
 
 
-def train(lines: Iterable[str], settings: Any) -> SentencePiece:
+def train(lines: Iterable[str], settings: VocabularySettings) -> SentencePiece:
     """Trains a vocabulary.
 
     Args:

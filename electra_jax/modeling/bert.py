@@ -24,11 +24,11 @@ class Layer(nn.Module):
         attended = layers.SelfAttention(c, use_bias=True, out_stddev=c.init_stddev, train=self.train, name="attention")(
             x_BLD, mask_B1LL
         )
-        x_BLD = layers.by_example(x_BLD + drop(attended))
+        x_BLD = layers.shard_batch(x_BLD + drop(attended))
         x_BLD = layers.LayerNorm(EPSILON, True, c.dtype, name="attention_norm")(x_BLD)
         h_BLF = layers.gelu(dense(c.ffn, "ffn_in")(x_BLD))
         h_BLD = dense(c.width, "ffn_out")(h_BLF)
-        x_BLD = layers.by_example(x_BLD + drop(h_BLD))
+        x_BLD = layers.shard_batch(x_BLD + drop(h_BLD))
         return layers.LayerNorm(EPSILON, True, c.dtype, name="ffn_norm")(x_BLD), None
 
 
@@ -43,9 +43,9 @@ class Encoder(nn.Module):
     @nn.compact
     def __call__(self, x_BLE: jax.Array, mask_B1LL: jax.Array, train: bool) -> jax.Array:
         c = self.config
-        x = layers.by_example(x_BLE)
+        x = layers.shard_batch(x_BLE)
         if x.shape[-1] != c.width:
             x = nn.Dense(c.width, dtype=c.dtype, kernel_init=nn.initializers.xavier_uniform(), name="project")(x)
         stack = layers.stack(Layer, c, in_axes=nn.broadcast)
-        x_BLD, _ = stack(c, train, name="layers")(layers.by_example(x), mask_B1LL)
-        return layers.by_example(x_BLD)
+        x_BLD, _ = stack(c, train, name="layers")(layers.shard_batch(x), mask_B1LL)
+        return layers.shard_batch(x_BLD)

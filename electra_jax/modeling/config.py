@@ -6,11 +6,53 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from electra_jax.errors import UserError
+from electra_jax.config.errors import UserError
+from electra_jax.config.settings import above, from_up_to_below, one_of, setting
 
 HEAD_SIZE = 64  # of every network of the paper; a generator's heads are counted by it
 VOCAB_MULTIPLE = 128  # lanes of a TPU register; also the block of the sampler
 VOCAB_SHARDS = 8  # devices that a table of many entries can be split over, so that each has whole blocks
+
+
+@dataclasses.dataclass(frozen=True)
+class ModernBertSettings:
+    """Settings that only encoder=modernbert uses."""
+
+    local_window: int = setting(128, "Tokens that a local layer attends to, half of them to each side.", above(0))
+    global_every: int = setting(3, "Every how many layers one attends globally, from the first on.", above(0))
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """The networks of a run, as a config file describes them."""
+
+    encoder: str = setting("bert", "Architecture of both networks.", one_of("bert", "modernbert"))
+    layers: int = setting(12, "Layers of the encoder.", above(0))
+    width: int = setting(256, "Hidden size of the encoder.", above(0))
+    ffn: int = setting(1024, "Inner width of the encoder's feed-forward layers.", above(0))
+    heads: int = setting(4, "Attention heads of the encoder.", above(0))
+    embedding_size: int = setting(128, "Width of the embedding tables.", above(0))
+    max_length: int = setting(512, "Positions that the networks can read.", above(0))
+    generator_width: float = setting(0.25, "Width of the generator as a fraction of the encoder's.", above(0))
+    generator_layers: float = setting(1.0, "Layers of the generator as a fraction of the encoder's.", above(0))
+    tying: str = setting(
+        "embeddings",
+        "What generator and encoder share: nothing, the embeddings, all layers, or gradient-disentangled embeddings.",
+        one_of("none", "embeddings", "all", "gdes"),
+    )
+    init_stddev: float = setting(0.02, "Standard deviation of the initial weights.", above(0))
+    dropout: float = setting(0.1, "Dropout rate in both networks.", from_up_to_below(0, 1))
+    dtype: str = setting(
+        "bfloat16", "Precision of the computation; parameters are float32.", one_of("float32", "bfloat16")
+    )
+    unroll: bool = setting(False, "Write the layers out instead of scanning over them.", resumable=True)
+    remat: str = setting(
+        "none",
+        "What the backward pass recomputes to save memory: nothing, all but the matrix products, or whole layers.",
+        one_of("none", "dots", "full"),
+        resumable=True,
+    )
+    modernbert: ModernBertSettings = ModernBertSettings()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,16 +129,19 @@ class ElectraConfig:
         return self.encoder.kind == "bert"
 
 
-def from_settings(model: Any, vocab_size: int, heads: tuple[str, ...], two_towers: bool = False) -> ElectraConfig:
+def from_settings(
+    model: ModelConfig, vocab_size: int, heads: tuple[str, ...], has_generator: bool = True, two_towers: bool = False
+) -> ElectraConfig:
     """The model that `config.model` describes, with the generator as the reference builds it.
 
     The generator is `generator_width` times as wide as the encoder, its FFN too, and `generator_layers` times as deep;
     its heads are of size 64, at least one (google-research/electra, run_pretraining.py, get_generator_config).
 
     Args:
-      model: the settings; without `generator_width` there is no generator.
+      model: the settings.
       vocab_size: token ids in use.
       heads: as `ElectraConfig.heads`.
+      has_generator: whether there is a generator network.
       two_towers: as `ElectraConfig.two_towers`.
 
     Raises:
@@ -117,7 +162,7 @@ def from_settings(model: Any, vocab_size: int, heads: tuple[str, ...], two_tower
         remat=model.remat,
     )
     _check(encoder, "encoder")
-    if "generator_width" not in model:
+    if not has_generator:
         return ElectraConfig(vocab_size, model.embedding_size, model.max_length, encoder, heads=heads)
     generator = encoder
     if model.generator_width != 1 or model.generator_layers != 1:

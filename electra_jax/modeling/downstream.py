@@ -10,7 +10,7 @@ from flax import linen as nn
 
 from electra_jax.modeling import layers
 from electra_jax.modeling.config import ElectraConfig
-from electra_jax.modeling.electra import ENCODERS, Batch, Embeddings, at
+from electra_jax.modeling.electra import ENCODERS, Batch, Embeddings, gather_positions
 
 Array = jax.Array
 Outputs = dict[str, Array]
@@ -78,7 +78,7 @@ class Answerer(nn.Module):
         end = _dense(1, "end")
 
         def ends(begin_B: Array) -> Array:
-            begin_B1H = at(states_BLD, begin_B[:, None]) @ kernel[:width]
+            begin_B1H = gather_positions(states_BLD, begin_B[:, None]) @ kernel[:width]
             return jax.nn.log_softmax(end(layers.gelu(begin_B1H + token_BLH))[..., 0] + never_BL)
 
         result: Outputs

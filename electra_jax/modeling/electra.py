@@ -42,7 +42,7 @@ class Embeddings(nn.Module):
         """The table `word`, `position` or `segment` as it is used, [entries, E]."""
         own = getattr(self, name)
         table = own if self.base is None else jax.lax.stop_gradient(self.base.table(name)) + own
-        return layers.by_entry(table) if name == "word" else table
+        return layers.shard_vocab(table) if name == "word" else table
 
     def __call__(self, input_ids_BL: Array, token_type_ids_BL: Array, sequence_ids_BL: Array, train: bool) -> Array:
         c = self.config
@@ -240,6 +240,6 @@ def score(model: Electra, params: Any, head: str, states_BMD: Array) -> Array:
     return cast(Array, model.apply({"params": params}, head, states_BMD, method="score"))
 
 
-def at(states_BLD: Array, positions_BM: Array) -> Array:
+def gather_positions(states_BLD: Array, positions_BM: Array) -> Array:
     """States [B, M, D] at `positions_BM`."""
     return jnp.take_along_axis(states_BLD, positions_BM[..., None], axis=1)

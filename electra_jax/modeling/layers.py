@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.sharding import PartitionSpec
 
-from electra_jax import sharding
 from electra_jax.modeling.config import EncoderConfig
+from electra_jax.runtime import sharding
 
 Array = jax.Array
 
@@ -24,8 +24,8 @@ def gelu(x: Array) -> Array:
     return 0.5 * x * (1.0 + jax.lax.erf(x * 0.5**0.5))
 
 
-def by_example(x_BLD: Array) -> Array:
-    """States, split over the mesh in use (`Program.jit`) by example and by nothing else; without a mesh, as they are.
+def shard_batch(x_BLD: Array) -> Array:
+    """States, split over the mesh in use (`ShardedStep.jit`) by example and by nothing else; without a mesh, as they are.
 
     Where parameters are split along the same axis of the mesh as the batch, this tells the partitioner to gather the
     parameters, which are smaller, and not the states.
@@ -33,7 +33,7 @@ def by_example(x_BLD: Array) -> Array:
     return _constrained(x_BLD, PartitionSpec(sharding.BATCH))
 
 
-def by_entry(table_VE: Array) -> Array:
+def shard_vocab(table_VE: Array) -> Array:
     """A table, split over the mesh in use by entry and by nothing else: what is looked up is whole."""
     return _constrained(table_VE, PartitionSpec("tensor"))
 

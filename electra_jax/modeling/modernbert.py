@@ -64,13 +64,13 @@ class Layer(nn.Module):
         attended = layers.SelfAttention(
             c, use_bias=False, out_stddev=out_stddev(c), train=self.train, attention_dropout=False, name="attention"
         )(normed, mask, lambda x: rotate(x, angles_LK))
-        x_BLD = layers.by_example(x_BLD + attended)
+        x_BLD = layers.shard_batch(x_BLD + attended)
         h = layers.LayerNorm(EPSILON, False, c.dtype, name="ffn_norm")(x_BLD)
         # Two matrices in one, and an axis for which: split along F, each device has both halves of its part.
         h_BL2F = dense((2, c.ffn), c.init_stddev, "ffn_in")(h)
         gated_BLF = layers.gelu(h_BL2F[:, :, 0]) * h_BL2F[:, :, 1]
         h_BLF = nn.Dropout(c.dropout, deterministic=not self.train)(gated_BLF)
-        return layers.by_example(x_BLD + dense(c.width, out_stddev(c), "ffn_out")(h_BLF)), None
+        return layers.shard_batch(x_BLD + dense(c.width, out_stddev(c), "ffn_out")(h_BLF)), None
 
 
 class Encoder(nn.Module):
@@ -81,7 +81,7 @@ class Encoder(nn.Module):
     @nn.compact
     def __call__(self, x_BLE: jax.Array, mask_B1LL: jax.Array, train: bool) -> jax.Array:
         c = self.config
-        x = layers.by_example(x_BLE)
+        x = layers.shard_batch(x_BLE)
         if x.shape[-1] != c.width:
             init = nn.initializers.xavier_uniform()
             x = nn.Dense(c.width, use_bias=False, dtype=c.dtype, kernel_init=init, name="project")(x)
@@ -90,6 +90,6 @@ class Encoder(nn.Module):
         length = x.shape[1]
         angles = [rotary(length, c.head_size, theta) for theta in (LOCAL_THETA, GLOBAL_THETA)]
         stack = layers.stack(Layer, c, in_axes=(0, nn.broadcast, nn.broadcast))
-        x = layers.by_example(x)
+        x = layers.shard_batch(x)
         x_BLD, _ = stack(c, train, name="layers")(x, jnp.arange(c.layers), mask_B1LL, jnp.asarray(np.stack(angles)))
         return layers.LayerNorm(EPSILON, False, c.dtype, name="final_norm")(x_BLD)

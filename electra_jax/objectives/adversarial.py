@@ -11,8 +11,8 @@ import optax
 
 from electra_jax import metrics
 from electra_jax.modeling import electra as networks
-from electra_jax.objectives import corruption, electra, system
-from electra_jax.objectives.system import Inputs, Loss, Objective, Params
+from electra_jax.objectives import corruption, electra, spec
+from electra_jax.objectives.spec import Inputs, Loss, Objective, Params
 
 Array = jax.Array
 
@@ -59,10 +59,10 @@ def baseline_loss(gate_BM: Array, reward_BM: Array) -> Array:
     return optax.sigmoid_binary_cross_entropy(gate_BM, jnp.exp(-reward_BM))
 
 
-ADVERSARIAL = system.System(
+ADVERSARIAL = spec.ObjectiveSpec(
     summary="ELECTRA with a generator that is trained against the encoder, by REINFORCE",
     paper="Adversarial ELECTRA, figure 3 and appendix F",
-    settings={**system.MASKING, **system.SAMPLING, **electra.WEIGHTS},
+    settings={**spec.MASKING, **spec.SAMPLING, **electra.WEIGHTS},
     heads=("discriminator_head", "baseline"),
     loss=loss,
     stages=corruption.beside(electra.DISCRIMINATOR),

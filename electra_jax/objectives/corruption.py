@@ -1,7 +1,7 @@
 """The generator's part: it fills the masked positions with samples; the encoder reads the text with those."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import optax
 from electra_jax import metrics
 from electra_jax.modeling import electra as networks
 from electra_jax.objectives import masking, sampling
-from electra_jax.objectives.system import Inputs, Loss, Objective, Params, Pass, Stage
+from electra_jax.objectives.spec import Inputs, Loss, Objective, ObjectiveConfig, Params, Pass, Stage
 
 Array = jax.Array
 LOWEST = jnp.finfo(jnp.float32).min
@@ -41,7 +41,7 @@ class Corrupted(NamedTuple):
 
 def corrupt(o: Objective, params: Params, x: Inputs) -> Corrupted:
     """Runs the generator and draws the fakes; no gradient goes through them."""
-    logits_BMV, states = _GENERATORS[kind(o.settings)](o, params, x)
+    logits_BMV, states = _GENERATORS[o.settings.generator](o, params, x)
     sampled = temper(o, logits_BMV, x)
     fakes_BM = sampling.categorical(x.masked.uniform, jax.lax.stop_gradient(sampled))
     corrupted, labels_BL = put_fakes(x.masked, fakes_BM)
@@ -67,7 +67,7 @@ def temperature(o: Objective, step: Array) -> Array:
 
     Fast-ELECTRA's schedule (arXiv 2310.07347).
     """
-    start, decay = o.settings.get("temperature", 1.0), o.settings.get("temperature_decay", 0.0)
+    start, decay = o.settings.temperature, o.settings.temperature_decay
     if not decay:
         return jnp.float32(start)
     done = step.astype(jnp.float32) / o.steps
@@ -76,7 +76,7 @@ def temperature(o: Objective, step: Array) -> Array:
 
 def put_fakes(masked: masking.Masked, fakes_BM: Array) -> tuple[Array, Array]:
     """The original text with fakes at the masked positions, and labels [B, L] float32: 1 where the token changed."""
-    corrupted = masking.put(masked.original, masked.positions, fakes_BM, masked.weights > 0)
+    corrupted = masking.scatter(masked.original, masked.positions, fakes_BM, masked.weights > 0)
     return corrupted, (corrupted != masked.original).astype(jnp.float32)
 
 
@@ -88,19 +88,14 @@ def generator_loss(o: Objective, found: Corrupted, x: Inputs) -> Loss:
     return o.settings.generator_weight * loss.sum / x.counts.masked, {"mlm_loss": loss, "mlm_accuracy": accuracy}
 
 
-def beside(encoder: Pass) -> Callable[[Any, int], tuple[Stage, ...]]:
+def beside(encoder: Pass) -> Callable[[ObjectiveConfig, int], tuple[Stage, ...]]:
     """In every step `encoder`, and the generator where it has parameters."""
 
-    def stages(settings: Any, steps: int) -> tuple[Stage, ...]:
-        generator = (LEARNING,) if kind(settings) == "transformer" else ()
+    def stages(settings: ObjectiveConfig, steps: int) -> tuple[Stage, ...]:
+        generator = (LEARNING,) if settings.generator == "transformer" else ()
         return (Stage(steps, (*generator, encoder)),)
 
     return stages
-
-
-def kind(settings: Any) -> str:
-    """Which of `GENERATORS` the settings name."""
-    return settings.get("generator", "transformer")
 
 
 def mlm(logits_BMV: Array, x: Inputs) -> tuple[metrics.Mean, metrics.Mean]:
@@ -117,7 +112,7 @@ def prediction(logits_BMV: Array, targets_BM: Array, weights_BM: Array) -> tuple
 
 def _transformer(o: Objective, params: Params, x: Inputs) -> tuple[Array, Array | None]:
     states_BLD = networks.read(o.model, params, "generator", x.masked.batch, x.masked.input_ids, x.generator_key)
-    states_BMD = networks.at(states_BLD, x.masked.positions)
+    states_BMD = networks.gather_positions(states_BLD, x.masked.positions)
     return networks.predict(o.model, params, "generator", states_BMD), states_BMD
 
 
@@ -140,11 +135,3 @@ def _uniform(o: Objective, params: Params, x: Inputs) -> tuple[Array, Array | No
 
 
 _GENERATORS = {"transformer": _transformer, "unigram": _unigram, "uniform": _uniform}
-GENERATORS = tuple(_GENERATORS)
-
-# Settings that make no difference to a generator: it has nothing to learn, does not see the text, or is flat anyway.
-NOT_OF = {
-    "transformer": (),
-    "unigram": ("generator_weight", "replace_prob", "random_prob"),
-    "uniform": ("generator_weight", "replace_prob", "random_prob", "temperature", "temperature_decay"),
-}

@@ -6,8 +6,8 @@ import optax
 
 from electra_jax import metrics
 from electra_jax.modeling import electra as networks
-from electra_jax.objectives import corruption, system
-from electra_jax.objectives.system import Detection, Inputs, Loss, Objective, Params, Pass
+from electra_jax.objectives import corruption, spec
+from electra_jax.objectives.spec import Detection, Inputs, Loss, Objective, Params, Pass
 
 Array = jax.Array
 DISCRIMINATOR = Pass("encoder", "discriminator", everywhere=True)
@@ -65,16 +65,16 @@ def detection_loss(scores_BL: Array, labels_BL: Array, weights_BL: Array) -> tup
     }
 
 
-ELECTRA = system.System(
+ELECTRA = spec.ObjectiveSpec(
     summary="replaced-token detection at every position",
     paper="ELECTRA, tables 1 and 5",
-    settings={**system.MASKING, **system.GENERATOR, **system.SAMPLING, **WEIGHTS},
+    settings={**spec.MASKING, **spec.GENERATOR, **spec.SAMPLING, **WEIGHTS},
     heads=("discriminator_head",),
     loss=loss,
     stages=corruption.beside(DISCRIMINATOR),
     detect=detect,
 )
-ELECTRA_15 = system.System(
+ELECTRA_15 = spec.ObjectiveSpec(
     summary="replaced-token detection at the masked positions only",
     paper="ELECTRA 15%, table 5",
     settings=ELECTRA.settings,

@@ -14,8 +14,8 @@ import optax
 
 from electra_jax import metrics
 from electra_jax.modeling import electra as networks
-from electra_jax.objectives import corruption, electra, sampling, system
-from electra_jax.objectives.system import Detection, Inputs, Loss, Objective, Params, Pass
+from electra_jax.objectives import corruption, electra, sampling, spec
+from electra_jax.objectives.spec import Detection, Inputs, Loss, Objective, Params, Pass
 
 Array = jax.Array
 
@@ -48,7 +48,7 @@ def cloze(o: Objective, params: Params, x: Inputs) -> Array:
 def contrast(o: Objective, params: Params, x: Inputs, logits_BLV: Array) -> Detection:
     """The text with noise at the chosen positions, where they are, and the logit of "this is noise"."""
     tempered_BLV = corruption.soften(o, jax.lax.stop_gradient(logits_BLV), x.step)
-    noise_BM = sampling.categorical(x.masked.uniform, networks.at(tempered_BLV, x.masked.positions))
+    noise_BM = sampling.categorical(x.masked.uniform, networks.gather_positions(tempered_BLV, x.masked.positions))
     noised_BL, _ = corruption.put_fakes(x.masked, noise_BM)
     energy_BL = electra.discriminate(o, params, x, noised_BL)
     log_q_BL = -optax.softmax_cross_entropy_with_integer_labels(tempered_BLV, noised_BL)
@@ -61,7 +61,7 @@ def detect(o: Objective, params: Params, x: Inputs) -> Detection:
     return contrast(o, params, x, cloze(o, params, x))
 
 
-ELECTRIC = system.System(
+ELECTRIC = spec.ObjectiveSpec(
     summary="energies by noise-contrastive estimation, with a two-tower generator",
     paper="Electric, arXiv 2012.08561",
     settings={
@@ -72,7 +72,7 @@ ELECTRIC = system.System(
     },
     heads=("discriminator_head",),
     loss=loss,
-    stages=system.one_stage(Pass("generator", "mlm", everywhere=True), electra.DISCRIMINATOR),
+    stages=spec.one_stage(Pass("generator", "mlm", everywhere=True), electra.DISCRIMINATOR),
     generator="two_towers",
     detect=detect,
     scores="how unlikely it is here: the score is -log p(token | context), up to a constant",

@@ -5,8 +5,8 @@
 """
 
 from electra_jax import metrics
-from electra_jax.objectives import corruption, electra, system
-from electra_jax.objectives.system import Inputs, Loss, Objective, Params
+from electra_jax.objectives import corruption, electra, spec
+from electra_jax.objectives.spec import Inputs, Loss, Objective, Params
 
 _GENERATOR = ("generator_embeddings", "generator", "generator_head")
 
@@ -17,11 +17,11 @@ def loss(o: Objective, params: Params, x: Inputs) -> Loss:
     return total, {**measured, "temperature": metrics.scalar(corruption.temperature(o, x.step))}
 
 
-FROZEN_GENERATOR = system.System(
+FROZEN_GENERATOR = spec.ObjectiveSpec(
     summary="ELECTRA with another run's generator, frozen, at a falling temperature",
     paper="Fast-ELECTRA, arXiv 2310.07347",
     settings={
-        **system.MASKING,
+        **spec.MASKING,
         "temperature": 2.0,
         "temperature_decay": 0.1,
         "disallow_correct": False,
@@ -29,9 +29,9 @@ FROZEN_GENERATOR = system.System(
     },
     heads=("discriminator_head",),
     loss=loss,
-    stages=system.one_stage(corruption.RESTING, electra.DISCRIMINATOR),
+    stages=spec.one_stage(corruption.RESTING, electra.DISCRIMINATOR),
     model={"tying": "none"},
     detect=electra.detect,
     frozen=lambda settings, step: dict.fromkeys(_GENERATOR, True),
-    rests=True,
+    pretrained_generator=True,
 )

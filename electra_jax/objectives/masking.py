@@ -49,7 +49,7 @@ class Masked(NamedTuple):
     def chosen(self) -> Array:
         """[B, L] float32: 1 where a position was chosen."""
         nothing = jnp.zeros(self.original.shape, jnp.float32)
-        return put(nothing, self.positions, jnp.ones_like(self.weights), self.weights > 0)
+        return scatter(nothing, self.positions, jnp.ones_like(self.weights), self.weights > 0)
 
 
 class Counts(NamedTuple):
@@ -134,7 +134,7 @@ def _cut_word(words_BL: Array, maskable_BL: Array, positions_BM: Array, chosen_B
     return chosen_BM & partly & (word_BM != word_BM[:, :1])
 
 
-def put(ids_BL: Array, positions_BM: Array, values_BM: Array, where_BM: Array) -> Array:
+def scatter(ids_BL: Array, positions_BM: Array, values_BM: Array, where_BM: Array) -> Array:
     """`ids_BL` with `values_BM` at `positions_BM` where `where_BM` holds."""
     old = jnp.take_along_axis(ids_BL, positions_BM, axis=1)
     new = jnp.where(where_BM, values_BM, old)
@@ -176,7 +176,7 @@ def mask(
     coin = jax.random.uniform(replace_key, positions.shape)
     random = random_tokens(random_key, positions.shape, vocab_size, special)
     changed = (coin < replace_prob + random_prob) & (weights > 0)
-    masked_ids = put(input_ids, positions, jnp.where(coin < replace_prob, special.mask, random), changed)
+    masked_ids = scatter(input_ids, positions, jnp.where(coin < replace_prob, special.mask, random), changed)
     uniform = jax.random.uniform(uniform_key, positions.shape)
     candidates = maskable.astype(jnp.float32)
     return Masked(batch, candidates, masked_ids, positions, targets, weights, uniform)

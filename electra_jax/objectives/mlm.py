@@ -6,8 +6,8 @@ import optax
 
 from electra_jax import metrics
 from electra_jax.modeling import electra as networks
-from electra_jax.objectives import corruption, system
-from electra_jax.objectives.system import Inputs, Loss, Objective, Params, Pass
+from electra_jax.objectives import corruption, spec
+from electra_jax.objectives.spec import Inputs, Loss, Objective, Params, Pass
 
 Array = jax.Array
 _WEIGHTS = {"generator_weight": 1.0, "encoder_weight": 1.0}
@@ -22,7 +22,7 @@ def loss(o: Objective, params: Params, x: Inputs) -> Loss:
 def _predict_masked(o: Objective, params: Params, x: Inputs, input_ids_BL: Array) -> tuple[metrics.Mean, metrics.Mean]:
     """(loss, accuracy) of the encoder that reads `input_ids_BL`, at the masked positions."""
     states_BLD = networks.read(o.model, params, "encoder", x.masked.batch, input_ids_BL, x.encoder_key)
-    logits_BMV = networks.predict(o.model, params, "encoder", networks.at(states_BLD, x.masked.positions))
+    logits_BMV = networks.predict(o.model, params, "encoder", networks.gather_positions(states_BLD, x.masked.positions))
     return corruption.mlm(logits_BMV, x)
 
 
@@ -64,24 +64,24 @@ def copy_log_prob(gate_BL: Array, logits_BLV: Array, input_ids_BL: Array, target
     return jnp.where(targets_BL == input_ids_BL, jnp.logaddexp(jax.nn.log_sigmoid(gate_BL), not_copied), not_copied)
 
 
-MLM = system.System(
+MLM = spec.ObjectiveSpec(
     summary="masked language modelling",
     paper="BERT, table 5",
-    settings=system.MASKING,
+    settings=spec.MASKING,
     heads=("mlm_head",),
     loss=loss,
-    stages=system.one_stage(Pass("encoder", "mlm", everywhere=False)),
+    stages=spec.one_stage(Pass("encoder", "mlm", everywhere=False)),
     generator=None,
 )
-REPLACE_MLM = system.System(
+REPLACE_MLM = spec.ObjectiveSpec(
     summary="masked language modelling with the generator's fakes in the place of [MASK]",
     paper="Replace MLM, table 5",
-    settings={**system.MASKING, **system.GENERATOR, **system.SAMPLING, **_WEIGHTS},
+    settings={**spec.MASKING, **spec.GENERATOR, **spec.SAMPLING, **_WEIGHTS},
     heads=("mlm_head",),
     loss=replace_loss,
     stages=corruption.beside(Pass("encoder", "mlm", everywhere=False)),
 )
-ALL_TOKENS_MLM = system.System(
+ALL_TOKENS_MLM = spec.ObjectiveSpec(
     summary="as replace_mlm, but predicting every position, with a copy gate",
     paper="All-Tokens MLM, table 5",
     settings=REPLACE_MLM.settings,

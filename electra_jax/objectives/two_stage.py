@@ -1,16 +1,14 @@
-"""Two-stage ELECTRA: the generator is trained alone; then the encoder starts from its weights and the generator rests.
+"""Two-stage ELECTRA: the generator is trained alone; then the encoder starts from its weights and the generator pretrained_generator.
 
 (arXiv 2003.10555, section 3.2, "Training Algorithms".) The networks are of equal size and share nothing, so that the
 generator can stand still while the encoder learns.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
-from electra_jax.objectives import corruption, electra, system
-from electra_jax.objectives.system import Inputs, Loss, Objective, Params, Stage
+from electra_jax.objectives import corruption, electra, spec
+from electra_jax.objectives.spec import Inputs, Loss, Objective, ObjectiveConfig, Params, Stage
 
 Array = jax.Array
 _COPIED = {"embeddings": "generator_embeddings", "encoder": "generator"}
@@ -33,13 +31,13 @@ def loss(o: Objective, params: Params, x: Inputs) -> Loss:
     return total, measured
 
 
-def frozen(settings: Any, step: Array) -> dict[str, Array]:
+def frozen(settings: ObjectiveConfig, step: Array) -> dict[str, Array]:
     """The encoder keeps its bits in the first stage, the generator in the second."""
     first = step < settings.generator_steps
     return dict.fromkeys(_ENCODER, first) | dict.fromkeys(_GENERATOR, ~first)
 
 
-def begin(settings: Any, params: Params, step: Array) -> Params:
+def begin(settings: ObjectiveConfig, params: Params, step: Array) -> Params:
     """Before the first step of the second stage the encoder takes the generator's weights, embeddings included."""
 
     def copy(params: Params) -> Params:
@@ -48,20 +46,20 @@ def begin(settings: Any, params: Params, step: Array) -> Params:
     return jax.lax.cond(step == settings.generator_steps, copy, lambda params: params, params)
 
 
-def stages(settings: Any, steps: int) -> tuple[Stage, ...]:
+def stages(settings: ObjectiveConfig, steps: int) -> tuple[Stage, ...]:
     first = min(settings.generator_steps, steps)
     second = (corruption.RESTING, electra.DISCRIMINATOR)
     return Stage(first, (corruption.LEARNING,)), Stage(steps - first, second)
 
 
-TWO_STAGE = system.System(
+TWO_STAGE = spec.ObjectiveSpec(
     summary="the generator alone for generator_steps, then ELECTRA from its weights, with the generator frozen",
     paper="Two-Stage ELECTRA, figure 3",
     settings={
-        **system.MASKING,
-        **system.SAMPLING,
+        **spec.MASKING,
+        **spec.SAMPLING,
         **electra.WEIGHTS,
-        "generator_steps": lambda config: config.steps // 2,
+        "generator_steps": lambda steps: steps // 2,
     },
     heads=("discriminator_head",),
     loss=loss,

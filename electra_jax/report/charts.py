@@ -11,7 +11,7 @@ from html import escape
 from itertools import pairwise
 from typing import NamedTuple
 
-from electra_jax.live import short
+from electra_jax.runtime.progress import short
 
 COLOURS = 6
 _WIDTH, _HEIGHT = 480, 270

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from electra_jax import pretrained
-from electra_jax.curves import points
-from electra_jax.curves.points import Spread
-from electra_jax.errors import UserError
-from electra_jax.runs import Run
+from electra_jax.config.errors import UserError
+from electra_jax.downstream import curves
+from electra_jax.downstream.curves import Spread
+from electra_jax.loading import networks
+from electra_jax.runtime.run_log import Run
 
 
 class Place(NamedTuple):
@@ -49,7 +49,7 @@ def read(folder: Path, runs: Sequence[Run] = ()) -> list[Task]:
     Raises:
       UserError: there are no scores, or of one of `runs` only by its name.
     """
-    rows = points.read(folder)
+    rows = curves.read(folder)
     weights: dict[str, dict[int, str]] = {}
     for row in rows:
         weights.setdefault(row["run"], {})[row["step"]] = row["weights"]
@@ -65,14 +65,14 @@ def read(folder: Path, runs: Sequence[Run] = ()) -> list[Task]:
                     run,
                     owners[run],
                     sorted(
-                        Place(flops[run, step], points.spread(list(seeds.values())), len(seeds))
+                        Place(flops[run, step], curves.spread(list(seeds.values())), len(seeds))
                         for step, seeds in steps.items()
                     ),
                 )
                 for run, steps in by_run.items()
             ],
         )
-        for task, by_run in points.by_task(rows).items()
+        for task, by_run in curves.by_task(rows).items()
     ]
 
 
@@ -111,7 +111,7 @@ def _has_learned(run: Run, weights: Mapping[int, str]) -> bool | None:
     own = {}
     for step in weights:
         with contextlib.suppress(UserError):
-            own[step] = pretrained.find(run.workdir, step).digest
+            own[step] = networks.find(run.workdir, step).digest
     return all(own[step] == weights[step] for step in own) if own else None
 
 

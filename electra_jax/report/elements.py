@@ -71,7 +71,7 @@ def _breaking(name: str) -> str:
 
 
 def cell(text: str, beside: str = "", exact: str = "") -> str:
-    """A `<td>`; what stands beside the text is small, what is exact is said to a pointer that rests on it."""
+    """A `<td>`; what stands beside the text is small, what is exact is said to a pointer that pretrained_generator on it."""
     title = f' title="{escape(exact)}"' if exact and exact != text else ""
     small = f"\u2002<small>{escape(beside)}</small>" if beside else ""
     return f"<td{title}>{escape(text)}{small}</td>"

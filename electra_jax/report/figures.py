@@ -7,7 +7,7 @@ from typing import NamedTuple
 from electra_jax.report import charts, elements, summary
 from electra_jax.report.charts import Axis, Series
 from electra_jax.report.elements import Key
-from electra_jax.runs import Run
+from electra_jax.runtime.run_log import Run
 
 _HOUR, _MINUTE = 3600.0, 60.0
 _YARDSTICKS = {

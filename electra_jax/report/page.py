@@ -8,7 +8,7 @@ from electra_jax.report import elements, figures, scores, style, summary
 from electra_jax.report.curves import Task
 from electra_jax.report.elements import Key
 from electra_jax.report.samples import Samples, Word
-from electra_jax.runs import Run, differences
+from electra_jax.runtime.run_log import Run, differences
 
 _FAINT = 0.03  # a probability that no shade shows
 _SUSPECTED = 0.5
@@ -38,7 +38,7 @@ def _head(runs: Sequence[Run], switched: list[str]) -> str:
     title = f"{len(runs)} pre-training runs" if len(runs) > 1 else f"Pre-training run {runs[0].name}"
     systems = list(dict.fromkeys(run.system for run in runs))
     going = [run.name for run in runs if run.last["step"] < run.settings["steps"]]
-    lead = f"{'Systems' if len(systems) > 1 else 'System'}: {', '.join(systems)}. "
+    lead = f"{'Systems' if len(systems) > 1 else 'ObjectiveSpec'}: {', '.join(systems)}. "
     lead += f"Not finished: {', '.join(going)}." if going else "Finished."
     return f"""\
 <!DOCTYPE html>
@@ -60,7 +60,7 @@ def _head(runs: Sequence[Run], switched: list[str]) -> str:
 _FOOT = """\
 </main>
 <footer>Written by <code>python -m electra_jax.report</code> from what the runs left in their work directories. A
-pointer that rests on a shortened number, on a point of a line or on a word of a sentence shows more.</footer>
+pointer that pretrained_generator on a shortened number, on a point of a line or on a word of a sentence shows more.</footer>
 </body>
 </html>
 """

@@ -6,12 +6,12 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from electra_jax import detect, trained
+from electra_jax.config.errors import UserError, explain
 from electra_jax.data import corpus
 from electra_jax.data.tokenizer import Tokenizer
-from electra_jax.errors import UserError, explain
-from electra_jax.objectives import table
-from electra_jax.runs import Run
+from electra_jax.loading import detection, run_checkpoint
+from electra_jax.objectives import registry
+from electra_jax.runtime.run_log import Run
 
 
 class Word(NamedTuple):
@@ -44,7 +44,7 @@ class Samples(NamedTuple):
 
 def of(run: Run, count: int) -> Samples:
     """`count` held-out sentences with fakes, as the last checkpoint of `run` sees them; none where that cannot be."""
-    row = table.SYSTEMS.get(run.system)
+    row = registry.SYSTEMS.get(run.system)
     if row is None:
         return Samples(None, [], f"{run.system} is no system that is known here.")
     if row.detect is None:
@@ -56,16 +56,18 @@ def of(run: Run, count: int) -> Samples:
 
 
 def _ask(workdir: Path, count: int) -> Samples:
-    learned = trained.load(workdir)
+    learned = run_checkpoint.load(workdir)
     config, vocabulary, state = learned.config, learned.tokenizer, learned.state
     text = _text(workdir, config.data.input, str(learned.progress.get("corpus")))
     starts = vocabulary.word_starts
-    objective = table.make(config, len(vocabulary), text.unigram, vocabulary.special, starts)
-    texts = detect.sentences(text.heldout, count, config.data.seq_length, config.seed, vocabulary.special)
+    objective = registry.make(
+        config.objective, config.model, config.steps, len(vocabulary), text.unigram, vocabulary.special, starts
+    )
+    texts = detection.sentences(text.heldout, count, config.data.seq_length, config.seed, vocabulary.special)
     if not len(texts["input_ids"]):
         raise UserError("no held-out line has the length of a sentence")
     key = jax.random.fold_in(jax.random.key(config.seed), 3)  # as at the end of training
-    found = jax.device_get(jax.jit(detect.make_corrupt_and_detect(objective))(state.params, state.step, texts, key))
+    found = jax.device_get(jax.jit(detection.make_corrupt_and_detect(objective))(state.params, state.step, texts, key))
     rows = zip(texts["input_ids"], *found, strict=True)
     return Samples(int(state.step), [marked(vocabulary, *row) for row in rows], objective.system.scores)
 

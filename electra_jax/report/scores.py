@@ -7,7 +7,7 @@ from electra_jax.report import charts, elements, summary
 from electra_jax.report.charts import Axis, Series
 from electra_jax.report.curves import Task, span
 from electra_jax.report.elements import Key
-from electra_jax.runs import Run
+from electra_jax.runtime.run_log import Run
 
 
 def section(tasks: Sequence[Task], runs: Sequence[Run]) -> str:

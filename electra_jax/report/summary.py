@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from electra_jax import live
+from electra_jax.config.errors import UserError
 from electra_jax.data import tokenizer
-from electra_jax.errors import UserError
-from electra_jax.live import short
-from electra_jax.runs import Run, is_number
+from electra_jax.runtime import progress
+from electra_jax.runtime.progress import short
+from electra_jax.runtime.run_log import Run, is_number
 
 NONE = "–"
 CHANCE = 0.5  # of an area under the ROC curve
@@ -36,16 +36,16 @@ class Group(NamedTuple):
 
 def yardstick(measure: str) -> str:
     """The held-out number that stands beside a loss, empty where none does."""
-    return live.LOSSES.get(measure, ("", ""))[1]
+    return progress.LOSSES.get(measure, ("", ""))[1]
 
 
 def name(measure: str) -> str:
     """A loss, an accuracy or an area in words: `mlm_loss` -> MLM loss."""
-    if measure in live.AREAS:
-        return f"AUC, {live.AREAS[measure]}"
+    if measure in progress.AREAS:
+        return f"AUC, {progress.AREAS[measure]}"
     stem, _, kind = measure.rpartition("_")
-    if f"{stem}_loss" in live.LOSSES:
-        said = live.LOSSES[f"{stem}_loss"][0]
+    if f"{stem}_loss" in progress.LOSSES:
+        said = progress.LOSSES[f"{stem}_loss"][0]
         return f"{said[0].upper()}{said[1:]} {kind}"
     return "Loss that is minimised" if measure == "loss" else measure.replace("_", " ").capitalize()
 
@@ -60,7 +60,7 @@ def measures(runs: Sequence[Run], suffix: str, heldout: bool) -> list[str]:
         for key, value in line.items()
         if key.endswith(suffix) and key.startswith("heldout_") == heldout and is_number(value)
     }
-    order = [*live.LOSSES, *live.AREAS]
+    order = [*progress.LOSSES, *progress.AREAS]
     return sorted(there, key=lambda key: (order.index(key) if key in order else len(order), key))
 
 

@@ -3,19 +3,19 @@ import shutil
 
 import numpy as np
 import pytest
-from ml_collections import ConfigDict
 
-from electra_jax.data import corpus, preparation
-from electra_jax.data.local import Local
-from electra_jax.errors import UserError
+from electra_jax.config.errors import UserError
+from electra_jax.data import corpus, pipeline
+from electra_jax.data.config import CorpusConfig
+from electra_jax.data.local_runner import LocalRunner
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory, text_file):
     folder = tmp_path_factory.mktemp("corpus")
-    settings = ConfigDict({**preparation.SETTINGS, "input": f"{text_file}@3;docstrings:json@1", "vocab_size": 90})
+    settings = CorpusConfig(**{"input": f"{text_file}@3;docstrings:json@1", "vocab_size": 90})
     settings.heldout_fraction = 0.1
-    preparation.prepare(folder, settings, Local(1))
+    pipeline.prepare(folder, settings, LocalRunner(1))
     return folder
 
 
@@ -75,8 +75,8 @@ def test_every_file_is_verified(copy, name):
 
 
 def test_a_vocabulary_of_another_text_is_noticed(copy, tmp_path, text_file):
-    settings = ConfigDict({**preparation.SETTINGS, "input": str(text_file), "vocab_size": 40, "heldout_fraction": 0.1})
-    preparation.prepare(tmp_path / "other", settings, Local(1))
+    settings = CorpusConfig(**{"input": str(text_file), "vocab_size": 40, "heldout_fraction": 0.1})
+    pipeline.prepare(tmp_path / "other", settings, LocalRunner(1))
     shutil.copy(tmp_path / "other" / "vocab.model", copy / "vocab.model")
     with pytest.raises(UserError, match=r"vocab.model is not as it was written"):
         corpus.load(copy)

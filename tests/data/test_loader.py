@@ -4,11 +4,11 @@ import json
 import numpy as np
 import pytest
 
+from electra_jax.config.errors import UserError
 from electra_jax.data import loader
 from electra_jax.data.examples import Packed
 from electra_jax.data.records import Split
 from electra_jax.data.tokenizer import OWN
-from electra_jax.errors import UserError
 
 N = 22  # examples; with batches of 4 an epoch ends inside a batch
 

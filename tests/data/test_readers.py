@@ -8,12 +8,12 @@ import tracemalloc
 
 import pytest
 import zstandard
+from cli_runs import environment
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runs import environment
 
+from electra_jax.config.errors import UserError
 from electra_jax.data import cleaning, readers, sources
-from electra_jax.errors import UserError
 
 COMPRESS = {
     ".txt": bytes,

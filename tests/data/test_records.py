@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from electra_jax.config.errors import UserError
 from electra_jax.data import records
 from electra_jax.data.records import BLOCK, Split
-from electra_jax.errors import UserError
 
 SIZES = [5 * BLOCK + 7, 1, BLOCK, 3]
 

@@ -3,9 +3,9 @@ import os
 
 import pytest
 
+from electra_jax.config.errors import UserError
 from electra_jax.data import sources
 from electra_jax.data.sources import Source
-from electra_jax.errors import UserError
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ import sentencepiece as spm
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ml_collections import ConfigDict
 
-from electra_jax.data import preparation, tokenizer
+from electra_jax.config.errors import UserError
+from electra_jax.data import tokenizer
+from electra_jax.data.config import CorpusConfig
 from electra_jax.data.tokenizer import CLS, MASK, OWN, PAD, SEP, SPECIAL_TOKENS, UNK, Special
-from electra_jax.errors import UserError
 
 TEXT = "The model reads a line of text and says which word was replaced by another one in this Sentence."
 WORDS = TEXT.split()
@@ -18,8 +18,8 @@ TEXTS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=12).map(" ".join)
 
 
 def train(lines=LINES, **changes):
-    chosen = {**preparation.SETTINGS, "vocab_size": 45, "normalization": "nmt_nfkc", **changes}
-    return tokenizer.train(lines, ConfigDict(chosen))
+    chosen = {"vocab_size": 45, "normalization": "nmt_nfkc", **changes}
+    return tokenizer.train(lines, CorpusConfig(**chosen))
 
 
 @pytest.fixture(scope="module")

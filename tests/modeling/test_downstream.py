@@ -3,8 +3,8 @@
 import jax
 import numpy as np
 import pytest
-from networks import network
 from scipy.special import erf, expit, log_softmax, softmax
+from tiny_models import network
 
 from electra_jax.modeling.downstream import Answerer, Classifier, Downstream, Tagger
 

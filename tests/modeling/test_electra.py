@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from electra_jax import config as config_lib
+from electra_jax import train_config
+from electra_jax.config import config_file
 from electra_jax.modeling import config as model_config
 from electra_jax.modeling import electra
 from electra_jax.modeling.electra import Electra
@@ -31,11 +32,11 @@ both_encoders = pytest.mark.parametrize("encoder", ["bert", "modernbert"])
 
 @functools.cache
 def small(encoder: str = "bert", dtype: str = "float32", two_towers: bool = False, **changes) -> Electra:
-    model = config_lib.paper().model
+    model = train_config.paper().model
     model.update(encoder=encoder, dtype=dtype, layers=2, width=WIDTH, ffn=64, heads=2, embedding_size=EMBEDDING)
     model.update(max_length=16, generator_width=GENERATOR_WIDTH / WIDTH)
     model.update(changes)
-    return Electra(model_config.from_settings(model, VOCABULARY, HEADS, two_towers))
+    return Electra(model_config.from_settings(model, VOCABULARY, HEADS, two_towers=two_towers))
 
 
 def shapes(model: Electra):
@@ -85,7 +86,7 @@ def flat(params) -> dict[str, np.ndarray]:
     [("small", 13.55e6, 4.62e6), ("base", 109.5e6, 33.7e6), ("large", 335.1e6, 51.3e6)],
 )
 def test_parameter_counts_are_the_papers(size, discriminator, generator):
-    model = config_lib.load(CONFIGS / f"{size}.py").model
+    model = config_file.load(CONFIGS / f"{size}.py").model
     config = model_config.from_settings(model, 30522, ("discriminator_head",))
     params = shapes(Electra(config))
     count = {name: sum(math.prod(p.shape) for p in jax.tree.leaves(part)) for name, part in params.items()}

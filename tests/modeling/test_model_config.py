@@ -4,8 +4,9 @@ from pathlib import Path
 import jax.numpy as jnp
 import pytest
 
-from electra_jax import config as config_lib
-from electra_jax.errors import UserError
+from electra_jax import train_config
+from electra_jax.config import config_file
+from electra_jax.config.errors import UserError
 from electra_jax.modeling import config as model_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -13,13 +14,13 @@ HEADS = ("discriminator_head",)
 
 
 def settings(**changes):
-    model = config_lib.paper().model
+    model = train_config.paper().model
     model.update(**changes)
     return model
 
 
 def make(vocab_size: int = 30522, two_towers: bool = False, **changes) -> model_config.ElectraConfig:
-    return model_config.from_settings(settings(**changes), vocab_size, HEADS, two_towers)
+    return model_config.from_settings(settings(**changes), vocab_size, HEADS, two_towers=two_towers)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,7 @@ def make(vocab_size: int = 30522, two_towers: bool = False, **changes) -> model_
     ],
 )
 def test_both_networks_have_the_papers_shapes(size, layers, encoder, generator):
-    config = config_lib.load(CONFIGS / f"{size}.py")
+    config = config_file.load(CONFIGS / f"{size}.py")
     model = model_config.from_settings(config.model, 30522, HEADS)
     for network, shape in ((model.encoder, encoder), (model.generator, generator)):
         assert (network.width, network.ffn, network.heads) == shape

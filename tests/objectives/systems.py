@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from cli_runs import make_objective
 from ml_collections import ConfigDict
 
-from electra_jax import config as config_lib
-from electra_jax import metrics, optim
+from electra_jax import metrics, optim, train_config
 from electra_jax import step as step_lib
 from electra_jax.data.tokenizer import OWN
-from electra_jax.objectives import masking, table
-from electra_jax.objectives.system import Inputs, Objective
+from electra_jax.objectives import masking
+from electra_jax.objectives.spec import Inputs, Objective
 
 VOCABULARY, PADDED, LENGTH = 60, 128, 16
 STEPS = 10
@@ -28,13 +28,13 @@ _OF_MASKING = ("mask_prob", "replace_prob", "random_prob")  # losses do not read
 
 def config(name: str, tying: str = "", generator: str = "transformer", **overrides: Any) -> ConfigDict:
     """The system `name` at the smallest size, with settings by their dotted names, `__` for a dot."""
-    made = config_lib.paper()
+    made = train_config.paper()
     made.steps = STEPS
     made.data.seq_length = LENGTH
     sizes = {"layers": 1, "width": 32, "ffn": 32, "heads": 2, "embedding_size": 16, "generator_width": 0.5}
     made.model.update(**sizes, max_length=LENGTH, dropout=0.0, dtype="float32")
     made.objective.update(mask_prob=0.4, temperature_decay=0.5)
-    table.configure(made, name, generator)
+    train_config.choose_objective(made, name, generator)
     if tying:
         made.model.tying = tying
     if tying == "all":
@@ -47,7 +47,7 @@ def config(name: str, tying: str = "", generator: str = "transformer", **overrid
 def objective(name: str, tying: str = "", generator: str = "transformer") -> Objective:
     """Token i of the training text is as frequent as i + 1, special ones included; every third begins a word."""
     starts = np.arange(VOCABULARY) % 3 == 0
-    return table.make(config(name, tying, generator), VOCABULARY, np.arange(1, VOCABULARY + 1), OWN, starts)
+    return make_objective(config(name, tying, generator), VOCABULARY, np.arange(1, VOCABULARY + 1), OWN, starts)
 
 
 def shapes(o: Objective) -> Any:
@@ -102,7 +102,7 @@ def batch() -> dict[str, jax.Array]:
 
 
 def with_settings(o: Objective, **settings: Any) -> Objective:
-    return dataclasses.replace(o, settings=ConfigDict({**o.settings, **settings}))
+    return dataclasses.replace(o, settings=dataclasses.replace(o.settings, **settings))
 
 
 def inputs(o: Objective, step: int = 6, text: Any = None) -> Inputs:
@@ -176,7 +176,7 @@ def only(part: str, params: Any) -> Any:
 
 def train(settings: ConfigDict, steps: int) -> tuple[list[Any], list[float]]:
     """The states before the first and after each of `steps` steps on one batch, and the learning rates of the steps."""
-    o = table.make(settings, VOCABULARY)
+    o = make_objective(settings, VOCABULARY)
     optimizer, schedule = optim.make(settings.optim, *(stage.steps for stage in o.stages))
     params = random_parameters(o)
     states = [step_lib.TrainState(jnp.int32(0), params, optimizer.init(params))]

@@ -11,7 +11,7 @@ from scipy import stats
 
 from electra_jax.data.tokenizer import OWN, SPECIAL_TOKENS
 from electra_jax.objectives import corruption, masking
-from electra_jax.objectives.system import Inputs
+from electra_jax.objectives.spec import Inputs
 
 FREE = ("unigram", "uniform")  # generators without parameters
 FIRST = len(SPECIAL_TOKENS)

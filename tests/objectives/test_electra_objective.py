@@ -6,15 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ml_collections import ConfigDict
 
-from electra_jax import config as config_lib
-from electra_jax import metrics
+from electra_jax import metrics, train_config
 from electra_jax.data.tokenizer import CLS, OWN, PAD, SEP
 from electra_jax.modeling import config as model_config
 from electra_jax.modeling.electra import Electra
 from electra_jax.objectives import corruption, electra, masking, sampling
-from electra_jax.objectives.system import Inputs, Objective, Pass
+from electra_jax.objectives.spec import Inputs, Objective, Pass
 
 VOCABULARY, PADDED, ROWS, LENGTH = 130, 256, 8, 40
 LOWEST = np.finfo(np.float32).min
@@ -29,7 +27,7 @@ both = pytest.mark.parametrize("name", ["electra", "electra_15"])
 
 
 def make_model() -> Electra:
-    model = config_lib.paper().model
+    model = train_config.paper().model
     model.update(layers=1, width=32, ffn=32, heads=2, embedding_size=16, max_length=LENGTH, dtype="float32")
     return Electra(model_config.from_settings(model, VOCABULARY, ("discriminator_head",)))
 
@@ -67,7 +65,7 @@ def with_bias(params, bias: np.ndarray):
 
 
 def make(name: str = "electra", **settings) -> Objective:
-    chosen = ConfigDict({**SYSTEMS[name].settings, **settings})
+    chosen = ObjectiveConfig(**{**SYSTEMS[name].settings, **settings})
     return Objective(SYSTEMS[name], chosen, 1000, MODEL, UNIGRAM, OWN, np.ones(VOCABULARY, bool))
 
 

@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import systems
+from cli_runs import make_objective
 
+from electra_jax.config.errors import UserError
 from electra_jax.data.tokenizer import MASK, SPECIAL_TOKENS, UNK
-from electra_jax.errors import UserError
 from electra_jax.modeling import config as model_config
 from electra_jax.modeling.electra import TwoTowers
-from electra_jax.objectives import electra, electric, table
+from electra_jax.objectives import electra, electric
 
 SHARE = 0.4  # of positions that get noise, `systems.config`
 SPECIAL = [i for i in range(len(SPECIAL_TOKENS)) if i != UNK]
@@ -155,4 +156,4 @@ def test_two_towers_see_every_other_token_of_the_sequence_and_no_more(encoder):
 
 def test_one_network_for_towers_and_encoder_is_refused():
     with pytest.raises(UserError, match=r"config.model.tying=all .* two towers"):
-        table.make(systems.config("electric", "all"), systems.VOCABULARY)
+        make_objective(systems.config("electric", "all"), systems.VOCABULARY)

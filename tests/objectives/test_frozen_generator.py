@@ -1,4 +1,4 @@
-"""A generator that rests and is sampled at a temperature that falls; where it is from: tests/test_initial.py."""
+"""A generator that pretrained_generator and is sampled at a temperature that falls; where it is from: tests/test_initial.py."""
 
 import functools
 import math
@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import systems
+from cli_runs import make_objective
 
-from electra_jax import config as config_lib
-from electra_jax.errors import UserError
-from electra_jax.objectives import corruption, table
+from electra_jax import train_config
+from electra_jax.config.errors import UserError
+from electra_jax.objectives import corruption
 
 GENERATOR = ("generator_embeddings", "generator", "generator_head")
 
@@ -42,7 +43,7 @@ def test_the_loss_is_detection_alone():
 @pytest.mark.parametrize("tying", ["embeddings", "all", "gdes"])
 def test_other_tying_is_refused(tying):
     with pytest.raises(UserError, match=f"config.model.tying='{tying}' .* 'none'"):
-        config_lib.check(systems.config("frozen_generator", tying))
+        train_config.resolve(systems.config("frozen_generator", tying))
 
 
 def temperature(step: int, **settings) -> float:
@@ -75,7 +76,7 @@ def test_the_temperature_of_the_step_is_measured():
 
 def test_no_dropout_falls_on_a_generator_that_rests():
     """It says of the tokens what it says without dropout; the encoder does not."""
-    o = table.make(systems.config("frozen_generator", model__dropout=0.5), systems.VOCABULARY)
+    o = make_objective(systems.config("frozen_generator", model__dropout=0.5), systems.VOCABULARY)
 
     @jax.jit
     def measure(params, x):

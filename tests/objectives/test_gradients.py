@@ -6,7 +6,7 @@ import pytest
 import systems
 
 from electra_jax.modeling import electra as networks
-from electra_jax.objectives import table
+from electra_jax.objectives import registry
 
 # (system, tying, what is on, step): the top-level parameters that it trains. Terms are told apart by setting the
 # weights of the others to 0; `mlm` has one term and no weight. Steps matter to `two_stage` alone; its generator learns
@@ -44,7 +44,7 @@ UNTRAINED = {"frozen_generator": {"generator_embeddings", "generator", "generato
 
 
 def weights(system: str) -> set[str]:
-    return {setting for setting in table.SYSTEMS[system].settings if setting.endswith("_weight")}
+    return {setting for setting in registry.SYSTEMS[system].settings if setting.endswith("_weight")}
 
 
 def reached(metric: str, *system: str, **how) -> set[str]:
@@ -63,7 +63,7 @@ def test_which_parameters_a_term_trains(row):
 
 
 def test_the_table_has_every_system_term_and_parameter():
-    assert {row[0] for row in TABLE} == set(table.SYSTEMS)
+    assert {row[0] for row in TABLE} == set(registry.SYSTEMS)
     assert {row[1] for row in TABLE if row[0] == "electra"} == set(systems.TYINGS)
     for system, tying in {row[:2] for row in TABLE}:
         rows = [row for row in TABLE if row[:2] == (system, tying)]

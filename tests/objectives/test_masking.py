@@ -174,7 +174,7 @@ def test_put_writes_where_it_holds():
     positions = jnp.asarray([[3, 0], [1, 2]])
     values = jnp.asarray([[50, 60], [70, 80]])
     where = jnp.asarray([[True, False], [True, True]])
-    np.testing.assert_array_equal(masking.put(ids, positions, values, where), [[5, 6, 7, 50], [9, 70, 80, 12]])
+    np.testing.assert_array_equal(masking.scatter(ids, positions, values, where), [[5, 6, 7, 50], [9, 70, 80, 12]])
 
 
 def test_all_chosen_positions_become_mask_where_the_share_is_one():

@@ -1,4 +1,4 @@
-"""Both stages through real steps: what rests keeps its bits, and the second begins from the first one's weights."""
+"""Both stages through real steps: what pretrained_generator keeps its bits, and the second begins from the first one's weights."""
 
 import functools
 
@@ -6,10 +6,10 @@ import jax
 import numpy as np
 import pytest
 import systems
+from cli_runs import make_objective
 
-from electra_jax import config as config_lib
-from electra_jax.errors import UserError
-from electra_jax.objectives import table
+from electra_jax import train_config
+from electra_jax.config.errors import UserError
 
 ENCODER = ("embeddings", "encoder", "discriminator_head")
 GENERATOR = ("generator_embeddings", "generator", "generator_head")
@@ -79,7 +79,7 @@ def test_the_learning_rate_begins_anew():
 
 
 def test_stages_add_up_to_the_run():
-    o = table.make(config(), systems.VOCABULARY)
+    o = make_objective(config(), systems.VOCABULARY)
     assert [stage.steps for stage in o.stages] == [FIRST, STEPS - FIRST]
     trained = [[(p.network, p.trained) for p in o.passes(step)] for step in (0, FIRST - 1, FIRST, STEPS - 1)]
     first, second = [("generator", True)], [("generator", False), ("encoder", True)]
@@ -95,12 +95,12 @@ def test_a_stage_without_steps_is_refused(steps):
     with pytest.raises(
         UserError, match=rf"config.objective.generator_steps={steps} cannot be; .* config.steps={STEPS}"
     ):
-        config_lib.check(config(objective__generator_steps=steps))
+        train_config.resolve(config(objective__generator_steps=steps))
 
 
 @pytest.mark.parametrize("steps", [1, STEPS - 1])
 def test_the_shortest_stages_are_accepted(steps):
-    config_lib.check(config(objective__generator_steps=steps))
+    train_config.resolve(config(objective__generator_steps=steps))
 
 
 @pytest.mark.parametrize(
@@ -116,12 +116,12 @@ def test_the_shortest_stages_are_accepted(steps):
 def test_other_sizes_and_tying_are_refused(setting, value):
     assert config().model[setting] != value
     with pytest.raises(UserError, match=f"config.model.{setting}=.*objective=two_stage"):
-        config_lib.check(config(**{f"model__{setting}": value}))
+        train_config.resolve(config(**{f"model__{setting}": value}))
 
 
 def test_wide_embeddings_can_be_copied_too():
     """Embeddings may be wider than the networks; both have tables of the same size then too."""
-    o = table.make(config(model__embedding_size=48), systems.VOCABULARY)
+    o = make_objective(config(model__embedding_size=48), systems.VOCABULARY)
     shapes = systems.shapes(o)
     for part, source in (("embeddings", "generator_embeddings"), ("encoder", "generator")):
         assert jax.tree.map(lambda x: x.shape, shapes[part]) == jax.tree.map(lambda x: x.shape, shapes[source])

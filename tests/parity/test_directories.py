@@ -22,16 +22,17 @@ from typing import Any
 import jax
 import numpy as np
 import tokenizers
-from ml_collections import ConfigDict
-from runs import ROOT, quiet, small_config
+from cli_runs import ROOT, quiet, small_config
 
-from electra_jax import config as config_lib
-from electra_jax import detect, export, pretrained, train
-from electra_jax.data import preparation, tokenizer
+from electra_jax import train
+from electra_jax.config import config_file
+from electra_jax.data import tokenizer
+from electra_jax.data.config import CorpusConfig
 from electra_jax.data.docstrings import docstrings
-from electra_jax.huggingface import folder, vocabulary
+from electra_jax.loading import detection, export, networks
+from electra_jax.loading.huggingface import directory, tokenizer_files
 from electra_jax.modeling import electra
-from electra_jax.modeling.alone import Network
+from electra_jax.modeling.subnetwork import Network
 
 TOLERANCE = 1e-5  # absolute, in float32
 VOCABULARY = 300
@@ -141,7 +142,7 @@ MODELS = [
 def test_a_model_of_theirs_gives_the_same_logits_here(name, size, tmp_path):
     model = random_model(name, size)
     model.save_pretrained(tmp_path)
-    found = folder.read(tmp_path)
+    found = directory.read(tmp_path)
     assert found.notes == ()
     agree(found.network, model)
 
@@ -151,9 +152,9 @@ def test_every_bit_of_theirs_comes_back(name, size, tmp_path):
     """Theirs to ours to theirs."""
     model = random_model(name, size)
     model.save_pretrained(tmp_path / "theirs")
-    network = folder.read(tmp_path / "theirs").network
+    network = directory.read(tmp_path / "theirs").network
     head = next(iter(network.config.heads), None)
-    folder.write(tmp_path / "ours", network, head, pieces("unigram"), "")
+    directory.write(tmp_path / "ours", network, head, pieces("unigram"), "")
     again, report = type(model).from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not any(report.values()), report
     for path, value in again.state_dict().items():
@@ -165,8 +166,8 @@ def test_every_bit_of_theirs_comes_back(name, size, tmp_path):
 
 @functools.cache
 def pieces(model_type: str) -> tokenizer.Tokenizer:
-    settings = {**preparation.SETTINGS, "vocab_size": 1000, "model_type": model_type, "byte_fallback": False}
-    return tokenizer.train(LINES, ConfigDict(settings))
+    settings = {"vocab_size": 1000, "model_type": model_type, "byte_fallback": False}
+    return tokenizer.train(LINES, CorpusConfig(**settings))
 
 
 @pytest.fixture(scope="module", params=["small", "tiny"])
@@ -180,7 +181,7 @@ def run(request, tmp_path_factory):
 
 
 def bert_config():
-    config = config_lib.load(ROOT / "configs" / "small.py", "runlocal")
+    config = config_file.load(ROOT / "configs" / "small.py", "runlocal")
     config.steps = 2
     return config
 
@@ -194,7 +195,7 @@ CLASSES = {
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_what_is_exported_gives_the_same_logits_there(run, name):
-    found = folder.read(run / "exported" / name)
+    found = directory.read(run / "exported" / name)
     auto = CLASSES[name][found.network.config.encoder.kind == "modernbert"]
     model, report = getattr(transformers, auto).from_pretrained(run / "exported" / name, output_loading_info=True)
     assert not any(report.values()), report  # nothing is missing, nothing is left over
@@ -203,14 +204,14 @@ def test_what_is_exported_gives_the_same_logits_there(run, name):
 
 def test_what_was_trained_is_what_is_read(run):
     """Run, export, directory: one network."""
-    encoder = pretrained.load(run / "run").encoder
+    encoder = networks.load(run / "run").encoder
     auto = "AutoModelForPreTraining" if encoder.config.absolute else "AutoModelForTokenClassification"
     agree(encoder, getattr(transformers, auto).from_pretrained(run / "exported" / "discriminator"), lengths=(7, 64))
 
 
 def test_a_pair_is_read_as_it_was_in_training(run):
     there = transformers.AutoTokenizer.from_pretrained(run / "exported" / "encoder")
-    here = pretrained.load(run / "run").tokenizer
+    here = networks.load(run / "run").tokenizer
     found, (first, second), special = there(*LINES[:2]), here.encode(LINES[:2]), here.special
     assert found.input_ids == [special.cls, *first, special.sep, *second, special.sep]
     assert ("token_type_ids" in found) == ("small" in run.name)
@@ -230,7 +231,7 @@ def word_pieces(place: Path) -> tokenizer.Tokenizer:
 def test_auto_tokenizer_gives_our_ids(kind, tmp_path):
     mine = word_pieces(tmp_path) if kind == "WordPiece" else pieces(kind)
     config = '{"model_type": "electra"}'
-    for name, content in {**vocabulary.files(mine, 512, True), "config.json": config.encode()}.items():
+    for name, content in {**tokenizer_files.files(mine, 512, True), "config.json": config.encode()}.items():
         (tmp_path / name).write_bytes(content)
     there = transformers.AutoTokenizer.from_pretrained(tmp_path)
     special = mine.special
@@ -284,8 +285,8 @@ def test_the_readmes_lines_work_when_copied(run, monkeypatch, capsys):
 
 def test_detection_is_of_any_directory_of_theirs(tmp_path, capsys):
     random_model("ElectraForPreTraining", "small").save_pretrained(tmp_path)
-    mine = tokenizer.train(LINES, ConfigDict({**preparation.SETTINGS, "vocab_size": VOCABULARY}))
-    for name, content in vocabulary.files(mine, 512, True).items():
+    mine = tokenizer.train(LINES, CorpusConfig(**{"vocab_size": VOCABULARY}))
+    for name, content in tokenizer_files.files(mine, 512, True).items():
         (tmp_path / name).write_bytes(content)
-    assert detect.main([f"--model={tmp_path}", "a line of text"]) == 0
+    assert detection.main([f"--model={tmp_path}", "a line of text"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2

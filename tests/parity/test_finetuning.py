@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from electra_jax.data import tokenizer
-from electra_jax.finetuning import recipe, seeds
-from electra_jax.huggingface import folder
+from electra_jax.downstream.finetuning import multi_seed, recipe
+from electra_jax.downstream.tasks.task import Rows
+from electra_jax.loading.huggingface import directory
 from electra_jax.modeling.downstream import Downstream
-from electra_jax.tasks.task import Rows
 
 STEPS, LAYERS, VOCABULARY, OUTPUTS = 20, 3, 300, 3
 PAPER = recipe.recipe(recipe.make({"name": "cola"}))
@@ -106,15 +106,15 @@ def test_the_losses_of_the_first_steps(make, kind, tmp_path):
     torch.manual_seed(0)
     theirs = make()
     theirs.save_pretrained(tmp_path)
-    found = folder.read(tmp_path)
+    found = directory.read(tmp_path)
     outputs = OUTPUTS if kind == "classification" else 1
     config = found.network.config
     model = Downstream(config, kind, outputs)
     assert config.encoder.dropout == 0
     text = rows(kind)
-    ours, losses = seeds.train(model, found.network, RECIPE, text, tokenizer.OWN, [0])
+    ours, losses = multi_seed.train(model, found.network, RECIPE, text, tokenizer.OWN, [0])
     # The head that a seed begins with.
-    fresh = seeds.begin(jnp.zeros(1, jnp.uint32), {}, model=model, optim=OPTIM).params["head"]["dense"]
+    fresh = multi_seed.begin(jnp.zeros(1, jnp.uint32), {}, model=model, optim=OPTIM).params["head"]["dense"]
     head = torch.nn.Linear(SHAPE["hidden_size"], outputs)
     with torch.no_grad():
         head.weight.copy_(torch.from_numpy(np.array(fresh["kernel"][0]).T))

@@ -17,16 +17,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from cli_runs import ROOT, make_objective
 from ml_collections import ConfigDict
-from runs import ROOT
 
-from electra_jax import config as config_lib
+from electra_jax import train_config
+from electra_jax.config import config_file
 from electra_jax.data.tokenizer import CLS, SEP
-from electra_jax.huggingface import configs, weights
-from electra_jax.modeling import alone
+from electra_jax.loading.huggingface import hf_config, weights
 from electra_jax.modeling import electra as networks
-from electra_jax.objectives import corruption, masking, table
-from electra_jax.objectives.system import Inputs, Objective
+from electra_jax.modeling import subnetwork
+from electra_jax.objectives import corruption, masking
+from electra_jax.objectives.spec import Inputs, Objective
 
 TOLERANCE = 1e-5  # absolute
 VOCABULARY, LAYERS, LENGTH = 1000, 2, 32  # ours is padded to 1024
@@ -63,10 +64,10 @@ class Ours(NamedTuple):
 
 def settings(size: str, arg: str = "", **model: Any) -> ConfigDict:
     """The size's config with few layers, in float32."""
-    config = config_lib.load(ROOT / "configs" / f"{size}.py", arg)
+    config = config_file.load(ROOT / "configs" / f"{size}.py", arg)
     config.model.update(layers=LAYERS, dtype="float32", **model)
     config.data.update(vocab_size=VOCABULARY, seq_length=LENGTH)
-    config_lib.check(config)
+    train_config.resolve(config)
     return config
 
 
@@ -138,12 +139,12 @@ def run_ours(o: Objective, params: Any) -> Ours:
 
 def exported(objective: Objective, params: Any, network: str, head: str) -> tuple[Any, dict[str, Any]]:
     """(PyTorch class, its state): a network of ours by the names of theirs, the tied output weight by both of its."""
-    found = alone.alone(objective.model.config, params, network)
+    found = subnetwork.extract(objective.model.config, params, network)
     assert found is not None
     kind, state = found.config.encoder.kind, weights.export(found, head)
     if head == "mlm_head":
         state.setdefault(weights.DECODERS[kind], state[weights.PREFIXES[kind] + weights.WORD_TABLES[kind]])
-    return getattr(transformers, configs.CLASSES[kind][head]), state
+    return getattr(transformers, hf_config.CLASSES[kind][head]), state
 
 
 def build(objective: Objective, params: Any, network: str, head: str, config: Any) -> Any:
@@ -220,7 +221,7 @@ def agree(ours: np.ndarray, theirs: np.ndarray) -> None:
 def both(size: str) -> tuple[Ours, Any, Any]:
     """ELECTRA of a size: ours, and (states, logits, loss) of their generator and their discriminator."""
     embedding, _, discriminator, generator = SIZES[size]
-    objective = table.make(settings(size), VOCABULARY)
+    objective = make_objective(settings(size), VOCABULARY)
     params = random_params(objective)
     ours = run_ours(objective, params)
     config = electra_config(VOCABULARY, embedding, LAYERS, generator)
@@ -264,7 +265,7 @@ def test_losses_agree(size):
     ],
 )
 def test_full_sizes_have_the_names_and_shapes_of_theirs(size, network, head, shape, counts):
-    objective = table.make(config_lib.load(ROOT / "configs" / f"{size}.py"), 30522)
+    objective = make_objective(config_file.load(ROOT / "configs" / f"{size}.py"), 30522)
     nothing = jax.tree.map(lambda like: np.broadcast_to(np.float32(0), like.shape), shapes(objective))
     kind, state = exported(objective, nothing, network, head)
     with torch.device("meta"):
@@ -289,7 +290,7 @@ def modernbert(arg: str) -> tuple[Objective, Any, Any]:
     config = settings("small", arg, encoder="modernbert", embedding_size=256)
     config.model.layers = 4
     config.model.modernbert.update(local_window=LOCAL_WINDOW, global_every=3)
-    objective = table.make(config, VOCABULARY)
+    objective = make_objective(config, VOCABULARY)
     return objective, random_params(objective), config.model
 
 

@@ -5,9 +5,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from electra_jax.live import short
 from electra_jax.report import charts
 from electra_jax.report.charts import Axis, Series
+from electra_jax.runtime.progress import short
 
 X, Y = Axis("steps"), Axis("nats")
 

@@ -3,12 +3,12 @@ import json
 import re
 from xml.etree import ElementTree
 
-import fabricated
+import fake_runs
 import pytest
 
-from electra_jax import runs
 from electra_jax.report import curves, page
 from electra_jax.report.samples import Samples, Word
+from electra_jax.runtime import run_log
 
 VOID = {"meta", "input", "wbr", "br"}
 
@@ -42,7 +42,7 @@ class Document(html.parser.HTMLParser):
 
 
 def made(*workdirs, samples=(), tasks=()):
-    return page.page(runs.read(workdirs), samples, tasks)
+    return page.page(run_log.read(workdirs), samples, tasks)
 
 
 def cells(text):
@@ -56,9 +56,9 @@ def cells(text):
 
 @pytest.fixture
 def two(tmp_path):
-    first = fabricated.write(tmp_path / "one")
-    lines = [fabricated.line(step, disc_loss=None, disc_auc=None) for step in range(5, 31, 5)]
-    return first, fabricated.write(tmp_path / "two", lines, objective__name="two_stage", optim__learning_rate=0.002)
+    first = fake_runs.write(tmp_path / "one")
+    lines = [fake_runs.line(step, disc_loss=None, disc_auc=None) for step in range(5, 31, 5)]
+    return first, fake_runs.write(tmp_path / "two", lines, objective__name="two_stage", optim__learning_rate=0.002)
 
 
 def test_it_is_whole_and_needs_nothing_but_itself(two):
@@ -84,7 +84,7 @@ def test_numbers_are_those_that_were_logged(two):
     text = made(*two)
     rows = cells(text)
     last = [json.loads((run / "metrics.jsonl").read_text().splitlines()[-1]) for run in two]
-    heldout = [fabricated.line(40), fabricated.line(20)]  # of the second the evaluation before its end
+    heldout = [fake_runs.line(40), fake_runs.line(20)]  # of the second the evaluation before its end
     assert rows["system"] == ["electra", "two_stage"]
     assert rows["steps"] == ["40 of 40", "30 of 40\u200275%"]
     assert rows["tokens"] == ["20.48k", "15.36k"]
@@ -112,8 +112,8 @@ def test_numbers_are_those_that_were_logged(two):
 
 def test_accuracy_stands_beside_that_of_saying_the_same_of_every_token(tmp_path):
     few, most = (
-        fabricated.write(
-            tmp_path / name, [fabricated.line(20, heldout_disc_accuracy=0.95, heldout_replaced_fraction=fakes)]
+        fake_runs.write(
+            tmp_path / name, [fake_runs.line(20, heldout_disc_accuracy=0.95, heldout_replaced_fraction=fakes)]
         )
         for name, fakes in (("few", 0.125), ("most", 0.9))
     )
@@ -149,22 +149,22 @@ def test_the_unigram_entropy_of_the_same_text_is_one_line(two, tmp_path):
     dashed = 'class="line (\\w+) dashed"'
     (figure, *_) = re.findall("<figure>.*?</figure>", made(*two))
     assert re.findall(dashed, figure) == ["muted"] * 3
-    lines = [fabricated.line(20, heldout_unigram_entropy=6.5)]
-    (figure, *_) = re.findall("<figure>.*?</figure>", made(*two, fabricated.write(tmp_path / "three", lines)))
+    lines = [fake_runs.line(20, heldout_unigram_entropy=6.5)]
+    (figure, *_) = re.findall("<figure>.*?</figure>", made(*two, fake_runs.write(tmp_path / "three", lines)))
     assert re.findall(dashed, figure) == ["muted", "c2"] * 3
 
 
 def test_names_that_mean_harm_are_text(tmp_path):
     hostile = """<script>alert("1")</script>&amp;'"""
     folder = "<img src=x onerror=alert(1)>"
-    lines = [fabricated.line(5, **{"<b>evil_loss": 3.0, "heldout_<i>_auc": 0.5, "heldout_x_loss": 1.0})]
+    lines = [fake_runs.line(5, **{"<b>evil_loss": 3.0, "heldout_<i>_auc": 0.5, "heldout_x_loss": 1.0})]
     workdirs = [
-        fabricated.write(tmp_path / folder, lines, data__input=hostile, objective__name=hostile),
-        fabricated.write(tmp_path / "other", data__input="text"),
+        fake_runs.write(tmp_path / folder, lines, data__input=hostile, objective__name=hostile),
+        fake_runs.write(tmp_path / "other", data__input="text"),
     ]
     words = [[Word(hostile, 0.5, hostile), Word("<b>", 0.1, None)]]
     path = tmp_path / "curves.jsonl"
-    path.write_text(json.dumps(fabricated.scored(hostile, 1, hostile, 0, 1.0, metric="<u>")))
+    path.write_text(json.dumps(fake_runs.scored(hostile, 1, hostile, 0, 1.0, metric="<u>")))
     text = made(
         *workdirs, samples=[Samples(5, words, hostile), Samples(None, [], hostile)], tasks=curves.read(tmp_path)
     )
@@ -179,7 +179,7 @@ def test_names_that_mean_harm_are_text(tmp_path):
 
 
 def test_a_run_with_a_single_line_and_nothing_else_has_a_page(tmp_path):
-    workdir = fabricated.write(tmp_path / "run", [{"step": 7, "loss": None, "mlm_loss": 3.5}], environment=False)
+    workdir = fake_runs.write(tmp_path / "run", [{"step": 7, "loss": None, "mlm_loss": 3.5}], environment=False)
     text = made(workdir)
     Document(text)
     rows = cells(text)
@@ -196,15 +196,15 @@ def test_settings_that_differ_are_listed_and_no_others(two, tmp_path):
     text = made(*two)
     differing = text[text.index("Settings that differ") : text.index("<h2>Curves")]
     assert cells(differing) == {"objective.name": ["electra", "two_stage"], "optim.learning_rate": ["0.001", "0.002"]}
-    same = fabricated.write(tmp_path / "same")
+    same = fake_runs.write(tmp_path / "same")
     assert "None: all settings of these runs are the same." in made(two[0], same)
-    less = fabricated.write(tmp_path / "less", model__tying=None, optim__learning_rate=1e-3, data__input="")
+    less = fake_runs.write(tmp_path / "less", model__tying=None, optim__learning_rate=1e-3, data__input="")
     differing = cells(made(two[0], less).split("Settings that differ")[1])
     assert differing == {"data.input": ["text/*.txt", "&#x27;&#x27;"], "model.tying": ["embeddings", "–"]}
 
 
 def test_long_names_stand_in_charts_as_letters(tmp_path):
-    workdirs = [fabricated.write(tmp_path / f"a-run-with-a-long-name-{i}") for i in range(2)]
+    workdirs = [fake_runs.write(tmp_path / f"a-run-with-a-long-name-{i}") for i in range(2)]
     text = made(*workdirs)
     assert '<span class="key c1"><b>B</b> a-run-with-a-long-name-1</span>' in text
     assert set(re.findall('class="label">(.*?)</text>', text)) == {"A", "B"}
@@ -222,14 +222,14 @@ def test_sentences_are_shaded_and_fakes_underlined(two):
 
 def test_scores_of_tasks_are_medians_with_a_band(two, tmp_path):
     lines = [
-        fabricated.scored(run, step, task, seed, score)
+        fake_runs.scored(run, step, task, seed, score)
         for run in ("one", "elsewhere")
         for step in (0, 10, 40)
         for task in ("sentiment", "paraphrase")
         for seed, score in enumerate((0.5 + step / 100, 0.6 + step / 100, 0.52 + step / 100))
     ]
     (tmp_path / "curves.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    tasks = curves.read(tmp_path, runs.read(two))
+    tasks = curves.read(tmp_path, run_log.read(two))
     assert [(task.name, len(task.curves)) for task in tasks] == [("average", 2), ("sentiment", 2), ("paraphrase", 2)]
     assert tasks[1].curves[0].places[1] == (1e10, (pytest.approx(0.62), 0.6, 0.7), 3)
     text = made(*two, tasks=tasks)

@@ -1,20 +1,21 @@
 import json
 
-import fabricated
+import fake_runs
 import pytest
 
-from electra_jax import errors, runs
-from electra_jax.errors import UserError
-from electra_jax.pretrained import Source
-from electra_jax.report import __main__ as command
+from electra_jax.commands import report as command
+from electra_jax.config import errors
+from electra_jax.config.errors import UserError
+from electra_jax.loading.networks import Source
 from electra_jax.report import curves
+from electra_jax.runtime import run_log
 
 
 @pytest.fixture
 def scores(tmp_path):
     """Of a run that was called electra, and of one that no page is about."""
     rows = [
-        fabricated.scored(name, step, "cola", seed, step / 100)
+        fake_runs.scored(name, step, "cola", seed, step / 100)
         for name in ("electra", "other")
         for step in (20, 40)
         for seed in (0, 1)
@@ -27,7 +28,7 @@ def scores(tmp_path):
 @pytest.fixture
 def page(tmp_path):
     """The runs that the page is about: two of the same name."""
-    return runs.read([fabricated.write(tmp_path / folder / "electra") for folder in ("x", "y")])
+    return run_log.read([fake_runs.write(tmp_path / folder / "electra") for folder in ("x", "y")])
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def learned(monkeypatch):
             raise UserError("it is gone")
         return Source("a run", there[workdir.parent.name][step], lambda: pytest.fail("nobody asked"))
 
-    monkeypatch.setattr(curves.pretrained, "find", find)
+    monkeypatch.setattr(curves.networks, "find", find)
     return there
 
 

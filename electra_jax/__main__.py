@@ -1,0 +1,55 @@
+"""`electra-jax SUBCOMMAND`, the same as `python -m electra_jax SUBCOMMAND`.
+
+A subcommand is a module of `commands/` with `main(argv) -> exit status`. It is imported when it is called, so that
+`--help` answers at once.
+"""
+
+import importlib
+import sys
+
+from electra_jax.config import errors
+
+COMMANDS = {
+    "train": "pre-train an encoder by a config",
+    "prepare": "turn documents into a vocabulary and tokenized records",
+    "detect": "mark the words of a text that seem to be replaced",
+    "finetune": "fine-tune and score an encoder on a downstream task",
+    "export": "write a run as Hugging Face directories",
+    "curves": "fine-tune every checkpoint and plot score against FLOPs",
+    "report": "write a page that compares runs",
+    "flops": "count the training FLOPs of a config, or of the paper's runs",
+    "plan": "compile a config's step for a TPU slice and estimate memory and time",
+}
+
+
+def usage() -> str:
+    """What `electra-jax --help` prints."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items()]
+    return "\n".join(
+        ["usage: electra-jax SUBCOMMAND [--name=value ...]", "", *lines, "", "electra-jax SUBCOMMAND --help says more."]
+    )
+
+
+def run(argv: list[str]) -> int:
+    """Runs the subcommand that `argv` names.
+
+    Raises:
+      UserError: there is no such subcommand.
+    """
+    if not argv or argv[0] in ("-h", "--help"):
+        print(usage())
+        return 0
+    name, *rest = argv
+    if name not in COMMANDS:
+        raise errors.UserError(f"unknown subcommand {name!r}: expected one of {', '.join(COMMANDS)}; see --help")
+    return int(importlib.import_module(f"electra_jax.commands.{name}").main(rest) or 0)
+
+
+def main() -> int:
+    """The entry point of the console script."""
+    return errors.run(run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

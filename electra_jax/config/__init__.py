@@ -1,0 +1,1 @@
+"""Typed settings, command lines and errors. Nothing here knows what is configured."""

@@ -1,0 +1,118 @@
+"""The nine tasks of GLUE (gluebenchmark.com): columns as in its files, scores as on its leaderboard."""
+
+from pathlib import Path
+
+from electra_jax.downstream.tasks import files
+from electra_jax.downstream.tasks.sentences import Columns, Sentences
+
+_BINARY = ("0", "1")
+_ENTAILMENT = ("entailment", "not_entailment")
+_SENTENCE = Columns(("sentence",), "label")
+_SENTENCES = Columns(("sentence1", "sentence2"), "label")
+
+
+def _tfds(*texts: str) -> Columns:
+    """The columns in TensorFlow Datasets, which shuffles the rows: `idx` is a row's number in the files."""
+    return Columns(texts, "label", name="idx")
+
+
+TASKS = {
+    task.name: task
+    for task in (
+        Sentences(
+            name="cola",
+            columns=Columns(("sentence",), "label", order=("source", "label", "mark", "sentence")),
+            labels=_BINARY,
+            metrics=("matthews", "accuracy"),
+            test={"test": "CoLA"},
+            test_columns=_SENTENCE,
+            tfds=_tfds("sentence"),
+            tfds_labels=("unacceptable", "acceptable"),
+        ),
+        Sentences(
+            name="sst2",
+            columns=_SENTENCE,
+            labels=_BINARY,
+            test={"test": "SST-2"},
+            tfds=_tfds("sentence"),
+            tfds_labels=("negative", "positive"),
+        ),
+        Sentences(
+            name="mrpc",
+            columns=Columns(("#1 String", "#2 String"), "Quality"),
+            labels=_BINARY,
+            metrics=("accuracy", "f1"),
+            swapped=True,
+            test={"test": "MRPC"},
+            tfds=_tfds("sentence1", "sentence2"),
+            tfds_labels=("not_equivalent", "equivalent"),
+        ),
+        Sentences(
+            name="stsb",
+            columns=Columns(("sentence1", "sentence2"), "score"),
+            metrics=("spearman", "pearson"),
+            scale=(0.0, 5.0),
+            bounds=(0.0, 5.0),
+            swapped=True,
+            test={"test": "STS-B"},
+            tfds=_tfds("sentence1", "sentence2"),
+        ),
+        Sentences(
+            name="qqp",
+            columns=Columns(("question1", "question2"), "is_duplicate", name="id"),
+            labels=_BINARY,
+            metrics=("accuracy", "f1"),
+            test={"test": "QQP"},
+            tfds=_tfds("question1", "question2"),
+            tfds_labels=("not_duplicate", "duplicate"),
+        ),
+        Sentences(
+            name="mnli",
+            columns=Columns(("sentence1", "sentence2"), "gold_label"),
+            labels=("contradiction", "entailment", "neutral"),
+            dev=("dev_matched", "dev_mismatched"),
+            test={"test_matched": "MNLI-m", "test_mismatched": "MNLI-mm", "diagnostic": "AX"},
+            tfds=_tfds("premise", "hypothesis"),
+        ),
+        Sentences(
+            name="qnli",
+            columns=Columns(("question", "sentence"), "label"),
+            labels=_ENTAILMENT,
+            test={"test": "QNLI"},
+            tfds=_tfds("question", "sentence"),
+        ),
+        Sentences(
+            name="rte",
+            columns=_SENTENCES,
+            labels=_ENTAILMENT,
+            test={"test": "RTE"},
+            tfds=_tfds("sentence1", "sentence2"),
+        ),
+        Sentences(
+            name="wnli",
+            columns=_SENTENCES,
+            labels=_BINARY,
+            test={"test": "WNLI"},
+            tfds=_tfds("sentence1", "sentence2"),
+            tfds_labels=("not_entailment", "entailment"),
+        ),
+    )
+}
+
+# What the folders of GLUE are called.
+_FOLDERS = {
+    "cola": "CoLA",
+    "sst2": "SST-2",
+    "mrpc": "MRPC",
+    "stsb": "STS-B",
+    "qqp": "QQP",
+    "mnli": "MNLI",
+    "qnli": "QNLI",
+    "rte": "RTE",
+    "wnli": "WNLI",
+}
+
+
+def place(data_dir: str, task: str) -> str:
+    """Where a task's files are: in a folder of GLUE's folders, or `tfds:glue`."""
+    return f"{data_dir}/{task}" if data_dir.startswith(files.TFDS) else str(Path(data_dir) / _FOLDERS[task])

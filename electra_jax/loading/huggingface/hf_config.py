@@ -1,0 +1,175 @@
+"""`config.json` of a Hugging Face directory: written for a network; read with everything checked that shapes one."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from electra_jax.config.errors import UserError
+from electra_jax.data.tokenizer import Special
+from electra_jax.modeling import bert, modernbert
+from electra_jax.modeling.config import ElectraConfig, EncoderConfig
+
+MODEL_TYPES = {"bert": "electra", "modernbert": "modernbert"}
+CLASSES = {
+    "bert": {"discriminator_head": "ElectraForPreTraining", "mlm_head": "ElectraForMaskedLM", None: "ElectraModel"},
+    "modernbert": {
+        "discriminator_head": "ModernBertForTokenClassification",
+        "mlm_head": "ModernBertForMaskedLM",
+        None: "ModernBertModel",
+    },
+}
+LABELS = {"0": "original", "1": "replaced"}  # of ModernBERT's discriminator
+
+# What is not a choice here, by its name there. A file that does not name it means this.
+_FIXED: dict[str, dict[str, Any]] = {
+    "bert": {
+        "hidden_act": "gelu",
+        "layer_norm_eps": bert.EPSILON,
+        "type_vocab_size": 2,
+        "position_embedding_type": "absolute",
+        "tie_word_embeddings": True,
+        "is_decoder": False,
+    },
+    "modernbert": {
+        "hidden_activation": "gelu",
+        "norm_eps": modernbert.EPSILON,
+        "norm_bias": False,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "decoder_bias": True,
+        "classifier_bias": False,
+        "classifier_activation": "gelu",
+        "global_rope_theta": modernbert.GLOBAL_THETA,
+        "local_rope_theta": modernbert.LOCAL_THETA,
+    },
+}
+_GLOBAL, _LOCAL = "full_attention", "sliding_attention"
+
+
+def write(config: ElectraConfig, head: str | None, special: Special) -> dict[str, Any]:
+    """The config of `config.encoder` with `head`, or bare; of a table folded into the encoder's width, that width."""
+    c = config.encoder
+    result = {
+        "architectures": [CLASSES[c.kind][head]],
+        "model_type": MODEL_TYPES[c.kind],
+        "dtype": "float32",
+        "vocab_size": config.vocab_size,
+        "hidden_size": c.width,
+        "num_hidden_layers": c.layers,
+        "num_attention_heads": c.heads,
+        "intermediate_size": c.ffn,
+        "max_position_embeddings": config.max_length,
+        "initializer_range": c.init_stddev,
+        **_FIXED[c.kind],
+        "pad_token_id": special.pad,
+    }
+    if c.kind == "bert":
+        return result | {
+            "embedding_size": config.embedding_size,
+            "hidden_dropout_prob": c.dropout,
+            "attention_probs_dropout_prob": c.dropout,
+            "summary_type": "first",  # what fine-tuning puts on [CLS]
+            "summary_use_proj": True,
+            "summary_activation": "gelu",
+            "summary_last_dropout": 0.1,
+        }
+    if head == "discriminator_head":
+        result |= {"id2label": LABELS, "label2id": {label: int(number) for number, label in LABELS.items()}}
+    return result | {
+        "local_attention": c.local_window,
+        "global_attn_every_n_layers": c.global_every,
+        "layer_types": [_LOCAL if layer % c.global_every else _GLOBAL for layer in range(c.layers)],
+        "rope_parameters": {
+            _GLOBAL: {"rope_type": "default", "rope_theta": modernbert.GLOBAL_THETA},
+            _LOCAL: {"rope_type": "default", "rope_theta": modernbert.LOCAL_THETA},
+        },
+        "embedding_dropout": c.dropout,
+        "mlp_dropout": c.dropout,
+        "attention_dropout": 0.0,
+        "tie_word_embeddings": config.embedding_size == c.width,
+        "bos_token_id": special.cls,
+        "eos_token_id": special.sep,
+        "cls_token_id": special.cls,
+        "sep_token_id": special.sep,
+    }
+
+
+def kind_of(described: Mapping[str, Any], place: str) -> str:
+    """The `EncoderConfig.kind` of a `config.json`. Raises UserError where it is of a model of another type."""
+    for kind, name in MODEL_TYPES.items():
+        if name == described.get("model_type"):
+            return kind
+    raise UserError(
+        f"{place} is of a model of type {described.get('model_type')!r}; there are {' and '.join(MODEL_TYPES.values())}"
+    )
+
+
+def read(described: Mapping[str, Any], head: str | None, place: str) -> ElectraConfig:
+    """The config of the network that a `config.json` describes, in float32, with `head`.
+
+    Raises:
+      UserError: it is of a model that is not ours: of another type, or with another activation, ...
+    """
+    kind = kind_of(described, place)
+    rope = {"global_rope_theta": _GLOBAL, "local_rope_theta": _LOCAL} if kind == "modernbert" else {}
+    thetas = {name: _theta(described, part, place) for name, part in rope.items()}
+    for name, value in _FIXED[kind].items():
+        found = thetas.get(name) or described.get(name, value)
+        if found != value and (name != "tie_word_embeddings" or head == "mlm_head"):
+            raise UserError(f"{place} has {name}={found!r}, here it is always {value!r}; such a model cannot be read")
+
+    def number(name: str, default: float | None = None, whole: bool = True) -> Any:
+        found = described.get(name, default)
+        least = 1 if whole else 0
+        if isinstance(found, bool) or not isinstance(found, int if whole else int | float) or found < least:
+            raise UserError(f"{place} has {name}={found!r}, which cannot be; get the file again")
+        return found
+
+    layers, width, heads = (number(name) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
+    if width % heads or (kind == "modernbert" and width // heads % 2):
+        raise UserError(f"{place} has hidden_size={width} and num_attention_heads={heads}, which do not divide it")
+    network = EncoderConfig(
+        kind=kind,
+        layers=layers,
+        width=width,
+        ffn=number("intermediate_size"),
+        heads=heads,
+        init_stddev=number("initializer_range", 0.02, whole=False),
+        dropout=number("hidden_dropout_prob" if kind == "bert" else "mlp_dropout", 0.0, whole=False),
+        dtype=jnp.dtype("float32"),
+        unroll=False,
+        local_window=number("local_attention", 128),
+        global_every=_period(described, layers, place) if kind == "modernbert" else 1,
+    )
+    return ElectraConfig(
+        vocab_size=number("vocab_size"),
+        embedding_size=number("embedding_size", width) if kind == "bert" else width,
+        max_length=number("max_position_embeddings"),
+        encoder=network,
+        heads=(head,) if head else (),
+    )
+
+
+def _theta(described: Mapping[str, Any], part: str, place: str) -> Any:
+    """The base of the rotary angles where the file says it in the newer way, None where not."""
+    ropes = described.get("rope_parameters") or {}
+    rope = ropes.get(part) or {} if isinstance(ropes, dict) else None
+    if not isinstance(rope, dict) or described.get("rope_scaling") or rope.get("rope_type", "default") != "default":
+        raise UserError(f"{place} scales its rotary positions, or says so in a way that is not known here")
+    return rope.get("rope_theta")
+
+
+def _period(described: Mapping[str, Any], layers: int, place: str) -> int:
+    """Every how many layers one is global."""
+    types = described.get("layer_types")
+    every = described.get("global_attn_every_n_layers", 3)
+    if types is None and isinstance(every, int) and every > 0:
+        return every
+    for period in range(1, layers + 1):
+        if types == [_LOCAL if layer % period else _GLOBAL for layer in range(layers)]:
+            return period
+    raise UserError(
+        f"{place} has layer_types={types!r} (global_attn_every_n_layers={every!r}); here every n-th of its {layers} is "
+        f"{_GLOBAL}, from the first"
+    )

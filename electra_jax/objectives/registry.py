@@ -1,0 +1,143 @@
+"""The table of objectives, and how a config becomes one of them."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from electra_jax.config.errors import UserError
+from electra_jax.data.tokenizer import OWN, Special
+from electra_jax.modeling import config as model_config
+from electra_jax.modeling.config import ElectraConfig, ModelConfig
+from electra_jax.modeling.electra import Electra
+from electra_jax.objectives import (
+    adversarial,
+    electra,
+    electric,
+    frozen_generator,
+    mlm,
+    sampling,
+    spec,
+    two_stage,
+)
+from electra_jax.objectives.spec import ObjectiveConfig
+
+SYSTEMS: dict[str, spec.ObjectiveSpec] = {
+    "electra": electra.ELECTRA,
+    "electra_15": electra.ELECTRA_15,
+    "replace_mlm": mlm.REPLACE_MLM,
+    "all_tokens_mlm": mlm.ALL_TOKENS_MLM,
+    "mlm": mlm.MLM,
+    "two_stage": two_stage.TWO_STAGE,
+    "adversarial": adversarial.ADVERSARIAL,
+    "electric": electric.ELECTRIC,
+    "frozen_generator": frozen_generator.FROZEN_GENERATOR,
+}
+
+# Settings that make no difference to a generator without parameters.
+_UNUSED_BY_GENERATOR = {
+    "transformer": (),
+    "unigram": ("generator_weight", "replace_prob", "random_prob"),
+    "uniform": ("generator_weight", "replace_prob", "random_prob", "temperature", "temperature_decay"),
+}
+_MODEL_SETTINGS_OF_GENERATORS = ("generator_width", "generator_layers", "tying")
+
+
+def objective_settings(name: str, generator: str, steps: int) -> dict[str, Any]:
+    """The settings of `ObjectiveConfig` that an objective uses, with its defaults.
+
+    Args:
+      name: the objective.
+      generator: one of `spec.GENERATORS`.
+      steps: steps of the run.
+
+    Raises:
+      UserError: there is no such objective or generator, or this objective cannot use that generator.
+    """
+    if name not in SYSTEMS:
+        raise UserError(f"objective={name} is unknown: expected one of {', '.join(SYSTEMS)}")
+    if generator not in spec.GENERATORS:
+        raise UserError(f"generator={generator} is unknown: expected one of {', '.join(spec.GENERATORS)}")
+    settings = SYSTEMS[name].settings
+    if generator != "transformer" and "generator" not in settings:
+        usable = ", ".join(other for other, row in SYSTEMS.items() if "generator" in row.settings)
+        raise UserError(f"objective={name} cannot use generator={generator}: only {usable} can")
+    values = {key: value(steps) if callable(value) else value for key, value in settings.items()}
+    values |= {"generator": generator} if "generator" in settings else {}
+    return {"name": name} | {key: v for key, v in values.items() if key not in _UNUSED_BY_GENERATOR[generator]}
+
+
+def unused_settings(name: str, generator: str = "transformer") -> set[str]:
+    """Dotted names of the settings of `objective` and `model` that an objective does not use."""
+    used = {"name", *SYSTEMS[name].settings} - set(_UNUSED_BY_GENERATOR[generator])
+    unused = {f"objective.{field.name}" for field in dataclasses.fields(ObjectiveConfig) if field.name not in used}
+    if generator != "transformer" or SYSTEMS[name].generator is None:
+        unused |= {f"model.{setting}" for setting in _MODEL_SETTINGS_OF_GENERATORS}
+    return unused
+
+
+def has_generator(objective: ObjectiveConfig) -> bool:
+    """Whether there is a generator network."""
+    return SYSTEMS[objective.name].generator is not None and objective.generator == "transformer"
+
+
+def check(objective: ObjectiveConfig, model: ModelConfig, steps: int) -> None:
+    """Raises UserError where settings contradict the objective or each other."""
+    for name, value in SYSTEMS[objective.name].model.items():
+        if getattr(model, name) != value:
+            raise UserError(
+                f"config.model.{name}={getattr(model, name)!r} is invalid with objective={objective.name}: expected {value!r}"
+            )
+    if "generator_steps" in SYSTEMS[objective.name].settings and not 0 < objective.generator_steps < steps:
+        raise UserError(
+            f"config.objective.generator_steps={objective.generator_steps} is invalid: expected more than 0 and less "
+            f"than config.steps={steps}"
+        )
+    if objective.replace_prob + objective.random_prob > 1:
+        raise UserError(
+            f"config.objective.replace_prob={objective.replace_prob} and random_prob={objective.random_prob} add up to "
+            "more than 1: expected 1 or less"
+        )
+
+
+def electra_config(objective: ObjectiveConfig, model: ModelConfig, vocab_size: int) -> ElectraConfig:
+    """The networks that an objective needs. Raises UserError for settings that no network can have."""
+    row = SYSTEMS[objective.name]
+    two_towers = row.generator == "two_towers"
+    return model_config.from_settings(model, vocab_size, row.heads, has_generator(objective), two_towers)
+
+
+def make(
+    objective: ObjectiveConfig,
+    model: ModelConfig,
+    steps: int,
+    vocab_size: int,
+    unigram_counts: np.ndarray | None = None,
+    special: Special = OWN,
+    word_starts: np.ndarray | None = None,
+) -> spec.Objective:
+    """An objective with its networks.
+
+    Args:
+      objective: what is minimised.
+      model: the settings of the networks.
+      steps: steps of the run.
+      vocab_size: token ids in use.
+      unigram_counts: [vocab_size], how often each token occurs in the training text; training and evaluation need it.
+      special: ids of the special tokens.
+      word_starts: [vocab_size] bool, the pieces that begin a word; whole-word masking needs it.
+
+    Raises:
+      UserError: a setting that no network can have.
+    """
+    networks = electra_config(objective, model, vocab_size)
+    counts = np.ones(vocab_size) if unigram_counts is None else unigram_counts
+    unigram = sampling.log_frequencies(counts, networks.padded_vocab_size, special)
+    starts = np.ones(vocab_size, bool) if word_starts is None else word_starts
+    return spec.Objective(SYSTEMS[objective.name], objective, steps, Electra(networks), unigram, special, starts)
+
+
+def describe() -> str:
+    """Two lines a system, for --help: what it does and where it is from."""
+    width = max(map(len, SYSTEMS))
+    return "\n".join(f"{name:<{width}}  {row.summary}\n{'':<{width}}  ({row.paper})" for name, row in SYSTEMS.items())

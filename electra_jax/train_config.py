@@ -1,0 +1,235 @@
+"""The config of a pre-training run: every setting in one typed dataclass, and how config files make one.
+
+A config file returns an `ml_collections.ConfigDict`, which the command line overrides; `resolve` checks it and turns it
+into a `TrainConfig` once. Inside, only the dataclass is used.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from electra_jax.config import settings
+from electra_jax.config.errors import UserError
+from electra_jax.config.settings import Check, above, at_least, one_of, setting
+from electra_jax.data.config import DataConfig
+from electra_jax.modeling.config import ModelConfig
+from electra_jax.objectives import registry
+from electra_jax.objectives.spec import ObjectiveConfig
+from electra_jax.optim import OptimConfig
+from electra_jax.runtime.checkpoint import CheckpointConfig
+from electra_jax.runtime.metric_writers import ProfileConfig
+from electra_jax.runtime.sharding import MeshConfig
+
+_OPTIONS = Check(
+    lambda value: all("=" in option for option in value.split(",") if option), "NAME=VALUE, separated by commas"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmStartConfig:
+    """What to do where `init_from` or `generator_from` differs from this run in shape."""
+
+    vocabulary: str = setting(
+        "same", "Another vocabulary: refuse it, or take the rows of the pieces in both.", one_of("same", "pieces")
+    )
+    positions: str = setting(
+        "same", "Another number of positions: refuse it, or take the first ones.", one_of("same", "first")
+    )
+    layers: str = setting(
+        "same",
+        "Another number of layers: refuse it, take the first ones, or take evenly spaced ones.",
+        one_of("same", "first", "spread"),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ProbeConfig:
+    """A quick fine-tuning during pre-training, logged as `probe_*`."""
+
+    every: int = setting(0, "Steps between two probes; 0: none.", at_least(0), resumable=True)
+    task: str = setting("cola", "A task of GLUE.", resumable=True)
+    data_dir: str = setting("", "The folder with the task's files.", resumable=True)
+    examples: int = setting(2000, "Examples to train on, and to evaluate on.", above(0), resumable=True)
+    epochs: int = setting(1, "Epochs over them.", above(0), resumable=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """A pre-training run. Defaults are what all sizes of the paper share (arXiv 2003.10555, appendix A)."""
+
+    seed: int = setting(0, "Seed of parameters, data order, masks, fakes and dropout.")
+    steps: int = setting(1_000_000, "Optimizer steps.", above(0), resumable=True)
+    batch_size: int = setting(128, "Sequences in a step, over all devices.", above(0))
+    grad_accum_steps: int = setting(
+        1, "Parts that a batch is computed in, one after another, to save memory.", above(0)
+    )
+    mesh: MeshConfig = MeshConfig()
+    compile_cache: str = setting("", "Folder of compiled programs, so that a restart need not compile.", resumable=True)
+    # Latency hiding is on by default: on v5e, base, neither xla_tpu_enable_latency_hiding_scheduler nor the async
+    # collective fusions change the compiled step.
+    compiler_options: str = setting("", "Options of XLA, NAME=VALUE, separated by commas.", _OPTIONS, resumable=True)
+    profile: ProfileConfig = ProfileConfig()
+    log_every: int = setting(100, "Steps between two logged steps.", above(0), resumable=True)
+    eval_every: int = setting(10_000, "Steps between two evaluations on held-out text.", above(0), resumable=True)
+    eval_batches: int = setting(64, "Held-out batches of an evaluation.", above(0), resumable=True)
+    probe: ProbeConfig = ProbeConfig()
+    init_from: str = setting(
+        "", "A run, export or Hugging Face directory to start the encoder from, and the generator where it has one."
+    )
+    generator_from: str = setting("", "A run, export or Hugging Face directory to start the generator from.")
+    init: WarmStartConfig = WarmStartConfig()
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    objective: ObjectiveConfig = ObjectiveConfig()
+    optim: OptimConfig = OptimConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+
+
+RESUMABLE = frozenset(name for name, each in settings.settings_of(TrainConfig).items() if each.resumable)
+
+
+def paper() -> ConfigDict:
+    """What all sizes of the paper have in common, for a config file to change."""
+    return ConfigDict(to_dict(TrainConfig()))
+
+
+def finish(config: ConfigDict, arg: str) -> ConfigDict:
+    """Applies a config file's argument and locks the config.
+
+    Args:
+      config: the run.
+      arg: empty, or some of these, separated by commas. `runlocal`: the same run shrunk to seconds on a CPU.
+        `objective=NAME`: another objective of `registry.SYSTEMS` at this size. `generator=KIND`: `unigram` or `uniform`
+        in the place of a network.
+
+    Raises:
+      UserError: an argument is unknown.
+    """
+    given = dict(part.partition("=")[::2] for part in arg.split(",") if part)
+    if given.pop("runlocal", None) is not None:
+        _shrink(config)
+    choose_objective(config, given.pop("objective", "electra"), given.pop("generator", "transformer"))
+    if given:
+        raise UserError(
+            f"config argument {next(iter(given))!r} is unknown: expected runlocal, objective=NAME or generator=KIND"
+        )
+    return config.lock()
+
+
+def choose_objective(config: ConfigDict, name: str, generator: str = "transformer") -> None:
+    """Turns an unlocked config into that of an objective, in place.
+
+    `config.objective` then holds the settings that this objective uses and no others; one that the config file changed
+    keeps its value. `config.model` has the settings of a generator only if there is a generator network.
+
+    Raises:
+      UserError: there is no such objective or generator, or this objective cannot use that generator.
+    """
+    defaults = registry.objective_settings(name, generator, config.steps)
+    before = registry.objective_settings(
+        config.objective.name, config.objective.get("generator", "transformer"), config.steps
+    )
+    changed = {key: value for key, value in config.objective.items() if value != before.get(key)}
+    kept = {key: value for key, value in changed.items() if key in defaults and key not in ("name", "generator")}
+    config.objective = ConfigDict({**defaults, **kept})
+    config.model.update(registry.SYSTEMS[name].model)
+    for unused in registry.unused_settings(name, generator):
+        room, _, setting_name = unused.partition(".")
+        if setting_name in config[room]:
+            del config[room][setting_name]
+
+
+def _shrink(config: ConfigDict) -> None:
+    config.steps, config.batch_size = 12, 8
+    config.log_every, config.eval_every, config.eval_batches = 4, 6, 2
+    config.checkpoint.update(every=4, keep_last=2, keep_every=100)
+    config.data.update(input="docstrings:asyncio,email,logging,unittest", vocab_size=600, heldout_fraction=0.1)
+    config.data.seq_length, config.data.short_length = min(config.data.seq_length, 64), 32
+    heads = min(config.model.heads, 2)
+    config.model.update(layers=2, heads=heads, width=32 * heads, ffn=64 * heads, dtype="float32", max_length=64)
+    same = config.model.embedding_size == config.model.width
+    config.model.embedding_size = 32 * heads if same else 16 * heads
+    config.model.generator_width = max(config.model.generator_width, 0.5)
+    config.optim.warmup_steps = min(config.optim.warmup_steps, 4)
+
+
+def resolve(config: ConfigDict | TrainConfig | Mapping[str, Any]) -> TrainConfig:
+    """A config as a dataclass, checked.
+
+    Args:
+      config: what a config file returns, or what a run's config.json holds.
+
+    Raises:
+      UserError: a setting is unknown, missing or invalid, or two settings contradict each other.
+    """
+    typed = as_dataclass(config)
+    check(typed)
+    return typed
+
+
+def as_dataclass(config: ConfigDict | TrainConfig | Mapping[str, Any]) -> TrainConfig:
+    """A config as a dataclass, its values not checked yet.
+
+    Raises:
+      UserError: a setting is unknown or missing, or is not one of the config's objective.
+    """
+    if not isinstance(config, TrainConfig):
+        name, generator = config["objective"]["name"], config["objective"].get("generator", "transformer")
+        if name not in registry.SYSTEMS:
+            raise UserError(f"config.objective.name={name!r} is invalid: expected {' or '.join(registry.SYSTEMS)}")
+        unused = registry.unused_settings(name, generator)
+        given = settings.flatten(config)
+        expected = {each for each in settings.settings_of(TrainConfig) if each.startswith("objective.")} - unused
+        if {each for each in given if each.startswith("objective.")} != expected or unused & given.keys():
+            raise UserError(
+                f"config.objective.name={name} does not match the other settings of this config; choose the objective "
+                f"by the config's argument: --config=NAME:objective={name}"
+                + (f",generator={generator}" if generator != "transformer" else "")
+            )
+        config = settings.from_dict(TrainConfig, config, optional=unused)
+    return config
+
+
+def to_dict(config: TrainConfig) -> dict[str, Any]:
+    """A config as a nested dict that JSON can hold, without settings that its objective does not use."""
+    return settings.to_dict(config, registry.unused_settings(config.objective.name, config.objective.generator))
+
+
+def check(config: TrainConfig) -> None:
+    """Raises UserError at the first setting that is invalid."""
+    settings.validate(config)
+    registry.check(config.objective, config.model, config.steps)
+    adapted = {name: value for name, value in settings.flatten(config.init).items() if value != "same"}
+    if adapted and not (config.init_from or config.generator_from):
+        name, value = next(iter(adapted.items()))
+        raise UserError(f"config.init.{name}={value} has no effect without config.init_from; give both or neither")
+    if config.generator_from and not registry.has_generator(config.objective):
+        raise UserError("config.generator_from has no effect: this objective has no generator network; leave it out")
+    if config.init_from and config.objective.name == "two_stage":
+        raise UserError(
+            "config.init_from is invalid with objective=two_stage, whose encoder starts from its generator; use "
+            "config.generator_from"
+        )
+    data = config.data
+    if data.short_steps and not (data.short_steps < config.steps and data.short_length < data.seq_length):
+        raise UserError(
+            f"config.data.short_steps={data.short_steps} at config.data.short_length={data.short_length} is invalid: "
+            f"expected fewer steps than config.steps={config.steps}, and less than config.data.seq_length={data.seq_length}"
+        )
+    if config.probe.every and not config.probe.data_dir:
+        raise UserError(
+            f"config.probe.every={config.probe.every} needs the files of {config.probe.task}; set config.probe.data_dir"
+        )
+    if data.seq_length > config.model.max_length:
+        raise UserError(
+            f"config.data.seq_length={data.seq_length} is longer than config.model.max_length={config.model.max_length}; "
+            "shorten the one or lengthen the other"
+        )
+
+
+def phases(data: DataConfig, steps: int) -> list[tuple[int, int]]:
+    """(length of the sequences, steps at that length), one phase after another."""
+    short = [(data.short_length, data.short_steps)] if data.short_steps else []
+    return [*short, (data.seq_length, steps - data.short_steps)]

@@ -1,0 +1,163 @@
+"""What several tests start: small configs, and training as a child process."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+from rich.console import Console
+
+from electra_jax import train_config
+from electra_jax.config import config_file
+from electra_jax.loading import run_checkpoint
+from electra_jax.objectives import registry
+from electra_jax.objectives.spec import Objective
+from electra_jax.runtime.progress import Live
+from electra_jax.train_config import TrainConfig
+
+ROOT = Path(__file__).parent.parent
+
+
+def small_config(text: Path | None = None, arg: str = "", **overrides: Any) -> ConfigDict:
+    """configs/tiny.py:runlocal,ARG, on `text` if given, with settings by their dotted names."""
+    config = config_file.load(ROOT / "configs" / "tiny.py", f"runlocal,{arg}")
+    if text is not None:
+        config.update_from_flattened_dict(
+            {"data.input": str(text), "data.vocab_size": 40, "data.heldout_fraction": 0.1}
+        )
+    config.update_from_flattened_dict({name.replace("__", "."): value for name, value in overrides.items()})
+    return config
+
+
+def make_objective(config: ConfigDict | TrainConfig, vocab_size: int, *more: Any) -> Objective:
+    """The objective of a config; `more` as `registry.make` takes it."""
+    c = train_config.as_dataclass(config)
+    return registry.make(c.objective, c.model, c.steps, vocab_size, *more)
+
+
+def command(text: Path, workdir: Path, *arguments: str, config: str = "tiny", arg: str = "") -> list[str]:
+    """The command line of a small run on `text`; `arg` is a further argument of the config."""
+    return [
+        sys.executable,
+        *("-m", "electra_jax.train", f"--config={ROOT}/configs/{config}.py:runlocal,{arg}", f"--workdir={workdir}"),
+        *(f"--config.data.input={text}", "--config.data.vocab_size=40", "--config.data.heldout_fraction=.1"),
+        *arguments,
+    ]
+
+
+def environment(devices: int = 1) -> dict[str, str]:
+    """Of a child: `devices` fake CPU devices, no colours, the checkout on its path."""
+    return {
+        **os.environ,
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": os.environ["ELECTRA_JAX_TESTS_CACHE"],
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        "PYTHONPATH": str(ROOT),
+        "COLUMNS": "200",
+    }
+
+
+def run(arguments: list[str], devices: int = 1, **options: Any) -> subprocess.CompletedProcess[str]:
+    env = environment(devices)
+    return subprocess.run(arguments, capture_output=True, text=True, env=env, timeout=300, check=False, **options)
+
+
+def quiet() -> Live:
+    """A report that nobody sees."""
+    return Live(Console(quiet=True))
+
+
+def sst2_files(folder: Path) -> Path:
+    """A folder made the one of a small SST-2."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [f"the model reads {words}\t{i % 2}" for i, words in enumerate(["a line", "of text", "this", "word"] * 3)]
+    for split in ("train", "dev"):
+        (folder / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *lines]) + "\n")
+    return folder
+
+
+def logged(workdir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+
+
+def arrays(workdir: Path, step: int) -> dict[str, np.ndarray]:
+    """Every array of the state at `step`, by its path."""
+    state = jax.device_get(run_checkpoint.load(workdir, step).state)
+    return {jax.tree_util.keystr(path): value for path, value in jax.tree_util.tree_leaves_with_path(state)}
+
+
+_VARIABLES: dict[str, Callable[[int, int], dict[str, str]]] = {
+    "slurm": lambda number, count: {
+        "SLURM_JOB_ID": "7",
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_NTASKS": str(count),
+        "SLURM_PROCID": str(number),
+        "SLURM_LOCALID": str(number),
+        "SLURM_STEP_NUM_NODES": "1",
+    },
+    "ompi": lambda number, count: {
+        "OMPI_MCA_orte_hnp_uri": "4096.0;tcp://127.0.0.1:1",
+        "OMPI_COMM_WORLD_SIZE": str(count),
+        "OMPI_COMM_WORLD_RANK": str(number),
+        "OMPI_COMM_WORLD_LOCAL_RANK": str(number),
+    },
+}
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("localhost", 0))
+        return int(listening.getsockname()[1])
+
+
+@contextlib.contextmanager
+def processes(
+    text: Path, workdir: Path, count: int, *arguments: str, devices: int = 1, cluster: str = ""
+) -> Iterator[list[subprocess.Popen[str]]]:
+    """A run of `count` processes on this machine, each with `devices`; those that are left at the end are killed.
+
+    What process I prints goes to `workdir`-I.out and .err. With `cluster`, slurm or ompi, they are told nothing, but
+    find the variables that it sets.
+    """
+    port = free_port()
+    started = []
+    try:
+        for number in range(count):
+            place: tuple[str, ...] = (f"--coordinator=localhost:{port}", f"--processes={count}", f"--process={number}")
+            env = environment(devices)
+            if cluster:
+                place, env = (), {**env, **_VARIABLES[cluster](number, count), "JAX_COORDINATOR_PORT": str(port)}
+            with open(f"{workdir}-{number}.out", "w") as out, open(f"{workdir}-{number}.err", "w") as err:
+                started.append(
+                    subprocess.Popen(
+                        command(text, workdir, *place, *arguments),
+                        stdout=out,
+                        stderr=err,
+                        text=True,
+                        env=env,
+                    )
+                )
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def until(condition: Callable[[], bool], seconds: float = 240) -> None:
+    """Waits for `condition`."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.1)

@@ -1,0 +1,150 @@
+import json
+import xml.etree.ElementTree as ElementTree
+
+import fake_runs
+import pytest
+
+from electra_jax.commands import curves as curves_command
+from electra_jax.config import errors
+from electra_jax.downstream import curves as points
+from electra_jax.loading.networks import Source
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch):
+    """Two runs with checkpoints of steps 20 and 40."""
+
+    class Kept:
+        def __init__(self, folder, read_only):
+            pass
+
+        def steps(self):
+            return [20, 40]
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(points, "Checkpoints", Kept)
+    return [fake_runs.write(tmp_path / name) for name in ("one", "two")]
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The fine-tunings that were asked for; each scores its seed, plus 10 for RTE."""
+    calls = []
+
+    def finetune(config, source, data_dir, workdir, strict, tests, watch):
+        assert strict
+        assert not tests
+        calls.append((source.name, data_dir, workdir, config.epochs))
+        metric = {"cola": "matthews", "rte": "accuracy"}[config.task.name]
+        scores = [{"seed": seed, "scores": {metric: seed + 10.0 * (metric == "accuracy")}} for seed in range(3)]
+        return {"metric": metric, "seeds": scores}
+
+    monkeypatch.setattr(curves_command.run, "finetune", finetune)
+    found = lambda workdir, step: Source(f"{workdir.name} at step {step}", f"{workdir.name}{step}", dict)  # noqa: E731
+    monkeypatch.setattr(curves_command.networks, "find", found)
+    return calls
+
+
+@pytest.fixture
+def glue(tmp_path):
+    """A folder with the files of two tasks."""
+    for task in ("CoLA", "RTE"):
+        (tmp_path / "glue" / task).mkdir(parents=True)
+        for split in ("train", "dev"):
+            (tmp_path / "glue" / task / f"{split}.tsv").touch()
+    return tmp_path / "glue"
+
+
+def command(runs, glue, output, *more):
+    return ["--runs", *map(str, runs), "--tasks", "cola,rte", f"--data_dir={glue}", f"--output={output}", *more]
+
+
+def test_tables_and_pictures(asked, folders, glue, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert errors.run(curves_command.main, command(folders, glue, out, "--config.epochs=2")) == 0
+    assert [call[0] for call in asked] == [
+        f"{run} at step {step}" for run in ("one", "two") for step in (20, 40) for _ in range(2)
+    ]
+    assert asked[1][1:] == (str(glue / "RTE"), out / "points" / "one20" / "rte", 2)
+    rows = [json.loads(line) for line in (out / "curves.jsonl").read_text().splitlines()]
+    assert len(rows) == 2 * 2 * 2 * 3
+    assert rows[0] == {
+        "run": "one",
+        "objective": "electra",
+        "step": 20,
+        "weights": "one20",
+        "flops": 1.5e10 * 20,
+        "flops_paper": 1.8e10 * 20,
+        "tokens": 512 * 20,
+        "task": "cola",
+        "metric": "matthews",
+        "seed": 0,
+        "score": 0.0,
+    }
+    table = (out / "curves.md").read_text()
+    assert table in capsys.readouterr().out
+    assert "| one | 20 | 300G | 6.0 (5.0 to 7.0) | 1.0 (0.0 to 2.0) | 11.0 (10.0 to 12.0) |" in table
+    for name in ("scores", "average", "heldout"):
+        assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        text = " ".join(ElementTree.parse(out / f"{name}.svg").getroot().itertext())
+        assert "one" in text
+        assert "pre-training FLOPs" in text
+        assert ("ELECTRA-Base" in text) == (name == "average")
+    held_out = [json.loads(line) for line in (out / "heldout.jsonl").read_text().splitlines()]
+    assert [(each["run"], each["step"]) for each in held_out] == [("one", 20), ("one", 40), ("two", 20), ("two", 40)]
+    assert held_out[0]["heldout_disc_loss"] == fake_runs.line(20)["heldout_disc_loss"]
+
+
+def test_any_name_of_a_run_stands_in_the_legend(asked, folders, glue, tmp_path):
+    renamed = [each.rename(tmp_path / name) for each, name in zip(folders, ("_old", r"x$\nope$"), strict=True)]
+    assert errors.run(curves_command.main, command(renamed, glue, tmp_path / "out")) == 0
+    for name in ("scores", "heldout"):
+        words = [text.strip() for text in ElementTree.parse(tmp_path / "out" / f"{name}.svg").getroot().itertext()]
+        assert {"_old", r"x$\nope$"} <= {*words}
+
+
+def test_the_other_accounting_and_no_paper(asked, folders, glue, tmp_path):
+    out = tmp_path / "out"
+    assert errors.run(curves_command.main, command(folders[:1], glue, out)) == 0
+    assert (out / "average.png").exists()
+    assert (
+        errors.run(
+            curves_command.main, command(folders[:1], glue, out, "--accounting=paper", "--paper=false", "--points=1")
+        )
+        == 0
+    )
+    assert not (out / "average.png").exists()  # of the first call
+    assert "| one | 40 | 720G |" in (out / "curves.md").read_text()
+    text = " ".join(ElementTree.parse(out / "scores.svg").getroot().itertext())
+    assert "as the paper counts them" in text
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "--runs is missing; see --help"),
+        (["--runs=", "--tasks=cola"], "--runs is missing; see --help"),
+        (["--runs", "x", "--tasks=cola"], "--data_dir is missing; see --help"),
+        (
+            ["--runs", "x", "--tasks=colla", "--data_dir=y", "--output=z"],
+            "--tasks=colla is unknown; did you mean cola?",
+        ),
+        (["--runs", "x", "--tasks=cola", "--data_dir=y", "--output=z", "--config.epoch=1"], "config.epochs?"),
+        (["--runs", "x", "--tasks=cola", "--data_dir=y", "--output=z"], "y/CoLA has no train.tsv or train.csv"),
+        (["--runs", "x", "--tasks=cola", "--data_dir=tfds:glue", "--output=z"], "x is not there; give a run's work"),
+        (
+            ["--runs=x", "--tasks=cola", "--data_dir=y", "--output=z", "--config.task.name=rte"],
+            "name tasks with --tasks",
+        ),
+        (["--runs=x", "--tasks=cola", "--data_dir=y", "--output=z", "--accounting=all"], "give model or paper"),
+    ],
+)
+def test_a_mistake_is_one_line(argv, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert errors.run(curves_command.main, argv) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "z").exists()

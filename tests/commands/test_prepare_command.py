@@ -1,0 +1,242 @@
+"""The command, as real processes: prepared, killed, gone on with, trained on."""
+
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from cli_runs import ROOT, command, environment, run
+from rich.console import Console
+
+from electra_jax.commands import prepare
+from electra_jax.data import corpus
+
+
+def prepare_command(text, output, *arguments):
+    options = [f"--input={text}", f"--output={output}", "--vocab_size=40", "--heldout_fraction=.1"]
+    options += ["--model_type=bpe", *arguments]  # the slower to encode: there is time to kill it
+    return [sys.executable, "-m", "electra_jax", "prepare", *options]
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory, text_file):
+    """Twelve megabytes."""
+    words = text_file.read_text().split()
+    path = tmp_path_factory.mktemp("large") / "text.txt"
+    with path.open("w") as file:
+        for number in range(24_000):
+            picked = (words[(number * 7919 + i * (1 + number % 97)) % len(words)] for i in range(90))
+            file.write(f"{number} {' '.join(picked)}\n\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory, large):
+    folder = tmp_path_factory.mktemp("prepared") / "out"
+    done = run(prepare_command(large, folder, "--shard_mb=1"))
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+def files(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_the_report_says_what_there_is(prepared):
+    folder, printed = prepared
+    found = json.loads((folder / "report.json").read_text())
+    assert sum(found["documents"].values()) == 24_000 == sum(found["lengths"])
+    assert 2200 < found["documents"]["heldout"] < 2600
+    assert found["shards"] == 12
+    assert found["unknown_rate"] < 0.05
+    assert found["bytes"] / sum(found["tokens"].values()) == found["bytes_per_token"]
+    assert len(found["longest"]) == 10
+    for expected in (
+        f"{found['documents']['train']:,} to train on, {found['documents']['heldout']:,} held out",
+        "bytes a token",
+        "documents by length in tokens",
+        f"{found['longest'][0][0]:,}",
+        f"Train on it with --config.data.input={folder}",
+        "Training a vocabulary of 40 pieces on",
+    ):
+        assert expected in printed
+
+
+def test_a_killed_preparation_goes_on_and_ends_with_the_same_bytes(large, prepared, tmp_path):
+    whole, folder = prepared[0], tmp_path / "out"
+    arguments = prepare_command(large, folder, "--shard_mb=1", "--workers=1")
+    process = subprocess.Popen(arguments, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while len(list(folder.glob("0*.json"))) < 2 and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not corpus.is_prepared(folder)
+    finished = {path.name: path.stat().st_mtime_ns for path in folder.glob("0*.json")}
+    assert len(finished) >= 2
+
+    done = run(arguments)
+    assert done.returncode == 0, done.stderr
+    assert "Training a vocabulary" not in done.stdout  # that was finished too
+    assert {name: (folder / name).stat().st_mtime_ns for name in finished} == finished
+    assert files(folder) == files(whole)
+
+
+def test_prepared_already(prepared, large):
+    folder, _ = prepared
+    before = files(folder)
+    done = run(prepare_command(large, folder, "--shard_mb=1"))
+    assert (done.returncode, files(folder)) == (0, before)
+    assert f"{folder} is prepared already" in done.stdout
+    assert "documents by length" in done.stdout
+
+
+def test_another_text_does_not_take_its_place(prepared, large):
+    folder, _ = prepared
+    before = files(folder)
+    done = run(prepare_command(large, folder, "--shard_mb=2"))
+    assert (done.returncode, files(folder)) == (2, before)
+    assert "holds a text prepared from other sources or settings; give another --output" in done.stderr
+
+
+def test_verified(prepared, tmp_path):
+    copy = shutil.copytree(prepared[0], tmp_path / "copy")
+    arguments = [sys.executable, "-m", "electra_jax", "prepare", f"--verify={copy}"]
+    assert "37 files of" in run(arguments).stdout
+    path = next(copy.glob("*.train.array_record"))
+    data = bytearray(path.read_bytes())
+    data[5000] ^= 1
+    path.write_bytes(data)
+    done = run(arguments)
+    assert done.returncode == 2
+    assert f"{path} is not as it was written" in done.stderr
+
+
+def test_a_run_trains_on_it_and_takes_its_settings(prepared, tmp_path):
+    folder, _ = prepared
+    arguments = [*command(folder, tmp_path, "--config.steps=2"), "--config.data.vocab_size=600"]
+    done = run(arguments)
+    assert done.returncode == 0, done.stderr
+    assert f"{folder} was prepared with vocab_size=40, not 600" in done.stdout
+    assert "40 pieces" in done.stdout
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_full_disk_is_one_line_and_the_same_command_goes_on(large, prepared, tmp_path):
+    arguments = prepare_command(large, tmp_path / "out", "--shard_mb=1")
+    done = run(["bash", "-c", 'ulimit -f 300; exec "$@"', "bash", *arguments])  # KiB a file
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "a file would grow past the limit set for this process" in done.stderr
+    assert run(arguments).returncode == 0
+    assert files(tmp_path / "out") == files(prepared[0])
+
+
+def test_ctrl_c_is_one_line(large, tmp_path):
+    process = subprocess.Popen(
+        # Where the tests run in the background of a shell, Ctrl-C is ignored, and children inherit that.
+        ["env", "--default-signal=INT", *prepare_command(large, tmp_path / "out", "--shard_mb=1", "--workers=1")],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while not (tmp_path / "out" / "vocab.model").exists() and process.poll() is None:
+        time.sleep(0.002)
+    os.killpg(process.pid, signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stderr.strip() == "interrupted; the same command goes on from what is finished"
+
+
+GIVEN = ["--input=docstrings", "--output=x"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--output=x"], "--input is missing; try --input="),
+        (["--input=a.txt"], "--output is missing"),
+        (["--input=none.txt", "--output=x"], "input='none.txt' matches no file"),
+        ([*GIVEN, "--vocab_size=3"], "--vocab_size=3 cannot be; give more than 5"),
+        ([*GIVEN, "--vocab_size=many"], "--vocab_size=many is no int; it is 30522 now"),
+        (
+            [*GIVEN, "--model_type=word"],
+            "--model_type='word' cannot be; give unigram or bpe",
+        ),
+        (
+            [*GIVEN, "--normalization=nfd"],
+            "--normalization='nfd' cannot be; give nmt_nfkc_cf",
+        ),
+        (
+            [*GIVEN, "--documents=line"],
+            "--documents='line' cannot be; give blank_line or file",
+        ),
+        ([*GIVEN, "--heldout_fraction=1"], "--heldout_fraction=1.0 cannot be"),
+        ([*GIVEN, "--workers=-1"], "--workers=-1 cannot be; give 1 or more"),
+        ([*GIVEN, "--vocabulary=v"], "vocabulary v is no file"),
+        (
+            [*GIVEN, "--vocabulary=v.model", "--normalization=identity"],
+            "--normalization is that of the vocabulary which is given; leave it out, or --vocabulary",
+        ),
+        (
+            [*GIVEN, "--vocabulary=v", "--vocab_size=9"],
+            "--vocab_size is of a vocabulary to be trained; leave it out, or --vocabulary",
+        ),
+        ([*GIVEN, "--vocabsize=9"], "--vocabsize is unknown; did you mean --vocab_size?"),
+        (["--verify=x"], "x/manifest.json is not there"),
+        (["--verify=x", "--input=y"], "--verify takes no other option; give it alone"),
+        (
+            [*GIVEN, "--beam=--runner=DirectRunner", "--workers=2"],
+            "--workers are of this machine; with --beam leave it",
+        ),
+        (["data/*.txt"], "argument 'data/*.txt' is not understood"),
+    ],
+)
+def test_what_cannot_be_is_one_line(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert prepare.errors.run(prepare.main, arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_terminal_that_cannot_show_the_report_stops_nothing(prepared, large):
+    env = {**environment(), "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        prepare_command(large, prepared[0], "--shard_mb=1"), env=env, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\\u2588" in done.stdout
+
+
+def test_a_prepared_text_is_not_prepared_again(prepared, tmp_path):
+    done = run(prepare_command(prepared[0], tmp_path / "out"))
+    assert done.returncode == 2
+    assert f"{prepared[0]} is a prepared text; train on it with --config.data.input={prepared[0]}" in done.stderr
+
+
+def test_progress_is_a_line_a_minute_where_there_is_no_terminal(monkeypatch):
+    monkeypatch.setattr(prepare, "_LINE_EVERY", 0.0)
+    out = io.StringIO()
+    with prepare.Bar(Console(file=out)) as bar:
+        bar.begin("encoding")
+        bar.advance(prepare.Done(1234, 5_000_000, 0.25))
+    (line,) = out.getvalue().splitlines()
+    assert line.startswith("encoding: 25% · 1,234 documents · ")
+    assert line.endswith(" MB/s")
+
+
+def test_help_names_every_option(capsys):
+    assert prepare.main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for name in (*prepare.preparation.SETTINGS, "output", "workers", "verify"):
+        assert f"--{name}" in shown
+    assert str(ROOT) not in shown

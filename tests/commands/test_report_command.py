@@ -1,0 +1,174 @@
+import shutil
+
+import fake_runs
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cli_runs import make_objective, quiet, small_config
+
+from electra_jax import step, train
+from electra_jax.commands import report as command
+from electra_jax.config import errors
+from electra_jax.data import pipeline, tokenizer
+from electra_jax.loading import detection, run_checkpoint
+from electra_jax.report import samples
+from electra_jax.runtime import run_log
+
+
+def report(*arguments):
+    return errors.run(command.main, list(map(str, arguments)))
+
+
+def test_the_command_writes_a_page(tmp_path, capsys):
+    first, second = (fake_runs.write(tmp_path / name) for name in "ab")
+    output = tmp_path / "report.html"
+    assert report("--runs", first, second, f"--output={output}", "--samples=0") == 0
+    assert capsys.readouterr().out.startswith(f"{output}: 2 runs, ")
+    text = output.read_text()
+    assert text.startswith("<!DOCTYPE html>")
+    assert "Which words do not belong?" not in text
+    assert report(f"--runs={first},{second}", f"--output={output}") == 0  # commas between
+    assert "Nothing can be shown" in output.read_text()  # there is no checkpoint
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_run_that_goes_on_has_a_page(tmp_path):
+    workdir = fake_runs.write(tmp_path / "run")
+    with open(workdir / "metrics.jsonl", "a") as file:
+        file.write('{"step": 45, "lo')
+    assert report("--runs", workdir, f"--output={tmp_path / 'a.html'}", "--samples=0") == 0
+    assert "40 of 40" in (tmp_path / "a.html").read_text()
+
+
+def test_what_was_changed_by_hand_costs_no_page(tmp_path):
+    lines = [fake_runs.line(5), fake_runs.line(10, loss=10**400, total_flops="many")]
+    workdir = fake_runs.write(tmp_path / "run", lines, model__layers="four", batch_size=None, objective__generator=[])
+    (workdir / "environment.json").write_text('{"devices": 4, "packages": [1], "commit": 7, "python": "3.11"}')
+    assert report("--runs", workdir, f"--output={tmp_path / 'a.html'}", "--samples=0") == 0
+    assert "10 of 40" in (tmp_path / "a.html").read_text()
+
+
+def test_a_folder_whose_name_is_no_text_has_a_page(tmp_path):
+    workdir = fake_runs.write(tmp_path / "caf\udce9")
+    assert report("--runs", workdir, f"--output={tmp_path / 'a.html'}", "--samples=0") == 0
+    assert "Pre-training run caf?" in (tmp_path / "a.html").read_text()
+
+
+def test_runs_of_the_same_folder_name_are_told_apart(tmp_path):
+    workdirs = [fake_runs.write(tmp_path / name) for name in ("x/a/run", "x/b/run", "y/b/run", "other")]
+    assert run_log.names(workdirs) == ["a/run", "x/b/run", "y/b/run", "other"]
+    assert [run.name for run in run_log.read(workdirs[:2])] == ["a/run", "b/run"]
+
+
+def test_what_cannot_be_is_said_in_a_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    good = fake_runs.write(tmp_path / "good")
+    fake_runs.write(tmp_path / "silent", [])
+    other = fake_runs.write(tmp_path / "other")
+    (other / "config.json").write_text('{"model_type": "electra"}')
+    broken = fake_runs.write(tmp_path / "broken")
+    (broken / "config.json").write_text("{")
+    for name, value in (("steps", "9"), ("objective", []), ("objective__name", 1)):
+        fake_runs.write(tmp_path / name, **{name: value})
+    for name, text in (("empty", ""), ("short", '{"run": "a", "step": 1}'), ("list", "[]")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "curves.jsonl").write_text(text)
+    (tmp_path / "none").mkdir()
+    output = "--output=report.html"
+    for arguments, message in (
+        ([output], "--runs is missing; give work directories of runs"),
+        (["--runs=", output], "--runs is missing"),
+        (["--runs", "good"], "--output is missing; try --output=report.html"),
+        (["--runs", "good", "--output=nowhere/report.html"], "nowhere, the folder of --output, is not there; make it"),
+        (["--runs", "good", "--output=none"], "--output=none is a folder; give a file, as none/report.html"),
+        (["--runs", "good", output, "--samples=-1"], "--samples=-1 cannot be; give 0 or more"),
+        (["--runs", "good", output, "--samples=few"], "--samples=few is no int"),
+        (["--runs", "good", "gone", output], "gone is not there; give a run's work directory"),
+        (["--runs", "good", "none", output], "none is no work directory of a run: it has no config.json"),
+        (["--runs", "good", "other", output], "other/config.json is not that of a run"),
+        (["--runs", "steps", output], "steps/config.json is not that of a run"),
+        (["--runs", "objective", output], "objective/config.json is not that of a run"),
+        (["--runs", "objective__name", output], "objective__name/config.json is not that of a run"),
+        (["--runs", "good", "broken", output], "broken/config.json is no JSON"),
+        (["--runs", "good", "silent", output], "silent has no metrics yet; let its run go on"),
+        (["--runs", "good", good, output], f"--runs names {good} twice; name each run once"),
+        (["--runs", "good", "none/../good", output], "--runs names none/../good twice"),
+        (["--runs", "good", output, "--curves=gone"], "gone/curves.jsonl is not there"),
+        (["--runs", "good", output, "--curves=empty"], "empty/curves.jsonl has no scores"),
+        (["--runs", "good", output, "--curves=short"], "short/curves.jsonl:1: no line of electra_jax.curves"),
+        (["--runs", "good", output, "--curves=list"], "list/curves.jsonl:1: no line of electra_jax.curves"),
+        (["--run", "good", output], "--run is unknown; did you mean --runs?"),
+    ):
+        assert report(*arguments) == 2, arguments
+        line = capsys.readouterr().err
+        assert line.startswith("error: ")
+        assert message in line
+        assert line.count("\n") == 1
+    assert not (tmp_path / "report.html").exists()
+    assert report("--help") == 0
+    assert "--curves=DIR" in capsys.readouterr().out
+
+
+def test_systems_that_tell_no_fakes_say_so(tmp_path):
+    workdirs = [fake_runs.write(tmp_path / name, objective__name=name) for name in ("mlm", "unheard_of")]
+    notes = [samples.of(run, 5).note for run in run_log.read(workdirs)]
+    assert notes[0] == "mlm predicts tokens and tells no fakes, so there is nothing to show."
+    assert notes[1] == "unheard_of is no system that is known here."
+
+
+@pytest.fixture
+def learned(tmp_path, text_file, monkeypatch):
+    """A run with its text, and what its last checkpoint would have: a network as it begins."""
+    workdir = fake_runs.write(tmp_path / "run")
+    config = small_config(text_file)
+    key = pipeline.corpus_key(config.data)
+    text = pipeline.prepare(workdir / "data" / key, config.data)
+    objective = make_objective(config, len(text.tokenizer))
+    ids = jnp.zeros((1, config.data.seq_length), jnp.int32)
+    params = jax.jit(objective.model.init)(jax.random.key(0), ids, ids, ids)["params"]
+    state = step.TrainState(jnp.int32(7), params, None)
+    there = run_checkpoint.RunCheckpoint(config, text.tokenizer, objective, state, {"corpus": key})
+    monkeypatch.setattr(run_checkpoint, "load", lambda place: there)
+    return workdir
+
+
+def test_fakes_are_known_by_what_stood_there(learned, tmp_path):
+    (run,) = run_log.read([learned])
+    found = samples.of(run, 5)
+    assert (found.step, found.note, len(found.sentences)) == (7, "", 5)
+    words = [word for sentence in found.sentences for word in sentence]
+    assert all(0 < word.probability < 1 for word in words)
+    assert 0 < sum(word.original is not None for word in words) < len(words)
+    assert len(samples.of(run, 2).sentences) == 2
+
+    assert report("--runs", learned, f"--output={tmp_path / 'a.html'}") == 0
+    text = (tmp_path / "a.html").read_text()
+    assert "checkpoint of step 7" in text
+    assert text.count("was: ") == sum(word.original is not None for word in words)
+
+    shutil.rmtree(learned / "data")
+    assert samples.of(run, 5).note.startswith("Nothing can be shown: the text of this run is not there any more (")
+
+
+def test_a_run_that_cannot_be_asked_says_why(tmp_path):
+    (run,) = run_log.read([fake_runs.write(tmp_path / "run")])
+    assert "Nothing can be shown: " in samples.of(run, 5).note
+    assert "has no checkpoint yet; let its run go on to the first" in samples.of(run, 5).note
+
+
+@pytest.mark.slow
+def test_sentences_are_those_of_the_end_of_training(tmp_path, text_file, monkeypatch):
+    shown = []
+    monkeypatch.setattr(detection, "show", lambda console, vocabulary, rows: shown.extend(rows))
+    train.train(small_config(text_file, steps=2, log_every=1, eval_every=2), tmp_path / "run", quiet())
+    (run,) = run_log.read([tmp_path / "run"])
+    vocabulary = tokenizer.kept_in(run.workdir)
+    found = samples.of(run, 5)
+    assert (found.step, found.note, len(found.sentences)) == (2, "", 5)
+    for sentence, (ids, changed, probability) in zip(found.sentences, shown, strict=True):
+        words = [(word, at) for word, at in vocabulary.words(ids.tolist()) if word]
+        assert [word.text for word in sentence] == [word for word, _ in words]
+        assert [word.original is not None for word in sentence] == [bool(changed[at].any()) for _, at in words]
+        probabilities = [probability[at].max() for _, at in words]
+        np.testing.assert_allclose([word.probability for word in sentence], probabilities, rtol=1e-3)

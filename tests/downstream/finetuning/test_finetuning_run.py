@@ -1,0 +1,301 @@
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+from char_tokenizer import Letters
+from cli_runs import ROOT
+from tiny_models import network
+
+from electra_jax.config import config_file
+from electra_jax.config.errors import UserError
+from electra_jax.downstream.finetuning import run
+from electra_jax.loading.networks import Pretrained, Source
+
+SETTINGS = {"seeds": 1, "epochs": 1, "batch_size": 4, "max_length": 16, "dropout": 0.0}
+
+
+def config(file="glue", arg="task=sst2", **overrides):
+    c = config_file.load(ROOT / "configs" / f"{file}.py", arg)
+    c.update_from_flattened_dict({**SETTINGS, **{name.replace("__", "."): v for name, v in overrides.items()}})
+    return c
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The first half of the alphabet is 0, the second 1."""
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 12), ("dev", 7)):
+        letters = ["".join(chr(ord("a") + i) for i in rng.integers(0, 26, 5)) for _ in range(count)]
+        lines = [f"{text}\t{int(text[0] > 'm')}" for text in letters]
+        (tmp_path / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *lines]) + "\n")
+    (tmp_path / "test.tsv").write_text("index\tsentence\n5\tabc\n9\tz\n")
+    return tmp_path
+
+
+GIVEN = Pretrained(network("modernbert", head=None), None, Letters())
+
+
+def finetune(folder, workdir, settings=None, get=lambda: GIVEN, digest="1", **options):
+    return run.finetune(settings or config(), Source("a network", digest, get), str(folder), workdir, **options)
+
+
+def test_scores_answers_and_what_is_kept(folder, tmp_path):
+    result = finetune(folder, tmp_path / "out")
+    assert result == json.loads((tmp_path / "out" / run.SCORES).read_text())
+    assert (result["task"], result["metric"]) == ("sst2", "accuracy")
+    (seed,) = result["seeds"]
+    assert seed["seed"] == 0
+    assert seed["steps"] == 3
+    assert len(seed["losses"]) == 1
+    answers = (tmp_path / "out" / "answers" / "seed-0" / "dev.tsv").read_text().splitlines()
+    truth = [line.split("\t")[1] for line in (folder / "dev.tsv").read_text().splitlines()[1:]]
+    right = [line.split("\t")[1] == label for line, label in zip(answers[1:], truth, strict=True)]
+    assert result["median"]["accuracy"] == pytest.approx(100 * np.mean(right))
+    test = (tmp_path / "out" / "answers" / "seed-0" / "SST-2.tsv").read_text().splitlines()
+    assert [line.split("\t")[0] for line in test] == ["index", "5", "9"]
+
+
+def test_what_is_done_is_not_done_again(folder, tmp_path):
+    first = finetune(folder, tmp_path / "out")
+    assert finetune(folder, tmp_path / "out", get=lambda: pytest.fail("nothing was missing")) == first
+    asked = []
+    second = finetune(folder, tmp_path / "out", config(seeds=2), get=lambda: asked.append(1) or GIVEN)
+    assert asked == [1]
+    assert second["seeds"][0] == first["seeds"][0]
+    values = [seed["scores"]["accuracy"] for seed in second["seeds"]]
+    assert second["median"]["accuracy"] == np.median(values)
+    assert (second["lowest"]["accuracy"], second["highest"]["accuracy"]) == (min(values), max(values))
+    assert second["std"]["accuracy"] == pytest.approx(np.std(values, ddof=1))
+    with pytest.raises(UserError, match=r"holds another fine-tuning .*epochs: 1 -> 2.*; give another folder"):
+        finetune(folder, tmp_path / "out", config(epochs=2))
+    with pytest.raises(UserError, match=r"holds another fine-tuning \(weights: '1' -> '2'\)"):
+        finetune(folder, tmp_path / "out", digest="2")
+    (folder / "dev.tsv").write_text("sentence\tlabel\nabc\t1\n")
+    with pytest.raises(UserError, match=r"holds another fine-tuning \(data\.dev\.tsv: '.*' -> '.*'\)"):
+        finetune(folder, tmp_path / "out")
+
+
+def test_a_test_set_that_came_later_is_spoken_of(folder, tmp_path):
+    (folder / "test.tsv").rename(tmp_path / "aside.tsv")
+    said = []
+    watch = run.Watch()
+    watch.say = said.append
+    finetune(folder, tmp_path / "out", watch=watch)
+    assert said == []
+    (tmp_path / "aside.tsv").rename(folder / "test.tsv")
+    finetune(folder, tmp_path / "out", config(seeds=2), watch=watch)
+    seeds = tmp_path / "out" / "seeds"
+    assert said == [f"seed 0, done before, has not answered test; remove {seeds} to have it done again"]
+    finetune(folder, tmp_path / "out", tests=False, watch=watch)
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("text", ["{}", '{"seed": 1, "scores": {"accuracy": 1}}', '{"seed": 0, "scores": {}}'])
+def test_what_no_seed_ended_with_is_named(folder, tmp_path, text):
+    finetune(folder, tmp_path / "out")
+    (tmp_path / "out" / "seeds" / "0.json").write_text(text)
+    with pytest.raises(UserError, match=r"seeds/0\.json is not what a seed ends with; remove it"):
+        finetune(folder, tmp_path / "out")
+
+
+def test_a_row_of_a_test_set_is_never_left_out(folder, tmp_path):
+    (folder / "test.tsv").write_text("index\tsentence\n5\n")
+    with pytest.raises(UserError, match=r"test\.tsv:2: 1 fields, .*; mend it: a leaderboard wants"):
+        finetune(folder, tmp_path / "out", strict=False)
+
+
+def test_a_folder_of_something_else_is_left_alone(folder, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text('{"objective": {"name": "electra"}}')
+    with pytest.raises(UserError, match="is not the folder of a fine-tuning, but holds something else"):
+        finetune(folder, tmp_path / "run")
+    assert (tmp_path / "run" / "config.json").read_text() == '{"objective": {"name": "electra"}}'
+    finetune(folder, tmp_path / "out", config(seed=1))
+    with pytest.raises(UserError, match=r"holds another fine-tuning \(epochs: 1 -> 2\)"):
+        finetune(folder, tmp_path / "out", config(epochs=2))  # of a seed that is not done
+    assert [seed["seed"] for seed in finetune(folder, tmp_path / "out", config(seeds=2))["seeds"]] == [0, 1]
+    (tmp_path / "out" / "config.json").unlink()
+    with pytest.raises(UserError, match="holds something else"):
+        finetune(folder, tmp_path / "out")
+
+
+def test_a_set_of_tfds_is_known_by_its_name(folder, tmp_path, monkeypatch):
+    finetune(folder, tmp_path / "out")
+    digests = run.files.digests
+    assert digests("tfds:a", ("train",), ()) != digests("tfds:b", ("train",), ())
+    monkeypatch.setattr(run.files, "digests", lambda place, *others: digests("tfds:a", *others))
+    with pytest.raises(UserError, match=r"holds another fine-tuning .*data"):
+        finetune(folder, tmp_path / "out")
+
+
+def test_parameters_that_are_no_numbers_are_not_scored(folder, tmp_path):
+    # A single step: its loss is that of the parameters before it.
+    with pytest.raises(UserError, match="the last step left parameters that are no numbers; give a lower"):
+        finetune(folder, tmp_path / "out", config(batch_size=12, optim__learning_rate=float("inf"), optim__warmup=0.0))
+    assert not [*(tmp_path / "out" / "seeds").glob("*")]
+
+
+def test_a_loss_that_is_no_number_leaves_nothing_behind(folder, tmp_path):
+    broken = jax.tree.map(lambda x: x * np.float32(np.nan), GIVEN.encoder.params)
+    with pytest.raises(UserError, match="sst2 from a network: the loss is no number from step 0 on; give a lower"):
+        finetune(folder, tmp_path, get=lambda: GIVEN._replace(encoder=GIVEN.encoder._replace(params=broken)))
+    finetune(folder, tmp_path, config(optim__learning_rate=1e-5))
+
+
+def test_rows_may_be_padded_beyond_the_positions_that_there_are(folder, tmp_path):
+    short = network("bert", head=None)
+    config_ = dataclasses.replace(short.config, max_length=10)
+    params = {**short.params, "embeddings": {**short.params["embeddings"]}}
+    params["embeddings"]["position"] = params["embeddings"]["position"][:10]
+    given = Pretrained(short._replace(config=config_, params=params), None, Letters())
+    with (folder / "train.tsv").open("a") as file:
+        file.write("abcdefghijklm\t0\n")  # which makes the last batch a short one
+    result = finetune(folder, tmp_path / "out", config(max_length=10), get=lambda: given)
+    assert np.isfinite(result["seeds"][0]["losses"]).all()
+
+
+def test_heads_compute_in_float32(folder, tmp_path):
+    task = run.table.make(config().task, str(folder))
+    model, _ = run.make_model(config(dtype="bfloat16"), task, GIVEN)
+    ids = np.ones((1, 4), np.int32)
+    batch = dict.fromkeys(("input_ids", "token_type_ids", "sequence_ids"), ids)
+    said, params = jax.eval_shape(model.init_with_output, jax.random.key(0), batch)
+    assert said["scores"].dtype == np.float32
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype("float32")}
+    assert np.isfinite(finetune(folder, tmp_path, config(dtype="bfloat16"))["median"]["accuracy"])
+
+
+def test_rows_that_cannot_be_used(folder, tmp_path):
+    with (folder / "train.tsv").open("a") as file:
+        file.write("abc\tmaybe\n")
+    with pytest.raises(UserError, match=r"train\.tsv:14: label is 'maybe', expected 0 or 1"):
+        finetune(folder, tmp_path / "out")
+    assert not (tmp_path / "out" / "seeds").exists()
+    said = []
+
+    class Watch(run.Watch):
+        def say(self, text):
+            said.append(text)
+
+    finetune(folder, tmp_path / "out", strict=False, watch=Watch())
+    assert [text for text in said if text.startswith("1 rows left out, the first ")]
+
+
+def test_positions_that_are_not_there(folder, tmp_path):
+    bert = Pretrained(network("bert", head=None), None, Letters())
+    with pytest.raises(UserError, match=r"config\.max_length=17 is longer than the 16 positions .*max_length=16"):
+        finetune(folder, tmp_path / "out", config(max_length=17), get=lambda: bert)
+
+
+def test_a_network_without_a_tokenizer(folder, tmp_path):
+    with pytest.raises(UserError, match=r"a network has no tokenizer; put its tokenizer\.json beside"):
+        finetune(folder, tmp_path / "out", get=lambda: GIVEN._replace(tokenizer=None))
+
+
+def test_fewer_examples_are_the_same_ones_for_every_seed(folder):
+    task = run.table.make(config().task, str(folder))
+    some = [run.load(config(examples=5, seed=seed), task, Letters(), str(folder), run.BadRows()) for seed in (0, 1)]
+    assert len(some[0].train.input_ids) == 5
+    assert some[0].train.input_ids == some[1].train.input_ids
+
+
+SQUAD = {
+    "version": "v2.0",
+    "data": [
+        {
+            "title": "t",
+            "paragraphs": [
+                {
+                    "context": "abc def ghi jkl",
+                    "qas": [
+                        {"id": "1", "question": "which", "answers": [{"text": "def", "answer_start": 4}]},
+                        {"id": "2", "question": "who", "answers": [], "is_impossible": True},
+                    ],
+                }
+            ],
+        }
+    ],
+}
+CONLL = "abc B-X\nde I-X\nf O\n\ngh O\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "arg", "name", "content", "settings", "metric", "answers"),
+    [
+        ("tags", "", "{}.txt", CONLL, {}, "f1", "dev.txt"),
+        (
+            "squad",
+            "version=2.0",
+            "{}.json",
+            json.dumps(SQUAD),
+            {"max_length": 32, "task__query": 8, "task__stride": 8, "task__beam": 8, "shortest_bucket": 16},
+            "f1",
+            "dev.json",
+        ),
+        ("table", "", "{}.csv", "text,label\nabc,x\nd,y\nef,x\ngh,y\n", {}, "accuracy", "dev.tsv"),
+        (
+            "table",
+            "",
+            "{}.csv",
+            "text,label\nabc,1\nd,2\n",
+            {"task__kind": "regression"},
+            "spearman",
+            "dev.tsv",
+        ),
+    ],
+)
+def test_every_kind_of_task_from_its_files_to_scores(tmp_path, file, arg, name, content, settings, metric, answers):
+    for split in ("train", "dev"):
+        (tmp_path / name.format(split)).write_text(content)
+    result = finetune(tmp_path, tmp_path / "out", config(file, arg, **settings))
+    assert result["metric"] == metric
+    assert np.isfinite(list(result["median"].values())).all()
+    assert (tmp_path / "out" / "answers" / "seed-0" / answers).is_file()
+
+
+@pytest.fixture(scope="module")
+def as_it_is(tmp_path_factory):
+    """How a seed ended, by what is set in its fine-tuning."""
+    place = tmp_path_factory.mktemp("settings")
+    letters = ["abcdefgh", "zyx", "mno", "nop", "bcd", "yza", "klm", "tuv"]
+    for split in ("train", "dev"):
+        lines = [f"{text}\t{int(text[0] > 'm')}" for text in letters]
+        (place / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *lines]) + "\n")
+
+    def ended(**settings):
+        name = "-".join(f"{name}={value}" for name, value in settings.items())
+        return finetune(place, place / name, config(**{"epochs": 2, **settings}))["seeds"][0]
+
+    return ended
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"seed": 1},
+        {"epochs": 3},
+        {"examples": 4},
+        {"batch_size": 2},
+        {"max_length": 6},
+        {"dropout": 0.5},
+        {"dtype": "bfloat16"},
+        {"optim__learning_rate": 1e-3},
+        {"optim__layer_decay": 0.1},
+        {"optim__reference_rates": True},
+        {"optim__warmup": 0.9},
+        {"optim__weight_decay": 10.0},
+        {"optim__b1": 0.1},
+        {"optim__b2": 0.1},
+        {"optim__eps": 1.0},
+        {"optim__clip_norm": 1e-6},
+    ],
+    ids=lambda setting: next(iter(setting)),
+)
+def test_every_setting_makes_a_difference(as_it_is, setting):
+    base = {"optim__learning_rate": 3e-3}
+    measured = "steps" if "epochs" in setting else "losses"  # which are as many as epochs were asked for
+    assert as_it_is(**{**base, **setting})[measured] != as_it_is(**base)[measured]

@@ -1,0 +1,52 @@
+import math
+
+import jax
+import numpy as np
+import pytest
+from char_tokenizer import Letters
+from cli_runs import arrays, logged, quiet, small_config, sst2_files
+from ml_collections import ConfigDict
+from tiny_models import network
+
+from electra_jax import train
+from electra_jax.config.errors import UserError
+from electra_jax.downstream.finetuning.probe import Probe
+
+SETTINGS = ConfigDict({"every": 1, "task": "sst2", "data_dir": "", "examples": 6, "epochs": 1})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return sst2_files(tmp_path_factory.mktemp("sst2"))
+
+
+def settings(folder):
+    return ConfigDict({**SETTINGS, "data_dir": str(folder)})
+
+
+def test_the_same_encoder_scores_the_same(folder):
+    probe, encoder = Probe(settings(folder), 16, Letters()), network("modernbert", head=None)
+    first = probe(encoder)
+    assert set(first) == {"probe_sst2_accuracy"}
+    assert first == probe(encoder)
+    broken = encoder._replace(params=jax.tree.map(lambda x: x * np.float32(np.nan), encoder.params))
+    assert math.isnan(probe(broken)["probe_sst2_accuracy"])
+
+
+@pytest.mark.slow
+def test_a_run_with_probes_is_the_run_without(folder, text_file, tmp_path):
+    for name, every in (("with", 2), ("without", 0)):
+        given = {"probe__every": every, "probe__task": "sst2", "probe__data_dir": str(folder), "probe__examples": 6}
+        config = small_config(text_file, steps=3, eval_batches=1, checkpoint__every=3, **given)
+        train.train(config, tmp_path / name, quiet())
+    probed = [line["step"] for line in logged(tmp_path / "with") if "probe_sst2_accuracy" in line]
+    assert probed == [2, 3]
+    before, after = (arrays(tmp_path / name, 3) for name in ("without", "with"))
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_files_are_asked_for_before_the_run_begins(folder, text_file, tmp_path):
+    with pytest.raises(
+        UserError, match=r"config\.probe\.every=1 lacks the files of cola; give config\.probe\.data_dir"
+    ):
+        train.train(small_config(text_file, probe__every=1), tmp_path, quiet())

@@ -1,0 +1,357 @@
+import gzip
+import json
+import lzma
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from electra_jax.config.errors import UserError
+from electra_jax.data import tokenizer
+from electra_jax.data.config import CorpusConfig
+from electra_jax.downstream.tasks import squad
+from electra_jax.downstream.tasks.squad import Answer, Answering, Example
+from electra_jax.downstream.tasks.task import BadRows
+
+CONTEXT = "The Norse raiders came from Denmark, Iceland and Norway in the 10th century (900\u2013999). É was ½ of it!"
+WORDS = CONTEXT.split()
+SQUAD1, SQUAD2 = Answering(name="squad1"), Answering(name="squad2")
+
+
+@pytest.fixture(scope="module")
+def pieces():
+    chosen = {"vocab_size": 47, "character_coverage": 1.0}
+    return tokenizer.train([" ".join(WORDS[n % 19 :]) for n in range(100)], CorpusConfig(**chosen))
+
+
+def question(id_="q1", answers=(("Denmark", 28),), **more):
+    said = [{"text": text, "answer_start": start} for text, start in answers]
+    return {"id": id_, "question": "Where from?", "answers": said, **more}
+
+
+def content(*questions):
+    return json.dumps(
+        {"version": "v", "data": [{"title": "t", "paragraphs": [{"context": CONTEXT, "qas": questions}]}]}
+    )
+
+
+def example(text="Denmark", context=CONTEXT, impossible=False, query="Where from?"):
+    answers = () if impossible else ((text, context.index(text)),)
+    return Example("q1", query, context, answers, impossible)
+
+
+def outputs(rows, chosen, beam=2, impossible=None):
+    """What a model says that gives (row, start, end) the log-probability that they have in `chosen`, else little."""
+    n = len(rows.input_ids)
+    found = {
+        "start_score": np.full((n, beam), -100.0, np.float32),
+        "start_index": np.zeros((n, beam), np.int32),
+        "end_score": np.zeros((n, beam, beam), np.float32),
+        "end_index": np.zeros((n, beam, beam), np.int32),
+    }
+    used = [0] * n
+    for (row, start, end), score in chosen.items():
+        found["start_score"][row, used[row]], found["start_index"][row, used[row]] = score, start
+        found["end_index"][row, used[row]] = end
+        used[row] += 1
+    if impossible is not None:
+        found["impossible"] = np.array(impossible, np.float32)
+    return found
+
+
+def perfect(rows, beam=2):
+    bounds = zip(rows.targets["start"].tolist(), rows.targets["end"].tolist(), strict=True)
+    return outputs(
+        rows, {(row, *bound): 0.0 for row, bound in enumerate(bounds)}, beam, rows.targets["impossible"] - 0.5
+    )
+
+
+def test_questions_of_both_versions(tmp_path):
+    plain = question("q2", [("Denmark", 28), ("Iceland", 37)], is_impossible=False)
+    none = question("q3", (), is_impossible=True, plausible_answers=[{"text": "Norse", "answer_start": 99}])
+    (tmp_path / "train-v2.0.json").write_text(content(plain, none))
+    (tmp_path / "train-v1.1.json").write_text(content(question()))
+    assert SQUAD2.read(str(tmp_path), "train", BadRows()) == [
+        Example("q2", "Where from?", CONTEXT, (("Denmark", 28), ("Iceland", 37)), False),
+        Example("q3", "Where from?", CONTEXT, (), True),
+    ]
+    assert SQUAD1.read(str(tmp_path), "train", BadRows()) == [
+        Example("q1", "Where from?", CONTEXT, (("Denmark", 28),), False)
+    ]
+    assert (SQUAD1.kind, SQUAD1.outputs, SQUAD1.main) == ("answering", 1, "f1")
+    assert SQUAD2.outputs == 2
+
+
+@pytest.mark.parametrize(("suffix", "opener"), [("", open), (".gz", gzip.open), (".xz", lzma.open)])
+def test_files_may_be_packed(tmp_path, suffix, opener):
+    with opener(tmp_path / f"dev.json{suffix}", "wt", encoding="utf-8") as file:
+        file.write(content(question()))
+    assert [found.id for found in SQUAD1.read(str(tmp_path), "dev", BadRows())] == ["q1"]
+
+
+def test_a_test_set_needs_no_answers(tmp_path):
+    (tmp_path / "test.json").write_text(content({"id": "q1", "question": "Where from?"}))
+    assert SQUAD1.read(str(tmp_path), "test", BadRows()) == [Example("q1", "Where from?", CONTEXT, (), False)]
+
+
+@pytest.mark.parametrize(
+    ("bad", "what"),
+    [
+        (question("q2", [("Denmark", 27)]), "question q2: answer_start 27 has ' Denmar', expected 'Denmark'"),
+        (question("q2", [("Denmark", 28), ("it!", 99)]), "question q2: answer_start 99 has ',*', expected 'it!'"),
+        (question("q2", [("Denmark", -7)]), "question q2: answer {'text': 'Denmark', 'answer_start': -7}, expected"),
+        (question("q2", [("", 3)]), "question q2: answer {'text': '', 'answer_start': 3}, expected text and"),
+        (question("q2", ()), "question q2: no answer, expected one, or SQuAD 2.0 (configs/squad.py:version=2.0)"),
+        (question("q1"), "question q1: another one before it has the same id"),
+        ({"id": "q2", "question": None}, "question q2: question is None, expected a text"),
+        ({"question": 3}, "question number 2: question is 3, expected a text"),
+    ],
+)
+def test_questions_that_cannot_be_used(tmp_path, bad, what):
+    (tmp_path / "dev.json").write_text(content(question(), bad))
+    what = what.replace("',*'", repr(CONTEXT[99:102]))
+    with pytest.raises(UserError) as error:
+        SQUAD1.read(str(tmp_path), "dev", BadRows())
+    assert str(error.value).startswith(f"{tmp_path}/dev.json: {what}")
+    assert "\n" not in str(error.value)
+    faults = BadRows(strict=False)
+    assert len(SQUAD1.read(str(tmp_path), "dev", faults)) == 1
+    assert [place.startswith(f"{tmp_path}/dev.json: {what}") for place in faults.places] == [True]
+
+
+def test_no_answer_without_is_impossible_is_a_fault(tmp_path):
+    (tmp_path / "dev.json").write_text(content(question(answers=())))
+    with pytest.raises(UserError, match=r"question q1: no answer, expected one, or is_impossible; mend it"):
+        SQUAD2.read(str(tmp_path), "dev", BadRows())
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"{", "is no JSON"),
+        (b"\xff{}", "is no JSON"),
+        (b"[]", "is not laid out as SQuAD .data > paragraphs > context, qas"),
+        (b'{"data": [{"paragraphs": [{"qas": [{}]}]}]}', "is not laid out as SQuAD"),
+        (b'{"data": "text"}', "is not laid out as SQuAD"),
+        (b'{"data": []}', "has no question to use"),
+    ],
+)
+def test_files_that_cannot_be_used(tmp_path, data, message):
+    (tmp_path / "dev.json").write_bytes(data)
+    with pytest.raises(UserError, match=f"dev.json {message}"):
+        SQUAD1.read(str(tmp_path), "dev", BadRows())
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz"])
+def test_packed_files_that_are_cut_or_no_such(tmp_path, suffix):
+    whole = {".gz": gzip.compress, ".xz": lzma.compress}[suffix](content(question()).encode())
+    for data in (b"{}", whole[:-20]):
+        (tmp_path / f"dev.json{suffix}").write_bytes(data)
+        with pytest.raises(UserError, match=f"dev.json{suffix} is no JSON .*; get the file again"):
+            SQUAD1.read(str(tmp_path), "dev", BadRows())
+
+
+def test_a_folder_without_the_version_is_refused(tmp_path):
+    (tmp_path / "dev-v1.1.json").write_text(content(question()))
+    with pytest.raises(UserError, match=r"has no dev.json or .*dev-v2.0.json or .*; give the folder"):
+        SQUAD2.read(str(tmp_path), "dev", BadRows())
+
+
+def test_windows_as_in_run_squad():
+    assert list(squad.windows(10, 10, 4)) == [(0, 10)]
+    assert list(squad.windows(11, 10, 4)) == [(0, 10), (4, 7)]
+    assert list(squad.windows(20, 10, 4)) == [(0, 10), (4, 10), (8, 10), (12, 8)]
+    assert list(squad.windows(5, 2, 4)) == [(0, 2), (2, 2), (4, 1)]
+    assert list(squad.windows(0, 10, 4)) == [(0, 0)]
+
+
+def test_a_row_is_the_question_and_the_context(pieces):
+    rows = SQUAD2.encode([example()], pieces, 128, train=True)
+    query, context = pieces.encode(["Where from?", CONTEXT])
+    special, at = pieces.special, len(query) + 2
+    (ids,) = rows.input_ids
+    assert ids == [special.cls, *query, special.sep, *context, special.sep]
+    assert rows.second == [at]
+    assert rows.targets["allowed"][0].tolist() == [1, *[0] * (at - 1), *[1] * len(context), 0]
+    (start,), (end,) = rows.targets["start"], rows.targets["end"]
+    assert pieces.decode(ids[start : end + 1]) == "denmark"
+    assert rows.targets["impossible"].tolist() == [0]
+    batch = rows.batch([0], 2, 128, special)
+    assert batch["allowed"][0, len(ids) :].tolist() == [-1] * (128 - len(ids))
+    assert batch["start"].tolist() == [start, start]
+    assert {value.dtype for name, value in batch.items() if name != "weights"} == {np.dtype(np.int32)}
+    assert {*SQUAD2.encode([example()], pieces, 128, train=False).targets} == {"allowed"}
+
+
+def test_the_question_is_cut(pieces):
+    task = Answering(name="squad1", query=3)
+    (ids,) = task.encode([example(query="Where from? " * 9)], pieces, 128, train=False).input_ids
+    assert ids[1:5] == [*pieces.encode(["Where from?"])[0][:3], pieces.special.sep]
+    with pytest.raises(UserError, match=r"config.max_length=67 has no room for a text beside config.task.query=64 tok"):
+        SQUAD1.encode([example()], pieces, 67, train=False)
+
+
+def test_an_impossible_question_points_at_cls(pieces):
+    rows = SQUAD2.encode([example(impossible=True)], pieces, 128, train=True)
+    assert [rows.targets[name].tolist() for name in ("start", "end", "impossible")] == [[0], [0], [1]]
+
+
+def test_an_answer_that_a_window_cuts_is_not_in_it(pieces):
+    task = Answering(name="squad2", query=4, stride=5)
+    rows = task.encode([example("Iceland and Norway")], pieces, 27, train=True)
+    length = len(pieces.encode([" Iceland and Norway"])[0])
+    assert len(rows.input_ids) > 3
+    for ids, window, start, end in zip(
+        rows.input_ids, rows.extra, rows.targets["start"], rows.targets["end"], strict=True
+    ):
+        shown = pieces.decode(ids[window.at : window.at + window.length])
+        assert (start > 0) == ("iceland and norway" in shown)
+        assert end - start == (length - 1 if start else 0)
+    assert 0 < np.count_nonzero(rows.targets["start"]) < len(rows.input_ids)
+    assert not rows.targets["impossible"].any()
+
+
+def test_the_best_allowed_answer_is_said(pieces):
+    rows = SQUAD1.encode([example()], pieces, 128, train=True)
+    (start,), (end,), at = rows.targets["start"], rows.targets["end"], rows.extra[0].at
+    longest = int(end - start + 1)
+    task = Answering(name="squad1", max_answer=longest)
+    last = at + rows.extra[0].length - 1
+    bad = {
+        (0, 0, 0): 0.0,  # CLS
+        (0, 1, end): 0.0,  # begins in the question
+        (0, last, last + 1): 0.0,  # ends at SEP
+        (0, last + 1, last + 1): 0.0,
+        (0, end, start - 1): 0.0,  # ends before it begins
+        (0, at, at + longest): 0.0,  # too long
+        (0, 500, 501): 0.0,  # of a row with more tokens
+    }
+    said = outputs(rows, bad | {(0, start, end): -5.0, (0, at, at): -6.0}, beam=9)
+    assert task.answer(said, rows, [example()]) == [Answer("Denmark", 0.0, "Denmark")]
+    assert task.answer(outputs(rows, bad, beam=9), rows, [example()])[0].text == ""
+
+
+def test_end_scores_count(pieces):
+    rows = SQUAD1.encode([example()], pieces, 128, train=True)
+    start, end = int(rows.targets["start"][0]), int(rows.targets["end"][0])
+    said = outputs(rows, {(0, start, end): -1.0})
+    said["end_index"][0, 0] = [rows.extra[0].at, end]
+    said["end_score"][0, 0] = [0.0, -1.0]
+    said["end_index"][0, 1] = end
+    assert SQUAD1.answer(said, rows, [example()])[0].text == "Denmark"
+
+
+def test_a_token_counts_in_the_window_with_most_around_it(pieces):
+    task = Answering(name="squad1", query=4, stride=8)
+    rows = task.encode([example()], pieces, 27, train=True)
+    holding = np.flatnonzero(rows.targets["start"])
+    assert len(holding) > 1
+
+    def around(row):
+        window, at = rows.extra[row], rows.targets["start"][row] - rows.extra[row].at
+        return min(at, window.length - 1 - at) + 0.01 * window.length
+
+    best = max(holding, key=around)
+    for only in holding:
+        bounds = int(rows.targets["start"][only]), int(rows.targets["end"][only])
+        (answer,) = task.answer(outputs(rows, {(only, *bounds): 0.0}), rows, [example()])
+        assert answer.text == ("Denmark" if only == best else "")
+    agreed = {(row, int(rows.targets["start"][row]), int(rows.targets["end"][row])): -1.0 for row in holding}
+    assert task.answer(outputs(rows, agreed), rows, [example()])[0].text == "Denmark"
+
+
+def test_no_answer_is_the_least_of_the_rows_logits(pieces):
+    task = Answering(name="squad2", query=4, stride=8, threshold=1.0)
+    rows = task.encode([example()], pieces, 27, train=True)
+    holding = np.flatnonzero(rows.targets["start"])
+    chosen = {(row, int(rows.targets["start"][row]), int(rows.targets["end"][row])): 0.0 for row in holding}
+    for least, empty in ((0.5, False), (1.5, True)):
+        logits = [5.0] * len(rows.input_ids)
+        logits[-1] = least
+        (answer,) = task.answer(outputs(rows, chosen, impossible=logits), rows, [example()])
+        assert answer.no_answer == least
+        assert (answer.text == "") == empty
+        assert answer.text in ("", answer.best)
+
+
+@st.composite
+def asked(draw):
+    words = draw(
+        st.lists(st.sampled_from([*WORDS, "re\u0301sume\u0301", "İIceland", "\ufb01n"]), min_size=1, max_size=60)
+    )
+    space = draw(st.sampled_from([" ", "  ", "\n"]))
+    begin = draw(st.integers(0, len(words) - 1))
+    answer = space.join(words[begin : begin + draw(st.integers(1, 3))])
+    start = len(space.join([*words[:begin], ""]))
+    return Example("q", "Where?", space.join(words), ((answer, start),), False)
+
+
+@given(st.lists(asked(), min_size=1, max_size=3), st.integers(9, 60), st.integers(1, 40))
+@settings(max_examples=40, deadline=None)
+def test_windows_lose_no_token_and_know_their_characters(pieces, examples, length, stride):
+    rows = Answering(name="squad1", query=4, stride=stride).encode(examples, pieces, length, train=False)
+    owned = squad._owned(rows)
+    for number, each in enumerate(examples):
+        ids, spans = pieces.spans(each.context)
+        seen, owners = set(), np.zeros(len(ids), int)
+        for row in np.flatnonzero(rows.example == number):
+            at, first, count, where = rows.extra[row]
+            assert where == spans
+            assert rows.input_ids[row][at : at + count] == ids[first : first + count]
+            seen.update(range(first, first + count))
+            owners[first : first + count] += owned[row, at : at + count]
+        assert seen == set(range(len(ids)))
+        assert owners.tolist() == [1] * len(ids)
+    assert max(rows.lengths()) <= length
+
+
+@given(st.lists(asked(), min_size=1, max_size=4), st.data())
+@settings(max_examples=40, deadline=None)
+def test_what_is_perfect_has_all_points(pieces, examples, data):
+    """Answers of whole words: what a piece more or less changes is no word."""
+    task = Answering(name="squad2", max_answer=1000)
+    none = [data.draw(st.booleans()) for _ in examples]
+    examples = [
+        each._replace(id=str(i), impossible=no, answers=() if no else each.answers)
+        for i, (each, no) in enumerate(zip(examples, none, strict=True))
+    ]
+    rows = task.encode(examples, pieces, 2000, train=True)
+    answers = task.answer(perfect(rows), rows, examples)
+    scores = task.score(examples, answers)
+    assert {name: value for name, value in scores.items() if "thresh" not in name} == {
+        name: 100 for name in scores if "thresh" not in name
+    }
+
+
+def test_scores_by_kind_and_at_the_best_threshold():
+    examples = [example(), example("Iceland"), example(impossible=True)]
+    answers = [Answer("Denmark!", -1.0, "Denmark!"), Answer("", 0.5, "the Iceland"), Answer("x", 0.6, "x")]
+    scores = SQUAD2.score(examples, answers)
+    third = pytest.approx(100 / 3)
+    assert scores == {
+        "exact": third,
+        "f1": third,
+        "has_ans_exact": 50,
+        "has_ans_f1": 50,
+        "no_ans_exact": 0,
+        "no_ans_f1": 0,
+        "best_exact": 100,
+        "best_exact_thresh": 0.5,
+        "best_f1": 100,
+        "best_f1_thresh": 0.5,
+    }
+    assert SQUAD1.score(examples[:2], [Answer("Norway", 0.0, "Norway"), Answer("an Iceland", 0.0, "")]) == {
+        "exact": 50,
+        "f1": 50,
+    }
+
+
+def test_answers_are_written_by_id(tmp_path):
+    examples = [example()._replace(id="a"), example()._replace(id="b")]
+    answers = [Answer("Dänemark", -1e4, "Dänemark"), Answer("", 0.0, "x")]
+    SQUAD1.write(tmp_path / "one", examples, answers)
+    assert json.loads((tmp_path / "one.json").read_text(encoding="utf-8")) == {"a": "Dänemark", "b": ""}
+    assert [path.name for path in tmp_path.iterdir()] == ["one.json"]
+    SQUAD2.write(tmp_path / "dev", examples, answers)
+    assert json.loads((tmp_path / "dev.na_prob.json").read_text()) == {"a": 0.0, "b": 0.5}

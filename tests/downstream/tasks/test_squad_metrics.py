@@ -1,0 +1,94 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from electra_jax.downstream.tasks import squad_metrics
+from electra_jax.downstream.tasks.squad_metrics import Measure
+
+WORDS = st.lists(st.sampled_from(["the", "a", "cat", "sat", "Mat.", "--", "é"]), max_size=5).map(" ".join)
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("The Cat", "cat"),
+        ("an  apple\na\tday", "apple day"),
+        ("U.S.A.'s", "usas"),
+        ("the-cat", "thecat"),  # punctuation goes first, so that no article is seen
+        ("theory of anthems", "theory of anthems"),
+        ("...", ""),
+        ("a", ""),
+        ("École “Supérieure”", "école “supérieure”"),  # punctuation is ASCII's
+    ],
+)
+def test_normalized_texts(text, normal):
+    assert squad_metrics.normalize(text) == normal
+
+
+@pytest.mark.parametrize(
+    ("true", "said", "exact", "f1"),
+    [
+        (["the cat"], "Cat!", 1, 1),
+        (["cat"], "dog", 0, 0),
+        (["black cat"], "the cat sat", 0, 2 * 1 / 4),
+        (["cat cat"], "cat", 0, 2 / 3),  # a word counts as often as it is there
+        (["dog", "cat sat"], "cat", 0, 2 / 3),  # the best of those that are right
+        (["dog", "cat"], "cat", 1, 1),
+        (["cat"], "", 0, 0),
+    ],
+)
+@pytest.mark.parametrize("may_be_none", [False, True])
+def test_measures_are_those_of_the_best_true_answer(true, said, exact, f1, may_be_none):
+    assert squad_metrics.measure(true, said, may_be_none) == pytest.approx(Measure(exact, f1))
+
+
+def test_nothing_is_right_where_there_is_nothing():
+    assert squad_metrics.measure([], "", may_be_none=True) == Measure(1, 1)
+    assert squad_metrics.measure([], "cat", may_be_none=True) == Measure(0, 0)
+    assert squad_metrics.measure([], "the.", may_be_none=True) == Measure(1, 1)
+
+
+def test_answers_without_a_word_are_as_in_each_script():
+    assert squad_metrics.measure(["a"], "The", may_be_none=False) == Measure(1, 0)
+    assert squad_metrics.measure(["a", "cat"], "The", may_be_none=True) == Measure(0, 0)
+    assert squad_metrics.measure(["a"], "", may_be_none=True) == Measure(1, 1)
+
+
+@given(WORDS, WORDS)
+def test_f1_is_between_exact_and_one_and_the_same_both_ways(one, other):
+    forth, back = (squad_metrics.measure([a or "x"], b or "x", True) for a, b in ((one, other), (other, one)))
+    assert 0 <= forth.exact <= forth.f1 <= 1
+    if squad_metrics.normalize(one) and squad_metrics.normalize(other):
+        assert forth == back
+
+
+def test_means_are_percents():
+    assert squad_metrics.mean([Measure(1, 1), Measure(0, 0.5)]) == Measure(50, 75)
+    assert squad_metrics.mean([]) == Measure(0, 0)
+
+
+def test_the_best_threshold_is_the_one_with_the_highest_mean():
+    # In order of no_answer: right (+1), none there but answered (-1), .8, .5, and again one that has none.
+    no_answer = [0.5, -2.0, -1.0, 0.0, 3.0]
+    scores = [0.5, 1.0, 0.0, 0.8, 0.0]
+    answerable = [True, True, False, True, False]
+    said = ["a", "b", "c", "d", "e"]
+    best, threshold = squad_metrics.best_threshold(no_answer, scores, answerable, said)
+    assert (best, threshold) == (pytest.approx(100 * 3.3 / 5), 0.5)
+
+    def mean_at(limit):
+        return sum(
+            float(not has) if none > limit else score * has
+            for none, score, has in zip(no_answer, scores, answerable, strict=True)
+        )
+
+    assert max(map(mean_at, [-9.0, *no_answer])) == pytest.approx(3.3)
+    assert mean_at(threshold) == pytest.approx(3.3)
+
+
+def test_to_answer_none_may_be_best():
+    assert squad_metrics.best_threshold([0.5, 2.0], [0.0, 0.0], [True, False], ["x", "y"]) == (50, -0.5)
+
+
+def test_what_is_unanswered_at_any_threshold_costs_nothing():
+    assert squad_metrics.best_threshold([0.0, 1.0], [0.0, 1.0], [False, True], ["", "y"]) == (100, 1.0)

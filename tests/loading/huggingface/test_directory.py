@@ -1,0 +1,227 @@
+"""A Hugging Face directory, written and read; and all that can be wrong with one."""
+
+import json
+import shutil
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny_models
+from safetensors.numpy import load_file, save_file
+
+from electra_jax.config.errors import UserError
+from electra_jax.data import tokenizer
+from electra_jax.data.config import CorpusConfig
+from electra_jax.loading.huggingface import directory
+
+LINES = ["the model reads a line of text and says which word was replaced"] * 20
+
+
+@pytest.fixture(scope="module")
+def pieces():
+    settings = {"vocab_size": 28, "normalization": "nmt_nfkc"}
+    return tokenizer.train(LINES, CorpusConfig(**settings))
+
+
+def written(place, pieces, network, head):
+    directory.write(place, network, head, pieces, "# A card\n")
+    return place
+
+
+@pytest.fixture
+def electra(tmp_path, pieces):
+    return written(tmp_path / "electra", pieces, tiny_models.network(), "discriminator_head")
+
+
+@pytest.fixture
+def folded(tmp_path, pieces):
+    return written(tmp_path / "folded", pieces, tiny_models.network("modernbert", "mlm_head"), "mlm_head")
+
+
+def refused(place, message: str) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        directory.read(place)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "head", "size"),
+    [
+        (kind, head, size)
+        for kind in ("bert", "modernbert")
+        for head in ("discriminator_head", "mlm_head", None)
+        for size in (16, 32)
+    ],
+)
+def test_what_is_written_is_read(tmp_path, pieces, kind, head, size):
+    network = tiny_models.network(kind, head, size)
+    if kind == "modernbert":
+        network.params["encoder"]["layers"]["attention_norm"]["scale"][0] = 1  # unused
+    found = directory.read(written(tmp_path / "model", pieces, network, head))
+    assert tiny_models.same(found.network.params, network.params)
+    assert found.network.config.heads == network.config.heads
+    assert found.network.config.embedding_size == size
+    assert found.tokenizer.model == pieces.model
+    assert found.notes == ()
+    assert (tmp_path / "model" / "README.md").read_text() == "# A card\n"
+
+
+def test_its_files_may_be_read_by_whom_others_may(electra, folded):
+    for place in (electra, folded):
+        assert len({path.stat().st_mode for path in place.iterdir()}) == 1
+
+
+def test_weights_in_several_files(electra):
+    state = load_file(electra / "model.safetensors")
+    whole = directory.read(electra).network.params
+    names = sorted(state)
+    parts = {"a.safetensors": names[:5], "b.safetensors": names[5:]}
+    for file, of_it in parts.items():
+        save_file({name: state[name] for name in of_it}, electra / file)
+    weight_map = {name: file for file, of_it in parts.items() for name in of_it}
+    (electra / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    (electra / "model.safetensors").unlink()
+    assert tiny_models.same(directory.read(electra).network.params, whole)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_weights_in_half_precision_become_float32(electra, dtype):
+    path = electra / "model.safetensors"
+    state = {name: value.astype(jnp.dtype(dtype)) for name, value in load_file(path).items()}
+    save_file(state, path)
+    found = directory.read(electra).network.params["embeddings"]["word"][: tiny_models.VOCABULARY]
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, state["electra.embeddings.word_embeddings.weight"].astype(np.float32))
+
+
+def test_a_directory_without_a_tokenizer(electra):
+    for name in ("spiece.model", "tokenizer.json"):
+        (electra / name).unlink()
+    assert directory.read(electra).tokenizer is None
+
+
+def test_another_head_is_left_out_and_named(electra):
+    path = electra / "model.safetensors"
+    state = {name: value for name, value in load_file(path).items() if not name.startswith("discriminator")}
+    save_file({**state, "classifier.out_proj.weight": np.zeros((2, 32), np.float32)}, path)
+    found = directory.read(electra)
+    assert found.network.config.heads == ()
+    assert found.notes == ("1 tensors of another head are left out (classifier.out_proj.weight, ...)",)
+
+
+def test_a_modernbert_that_tells_other_things_apart_is_no_discriminator(tmp_path, pieces):
+    network = tiny_models.network("modernbert", embedding_size=32)
+    place = written(tmp_path / "names", pieces, network, "discriminator_head")
+    config = json.loads((place / "config.json").read_text())
+    (place / "config.json").write_text(json.dumps({**config, "id2label": {"0": "other", "1": "name"}}))
+    found = directory.read(place)
+    assert found.network.config.heads == ()
+    assert "tensors of another head are left out" in found.notes[0]
+
+
+def test_an_output_that_is_not_the_table(tmp_path, pieces):
+    """ELECTRA's class ties them all the same; ModernBERT's may not."""
+    for kind, name in (("bert", "generator_lm_head.weight"), ("modernbert", "decoder.weight")):
+        place = written(tmp_path / kind, pieces, tiny_models.network(kind, "mlm_head", 32), "mlm_head")
+        state = load_file(place / "model.safetensors")
+        word = next(
+            value for key, value in state.items() if key.endswith(("tok_embeddings.weight", "word_embeddings.weight"))
+        )
+        save_file({**state, name: word}, place / "model.safetensors")
+        assert directory.read(place).notes == ()
+        save_file({**state, name: word + 1}, place / "model.safetensors")
+        if kind == "bert":
+            assert "generator_lm_head.weight is another matrix" in directory.read(place).notes[0]
+        else:
+            refused(place, r"decoder\.weight is another matrix than the embeddings")
+
+
+def test_factors_of_a_table_that_was_trained_on_are_refused(folded):
+    path = folded / "model.safetensors"
+    state = load_file(path)
+    state["model.embeddings.tok_embeddings.weight"][3] += 0.01
+    save_file(state, path)
+    refused(folded, r"embedding_factors.safetensors is not of the .*tok_embeddings.weight in .*; export it again")
+    (folded / "embedding_factors.safetensors").unlink()
+    refused(folded, r"decoder\.weight is another matrix than the embeddings")
+
+
+@pytest.mark.parametrize(
+    "factors", [{}, {"embeddings/word": np.zeros(3)}, {"embeddings/word": np.zeros((60, 16))}], ids=len
+)
+def test_factors_that_are_none_are_refused(folded, factors):
+    save_file({"other": np.zeros(1), **factors}, folded / "embedding_factors.safetensors")
+    refused(folded, "holds no factors of embeddings; delete it|no factor encoder/project/kernel beside it")
+
+
+@pytest.mark.parametrize("index", ["{}", '{"weight_map": [1]}', '{"weight_map": {"a": "b.safetensors"}}', "[", "null"])
+def test_an_index_of_what_is_not_there(electra, index):
+    (electra / "model.safetensors").unlink()
+    (electra / "model.safetensors.index.json").write_text(index)
+    refused(electra, "names files that are not there|is no JSON|holds no JSON object")
+
+
+def test_a_tokenizer_of_more_pieces_than_there_are_embeddings(electra):
+    for name in ("spiece.model", "tokenizer.json"):
+        (electra / name).unlink()
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{i}" for i in range(65))]
+    (electra / "vocab.txt").write_text("\n".join(words) + "\n")
+    refused(electra, "has a tokenizer of 70 pieces and embeddings of 60")
+
+
+def test_scores_of_another_kind_are_told(tmp_path, pieces):
+    directory.write(
+        tmp_path / "energies", tiny_models.network(), "discriminator_head", pieces, "", "how unlikely it is"
+    )
+    assert directory.read(tmp_path / "energies").notes == ("of every token its discriminator says how unlikely it is",)
+
+
+def test_a_pickle_is_not_read(electra):
+    shutil.move(electra / "model.safetensors", electra / "pytorch_model.bin")
+    refused(electra, r"a pickle, which can run code .* not read here; convert it once.*import ElectraForPreTraining as")
+
+
+def test_a_directory_without_weights(electra):
+    (electra / "model.safetensors").unlink()
+    refused(electra, r"has no model\.safetensors; give a directory that save_pretrained")
+
+
+@pytest.mark.parametrize("size", [0, 100, 5000])
+def test_a_file_that_was_cut_off(electra, size):
+    path = electra / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:size])
+    refused(electra, r"model\.safetensors is damaged or no safetensors file .*; get the file again")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_tensors_that_are_no_numbers(electra, value):
+    path = electra / "model.safetensors"
+    state = load_file(path)
+    state["discriminator_predictions.dense.bias"][2] = value
+    save_file(state, path)
+    refused(electra, r"discriminator_predictions\.dense\.bias has values that are no numbers")
+
+
+def test_a_checkpoint_that_is_not_finite_is_not_written(tmp_path, pieces):
+    network = tiny_models.network()
+    network.params["embeddings"]["word"][7] = np.nan
+    with pytest.raises(UserError, match=r"the checkpoint: electra\.embeddings\.word_embeddings\.weight has values"):
+        written(tmp_path / "model", pieces, network, "discriminator_head")
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]"])
+def test_a_config_that_is_none(electra, text):
+    (electra / "config.json").write_text(text)
+    refused(electra, r"config\.json (is no JSON|holds no JSON object)")
+
+
+def test_a_model_of_another_type(electra):
+    (electra / "config.json").write_text(json.dumps({"model_type": "roberta", "architectures": ["RobertaModel"]}))
+    refused(electra, "is of a model of type 'roberta'; there are electra and modernbert")
+
+
+def test_a_config_of_another_size(electra):
+    config = json.loads((electra / "config.json").read_text())
+    (electra / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 4}))
+    refused(electra, r"lacks the tensor electra\.encoder\.layer\.3\.")

@@ -1,0 +1,149 @@
+import dataclasses
+import json
+
+import pytest
+import tiny_models
+
+from electra_jax.config.errors import UserError
+from electra_jax.data.tokenizer import OWN
+from electra_jax.loading.huggingface import hf_config
+
+MODELS = [(kind, head) for kind in ("bert", "modernbert") for head in ("discriminator_head", "mlm_head", None)]
+
+
+def written(kind="bert", head="discriminator_head", **changes):
+    config = tiny_models.network(kind, head, 16 if kind == "bert" else 32).config
+    return config, {**json.loads(json.dumps(hf_config.write(config, head, OWN))), **changes}
+
+
+@pytest.mark.parametrize(("kind", "head"), MODELS)
+def test_a_config_comes_back_as_it_went(kind, head):
+    config, described = written(kind, head)
+    again = hf_config.read(described, head, "there")
+    windows = {} if kind == "modernbert" else {"local_window": 8, "global_every": 2}  # not of this kind
+    assert dataclasses.replace(again, encoder=dataclasses.replace(again.encoder, **windows)) == config
+
+
+def test_classes_and_labels_are_those_of_transformers():
+    classes = {written(kind, head)[1]["architectures"][0] for kind, head in MODELS}
+    assert classes == {
+        *("ElectraForPreTraining", "ElectraForMaskedLM", "ElectraModel"),
+        *("ModernBertForTokenClassification", "ModernBertForMaskedLM", "ModernBertModel"),
+    }
+    assert written("modernbert")[1]["id2label"] == {"0": "original", "1": "replaced"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("bert", {"hidden_act": "relu"}),
+        ("bert", {"layer_norm_eps": 1e-5}),
+        ("bert", {"type_vocab_size": 1}),
+        ("bert", {"position_embedding_type": "relative_key"}),
+        ("bert", {"is_decoder": True}),
+        ("modernbert", {"norm_bias": True}),
+        ("modernbert", {"attention_bias": True}),
+        ("modernbert", {"hidden_activation": "silu"}),
+        ("modernbert", {"decoder_bias": False}),
+        ("modernbert", {"rope_parameters": {"full_attention": {"rope_theta": 5.0}}}),
+        ("modernbert", {"rope_parameters": None, "local_rope_theta": 160_000.0}),
+    ],
+    ids=str,
+)
+def test_what_is_computed_otherwise_is_refused(kind, change):
+    with pytest.raises(UserError, match=r"there has .*, here it is always .*; such a model cannot be read"):
+        hf_config.read(written(kind, **change)[1], None, "there")
+
+
+@pytest.mark.parametrize("kind", [None, "bert", "deberta-v2"])
+def test_a_model_of_another_type_is_refused(kind):
+    with pytest.raises(UserError, match=f"there is of a model of type {kind!r}; there are electra and modernbert"):
+        hf_config.read(written(model_type=kind)[1], None, "there")
+
+
+def test_a_config_that_does_not_say_is_refused():
+    described = written()[1]
+    del described["hidden_size"]
+    with pytest.raises(UserError, match="there has hidden_size=None, which cannot be"):
+        hf_config.read(described, None, "there")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"layer_types": None, "global_attn_every_n_layers": 3}, 3),
+        ({"layer_types": None, "global_attn_every_n_layers": 2}, 2),
+        ({"layer_types": ["full_attention"] * 3}, 1),
+        ({"layer_types": ["full_attention", "sliding_attention", "sliding_attention"]}, 3),
+    ],
+    ids=str,
+)
+def test_which_layers_are_global_is_read_in_both_ways(changes, expected):
+    assert hf_config.read(written("modernbert", **changes)[1], None, "there").encoder.global_every == expected
+
+
+@pytest.mark.parametrize("first", ["sliding_attention", "full_attention"])
+def test_other_patterns_of_layers_are_refused(first):
+    types = [first, "full_attention", "sliding_attention"]
+    with pytest.raises(UserError, match="here every n-th of its 3 is full_attention, from the first"):
+        hf_config.read(written("modernbert", layer_types=types)[1], None, "there")
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("bert", {"num_hidden_layers": "2"}),
+        ("bert", {"num_hidden_layers": 2.0}),
+        ("bert", {"num_hidden_layers": 0}),
+        ("bert", {"hidden_size": None}),
+        ("bert", {"num_attention_heads": 0}),
+        ("bert", {"vocab_size": -1}),
+        ("bert", {"max_position_embeddings": [512]}),
+        ("bert", {"intermediate_size": True}),
+        ("bert", {"hidden_dropout_prob": "x"}),
+        ("bert", {"embedding_size": None}),
+        ("modernbert", {"local_attention": "8"}),
+    ],
+    ids=str,
+)
+def test_sizes_that_are_none_are_refused(kind, change):
+    with pytest.raises(UserError, match=rf"there has {next(iter(change))}=.*, which cannot be"):
+        hf_config.read(written(kind, **change)[1], None, "there")
+
+
+@pytest.mark.parametrize(("kind", "heads"), [("bert", 3), ("modernbert", 32)])
+def test_heads_that_do_not_divide_the_width_are_refused(kind, heads):
+    with pytest.raises(UserError, match=f"hidden_size=32 and num_attention_heads={heads}, which do not divide it"):
+        hf_config.read(written(kind, num_attention_heads=heads)[1], None, "there")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rope_parameters": {"full_attention": {"rope_type": "yarn", "rope_theta": 160_000.0}}},
+        {"rope_parameters": ["full_attention"]},
+        {"rope_parameters": {"full_attention": "default"}},
+        {"rope_scaling": {"type": "linear", "factor": 2}},
+    ],
+    ids=str,
+)
+def test_scaled_positions_are_refused(change):
+    with pytest.raises(UserError, match="there scales its rotary positions"):
+        hf_config.read(written("modernbert", **change)[1], None, "there")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"layer_types": 3}, {"layer_types": ["full_attention"]}, {"layer_types": None, "global_attn_every_n_layers": 0}],
+    ids=str,
+)
+def test_layers_of_no_pattern_are_refused(change):
+    with pytest.raises(UserError, match="here every n-th of its 3 is full_attention"):
+        hf_config.read(written("modernbert", **change)[1], None, "there")
+
+
+def test_tying_is_of_no_concern_where_nothing_is_predicted():
+    described = written(tie_word_embeddings=False)[1]
+    assert hf_config.read(described, "discriminator_head", "there")
+    with pytest.raises(UserError, match="tie_word_embeddings=False"):
+        hf_config.read(described, "mlm_head", "there")

@@ -1,0 +1,293 @@
+"""A run goes out whole, and comes back with every bit; what cannot be leaves nothing behind."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import tiny_models
+from cli_runs import ROOT, environment, quiet, run, small_config
+
+from electra_jax import train, train_config
+from electra_jax.config import config_file, errors
+from electra_jax.config.errors import UserError
+from electra_jax.loading import export, networks, run_checkpoint, warm_start
+from electra_jax.loading.huggingface import hf_config
+from electra_jax.modeling.subnetwork import extract
+
+NAMES = {"discriminator", "generator", "encoder"}
+
+
+def make_run(workdir: Path, text: Path, size: str = "small", arg: str = "", **overrides) -> Path:
+    """Of two steps, with a checkpoint of each."""
+    config = config_file.load(ROOT / "configs" / f"{size}.py", f"runlocal,{arg}")
+    data = {"data.input": str(text), "data.vocab_size": 40, "data.heldout_fraction": 0.1}
+    often = {"steps": 2, "log_every": 1, "eval_every": 1, "checkpoint.every": 1, "checkpoint.keep_last": 9}
+    config.update_from_flattened_dict({**data, **often, **{k.replace("__", "."): v for k, v in overrides.items()}})
+    train.train(config, workdir, quiet())
+    return workdir
+
+
+@pytest.fixture(scope="module", params=["small", pytest.param("tiny", marks=pytest.mark.slow)])
+def workdir(request, tmp_path_factory, text_file):
+    """Of BERT with a narrow table, and of ModernBERT with a narrow generator."""
+    return make_run(tmp_path_factory.mktemp("export") / request.param, text_file, request.param)
+
+
+@pytest.fixture(scope="module")
+def exported(workdir):
+    output = workdir.parent / f"{workdir.name}-exported"
+    assert set(export.export(workdir, output)) == NAMES
+    return output
+
+
+def parameters(workdir: Path, step: int | None = None):
+    run = run_checkpoint.load(workdir, step)
+    return run, jax.device_get(run.state.params)
+
+
+def without_padding(network):
+    """What is used of a network's parameters."""
+    size, params = network.config.vocab_size, jax.tree.map(np.array, network.params)
+    params["embeddings"]["word"][size:] = 0
+    if "mlm_head" in params:
+        params["mlm_head"]["bias"][size:] = 0
+    if network.config.encoder.kind == "modernbert":
+        params["encoder"]["layers"]["attention_norm"]["scale"][0] = 1
+    return params
+
+
+def test_what_went_out_comes_back_with_every_bit(workdir, exported):
+    run, params = parameters(workdir)
+    found = networks.load(exported)
+    for name, network in (("encoder", found.encoder), ("generator", found.generator)):
+        before = extract(run.objective.model.config, params, name)
+        assert tiny_models.same(without_padding(before), without_padding(network)), name
+    assert found.tokenizer.model == run.tokenizer.model
+    assert found.notes == ()
+
+
+def test_a_run_that_begins_from_an_export_begins_with_its_parameters(workdir, exported, tmp_path, text_file):
+    """Its first step, of a rate of 0, leaves them as they are."""
+    size = "small" if "small" in workdir.name else "tiny"
+    make_run(tmp_path / "next", text_file, size, init_from=str(exported))
+    (run, before), (_, after) = parameters(workdir), parameters(tmp_path / "next", 1)
+    for name in ("encoder", "generator"):
+        a, b = (without_padding(extract(run.objective.model.config, p, name)) for p in (before, after))
+        assert tiny_models.same(a, b)
+
+
+def test_every_directory_is_complete(exported):
+    for name in NAMES:
+        there = {path.name for path in (exported / name).iterdir()}
+        assert {"model.safetensors", "config.json", "README.md", "tokenizer.json", "tokenizer_config.json"} <= there
+        described = json.loads((exported / name / "config.json").read_text())
+        kind = next(kind for kind, model in hf_config.MODEL_TYPES.items() if model == described["model_type"])
+        head = {"discriminator": "discriminator_head", "generator": "mlm_head", "encoder": None}[name]
+        assert described["architectures"] == [hf_config.CLASSES[kind][head]]
+
+
+def test_the_card_has_the_runs_numbers(workdir, exported):
+    last = json.loads((workdir / "metrics.jsonl").read_text().splitlines()[-1])
+    card = (exported / "discriminator" / "README.md").read_text()
+    assert "| steps | 2 of 2, each" in card
+    assert f"| mlm loss | {last['heldout_mlm_loss']:.4g} |" in card
+    assert f"| training FLOPs | {last['total_flops']:.4g} (" in card
+    assert f"accounting | {last['total_flops_paper']:.4g} |" in card
+    assert "corpus.txt`: 2" in card  # documents
+    assert "40 SentencePiece" in card
+
+
+def test_an_earlier_checkpoint(workdir, tmp_path):
+    export.export(workdir, tmp_path / "first", at=1)
+    run, first = run_checkpoint.load(workdir, 1), networks.load(tmp_path / "first")
+    params = jax.device_get(run.state.params)
+    before = extract(run.objective.model.config, params, "encoder")
+    assert tiny_models.same(without_padding(before), without_padding(first.encoder))
+    assert "| steps | 1 of 2, each" in (tmp_path / "first" / "encoder" / "README.md").read_text()
+    with pytest.raises(UserError, match=r"has no checkpoint of step 7; there are those of 1, 2"):
+        export.export(workdir, tmp_path / "seventh", at=7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arg", "expected"),
+    [
+        ("objective=mlm", {"masked_lm", "encoder"}),
+        ("objective=all_tokens_mlm", {"masked_lm", "generator", "encoder"}),
+        ("objective=electric", {"discriminator", "encoder"}),
+        ("generator=unigram", {"discriminator", "encoder"}),
+    ],
+)
+def test_every_system_has_what_it_has(arg, expected, tmp_path, text_file):
+    make_run(tmp_path / "run", text_file, arg=arg)
+    assert set(export.export(tmp_path / "run", tmp_path / "out")) == expected
+    assert networks.load(tmp_path / "out").encoder.config.heads
+
+
+def test_in_a_process_of_its_own(workdir, tmp_path):
+    command = [sys.executable, "-m", "electra_jax", "export", f"--workdir={workdir}", f"--output={tmp_path / 'out'}"]
+    done = run(command)
+    assert done.returncode == 0, done.stderr
+    assert f"{tmp_path / 'out' / 'encoder'}: " in done.stdout
+    again = run(command)
+    assert again.returncode == 2
+    assert again.stderr == f"error: {tmp_path / 'out'} is there and not empty; give another --output, or empty it\n"
+
+
+def refused(arguments: list[str], message: str, capsys) -> None:
+    assert errors.run(export.main, arguments) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert message in line
+
+
+def test_what_is_in_the_way_stays_as_it_is(workdir, tmp_path, capsys):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    for name in ("mine", "file"):
+        refused([f"--workdir={workdir}", f"--output={tmp_path / name}"], "is there and not empty", capsys)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "file", "mine"]
+
+
+def test_an_empty_directory_may_be_there(workdir, tmp_path):
+    (tmp_path / "out").mkdir()
+    export.export(workdir, tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == NAMES
+
+
+def test_an_empty_directory_by_another_name(workdir, tmp_path, monkeypatch):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    export.export(workdir, tmp_path / "link")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    export.export(workdir, Path())
+    for name in ("real", "here"):
+        assert {path.name for path in (tmp_path / name).iterdir()} == NAMES
+
+
+def test_not_among_the_checkpoints(workdir):
+    before = sorted(workdir.rglob("*"))
+    with pytest.raises(UserError, match="is among the checkpoints of the run"):
+        export.export(workdir, workdir / "checkpoints" / "out")
+    assert sorted(workdir.rglob("*")) == before
+
+
+def test_a_run_that_goes_on_is_left_alone(workdir, tmp_path):
+    """What it is writing is not there yet; its last line of metrics may be half of one."""
+    copy = shutil.copytree(workdir, tmp_path / "run")
+    writing = copy / "checkpoints" / "3.orbax-checkpoint-tmp"
+    shutil.copytree(copy / "checkpoints" / "2", writing)
+    with (copy / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3, "lo')
+    before = sorted(copy.rglob("*"))
+    export.export(copy, tmp_path / "out")
+    assert sorted(copy.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--output=out"], "--workdir is missing"),
+        (["--workdir=runs/none"], "--output is missing"),
+        (["--workdir=runs/none", "--output=out"], "runs/none is no work directory of a run"),
+        (["--workdir=runs/none", "--output=out", "--steps=3"], "--steps is unknown; did you mean --step?"),
+    ],
+)
+def test_arguments_that_cannot_be(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    refused(arguments, message, capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failure_leaves_nothing_behind(workdir, tmp_path, monkeypatch):
+    written = []
+
+    def fail(*arguments):
+        written.append(arguments)
+        if len(written) == 2:
+            raise OSError(28, "No space left on device", "out")
+        return original(*arguments)
+
+    original = export.directory.write
+    monkeypatch.setattr(export.directory, "write", fail)
+    with pytest.raises(OSError, match="No space left"):
+        export.export(workdir, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_kill_leaves_no_half_of_it(workdir, tmp_path):
+    """Killed as soon as something is written; the same command then writes it all."""
+    command = [sys.executable, "-m", "electra_jax", "export", f"--workdir={workdir}", f"--output={tmp_path / 'out'}"]
+    child = subprocess.Popen(command, env=environment())
+    while not list(tmp_path.glob(".out.partial/*")) and child.poll() is None:
+        time.sleep(0.001)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert not (tmp_path / "out").exists()
+    assert run(command).returncode == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_vocabulary_is_adopted_from_what_a_run_begins_from(workdir, exported):
+    for place in (workdir, exported, exported / "discriminator"):
+        config = small_config(init_from=str(place))
+        file = Path(warm_start.vocabulary(config))
+        assert file.read_bytes() == (workdir / "vocab.model").read_bytes()
+    assert warm_start.vocabulary(small_config()) == ""
+    assert warm_start.vocabulary(small_config(init_from=str(workdir), init__vocabulary="pieces")) == ""
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_where_what_it_began_from_is_gone(exported, tmp_path, text_file):
+    size = "small" if "small" in exported.name else "tiny"
+    copy = shutil.copytree(exported, tmp_path / "copy")
+    make_run(tmp_path / "run", text_file, size, init_from=str(copy))
+    shutil.rmtree(copy)
+    make_run(tmp_path / "run", text_file, size, init_from=str(copy), steps=3)
+    assert run_checkpoint.load(tmp_path / "run").state.step == 3
+
+
+def test_what_cannot_be_begun_from_is_refused_before_anything_is_written(exported, tmp_path, text_file):
+    size = "small" if "small" in exported.name else "tiny"
+    truncated = shutil.copytree(exported, tmp_path / "truncated")
+    os.truncate(truncated / "discriminator" / "model.safetensors", 3000)
+    for settings, message in (
+        ({"init_from": str(truncated)}, "is damaged or no safetensors file"),
+        ({"init_from": str(tmp_path / "nowhere")}, "nowhere holds no model; give a run's work directory"),
+        ({"generator_from": str(exported / "discriminator")}, "has no generator that fills masks"),
+        ({"init_from": str(exported), "model__layers": 4}, "give --config.model.layers=2, or adapt it"),
+        ({"init__layers": "first"}, r"config\.init\.layers=first is of no use without config\.init_from"),
+    ):
+        with pytest.raises(UserError, match=message):
+            make_run(tmp_path / "run", text_file, size, **settings)
+        assert not (tmp_path / "run").exists()
+
+
+def test_a_generator_that_does_not_fit_is_left_out(exported):
+    said: list[str] = []
+    for arg, settings in (("objective=electric", {}), ("", {"model__generator_width": 1.0})):
+        size = "small" if "small" in exported.name else "tiny"
+        config = config_file.load(ROOT / "configs" / f"{size}.py", f"runlocal,{arg}")
+        config.update_from_flattened_dict(
+            {"init_from": str(exported), **{k.replace("__", "."): v for k, v in settings.items()}}
+        )
+        assert [each.part for each in warm_start.load(config, said.append)] == ["encoder"]
+        assert said.pop().startswith("left out: ")
+
+
+def test_no_run_begins_from_what_its_system_has_no_use_for(exported):
+    with pytest.raises(UserError, match="this system has no generator to begin from it"):
+        train_config.resolve(small_config(arg="objective=mlm", generator_from=str(exported)))
+    with pytest.raises(UserError, match="objective=two_stage, whose encoder begins from its generator"):
+        train_config.resolve(small_config(arg="objective=two_stage", init_from=str(exported)))

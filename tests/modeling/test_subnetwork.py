@@ -1,0 +1,46 @@
+import jax
+import numpy as np
+import pytest
+import tiny_models
+
+from electra_jax.modeling import electra, subnetwork
+
+
+def read(model, params, network: str, head: str):
+    """States of a network and what its head makes of them, over the vocabulary."""
+    batch = tiny_models.batch()
+    states = electra.read(model, params, network, batch, batch["input_ids"])
+    if head in ("mlm_head", "generator_head"):
+        return states, electra.predict(model, params, network, states)[..., : tiny_models.VOCABULARY]
+    return states, electra.score(model, params, head, states)
+
+
+@pytest.mark.parametrize("encoder", ["bert", "modernbert"])
+@pytest.mark.parametrize("tying", ["none", "embeddings", "all", "gdes"])
+@pytest.mark.parametrize("network", ["encoder", "generator"])
+def test_a_network_alone_says_what_it_says_in_its_system(encoder, tying, network):
+    o = tiny_models.system("electra", tying, model__encoder=encoder)
+    params = tiny_models.parameters(o)
+    found = subnetwork.extract(o.model.config, params, network)
+    inside, outside = ("discriminator_head",) * 2 if network == "encoder" else ("generator_head", "mlm_head")
+    expected = read(o.model, params, network, inside)
+    for ours, theirs in zip(read(found.model, found.params, "encoder", outside), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+    shapes = subnetwork.shapes(found.config)
+    assert jax.tree.map(lambda x: x.shape, shapes) == jax.tree.map(lambda x: x.shape, found.params)
+    assert subnetwork.config_of(o.model.config, network) == found.config
+
+
+def test_heads_go_with_the_network_that_they_read():
+    o = tiny_models.system("all_tokens_mlm")
+    params = tiny_models.parameters(o)
+    assert subnetwork.extract(o.model.config, params, "encoder").config.heads == ("mlm_head", "copy_gate")
+    o = tiny_models.system("adversarial")
+    encoder = subnetwork.extract(o.model.config, tiny_models.parameters(o), "encoder")
+    assert set(encoder.params) == {"embeddings", "encoder", "discriminator_head"}  # the baseline is the generator's
+
+
+@pytest.mark.parametrize("system", [("mlm",), ("electra", "", "unigram"), ("electric",)], ids=str)
+def test_without_a_generator_of_one_tower_there_is_none(system):
+    o = tiny_models.system(*system)
+    assert subnetwork.extract(o.model.config, tiny_models.parameters(o), "generator") is None

@@ -1,0 +1,223 @@
+"""The table of systems: what `objective=` makes of a config, and that no setting is there for nothing."""
+
+import math
+
+import pytest
+import systems
+from cli_runs import make_objective
+
+from electra_jax import train_config
+from electra_jax.config.errors import UserError
+from electra_jax.objectives import corruption, registry
+
+MASKING = {"mask_prob": 0.15, "replace_prob": 0.85, "random_prob": 0.0, "whole_words": False}
+SAMPLING = {"temperature": 1.0, "temperature_decay": 0.0, "disallow_correct": False}
+DETECTION = {"generator_weight": 1.0, "discriminator_weight": 50.0}
+PREDICTION = {"generator_weight": 1.0, "encoder_weight": 1.0}
+SETTINGS = {
+    "electra": {**MASKING, "generator": "transformer", **SAMPLING, **DETECTION},
+    "electra_15": {**MASKING, "generator": "transformer", **SAMPLING, **DETECTION},
+    "replace_mlm": {**MASKING, "generator": "transformer", **SAMPLING, **PREDICTION},
+    "all_tokens_mlm": {**MASKING, "generator": "transformer", **SAMPLING, **PREDICTION},
+    "mlm": MASKING,
+    "two_stage": {**MASKING, **SAMPLING, **DETECTION, "generator_steps": 500_000},
+    "adversarial": {**MASKING, **SAMPLING, **DETECTION},
+    "electric": {"mask_prob": 0.15, "temperature": 1.0, "temperature_decay": 0.0, **DETECTION},
+    "frozen_generator": {
+        **MASKING,
+        "temperature": 2.0,
+        "temperature_decay": 0.1,
+        "disallow_correct": False,
+        "discriminator_weight": 50.0,
+    },
+}
+OF_GENERATORS = {"generator_width", "generator_layers", "tying"}
+
+
+def configured(name: str, generator: str = "transformer", **objective):
+    """The paper's config as that system; `objective` is what a size's config sets before."""
+    config = train_config.paper()
+    config.objective.update(objective)
+    train_config.choose_objective(config, name, generator)
+    return config
+
+
+every_system = pytest.mark.parametrize("name", registry.SYSTEMS)
+
+
+@every_system
+def test_the_settings_are_the_systems_own(name):
+    assert dict(configured(name).objective) == {"name": name, **SETTINGS[name]}
+
+
+@every_system
+def test_what_a_size_sets_is_kept_where_the_system_has_it(name):
+    """And its own defaults stand where the size has the paper's: `frozen_generator` keeps its temperature."""
+    config = configured(name, mask_prob=0.25, discriminator_weight=20.0)
+    assert config.objective.mask_prob == 0.25
+    changed = {"mask_prob": 0.25, "discriminator_weight": 20.0}
+    own = {setting: changed.get(setting, value) for setting, value in SETTINGS[name].items()}
+    assert dict(config.objective) == {"name": name, **own}
+    if "temperature" in SETTINGS[name]:
+        assert configured(name, temperature=1.5).objective.temperature == 1.5
+
+
+@every_system
+def test_the_system_of_the_table_is_that_of_the_config(name):
+    o = make_objective(configured(name), systems.VOCABULARY)
+    assert o.system is registry.SYSTEMS[name]
+    assert o.settings.name == name
+    assert o.steps == 1_000_000
+    assert sum(stage.steps for stage in o.stages) == o.steps
+
+
+@every_system
+def test_every_system_says_what_it_is_and_where_it_is_from(name):
+    row = registry.SYSTEMS[name]
+    assert row.summary
+    assert "\n" not in row.summary + row.paper
+    assert any(source in row.paper for source in ("ELECTRA", "BERT", "MLM", "arXiv"))
+    described = registry.describe().splitlines()
+    assert [line.split()[0] for line in described[::2]] == list(registry.SYSTEMS)
+    at = 2 * list(registry.SYSTEMS).index(name)
+    assert described[at].endswith(f"  {row.summary}")
+    assert described[at + 1].strip() == f"({row.paper})"
+
+
+@every_system
+def test_a_config_without_a_generator_has_no_settings_of_one(name):
+    assert OF_GENERATORS & set(configured(name).model) == (set() if name == "mlm" else OF_GENERATORS)
+
+
+@every_system
+def test_what_is_configured_is_accepted(name):
+    train_config.resolve(configured(name))
+
+
+def test_unknown_names_are_refused_with_those_there_are():
+    with pytest.raises(UserError, match="objective=elektra is unknown; there are " + ", ".join(registry.SYSTEMS)):
+        configured("elektra")
+    with pytest.raises(UserError, match="generator=lstm is unknown; there are transformer, unigram, uniform"):
+        configured("electra", "lstm")
+
+
+@every_system
+def test_a_generator_of_no_use_is_refused(name):
+    if "generator" in SETTINGS[name]:
+        assert configured(name, "unigram").objective.generator == "unigram"
+        return
+    usable = "electra, electra_15, replace_mlm, all_tokens_mlm"
+    with pytest.raises(UserError, match=f"objective={name} has no use for generator=unigram; these have: {usable}"):
+        configured(name, "unigram")
+
+
+@every_system
+def test_a_name_changed_alone_is_refused(name):
+    """--config.objective.name=mlm leaves the settings of another system."""
+    config = configured("adversarial" if name == "electra" else "electra")
+    config.objective.name = name
+    other_settings = set(SETTINGS[name]) != set(config.objective) - {"name"}
+    if not other_settings and registry.SYSTEMS[name].generator:  # electra_15 has the settings of electra
+        return
+    with pytest.raises(UserError, match=f"objective={name}"):
+        train_config.resolve(config)
+
+
+def test_an_unknown_name_in_a_config_is_refused():
+    config = configured("electra")
+    config.objective.name = "elektra"
+    with pytest.raises(UserError, match="'elektra' cannot be; give one of electra, "):
+        train_config.resolve(config)
+
+
+@pytest.mark.parametrize(("was", "becomes"), [("transformer", "unigram"), ("uniform", "transformer")])
+def test_a_generator_changed_alone_is_refused(was, becomes):
+    config = configured("electra", was)
+    config.objective.generator = becomes
+    with pytest.raises(UserError, match="does not go with the other settings"):
+        train_config.resolve(config)
+
+
+def test_shares_of_more_than_all_are_refused():
+    with pytest.raises(UserError, match=r"replace_prob=0.85 and random_prob=0.2 are more than 1 together"):
+        train_config.resolve(configured("electra", random_prob=0.2))
+    train_config.resolve(configured("electra", random_prob=0.1, replace_prob=0.9))
+
+
+# From what each setting is changed, and to what.
+BEFORE = {"replace_prob": 0.4, "random_prob": 0.1, "temperature": 1.0}
+AFTER = {
+    "mask_prob": 0.43,
+    "replace_prob": 0.0,
+    "random_prob": 0.6,
+    "whole_words": True,
+    "temperature": 2.0,
+    "disallow_correct": True,
+    "generator_weight": 3.0,
+    "discriminator_weight": 3.0,
+    "encoder_weight": 3.0,
+    "generator_steps": 8,
+}
+# Not by a change of the loss, but below: a generator, and the schedule of the temperature.
+ELSEWHERE = {"generator", "temperature_decay"}
+ROWS = [(name, "transformer") for name in registry.SYSTEMS] + [("electra", "unigram"), ("electra", "uniform")]
+
+
+def settings_of(name: str, generator: str) -> list[str]:
+    return sorted(set(configured(name, generator).objective) - {"name"})
+
+
+@pytest.mark.parametrize(
+    ("name", "generator", "setting"),
+    [(*row, setting) for row in ROWS for setting in settings_of(*row) if setting not in ELSEWHERE],
+)
+def test_every_setting_of_every_system_changes_the_loss(name, generator, setting):
+    """Of step 6 of 10, the first of two_stage's second stage; its generator's loss is that of the first."""
+    step = 3 if (name, setting) == ("two_stage", "generator_weight") else 6
+    how = {"step": step, **{s: value for s, value in BEFORE.items() if s in settings_of(name, generator)}}
+    old, new = (
+        systems.loss(name, "", generator, **{**how, **change})["loss"] for change in ({}, {setting: AFTER[setting]})
+    )
+    assert math.isfinite(old)
+    assert math.isfinite(new)
+    assert abs(old - new) > 1e-5 * abs(old)
+
+
+@pytest.mark.parametrize(("name", "generator"), [row for row in ROWS if "temperature_decay" in settings_of(*row)])
+def test_every_system_follows_the_schedule_of_the_temperature(name, generator):
+    """1 + (T - 1) exp(-u / .5): at u = .5 a T of 2 is what 1 + exp(.6) is at .8, and nothing else knows the step."""
+
+    def loss(step: int, temperature: float) -> float:
+        return systems.loss(name, "", generator, step=step, temperature=temperature)["loss"]
+
+    now = loss(5, 2.0)
+    assert now == pytest.approx(loss(8, 1 + math.exp(0.6)), rel=1e-4)
+    assert now != pytest.approx(loss(8, 2.0), rel=1e-4)
+
+
+def test_every_kind_of_generator_makes_other_fakes():
+    """The encoder is the same."""
+    losses = {systems.loss("electra", "", kind)["disc_loss"] for kind in corruption.GENERATORS}
+    assert len(losses) == len(corruption.GENERATORS) == 3
+
+
+SHARED = {"embeddings", "encoder", "discriminator_head", "generator_head"}
+
+
+@pytest.mark.parametrize(
+    ("tying", "expected"),
+    [
+        ("none", SHARED | {"generator", "generator_embeddings"}),
+        ("embeddings", SHARED | {"generator"}),
+        ("all", SHARED),
+        ("gdes", SHARED | {"generator", "generator_embeddings"}),
+    ],
+)
+def test_tying_decides_which_parameters_there_are(tying, expected):
+    assert set(systems.parameters("electra", tying)) == expected
+
+
+def test_every_tying_has_a_loss_of_its_own():
+    """Parts of equal names have equal parameters; `none` and `gdes` differ in what is added."""
+    losses = {systems.loss("electra", tying, temperature=1.0)["loss"] for tying in systems.TYINGS}
+    assert len(losses) == len(systems.TYINGS)

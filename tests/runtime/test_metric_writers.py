@@ -1,0 +1,73 @@
+import json
+
+import pytest
+from tensorboardX.proto import event_pb2
+
+from electra_jax.runtime import metric_writers
+
+
+def lines(workdir):
+    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_line_for_each_step_and_null_for_what_is_no_number(tmp_path):
+    writer = metric_writers.MetricsWriter(tmp_path, 0)
+    writer.write(1, {"loss": 2.5, "mfu": None, "disc_auc": float("nan")})
+    assert lines(tmp_path) == [{"step": 1, "loss": 2.5, "mfu": None, "disc_auc": None}]  # before it is closed
+    writer.write(2, {"loss": 2.0})
+    writer.close()
+    assert [line["step"] for line in lines(tmp_path)] == [1, 2]
+
+
+def test_what_was_written_after_the_checkpoint_is_dropped_on_the_way_back(tmp_path):
+    writer = metric_writers.MetricsWriter(tmp_path, 0)
+    for step in (2, 4, 6):
+        writer.write(step, {"loss": float(step)})
+    writer.close()
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('{"step": 8, "lo')  # a kill in the middle of a line
+    writer = metric_writers.MetricsWriter(tmp_path, 4)
+    writer.write(6, {"loss": 60.0})
+    writer.close()
+    assert [(line["step"], line["loss"]) for line in lines(tmp_path)] == [(2, 2.0), (4, 4.0), (6, 60.0)]
+
+
+def test_lines_that_nobody_logged_are_left_out(tmp_path):
+    deep, long = "[" * 100_000, "9" * 5000
+    text = ['{"step": 4, "a": 1}', "[]", "1", '{"a": 1}', '{"step": "2"}', deep, f'{{"step": {long}}}', '{"step": 2}']
+    (tmp_path / "metrics.jsonl").write_text("\n".join([*text, '{"step": 4, "a": 2}']))
+    assert metric_writers.logged(tmp_path) == [
+        {"step": 2},
+        {"step": 4, "a": 2},
+    ]  # in their order, the last of each step
+
+
+def test_tensorboard_gets_the_same_numbers(tmp_path):
+    writer = metric_writers.MetricsWriter(tmp_path, 0)
+    writer.write(3, {"loss": 2.5, "mfu": None})
+    writer.close()
+    data = next((tmp_path / "tensorboard").iterdir()).read_bytes()
+    events = []
+    while data:  # a record: length (8), its checksum (4), the event, its checksum (4)
+        length = int.from_bytes(data[:8], "little")
+        events.append(event_pb2.Event.FromString(data[12 : 12 + length]))
+        data = data[16 + length :]
+    found = [(event.step, value.tag, value.simple_value) for event in events for value in event.summary.value]
+    assert found == [(3, "loss", 2.5)]
+
+
+def test_a_file_is_replaced_whole(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        metric_writers.write_whole(path, "\ud800")  # fails half way
+    assert path.read_text() == "old"
+    metric_writers.write_whole(path, "new")
+    assert path.read_text() == "new"
+
+
+def test_the_environment_says_what_ran():
+    found = metric_writers.environment()
+    assert found["devices"] == ["cpu"] * 8
+    assert found["packages"].keys() >= {"jax", "flax", "optax", "orbax-checkpoint"}
+    json.dumps(found)

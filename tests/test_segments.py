@@ -1,0 +1,80 @@
+"""A run that begins on short sequences, and one whose text is a mixture."""
+
+import shutil
+
+import numpy as np
+import pytest
+from cli_runs import arrays, logged, make_objective, quiet, small_config
+
+from electra_jax import train, train_config
+from electra_jax.config.errors import UserError
+from electra_jax.planning.flops.totals import first_steps
+
+
+@pytest.fixture(scope="module")
+def short_first(tmp_path_factory, text_file):
+    """(config, work directory) of three steps at 16 and three at 64."""
+    settings = {"data__short_length": 16, "data__short_steps": 3, "steps": 6, "log_every": 1}
+    config = small_config(text_file, **settings, checkpoint__every=2, checkpoint__keep_last=9)
+    workdir = tmp_path_factory.mktemp("short_first")
+    train.train(config, workdir, quiet())
+    return config, workdir
+
+
+def test_short_sequences_come_first_and_cost_less(short_first):
+    config, workdir = short_first
+    lines = logged(workdir)
+    sizes = np.diff([0, *(line["total_tokens"] for line in lines)])
+    assert all(100 < size <= config.batch_size * 16 for size in sizes[:3])
+    assert all(400 < size <= config.batch_size * 64 for size in sizes[3:])
+    objective = make_objective(config, 40)
+    for steps, line in enumerate(lines, 1):
+        found = first_steps(objective, config.batch_size, train_config.phases(config.data, config.steps), steps)
+        assert line["total_flops"] == pytest.approx(found["model"])
+        assert line["total_flops_paper"] == pytest.approx(found["paper"])
+    assert lines[2]["flops"] < lines[3]["flops"] / 3
+    assert np.all(np.diff([line["epoch"] for line in lines]) > 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kept", [2, 4])
+def test_it_goes_on_over_the_switch_with_the_same_bits(short_first, tmp_path, kept):
+    config, whole = short_first
+    workdir = shutil.copytree(whole, tmp_path / "killed")
+    for step in (4, 6):
+        if step > kept:
+            shutil.rmtree(workdir / "checkpoints" / str(step))
+    train.train(config, workdir, quiet())
+    for name, value in arrays(whole, 6).items():
+        np.testing.assert_array_equal(value, arrays(workdir, 6)[name], err_msg=name)
+    assert logged(workdir)[-1]["total_tokens"] == logged(whole)[-1]["total_tokens"]
+
+
+def test_phases_of_a_config(short_first):
+    config, _ = short_first
+    assert train_config.phases(config.data, config.steps) == [(16, 3), (64, 3)]
+    assert train_config.phases(small_config().data, 7) == [(64, 7)]
+
+
+@pytest.mark.parametrize("wrong", [{"short_steps": 6}, {"short_steps": 3, "short_length": 64}])
+def test_phases_that_cannot_be_are_refused(wrong):
+    config = small_config(steps=6, **{f"data__{name}": value for name, value in wrong.items()})
+    with pytest.raises(UserError, match=r"short_steps=. of config.data.short_length=.* cannot be; give fewer than"):
+        train_config.resolve(config)
+
+
+def test_first_steps_of_phases_add_up():
+    config = small_config(steps=10)
+    objective = make_objective(config, 600)
+    short, long = (first_steps(objective, 8, [(length, 10)], 10)["model"] / 10 for length in (16, 64))
+    phases = [(16, 4), (64, 6)]
+    found = [first_steps(objective, 8, phases, steps)["model"] for steps in (0, 3, 4, 5, 10)]
+    assert found == pytest.approx([0, 3 * short, 4 * short, 4 * short + long, 4 * short + 6 * long])
+
+
+@pytest.mark.slow
+def test_a_mixture_is_trained_on(tmp_path, text_file):
+    config = small_config(text_file, steps=2, data__mode="packed")
+    config.data.input = f"{text_file}@3;docstrings:json@1"
+    config.data.vocab_size = 90
+    assert train.train(config, tmp_path, quiet())
