@@ -140,7 +140,8 @@ def _run(
     params = parameters(name, tying, generator) if params is None else params
     o = with_settings(objective(name, tying, generator), **settings)
     x = inputs(o, step, text)
-    numbers = {name: jnp.float32(o.settings[name]) for name in _TRACED if name in o.settings}
+    used = {*o.system.settings} & {*_TRACED}
+    numbers = {name: jnp.float32(getattr(o.settings, name)) for name in used}
     if "generator_steps" in numbers:
         numbers["generator_steps"] = jnp.int32(o.settings.generator_steps)
     free = _TRACED if name == "electric" else _TRACED + _OF_MASKING

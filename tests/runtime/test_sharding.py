@@ -82,7 +82,7 @@ def test_a_batch_is_put_row_by_row():
 
 def program(encoder: str = "bert", mesh: dict[str, int] | None = None, vocabulary: int = 60, **settings) -> ShardedStep:
     config = small_config(model__encoder=encoder, data__seq_length=16, model__unroll=False, **settings)
-    config.mesh.update(mesh or sizes(2, 2, 2))
+    config.mesh.update(vars(mesh or sizes(2, 2, 2)))
     objective = make_objective(config, vocabulary)
     return ShardedStep(config, objective, sharding.make_mesh(config.mesh, config.batch_size))
 
