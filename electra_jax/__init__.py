@@ -1,0 +1,55 @@
+"""Pre-training of text encoders by replaced-token detection (ELECTRA) in JAX and Flax.
+
+    import electra_jax
+
+    run = electra_jax.pretrain(electra_jax.configs.tiny(objective="electra"), workdir="runs/tiny")
+    model = electra_jax.load("runs/tiny")
+    model.detect("returns the number the of elements")
+
+Importing this package imports neither JAX nor any other library: each name below is loaded when it is used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from electra_jax import configs as configs
+    from electra_jax.data.pipeline import prepare as prepare
+    from electra_jax.downstream.finetuning.run import finetune as finetune
+    from electra_jax.loading.export import export as export
+    from electra_jax.loading.model import Model as Model
+    from electra_jax.loading.model import load as load
+    from electra_jax.objectives.registry import systems as systems
+    from electra_jax.planning.estimate import estimate as estimate
+    from electra_jax.planning.flops.count import count_flops as count_flops
+    from electra_jax.train import pretrain as pretrain
+
+# The module that each name of the front door is in. None of these names is also the name of a module at the top.
+_MODULES = {
+    "load": "loading.model",
+    "Model": "loading.model",
+    "pretrain": "train",
+    "finetune": "downstream.finetuning.run",
+    "prepare": "data.pipeline",
+    "export": "loading.export",
+    "estimate": "planning.estimate",
+    "count_flops": "planning.flops.count",
+    "systems": "objectives.registry",
+}
+__all__ = [*_MODULES, "configs"]  # noqa: PLE0604 - all strings
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("electra_jax")
+    if name == "configs":
+        return importlib.import_module("electra_jax.configs")
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"electra_jax.{_MODULES[name]}"), name)
+    raise AttributeError(f"module 'electra_jax' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -2,9 +2,9 @@
 
 import jax
 import pytest
-from cli_runs import command, logged, quiet, run, small_config
+from cli_runs import command, logged, run, small_config
 
-from electra_jax import train as library
+import electra_jax
 from electra_jax.runtime import sharding
 from electra_jax.train import train
 
@@ -13,23 +13,31 @@ from electra_jax.train import train
 def test_nothing_is_transferred_but_what_is_meant(text_file, tmp_path, monkeypatch):
     """The step is called under a guard: a batch that goes to the devices by itself ends the run."""
     config = small_config(text_file, steps=6, log_every=2, eval_every=3)
-    train(config, tmp_path / "run", quiet())
+    train(config, tmp_path / "run")
     assert [line["step"] for line in logged(tmp_path / "run")] == [2, 3, 4, 6]
     monkeypatch.setattr(sharding, "put", lambda batch, mesh, batch_size: batch)
     with pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed host-to-device transfer"):
-        train(config, tmp_path / "other", quiet())
+        train(config, tmp_path / "other")
 
 
-def test_what_a_run_may_change_on_its_way_are_settings():
-    names = library.config_lib.flat(small_config())
-    for name in library._FREE:
-        assert any(setting.startswith(name) for setting in names), name
+def test_pretraining_from_a_notebook(text_file, tmp_path):
+    """Returns what was logged, and changes neither the caller's config nor JAX's settings."""
+    config = small_config(text_file, steps=4, log_every=2, eval_every=4, compile_cache=str(tmp_path / "cache"))
+    config.objective.temperature = 1.5
+    before, settings = config.to_dict(), dict(jax.config.values)
+    run = electra_jax.pretrain(config, workdir=tmp_path / "run")
+    assert [line["step"] for line in run.metrics] == [2, 4]
+    assert run.heldout()["mlm_loss"] > 0
+    assert config.to_dict() == before
+    assert dict(jax.config.values) == settings
+    again = electra_jax.pretrain(config, workdir=tmp_path / "run")  # it is finished
+    assert again.metrics == run.metrics
 
 
 @pytest.mark.slow
 def test_a_trace_of_the_steps_asked_for(text_file, tmp_path):
     config = small_config(text_file, steps=6, profile__at=3, profile__steps=2)
-    train(config, tmp_path / "run", quiet())
+    train(config, tmp_path / "run")
     (trace,) = (tmp_path / "run" / "profile").rglob("*.xplane.pb")
     assert trace.stat().st_size > 0
 

@@ -1,0 +1,26 @@
+"""JAX's persistent compilation cache for the time of a run."""
+
+import contextlib
+from collections.abc import Iterator
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
+
+
+@contextlib.contextmanager
+def compile_cache(folder: str) -> Iterator[None]:
+    """Keeps compiled programs in `folder` inside the context; an empty name changes nothing.
+
+    JAX opens its cache once, so the setting only takes effect after a reset; afterwards the setting of before holds again.
+    """
+    if not folder:
+        yield
+        return
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", folder)
+    compilation_cache.reset_cache()
+    try:
+        yield
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+        compilation_cache.reset_cache()
