@@ -3,8 +3,8 @@
     python -m electra_jax.train --config=configs/tiny.py
 
 Where the settings differ from the paper's, and why (values were chosen by trials on this text):
-- Pre-norm encoders with rotary positions: in an earlier trial on similar text, a two-layer post-LN BERT was still at the
-  unigram entropy after 1200 steps.
+- Pre-norm encoders with rotary positions: in an earlier trial on similar text, a two-layer post-LN BERT was still at
+  the unigram entropy after 1200 steps.
 - Local attention to 4 tokens on each side in all layers but the first: bigrams are learned first, and these layers
   learn them.
 - Initial weights with standard deviation 0.05, which at width 128 has the scale of 0.02 at width 768. At 0.08 the
