@@ -1,14 +1,14 @@
-"""The paper's comparison: systems pre-trained with the same FLOPs on the same text, each fine-tuned on the same tasks.
+"""Compares systems that are pre-trained with the same FLOPs on the same text and fine-tuned on the same tasks.
 
     python benchmarks/efficiency.py --input='text/*.txt.xz' --data_dir=glue --output=OUT [--config=configs/tiny.py]
         [--flops=6e12] [--systems electra mlm ...] [--tasks cola,sst2,...] [--points=3] [--vocab_size=4096]
         [--pretraining='--config.NAME=VALUE ...'] [--finetuning='--config.NAME=VALUE ...']
 
-It prepares the text, trains each system for as many steps as the FLOPs (of the `model` accounting) allow, and calls
-electra_jax.curves on them: OUT has a run for each system, and OUT/curves the tables and pictures. OUT/floor has the
-scores of an encoder that was pre-trained for a single step, which is what fine-tuning alone reaches. Started again, it
-goes on. With an accelerator: --config=configs/small.py --vocab_size=30522 --flops=7.2e16, which is 6.25% of the paper's
-ELECTRA-Small.
+This is the paper's comparison. It prepares the text, trains each system for as many steps as the FLOPs (`model` count)
+allow, and calls `electra-jax curves`. OUT has a run for each system, and OUT/curves has tables and plots. OUT/floor has
+the scores of an encoder after a single step of pre-training, which is what fine-tuning alone reaches. Started again, it
+continues. With an accelerator: --config=configs/small.py --vocab_size=30522 --flops=7.2e16, which is 6.25% of the
+paper's ELECTRA-Small.
 """
 
 import shlex
@@ -16,12 +16,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cli_runs import make_objective
-
+from electra_jax import train_config
 from electra_jax.config import cli, config_file, errors
+from electra_jax.config.settings import above, check_value
+from electra_jax.objectives import registry
 from electra_jax.planning.flops.totals import first_steps
 
-# Of the paper's table 5, the most efficient first.
+# The systems of the paper's table 5, the most efficient first.
 SYSTEMS = ("electra", "all_tokens_mlm", "replace_mlm", "electra_15", "mlm")
 TASKS = ("cola", "sst2", "mrpc", "stsb", "rte")
 _OPTIONS = {
@@ -40,21 +41,22 @@ _OPTIONS = {
 
 
 def steps_for(config_path: Path, system: str, vocab_size: int, flops: float, overrides: list[str]) -> int:
-    """How many steps of a system take so many operations."""
+    """The number of training steps of a system that `flops` pay for."""
     config = config_file.load(config_path, f"objective={system}")
     for text in overrides:
         name, _, value = text.removeprefix("--config.").partition("=")
         config_file.override(config, name, value)
-    objective = make_objective(config, vocab_size)
-    one = first_steps(objective, config.batch_size, [(config.data.seq_length, 1)], 1)["model"]
+    typed = train_config.resolve(config)
+    objective = registry.make(typed.objective, typed.model, typed.steps, vocab_size)
+    one = first_steps(objective, typed.batch_size, [(typed.data.seq_length, 1)], 1)["model"]
     return round(flops / one)
 
 
-def call(module: str, *argv: str) -> None:
-    print(f"python -m electra_jax.{module} {shlex.join(argv)}", flush=True)
-    status = subprocess.run([sys.executable, "-m", f"electra_jax.{module}", *argv], check=False).returncode
+def call(subcommand: str, *argv: str) -> None:
+    print(f"electra-jax {subcommand} {shlex.join(argv)}", flush=True)
+    status = subprocess.run([sys.executable, "-m", "electra_jax", subcommand, *argv], check=False).returncode
     if status:
-        sys.exit(status)  # it has said why
+        sys.exit(status)  # the subcommand printed the error
 
 
 def main(argv: list[str]) -> int:
@@ -62,11 +64,12 @@ def main(argv: list[str]) -> int:
     if chosen is None:
         return 0
     cli.require(chosen, ("input", "data_dir", "output"))
-    cli.check(chosen, {"flops": cli.above(0), "points": cli.above(0)}, "--")
+    for name in ("flops", "points"):
+        check_value(f"--{name}", chosen[name], above(0))
     output, overrides = Path(chosen["output"]), shlex.split(chosen["pretraining"])
     text = output / "text"
     if any(name.startswith("--config.steps=") for name in overrides):
-        raise errors.UserError("--pretraining=--config.steps cannot be; --flops says how many")
+        raise errors.UserError("--pretraining=--config.steps=N is invalid: --flops sets the steps; leave it out")
     call("prepare", f"--input={chosen['input']}", f"--vocab_size={chosen['vocab_size']}", f"--output={text}")
     for system in chosen["systems"]:
         steps = steps_for(Path(chosen["config"]), system, chosen["vocab_size"], chosen["flops"], overrides)
@@ -76,7 +79,7 @@ def main(argv: list[str]) -> int:
             f"--workdir={output / system}",
             f"--config.data.input={text}",
             f"--config.steps={steps}",
-            # The halves that the curves are drawn from.
+            # Keeps the checkpoints that the curves use.
             f"--config.checkpoint.keep_every={max(1, steps // 2 ** (chosen['points'] - 1))}",
             f"--config.eval_every={max(1, steps // 8)}",
             *overrides,

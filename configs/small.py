@@ -1,15 +1,17 @@
-"""ELECTRA-Small, as in the paper: 12 layers of width 256, generator a quarter as wide, 1M steps of 128 x 128.
+"""ELECTRA-Small as in the paper: 12 layers of width 256, a generator of 1/4 the width, 1M steps of 128 x 128 tokens.
 
-    python -m electra_jax.train --config=configs/small.py --config.data.input='data/*.txt' --workdir=runs/small
+    electra-jax train --config=small --config.data.input='data/*.txt' --workdir=runs/small
 
-The paper trained it in 4 days on one V100 to a GLUE dev average of 79.9 (arXiv 2003.10555, table 1). This repository
-has not repeated that yet. `configs/small.py:runlocal` shrinks it to some seconds on a CPU.
+The paper trained it for 4 days on one V100, to an average of 79.9 on the GLUE dev sets (arXiv 2003.10555, table 1).
+This repository has not reproduced that yet. `--config=small:runlocal` shrinks the run to less than a minute on a CPU.
 """
+
+from ml_collections import ConfigDict
 
 from electra_jax import train_config
 
 
-def get_config(arg: str = ""):
+def get_config(arg: str = "") -> ConfigDict:
     config = train_config.paper()
     config.steps = 1_000_000
     config.batch_size = 128
