@@ -9,6 +9,7 @@ from electra_jax.objectives import registry
 from electra_jax.runtime import distributed, workdir
 from electra_jax.runtime.progress import Live
 from electra_jax.train import train
+from electra_jax.train_config import TrainConfig
 
 USAGE = f"""\
 usage: python -m electra_jax.train --config=FILE[:ARG] [--workdir=DIR] [--init_from=DIR] [--generator_from=DIR]
@@ -27,6 +28,7 @@ usage: python -m electra_jax.train --config=FILE[:ARG] [--workdir=DIR] [--init_f
   --generator_from=DIR               the same for the generator
 {distributed.USAGE}
   --config.optim.learning_rate=1e-3  any setting of the config, by its name
+  --help-config                      every setting with its default, valid values and meaning
   --debug                            errors keep their traceback
 
 systems:
@@ -34,9 +36,10 @@ systems:
 
 
 def main(argv: list[str]) -> int:
-    arguments = config_file.parse(argv, USAGE, distributed.OPTIONS, shorthands=("init_from", "generator_from"))
+    shorthands = ("init_from", "generator_from")
+    arguments = config_file.parse(argv, USAGE, distributed.OPTIONS, shorthands, config_class=TrainConfig)
     if arguments is not None:
         with distributed.initialize(arguments.options):
-            live = Live() if distributed.is_first() else Live(Console(quiet=True))
+            live = Live() if distributed.is_main_process() else Live(Console(quiet=True))
             train(arguments.config, workdir.resolve(arguments.workdir), live)
     return 0
