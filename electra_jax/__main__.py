@@ -1,7 +1,7 @@
 """`electra-jax SUBCOMMAND`, the same as `python -m electra_jax SUBCOMMAND`.
 
-A subcommand is a module of `commands/` with `main(argv) -> exit status`. It is imported when it is called, so that
-`--help` answers at once.
+A subcommand is a module of `commands/` with `main(argv) -> exit status`. It is imported when it is called: `--help`
+answers at once, and Ctrl-C during the imports is reported in one line.
 """
 
 import importlib
@@ -10,7 +10,7 @@ import sys
 from electra_jax.config import errors
 
 COMMANDS = {
-    "train": "pre-train an encoder by a config",
+    "train": "pre-train an encoder",
     "prepare": "turn documents into a vocabulary and tokenized records",
     "detect": "mark the words of a text that seem to be replaced",
     "finetune": "fine-tune and score an encoder on a downstream task",
@@ -32,7 +32,7 @@ def usage() -> str:
 
 
 def run(argv: list[str]) -> int:
-    """Runs the subcommand that `argv` names.
+    """Runs the subcommand `argv[0]` and returns its exit status.
 
     Raises:
       UserError: there is no such subcommand.
@@ -46,9 +46,23 @@ def run(argv: list[str]) -> int:
     return int(importlib.import_module(f"electra_jax.commands.{name}").main(rest) or 0)
 
 
-def main() -> int:
-    """The entry point of the console script."""
-    return errors.run(run)
+def main(argv: list[str] | None = None) -> int:
+    """Runs a subcommand as the command of this process: errors are one line, libraries keep quiet.
+
+    Args:
+      argv: the arguments; by default those of this process.
+    """
+    return errors.run(_run_in_own_process, argv)
+
+
+def _run_in_own_process(argv: list[str]) -> int:
+    if argv and argv[0] in COMMANDS:
+        with errors.exit_on_interrupt():
+            from electra_jax.runtime import console_errors  # slow, and not needed by `--help`
+
+            importlib.import_module(f"electra_jax.commands.{argv[0]}")
+        console_errors.quiet_libraries()
+    return run(argv)
 
 
 if __name__ == "__main__":

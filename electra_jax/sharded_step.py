@@ -39,7 +39,7 @@ class ShardedStep:
     @functools.cached_property
     def state(self) -> step.TrainState:
         """The shapes, types and shardings of the state."""
-        return sharding.of_state(self.mesh, jax.eval_shape(self._init))
+        return sharding.with_shardings(self.mesh, jax.eval_shape(self._init))
 
     def _init(self) -> step.TrainState:
         config = self.config
@@ -47,7 +47,7 @@ class ShardedStep:
 
     def fresh_state(self) -> step.TrainState:
         """A fresh state, made where it lies."""
-        return self.jit(self._init, out_shardings=sharding.of(self.state))()
+        return self.jit(self._init, out_shardings=sharding.shardings(self.state))()
 
     def fresh_params(self) -> Any:
         """Fresh parameters on this host, numpy arrays."""
@@ -68,7 +68,7 @@ class ShardedStep:
     def lower(self, length: int) -> jax.stages.Lowered:
         """The train step for sequences of `length`, for the compiler."""
         config, (optimizer, schedule) = self.config, self._optimizer
-        shardings, batch = sharding.of(self.state), sharding.batch_sharding(self.mesh)
+        shardings, batch = sharding.shardings(self.state), sharding.batch_sharding(self.mesh)
         return self.jit(
             step.make_train_step(self.objective, optimizer, schedule, config.seed, config.grad_accum_steps),
             donate_argnums=0,

@@ -4,12 +4,18 @@ Read it from top to bottom: mesh, data, model, state, loop, finish. Started agai
 from its last checkpoint and ends with the same bits as one that was never stopped.
 """
 
+import sys
+
+if __name__ == "__main__":  # `python -m electra_jax.train` is `electra-jax train`; it handles Ctrl-C during imports
+    from electra_jax import __main__
+
+    sys.exit(__main__.main(["train", *sys.argv[1:]]))
+
 import contextlib
 import dataclasses
 import functools
 import json
 import math
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -61,7 +67,7 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: Live) -> dic
         jax.config.update("jax_compilation_cache_dir", config.compile_cache)
     mesh = sharding.make_mesh(config.mesh, config.batch_size, config.grad_accum_steps)
     sharding.check_divisible(config.model.heads, config.model.ffn, mesh)
-    distributed.check_shared(workdir)
+    distributed.check_shared_folder(workdir)
     home = WorkDir(workdir)
 
     ########## Work directory and data #################################################################################
@@ -69,21 +75,21 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: Live) -> dic
     given = warm_start.load(config, live.say) if not (workdir / "config.json").exists() else None
     checkpoints = Checkpoints(home.checkpoints, config.checkpoint.keep_last, config.checkpoint.keep_every)
     saved_step = checkpoints.latest()
-    distributed.first_then_others(lambda: open_home(config, home, saved_step, live), others=lambda: None)
+    distributed.main_process_first(lambda: open_home(config, home, saved_step, live), others=lambda: None)
     progress: dict[str, Any] = checkpoints.progress(saved_step) if saved_step is not None else {}
 
     def find_text() -> corpus.Corpus:
-        with home.preparing() as folder:
+        with home.lock_data_folder() as folder:
             return pipeline.find_or_prepare(folder, config.data, progress.get("corpus"), Telling(live))
 
-    text = distributed.first_then_others(find_text, others=find_text)
+    text = distributed.main_process_first(find_text, others=find_text)
     distributed.check_same("a text", text.key)
-    distributed.first_then_others(lambda: tokenizer.keep(text.tokenizer, home.folder), others=lambda: None)
+    distributed.main_process_first(lambda: tokenizer.keep(text.tokenizer, home.folder), others=lambda: None)
 
     def make_probe() -> Probe | None:
         return Probe(config.probe, config.model.max_length, text.tokenizer) if config.probe.every else None
 
-    probe = distributed.first_then_others(make_probe, others=lambda: None)
+    probe = distributed.main_process_first(make_probe, others=lambda: None)
     special, length, phases = (
         text.tokenizer.special,
         config.data.seq_length,
@@ -91,8 +97,8 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: Live) -> dic
     )
     mode = functools.partial(examples.MODES[config.data.mode], seed=config.seed, special=special)
     train_examples = [(mode(text.train, length), steps) for length, steps in phases]
-    rows = sharding.rows(mesh, config.batch_size)  # of each batch, those that the devices of this process have
-    put = functools.partial(sharding.put, mesh=mesh, batch_size=config.batch_size)
+    rows = sharding.local_rows(mesh, config.batch_size)  # of each batch, those that the devices of this process have
+    put = functools.partial(sharding.put_batch, mesh=mesh, batch_size=config.batch_size)
     batches = loader.training_batches(train_examples, config.batch_size, config.seed, text.weights, rows)
     heldout = loader.heldout_batches(mode(text.heldout, length), config.batch_size, config.eval_batches, config.seed)
 
@@ -112,7 +118,7 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: Live) -> dic
         given = warm_start.load(config, live.say) if given is None else given
         if given:
             begin = warm_start.WarmStart(config.init, objective.model.config, text.tokenizer, live.say)
-            params = sharding.place(begin(run.fresh_params(), given), sharding.of(run.state.params))
+            params = sharding.put_tree(begin(run.fresh_params(), given), sharding.shardings(run.state.params))
             state = step.TrainState(state.step, params, state.opt_state)
         totals = {"tokens": 0.0, "device_seconds": 0.0}
     else:
@@ -142,7 +148,7 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: Live) -> dic
             assert encoder is not None
             return probe(encoder)
 
-        return distributed.first_then_others(score, others=dict)
+        return distributed.main_process_first(score, others=dict)
 
     ########## Loop ####################################################################################################
     def log(at: int, evaluating: bool, probing: int) -> dict[str, float]:
@@ -185,7 +191,7 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: Live) -> dic
 
     final: dict[str, float] = {}
     window = metrics.MetricAccumulator()
-    writer = metric_writers.MetricsWriter(home.folder, first) if distributed.is_first() else None
+    writer = metric_writers.MetricsWriter(home.folder, first) if distributed.is_main_process() else None
     pending: metrics.Metrics | None = None
     profile = metric_writers.Profile(home.folder, config.profile.at, config.profile.steps)
     closing = contextlib.closing(writer) if writer else contextlib.nullcontext()
@@ -206,7 +212,7 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: Live) -> dic
             live.advance(at - 1)
 
             # ... except where its numbers are needed now.
-            stopping = stop.asked(at)
+            stopping = stop.should_stop(at)
             last = at == config.steps or stopping
             evaluating = at % config.eval_every == 0 or at == config.steps
             saving = at % config.checkpoint.every == 0 or at % config.checkpoint.keep_every == 0 or last
@@ -216,14 +222,14 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: Live) -> dic
                 pending = None
                 final = log(at, evaluating, probing)
                 if saving:
-                    if distributed.is_first():
+                    if distributed.is_main_process():
                         home.publish()
                     checkpoints.save(at, state, {"data": batches.get_state(), "totals": totals, "corpus": text.key})
                 window.restart()  # the time of evaluating and saving is not training time
             if stopping:
                 break
     profile.close()
-    if distributed.is_first():
+    if distributed.is_main_process():
         home.publish()
     checkpoints.wait()
     checkpoints.close()
@@ -270,7 +276,7 @@ def adopt_settings(config: TrainConfig, workdir: AnyPath, live: Live) -> TrainCo
 def open_home(config: TrainConfig, home: WorkDir, latest: int | None, live: Live) -> None:
     """Checks that a run which is there, at step `latest`, is this one; writes config and environment."""
     home.fetch()
-    settings, workdir = train_config.to_dict(config), home.place
+    settings, workdir = train_config.to_dict(config), home.path
     path = home.folder / "config.json"
     if latest is not None:
         if latest > config.steps:
@@ -342,9 +348,3 @@ def summarise(
     live.say(f"Held out: {heldout_line(final)}")
     live.say(f"Files: {workdir}/metrics.jsonl, tensorboard/, checkpoints/{config.steps}, config.json, environment.json")
     live.say("")
-
-
-if __name__ == "__main__":  # `python -m electra_jax.train` is `electra-jax train`
-    from electra_jax import __main__
-
-    sys.exit(errors.run(__main__.run, ["train", *sys.argv[1:]]))

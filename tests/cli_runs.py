@@ -1,4 +1,4 @@
-"""What several tests start: small configs, and training as a child process."""
+"""Small runs for tests: configs, and commands in this process or in child processes."""
 
 import contextlib
 import json
@@ -44,18 +44,27 @@ def make_objective(config: ConfigDict | TrainConfig, vocab_size: int, *more: Any
     return registry.make(c.objective, c.model, c.steps, vocab_size, *more)
 
 
-def command(text: Path, workdir: Path, *arguments: str, config: str = "tiny", arg: str = "") -> list[str]:
-    """The command line of a small run on `text`; `arg` is a further argument of the config."""
+def electra_jax_command(*arguments: str) -> list[str]:
+    """The command line of `electra-jax`."""
+    return [sys.executable, "-m", "electra_jax", *arguments]
+
+
+def train_arguments(text: Path, workdir: Path, *arguments: str, config: str = "tiny", arg: str = "") -> list[str]:
+    """The arguments of `electra-jax train` for a small run on `text`; `arg` is a further argument of the config."""
     return [
-        sys.executable,
-        *("-m", "electra_jax.train", f"--config={ROOT}/configs/{config}.py:runlocal,{arg}", f"--workdir={workdir}"),
+        *(f"--config={ROOT}/configs/{config}.py:runlocal,{arg}", f"--workdir={workdir}"),
         *(f"--config.data.input={text}", "--config.data.vocab_size=40", "--config.data.heldout_fraction=.1"),
         *arguments,
     ]
 
 
+def command(text: Path, workdir: Path, *arguments: str, config: str = "tiny", arg: str = "") -> list[str]:
+    """The command line of a small training run; the arguments are those of `train_arguments`."""
+    return electra_jax_command("train", *train_arguments(text, workdir, *arguments, config=config, arg=arg))
+
+
 def environment(devices: int = 1) -> dict[str, str]:
-    """Of a child: `devices` fake CPU devices, no colours, the checkout on its path."""
+    """The environment of a child process: so many fake CPU devices, no colours, this checkout first on its path."""
     return {
         **os.environ,
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
@@ -69,17 +78,18 @@ def environment(devices: int = 1) -> dict[str, str]:
 
 
 def run(arguments: list[str], devices: int = 1, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs a command line to its end."""
     env = environment(devices)
     return subprocess.run(arguments, capture_output=True, text=True, env=env, timeout=300, check=False, **options)
 
 
 def quiet() -> Live:
-    """A report that nobody sees."""
+    """A progress listener that prints nothing."""
     return Live(Console(quiet=True))
 
 
 def sst2_files(folder: Path) -> Path:
-    """A folder made the one of a small SST-2."""
+    """Writes the files of a small SST-2 to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = [f"the model reads {words}\t{i % 2}" for i, words in enumerate(["a line", "of text", "this", "word"] * 3)]
     for split in ("train", "dev"):
@@ -88,16 +98,18 @@ def sst2_files(folder: Path) -> Path:
 
 
 def logged(workdir: Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl."""
     return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
 
 
 def arrays(workdir: Path, step: int) -> dict[str, np.ndarray]:
-    """Every array of the state at `step`, by its path."""
+    """Every array of the train state at `step`, by its path in the state."""
     state = jax.device_get(run_checkpoint.load(workdir, step).state)
     return {jax.tree_util.keystr(path): value for path, value in jax.tree_util.tree_leaves_with_path(state)}
 
 
-_VARIABLES: dict[str, Callable[[int, int], dict[str, str]]] = {
+# The environment of process `number` of `count`, as a cluster sets it.
+_CLUSTERS: dict[str, Callable[[int, int], dict[str, str]]] = {
     "slurm": lambda number, count: {
         "SLURM_JOB_ID": "7",
         "SLURM_STEP_NODELIST": "localhost",
@@ -116,38 +128,32 @@ _VARIABLES: dict[str, Callable[[int, int], dict[str, str]]] = {
 
 
 def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("localhost", 0))
-        return int(listening.getsockname()[1])
+    """A TCP port that no process listens on."""
+    with socket.socket() as listener:
+        listener.bind(("localhost", 0))
+        return int(listener.getsockname()[1])
 
 
 @contextlib.contextmanager
 def processes(
     text: Path, workdir: Path, count: int, *arguments: str, devices: int = 1, cluster: str = ""
 ) -> Iterator[list[subprocess.Popen[str]]]:
-    """A run of `count` processes on this machine, each with `devices`; those that are left at the end are killed.
+    """A run of `count` processes on this machine with `devices` devices each; kills those left over at the end.
 
-    What process I prints goes to `workdir`-I.out and .err. With `cluster`, slurm or ompi, they are told nothing, but
-    find the variables that it sets.
+    Process I prints to `workdir`-I.out and .err. With `cluster`, slurm or ompi, the processes get their number from the
+    variables of that cluster instead of from options.
     """
     port = free_port()
     started = []
     try:
         for number in range(count):
-            place: tuple[str, ...] = (f"--coordinator=localhost:{port}", f"--processes={count}", f"--process={number}")
+            options = [f"--coordinator=localhost:{port}", f"--processes={count}", f"--process={number}"]
             env = environment(devices)
             if cluster:
-                place, env = (), {**env, **_VARIABLES[cluster](number, count), "JAX_COORDINATOR_PORT": str(port)}
+                options, env = [], {**env, **_CLUSTERS[cluster](number, count), "JAX_COORDINATOR_PORT": str(port)}
+            argv = command(text, workdir, *options, *arguments)
             with open(f"{workdir}-{number}.out", "w") as out, open(f"{workdir}-{number}.err", "w") as err:
-                started.append(
-                    subprocess.Popen(
-                        command(text, workdir, *place, *arguments),
-                        stdout=out,
-                        stderr=err,
-                        text=True,
-                        env=env,
-                    )
-                )
+                started.append(subprocess.Popen(argv, stdout=out, stderr=err, text=True, env=env))
         yield started
     finally:
         for process in started:
@@ -156,8 +162,8 @@ def processes(
 
 
 def until(condition: Callable[[], bool], seconds: float = 240) -> None:
-    """Waits for `condition`."""
-    end = time.monotonic() + seconds
+    """Waits until `condition` holds."""
+    deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "it never came true"
+        assert time.monotonic() < deadline, f"the condition did not hold within {seconds} seconds"
         time.sleep(0.1)

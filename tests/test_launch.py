@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from cli_runs import ROOT, command, environment, logged
+from cli_runs import ROOT, environment, logged, train_arguments
 
 LAUNCH = ROOT / "launch"
 
@@ -24,7 +24,7 @@ def test_shellcheck_finds_nothing(script):
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_local_starts_processes_that_are_one_run(text_file, tmp_path, count):
-    arguments = command(text_file, tmp_path / "run", "--config.steps=4")[3:]
+    arguments = train_arguments(text_file, tmp_path / "run", "--config.steps=4")
     env = {**environment(), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
     script = [str(LAUNCH / "local.sh"), str(count), *arguments]
     done = subprocess.run(script, capture_output=True, text=True, env=env, timeout=300, check=False)
@@ -34,12 +34,12 @@ def test_local_starts_processes_that_are_one_run(text_file, tmp_path, count):
 
 @pytest.mark.slow
 def test_local_fails_as_its_processes_do(text_file, tmp_path):
-    arguments = command(text_file, tmp_path / "run", "--config.batch_size=3")[3:]
+    arguments = train_arguments(text_file, tmp_path / "run", "--config.batch_size=3")
     env = {**environment(), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
     script = [str(LAUNCH / "local.sh"), "2", *arguments]
     done = subprocess.run(script, capture_output=True, text=True, env=env, timeout=300, check=False)
     assert done.returncode == 2
-    assert done.stderr.count("config.batch_size=3 cannot be split over 2 devices; use 2 or 4") == 2
+    assert done.stderr.count("config.batch_size=3 is not divisible by 2 devices; use 2 or 4") == 2
 
 
 def test_scripts_can_be_run_and_name_no_setting_that_is_not():

@@ -33,7 +33,7 @@ def make(encoder: str, devices: int, arg: str = "", **overrides):
         return compiled(jax.tree.map(jnp.copy, state), batch)  # a step takes the state that it is given
 
     train_step.as_text = compiled.as_text
-    return run.fresh_state(), train_step, functools.partial(sharding.put, mesh=run.mesh, batch_size=BATCH)
+    return run.fresh_state(), train_step, functools.partial(sharding.put_batch, mesh=run.mesh, batch_size=BATCH)
 
 
 def mesh_of(devices: int, config: ConfigDict) -> jax.sharding.Mesh:
@@ -96,7 +96,7 @@ def gradient(system: str, devices: int, grad_accum_steps: int):
         ),
         in_shardings=(everywhere, by_example),
     )
-    grads, loss, measured = jax.device_get(compute(params, sharding.put(uneven, mesh, BATCH)))
+    grads, loss, measured = jax.device_get(compute(params, sharding.put_batch(uneven, mesh, BATCH)))
     return grads, float(loss), metrics.numbers(measured)
 
 
@@ -130,7 +130,7 @@ def ten_steps(system: str, encoder: str, mesh: tuple[int, int, int], grad_accum_
     compiled, state, losses = run.lower(LENGTH).compile(), run.fresh_state(), []
     for number in range(10):
         rows = {name: np.concatenate([batch(2 * number)[name], batch(2 * number + 1)[name]]) for name in batch(0)}
-        state, measured = compiled(state, sharding.put(rows, there, 16))
+        state, measured = compiled(state, sharding.put_batch(rows, there, 16))
         losses.append(metrics.numbers(jax.device_get(measured))["loss"])
     return losses, jax.device_get(state.params)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from electra_jax.config.errors import UserError
-from electra_jax.config.settings import nearest
+from electra_jax.config.settings import TYPE_NAMES, nearest
 
 
 def read(
@@ -14,8 +14,8 @@ def read(
 ) -> dict[str, str] | None:
     """The text given for each option; prints `usage` for --help.
 
-    An option whose default is False needs no value. One whose default is a tuple takes several, as words or
-    separated by commas, and gives them separated by newlines.
+    An option whose default is False needs no value. One whose default is a tuple takes several values, as words or
+    separated by commas, and returns them separated by newlines.
 
     Args:
       argv: the arguments.
@@ -27,7 +27,7 @@ def read(
       The text of each option that was given; None after --help.
 
     Raises:
-      UserError: an argument that is not `--name=value`.
+      UserError: an argument is not `--name=value`, or an option is given twice.
     """
     if any(arg in ("-h", "--help") for arg in argv):
         print(usage)
@@ -38,59 +38,74 @@ def read(
         if words is not None and not rest[0].startswith("--"):
             words.append(rest.pop(0))
             continue
-        name, equals, value = rest.pop(0).partition("=")
-        if not name.startswith("--"):
-            raise UserError(f"argument {name!r} is not an option: expected --name=value, see --help")
-        if not equals and options.get(name[2:]) is False:
-            value = "true"
-        elif not equals:
-            if not rest or rest[0].startswith("--"):
-                raise UserError(f"{name} has no value: expected {name}=VALUE")
-            value = rest.pop(0)
-        if isinstance(options.get(name[2:]), tuple):
-            several = [each for each in value.split(",") if each]
-            while rest and not rest[0].startswith("--"):
-                several.append(rest.pop(0))
-            value = "\n".join(several)
-        if name[2:] in given and not name.startswith("--config."):
-            raise UserError(f"{name} is given twice; give it once")
-        given[name[2:]] = value
+        argument, equals, value = rest.pop(0).partition("=")
+        if not argument.startswith("--"):
+            raise UserError(f"argument {argument!r} is not an option: expected --name=value; see --help")
+        name = argument.removeprefix("--")
+        if not equals:
+            value = "true" if options.get(name) is False else _next_value(argument, rest)
+        if isinstance(options.get(name), tuple):
+            value = "\n".join([*filter(None, value.split(",")), *_following_values(rest)])
+        if name in given and not name.startswith("config."):
+            raise UserError(f"--{name} is given twice; give it once")
+        given[name] = value
     return given
+
+
+def _next_value(argument: str, rest: list[str]) -> str:
+    if not rest or rest[0].startswith("--"):
+        raise UserError(f"{argument} has no value: expected {argument}=VALUE")
+    return rest.pop(0)
+
+
+def _following_values(rest: list[str]) -> Iterable[str]:
+    while rest and not rest[0].startswith("--"):
+        yield rest.pop(0)
 
 
 def parse(
     argv: list[str], usage: str, options: Mapping[str, Any], words: list[str] | None = None
 ) -> dict[str, Any] | None:
-    """`choose` of what `read` gives; None after --help."""
+    """The value of each option: `choose` applied to the result of `read`; None after --help."""
     given = read(argv, usage, options, words)
     return None if given is None else choose(given, options)
 
 
 def choose(given: Mapping[str, str], options: Mapping[str, Any], *others: str) -> dict[str, Any]:
-    """Each option's value, of the type of its default; `others` are further names that may be given.
+    """The value of each option: the text that was given, converted to the type of the default, or the default.
+
+    Args:
+      given: the texts, by option.
+      options: the command's options with their defaults.
+      others: further names that may be given.
 
     Raises:
-      UserError: an unknown name, or a value of another type.
+      UserError: a name is unknown, or a value has the wrong type.
     """
     known = [*others, *options]
     for name in given:
         if name not in known:
             raise UserError(f"--{name} is unknown{nearest(name, [*known, 'debug', 'help'], '--')}")
-    return {name: typed(f"--{name}", given.get(name), default) for name, default in options.items()}
+    return {
+        name: convert(f"--{name}", given[name], default) if name in given else default
+        for name, default in options.items()
+    }
 
 
-def typed(name: str, text: str | None, default: Any) -> Any:
-    """`text` as a value of the type of `default`; `default` where there is no text."""
-    if text is None:
-        return default
+def convert(name: str, text: str, default: Any) -> Any:
+    """`text` as a value of the type of `default`.
+
+    Raises:
+      UserError: `text` is not of that type; the message calls it `name`.
+    """
     value = _value(text, type(default))
     if value is None:
-        raise UserError(f"{name}={text} has another type: expected a {type(default).__name__}, such as {default!r}")
+        raise UserError(f"{name}={text} is invalid: expected {TYPE_NAMES[type(default)]}, such as {default!r}")
     return value
 
 
 def _value(text: str, kind: type) -> Any:
-    """None where `text` is not of that type."""
+    """`text` as a value of type `kind`; None if it is not one."""
     if kind is str:
         return text
     if kind is tuple:
@@ -99,9 +114,10 @@ def _value(text: str, kind: type) -> Any:
         return {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
     try:
         value = ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # whatever the text is
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            return None
+    # What literal_eval raises depends on the text; integers of more than 308 digits overflow a float.
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, OverflowError):
         return None
     if kind is int:
         return int(value) if value == int(value) else None  # 1e5 is an integer

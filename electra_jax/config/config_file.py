@@ -1,7 +1,7 @@
-"""Config files: Python files with `get_config(arg) -> ConfigDict`, loaded by name or path, overridden by name.
+"""Config files: Python files with `get_config(arg) -> ConfigDict`, loaded by name or path, then overridden.
 
-`--config=base:runlocal` calls `get_config("runlocal")` of the packaged configs/base.py; `--config=my/run.py` that of a
-file of one's own. `--config.model.layers=3` overrides a setting.
+`--config=base:runlocal` calls `get_config("runlocal")` of the packaged configs/base.py; `--config=my/run.py` calls that
+of the user's own file. `--config.model.layers=3` overrides a setting.
 """
 
 import runpy
@@ -14,18 +14,20 @@ from ml_collections import ConfigDict
 
 from electra_jax.config import cli
 from electra_jax.config.errors import UserError
-from electra_jax.config.settings import flatten, nearest
+from electra_jax.config.settings import describe, flatten, nearest
 
-PACKAGED = Path(__file__).parents[1] / "configs"
-_KINDS = {"objective": "pre-training: --config=tiny", "task": "fine-tuning: --config=glue:task=cola"}
+_KINDS = {
+    "objective": "pre-training, such as --config=tiny",
+    "task": "fine-tuning, such as --config=glue:task=cola",
+}
 
 
 class Arguments(NamedTuple):
     """A parsed command line.
 
     Attributes:
-      config: the config with its overrides; None where none was given and the command needs none.
-      workdir: `--workdir`, or runs/NAME after the config.
+      config: the config with its overrides; None if no config was given and the command does not need one.
+      workdir: `--workdir`; by default runs/NAME, after the config.
       options: the command's other options.
     """
 
@@ -40,22 +42,27 @@ def parse(
     options: Mapping[str, Any] = MappingProxyType({}),
     shorthands: Sequence[str] = (),
     kind: str = "objective",
+    config_class: type | None = None,
 ) -> Arguments | None:
-    """Parses `--config=NAME[:ARG] [--workdir=DIR] [--config.NAME=VALUE ...]`; prints `usage` for --help.
+    """Parses `--config=NAME[:ARG] [--workdir=DIR] [--config.NAME=VALUE ...]`.
 
     Args:
       argv: the arguments.
       usage: what --help prints.
-      options: further options of the command with their defaults. With `config` among them the config may be left out.
-      shorthands: settings that may be given without `config.` before them.
+      options: further options of the command with their defaults. If `config` is among them, --config is optional.
+      shorthands: settings that may be given without the prefix `config.`.
       kind: the setting that the config must have: `objective` for pre-training, `task` for fine-tuning.
+      config_class: the dataclass whose settings --help-config prints; None: there is no such option.
 
     Returns:
-      The parsed arguments; None after --help.
+      The parsed arguments; None after --help or --help-config.
 
     Raises:
-      UserError: an argument, file or setting that does not exist, or a value of another type.
+      UserError: an argument, file or setting does not exist, or a value has the wrong type.
     """
+    if config_class is not None and "--help-config" in argv:
+        print(describe(config_class))
+        return None
     given = cli.read(argv, usage, options)
     if given is None:
         return None
@@ -64,37 +71,43 @@ def parse(
     chosen = cli.choose(given, options, "config", "workdir")
     if not given.get("config"):
         if "config" not in options or overrides:
-            raise UserError(f"--config is missing: expected a config of {_KINDS[kind]}")
+            raise UserError(f"--config is missing: expected a config for {_KINDS[kind]}")
         return Arguments(None, "runs", chosen)
     name, _, arg = given["config"].partition(":")
     config = load(name, arg)
     if kind not in config:
-        raise UserError(f"--config={given['config']} is of another kind: expected a config of {_KINDS[kind]}")
-    for setting, value in overrides.items():
-        override(config, setting.removeprefix("config."), value)
-    # Another objective is another run: runs/tiny, runs/tiny-mlm.
-    run = "-".join([Path(name).stem, *(part.rpartition("=")[2] for part in arg.split(",") if part)])
-    return Arguments(config, given.get("workdir") or f"runs/{run}", chosen)
+        raise UserError(f"--config={given['config']} has the wrong kind: expected a config for {_KINDS[kind]}")
+    for setting, text in overrides.items():
+        override(config, setting.removeprefix("config."), text)
+    return Arguments(config, given.get("workdir") or _default_workdir(name, arg), chosen)
+
+
+def _default_workdir(name: str, arg: str) -> str:
+    """runs/tiny for `tiny`, runs/tiny-mlm for `tiny:objective=mlm`: another objective is another run."""
+    return "runs/" + "-".join([Path(name).stem, *(part.rpartition("=")[2] for part in arg.split(",") if part)])
+
+
+def packaged_configs() -> Path:
+    """The folder of the configs that come with electra_jax: in the package, or in the root of a checkout."""
+    package = Path(__file__).parents[1]
+    installed = package / "configs"
+    return installed if installed.is_dir() else package.parent / "configs"
 
 
 def load(name: str | Path, arg: str = "") -> ConfigDict:
-    """The config that a file gives for `arg`.
+    """The config that a file returns for `arg`.
 
     Args:
       name: the path of a Python file, or the name of a packaged config such as `tiny`.
-      arg: what `get_config` is called with.
+      arg: the argument of `get_config`.
 
     Raises:
-      UserError: there is no such file, it does not run, or it returns no ConfigDict.
+      UserError: the file does not exist, fails, or does not return a ConfigDict.
     """
-    path = Path(name)
-    if not path.is_file() and not path.suffix and (PACKAGED / f"{path}.py").is_file():
-        path = PACKAGED / f"{path}.py"
-    if not path.is_file():
-        names = ", ".join(sorted(each.stem for each in PACKAGED.glob("[!_]*.py")))
-        raise UserError(f"config {name} does not exist: expected the path of a Python file, or one of {names}")
+    path = _find(name)
     try:
-        module = runpy.run_path(str(path))
+        get_config = runpy.run_path(str(path)).get("get_config")
+        config = get_config(arg) if callable(get_config) else None
     except UserError:
         raise
     except Exception as error:
@@ -102,9 +115,8 @@ def load(name: str | Path, arg: str = "") -> ConfigDict:
             f"config file {path} fails with {type(error).__name__}: {error}; see configs/tiny.py for an example, and "
             "--debug for the line"
         ) from error
-    if not callable(module.get("get_config")):
-        raise UserError(f"config file {path} defines no get_config(arg); see configs/tiny.py for an example")
-    config = module["get_config"](arg)
+    if not callable(get_config):
+        raise UserError(f"config file {path} has no function get_config(arg); see configs/tiny.py for an example")
     if not isinstance(config, ConfigDict):
         raise UserError(
             f"config file {path}: get_config({arg!r}) returns a {type(config).__name__}: expected a ConfigDict; see "
@@ -113,13 +125,24 @@ def load(name: str | Path, arg: str = "") -> ConfigDict:
     return config
 
 
+def _find(name: str | Path) -> Path:
+    """The file of a config."""
+    path, packaged = Path(name), packaged_configs()
+    if path.is_file():
+        return path
+    if path.parent == Path() and (packaged / f"{path.stem}.py").is_file() and path.suffix in ("", ".py"):
+        return packaged / f"{path.stem}.py"
+    names = ", ".join(sorted(file.stem for file in packaged.glob("[!_]*.py")))
+    raise UserError(f"config {name} does not exist: expected the path of a Python file, or one of {names}")
+
+
 def override(config: ConfigDict, name: str, text: str) -> None:
-    """Sets `config.NAME` to `text`, read as the type that the setting has.
+    """Sets `config.NAME` to `text`, converted to the type of the setting.
 
     Raises:
-      UserError: there is no such setting, or `text` is of another type.
+      UserError: there is no such setting, or `text` has the wrong type.
     """
     settings = flatten(config)
     if name not in settings:
         raise UserError(f"--config.{name} is unknown{nearest(name, list(settings), '--config.')}")
-    config.update_from_flattened_dict({name: cli.typed(f"--config.{name}", text, settings[name])})
+    config.update_from_flattened_dict({name: cli.convert(f"--config.{name}", text, settings[name])})

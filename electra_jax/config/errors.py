@@ -1,74 +1,146 @@
-"""What a person did that cannot work, said in one line.
+"""Errors that a user can mend, reported in one line.
 
-Everything a person can get wrong raises `UserError`; `run` turns it, the operating system's refusals and a lack of
-memory into one line on standard error and exit status 2. Anything else is a bug of ours and keeps its traceback.
+Everything that a user can get wrong raises `UserError`; `run` reports it, errors of the operating system and a lack of
+memory as one line on standard error, with exit status 2. Any other exception is a bug and keeps its traceback.
 """
 
+import contextlib
 import errno
 import io
+import os
+import select
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import FrameType
 
 EXIT_USER_ERROR = 2
+EXIT_BROKEN_PIPE = 1  # Python's own, and that of rich
+EXIT_INTERRUPTED = 130  # 128 + SIGINT
 
 _OS_ADVICE = {
     errno.ENOSPC: "no space left; free some, or use another disk",
-    errno.EDQUOT: "disk quota used up; free some space, or use another disk",
-    errno.EFBIG: "a file would grow past the limit set for this process (ulimit -f); raise it",
-    errno.EROFS: "the file system is read-only; use another",
-    errno.EACCES: "permission denied; give a path that this user can use",
-    errno.EPERM: "operation not permitted; give a path that this user can use",
-    errno.EEXIST: "is a file, not a folder; give another path",
-    errno.ENOTDIR: "a part of the path is a file, not a folder; give another path",
+    errno.EDQUOT: "disk quota exceeded; free some space, or use another disk",
+    errno.EFBIG: "a file would exceed the size limit of this process; raise it with ulimit -f",
+    errno.EROFS: "the file system is read-only; use another one",
+    errno.EACCES: "permission denied; use a path that this user can access",
+    errno.EPERM: "operation not permitted; use a path that this user can access",
+    errno.EEXIST: "is a file: expected a folder; use another path",
+    errno.ENOTDIR: "a parent of the path is a file: expected a folder; use another path",
+    errno.ENAMETOOLONG: "the path is too long; use a shorter one",
 }
 
 
 class UserError(Exception):
-    """Raised with one line that names the cause, the place and the way out."""
+    """An error that the user can mend; its message is one line: what is wrong, what was expected, what to do."""
 
 
-def explain_os_error(error: OSError) -> str:
-    """One line for an error of the operating system: place, cause, way out."""
-    place = f"{error.filename}: " if error.filename else ""
-    return place + _OS_ADVICE.get(error.errno or 0, error.strerror or str(error))
-
-
-# What `explain` makes a line of.
 MISTAKES = (UserError, OSError, MemoryError)
+"""What `explain` takes."""
 
 
 def explain(error: UserError | OSError | MemoryError) -> str:
-    """Its one line."""
+    """The one line that reports `error`."""
     text = explain_os_error(error) if isinstance(error, OSError) else str(error)
     if isinstance(error, MemoryError):
-        asked = f" ({text})" if text else ""
-        text = f"memory ran out{asked}; ask for less, as smaller batches, or use a larger machine"
+        detail = f" ({text})" if text else ""
+        text = f"out of memory{detail}; use less, for instance smaller batches, or a larger machine"
     return " ".join(text.split())
 
 
+def explain_os_error(error: OSError) -> str:
+    """One line for an error of the operating system: path, cause, what to do."""
+    path = f"{error.filename}: " if error.filename else ""
+    return path + _OS_ADVICE.get(error.errno or 0, error.strerror or str(error))
+
+
 def first_line(error: BaseException) -> str:
-    """Of what another library says; its kind where it says nothing."""
+    """The first line of an exception's message; its type if the message is empty."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def run(main: Callable[[list[str]], int | None], argv: list[str] | None = None) -> int:
-    """Calls `main(argv)` and returns its exit status; a person's mistake is one line on stderr and status 2.
+    """Calls `main(argv)` and returns its exit status; errors that the user can mend are one line and status 2.
 
     With `--debug` among the arguments errors keep their traceback.
+
+    Args:
+      main: the command.
+      argv: its arguments; by default those of this process.
     """
     argv = sys.argv[1:] if argv is None else argv
+    debug = "--debug" in argv
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # whatever the terminal cannot show, nothing stops for it
-    debug = "--debug" in argv
+            stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 must not stop a run
+    cause: UserError | OSError | MemoryError
     try:
-        return main([arg for arg in argv if arg != "--debug"]) or 0
-    except MISTAKES as error:
-        cause = error
+        status = main([arg for arg in argv if arg != "--debug"]) or 0
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
-        print("\ninterrupted; the same command goes on from what is finished", file=sys.stderr)
-        return 130
-    if debug:
-        raise cause
+        if debug:
+            raise
+        _report_interrupt()
+        return EXIT_INTERRUPTED
+    except MISTAKES as error:
+        if isinstance(error, BrokenPipeError) and _drop_closed_stdout():
+            return EXIT_BROKEN_PIPE
+        if debug:
+            raise
+        cause = error
+    except ValueError as error:
+        refused = _refused_argument(error, argv)
+        if debug or refused is None:
+            raise
+        cause = UserError(f"argument {refused!r} is invalid: expected UTF-8 without NUL; use another name")
     print(f"error: {explain(cause)}", file=sys.stderr)
     return EXIT_USER_ERROR
+
+
+@contextlib.contextmanager
+def exit_on_interrupt() -> Iterator[None]:
+    """Ctrl-C in this context ends the process at once, with one line; for a command's imports.
+
+    An exception would not do: Python drops one that is raised in a callback, and its imports run many.
+    """
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        _report_interrupt()
+        os._exit(EXIT_INTERRUPTED)
+
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored, as under nohup
+        yield
+        return
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _report_interrupt() -> None:
+    newline = "\n" if sys.stderr.isatty() else ""  # after ^C
+    print(f"{newline}interrupted; run the same command again to continue", file=sys.stderr, flush=True)
+
+
+def _drop_closed_stdout() -> bool:
+    """Whether the reader of standard output, such as `head`, has gone; if so, what is left to write is dropped."""
+    try:
+        stdout = sys.stdout.fileno()
+    except (AttributeError, OSError):  # there is none, or it is captured
+        return False
+    poll = select.poll()
+    poll.register(stdout, select.POLLOUT)
+    if not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stdout)  # Python flushes once more when it exits
+    return True
+
+
+def _refused_argument(error: ValueError, argv: list[str]) -> str | None:
+    """The argument with a character that no path can have, if that is what `error` is about."""
+    if isinstance(error, UnicodeEncodeError):
+        return next((arg for arg in argv if any("\ud800" <= letter <= "\udfff" for letter in arg)), None)
+    return next((arg for arg in argv if "\0" in arg), None) if "embedded null" in str(error) else None

@@ -1,28 +1,45 @@
-"""Typed settings: frozen dataclasses whose fields say all that there is to say about a setting.
+"""Typed settings: frozen dataclasses whose fields carry everything there is to say about a setting.
 
     @dataclasses.dataclass(frozen=True)
     class OptimConfig:
         learning_rate: float = setting(5e-4, "Peak learning rate.", above(0))
 
-A field has a type, a default, a sentence of documentation, the values that are valid, and whether a resumed run may
+A field has a type, a default, one sentence of documentation, the values that are valid, and whether a resumed run may
 change it. Validation, `--help-config` and docs/settings.md all read the fields. Dataclasses nest; a nested setting is
 known by its dotted name, `optim.learning_rate`.
 """
 
 import dataclasses
 import difflib
+import inspect
+import textwrap
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from electra_jax.config.errors import UserError
 
 Config = TypeVar("Config")
 _METADATA = "electra_jax"
+_COLUMNS = 100  # of what --help-config prints
+
+# What an error message calls a value of each type.
+TYPE_NAMES: Mapping[type, str] = {
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    str: "a string",
+    tuple: "a list",
+}
 
 
 class Check(NamedTuple):
-    """What must hold of a value, and the words for it: "expected more than 0"."""
+    """Which values are valid.
+
+    Attributes:
+      holds: whether a value is valid.
+      expected: the valid values in words, as in "expected more than 0".
+    """
 
     holds: Callable[[Any], bool]
     expected: str
@@ -42,6 +59,7 @@ def between(low: float, high: float) -> Check:
 
 
 def from_up_to_below(low: float, high: float) -> Check:
+    """`low` included, `high` excluded."""
     return Check(lambda value: low <= value < high, f"{low:g} or more, less than {high:g}")
 
 
@@ -58,12 +76,12 @@ class Setting(NamedTuple):
     """One setting of a config class.
 
     Attributes:
-      name: dotted.
+      name: its dotted name.
       type: `int`, `float`, `bool` or `str`.
-      default: its value where nothing is said.
+      default: the value of a config that does not set it.
       doc: one sentence.
-      check: which values are valid; None where all of the type are.
-      resumable: whether a run that goes on may have another value than it began with.
+      check: which values are valid; None: all values of the type.
+      resumable: whether a resumed run may have another value than it started with.
     """
 
     name: str
@@ -80,41 +98,40 @@ def setting(default: Any, doc: str, check: Check | None = None, resumable: bool 
 
 
 def settings_of(config_class: type) -> dict[str, Setting]:
-    """Every setting of a config class by its dotted name, those of nested classes included."""
-    found: dict[str, Setting] = {}
+    """Every setting of a config class by its dotted name, including those of nested classes."""
+    settings: dict[str, Setting] = {}
     types = typing.get_type_hints(config_class)
     for field in dataclasses.fields(config_class):
         if dataclasses.is_dataclass(types[field.name]):
-            for name, each in settings_of(types[field.name]).items():
-                nested = f"{field.name}.{name}"
-                default = _at(field.default, name)
-                found[nested] = each._replace(name=nested, default=default)
+            for name, inner in settings_of(types[field.name]).items():
+                dotted = f"{field.name}.{name}"
+                settings[dotted] = inner._replace(name=dotted, default=_value_at(field.default, name))
         else:
             doc, check, resumable = field.metadata[_METADATA]
-            found[field.name] = Setting(field.name, types[field.name], field.default, doc, check, resumable)
-    return found
+            settings[field.name] = Setting(field.name, types[field.name], field.default, doc, check, resumable)
+    return settings
 
 
-def _at(config: Any, name: str) -> Any:
+def _value_at(config: Any, name: str) -> Any:
     for part in name.split("."):
         config = getattr(config, part)
     return config
 
 
 def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
-    """The settings of a config by their dotted names.
+    """The values of a config by their dotted names.
 
     Args:
       config: a config dataclass, or a nested mapping of the same shape.
       prefix: put before every name.
     """
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in _items(config):
-        if dataclasses.is_dataclass(value) or isinstance(value, Mapping) or hasattr(value, "items"):
-            found |= flatten(value, f"{prefix}{name}.")
+        if dataclasses.is_dataclass(value) or hasattr(value, "items"):  # a ConfigDict is no Mapping
+            flat |= flatten(value, f"{prefix}{name}.")
         else:
-            found[prefix + name] = value
-    return found
+            flat[prefix + name] = value
+    return flat
 
 
 def _items(config: Any) -> Iterator[tuple[str, Any]]:
@@ -135,10 +152,10 @@ def to_dict(config: Any, omit: Collection[str] = ()) -> dict[str, Any]:
     for name, value in flatten(config).items():
         if name not in omit:
             *parents, last = name.split(".")
-            place = nested
+            inner = nested
             for parent in parents:
-                place = place.setdefault(parent, {})
-            place[last] = value
+                inner = inner.setdefault(parent, {})
+            inner[last] = value
     return nested
 
 
@@ -149,12 +166,12 @@ def from_dict(
 
     Args:
       config_class: the dataclass.
-      values: a nested mapping, such as a `ConfigDict` or what JSON gives.
-      prefix: what people write before the names.
+      values: a nested mapping, such as a `ConfigDict` or parsed JSON.
+      prefix: put before the names in error messages.
       optional: dotted names that may be missing; such a setting has its default.
 
     Raises:
-      UserError: a name is unknown or missing, or a value has another type.
+      UserError: a name is unknown or missing, or a value has the wrong type.
     """
     known, given = settings_of(config_class), flatten(values)
     for name in given:
@@ -162,7 +179,7 @@ def from_dict(
             raise UserError(f"{prefix}{name} is unknown{nearest(name, list(known), prefix)}")
     for name in known:
         if name not in given and name not in optional:
-            raise UserError(f"{prefix}{name} is missing: expected a {known[name].type.__name__}; {known[name].doc}")
+            raise UserError(f"{prefix}{name} is missing: expected {TYPE_NAMES[known[name].type]}; add it to the config")
     typed = {name: _typed(known[name], value, prefix) for name, value in given.items()}
     return _build(config_class, typed, "")
 
@@ -171,7 +188,7 @@ def _typed(known: Setting, value: Any, prefix: str) -> Any:
     if known.type is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, known.type) or (known.type is not bool and isinstance(value, bool)):
-        raise UserError(f"{prefix}{known.name}={value!r} has another type: expected a {known.type.__name__}")
+        raise UserError(f"{prefix}{known.name}={value!r} is invalid: expected {TYPE_NAMES[known.type]}")
     return value
 
 
@@ -202,37 +219,73 @@ def replace(config: Config, **changes: Any) -> Config:
 
 
 def validate(config: Any, prefix: str = "config.") -> None:
-    """Raises UserError at the first setting of a config dataclass whose value is not valid."""
+    """Raises UserError at the first setting of a config dataclass whose value is invalid."""
     known = settings_of(type(config))
     for name, value in flatten(config).items():
         check_value(prefix + name, value, known[name].check)
 
 
 def check_value(name: str, value: Any, check: Check | None) -> None:
-    """Raises UserError where `check` does not hold of the value of what is called `name`."""
+    """Raises UserError unless `value` is valid; the message calls it `name`."""
     if check is not None and not check.holds(value):
         raise UserError(f"{name}={value!r} is invalid: expected {check.expected}")
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
-    """`old -> new` for each setting, by its dotted name, that differs between two nested mappings."""
+    """`old -> new` by dotted name, for each setting that differs between two nested mappings."""
     before, after = flatten(old), flatten(new)
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     return {name: f"{before.get(name)!r} -> {after.get(name)!r}" for name in names}
 
 
-def nearest(name: str, names: list[str], prefix: str) -> str:
-    """What to add to a message about an unknown name: "; did you mean" the most similar one."""
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
+def nearest(name: str, names: Sequence[str], prefix: str) -> str:
+    """The end of a message about an unknown name: "; did you mean" the most similar one."""
     same_ending = [other for other in names if other.rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1]]
-    return f"; did you mean {prefix}{(same_ending or close)[0]}?"
+    similar = same_ending or difflib.get_close_matches(name, names, n=1, cutoff=0.0)
+    return f"; did you mean {prefix}{similar[0]}?" if similar else ""
 
 
 def describe(config_class: type, prefix: str = "--config.") -> str:
-    """Two lines for each setting, for `--help-config`: name, default and valid values; then the sentence about it."""
-    lines = []
-    for name, each in settings_of(config_class).items():
-        valid = f", {each.check.expected}" if each.check else ""
-        resumable = ", may change on resume" if each.resumable else ""
-        lines.append(f"{prefix}{name}={each.default}  ({each.type.__name__}{valid}{resumable})\n    {each.doc}")
-    return "\n".join(lines)
+    """Every setting with its default, valid values and documentation, grouped by class: what `--help-config` prints."""
+    groups: dict[str, list[Setting]] = {}
+    for each in settings_of(config_class).values():
+        groups.setdefault(each.name.rpartition(".")[0], []).append(each)
+    blocks = []
+    for group, settings in groups.items():
+        heading = f"{prefix}{group}: " if group else ""
+        lines = [textwrap.fill(heading + _class_doc(config_class, group), _COLUMNS)]
+        for each in settings:
+            resume = "; may change on resume" if each.resumable else ""
+            lines.append(f"  {prefix}{each.name}={_as_argument(each.default)}  ({_valid(each)}{resume})")
+            lines.append(textwrap.fill(each.doc, _COLUMNS, initial_indent=" " * 6, subsequent_indent=" " * 6))
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def markdown_table(config_class: type) -> str:
+    """Every setting as a row of a Markdown table, for docs/settings.md."""
+    rows = ["| setting | default | valid | what | resume |", "|---|---|---|---|---|"]
+    for each in settings_of(config_class).values():
+        default = f"`{_as_argument(each.default)}`" if each.default != "" else ""
+        cells = [f"`{each.name}`", default, _valid(each), each.doc, "may change" if each.resumable else ""]
+        rows.append(f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |")
+    return "\n".join(rows) + "\n"
+
+
+def _valid(each: Setting) -> str:
+    """The type and the valid values of a setting, in words."""
+    if each.check is None:
+        return TYPE_NAMES[each.type]
+    return each.check.expected if each.type is str else f"{TYPE_NAMES[each.type]}, {each.check.expected}"
+
+
+def _as_argument(default: Any) -> str:
+    """A default as the command line takes it."""
+    return str(default).lower() if isinstance(default, bool) else str(default)
+
+
+def _class_doc(config_class: type, group: str) -> str:
+    """The first line of the documentation of a config class, or of the one nested under a dotted name."""
+    for part in filter(None, group.split(".")):
+        config_class = typing.get_type_hints(config_class)[part]
+    return (inspect.getdoc(config_class) or "").partition("\n")[0]

@@ -1,29 +1,26 @@
-"""Checkpoints: the step's state, and beside it the position in the data and the totals. No other file knows Orbax.
+"""Checkpoints: the train state, and with it the position in the data and the totals. No other file knows Orbax.
 
-A checkpoint is written under a temporary name while training goes on and renamed when it is whole, so one that a kill
-cut off is never seen.
+A checkpoint is written under a temporary name while training continues, and renamed when it is complete; one that a
+kill interrupted is never seen.
 """
 
 import contextlib
 import dataclasses
-import logging
-import sys
-import threading
-import warnings
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import jax
 import orbax.checkpoint as ocp
-from orbax.checkpoint import checkpoint_managers
+from orbax.checkpoint import checkpoint_managers as policies
 
 from electra_jax.config.errors import UserError, first_line
 from electra_jax.config.settings import above, setting
-from electra_jax.runtime.workdir import AnyPath, is_remote
-from electra_jax.step import TrainState
+from electra_jax.runtime.console_errors import disk_error
+from electra_jax.runtime.workdir import AnyPath
 
-_REASON = 200  # characters of a reason
-_DISK_FULL = ("No space left on device", "Disk quota exceeded", "File too large")
+State = TypeVar("State")
+_REASON = 200  # characters of another library's message that are shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +28,7 @@ class CheckpointConfig:
     """When checkpoints are written, and which are kept."""
 
     every: int = setting(5_000, "Steps between two checkpoints.", above(0), resumable=True)
-    keep_last: int = setting(2, "Newest checkpoints that are kept.", above(0), resumable=True)
+    keep_last: int = setting(2, "How many of the newest checkpoints are kept.", above(0), resumable=True)
     keep_every: int = setting(100_000, "Checkpoints at multiples of this step are kept too.", above(0), resumable=True)
 
 
@@ -39,17 +36,19 @@ class Checkpoints:
     """The checkpoints of one run.
 
     Attributes:
-      folder: where they lie, one folder a step.
+      folder: the folder that holds them, one subfolder per step.
     """
 
     def __init__(self, folder: AnyPath, keep_last: int = 1, keep_every: int = 1, read_only: bool = False):
-        """Keeps the last `keep_last` checkpoints and every one whose step is a multiple of `keep_every`.
+        """Opens the checkpoints of a run.
 
-        With `read_only` nothing in the folder changes: the run that writes there may be going on.
+        Args:
+          folder: the folder that holds them.
+          keep_last: how many of the newest checkpoints are kept.
+          keep_every: a checkpoint whose step is a multiple of this is kept too.
+          read_only: change nothing in the folder; another process may be writing there.
         """
-        _leave_reporting_to_us()
-        self.folder = folder if is_remote(folder) else folder.absolute()
-        policies = checkpoint_managers
+        self.folder = folder.absolute() if isinstance(folder, Path) else folder
         options = ocp.CheckpointManagerOptions(
             preservation_policy=policies.AnyPreservationPolicy(
                 [policies.LatestN(keep_last), policies.EveryNSteps(keep_every)]
@@ -62,59 +61,76 @@ class Checkpoints:
         self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handlers)
 
     def latest(self) -> int | None:
-        """The step of the newest whole checkpoint, None where there is none."""
-        return self._manager.latest_step()
+        """The step of the newest complete checkpoint; None if there is none."""
+        return cast(int | None, self._manager.latest_step())
 
     def steps(self) -> list[int]:
-        """Of all whole checkpoints."""
+        """The steps of all complete checkpoints, in order."""
         return sorted(self._manager.all_steps())
 
-    def save(self, step: int, state: TrainState, progress: dict[str, Any]) -> None:
-        """Begins to write a checkpoint; returns once `state` may change. `progress` is what JSON can hold."""
+    def save(self, step: int, state: Any, progress: dict[str, Any]) -> None:
+        """Starts to write a checkpoint and returns as soon as `state` may change.
+
+        Args:
+          step: the step it is named after; a step is saved once.
+          state: a tree of arrays.
+          progress: anything else that a resumed run needs, as JSON can hold it.
+        """
         if step == self.latest():
             return
-        with _disk_errors_in_a_line(self.folder):
+        with _report_disk_errors(self.folder):
             args = ocp.args.Composite(state=ocp.args.StandardSave(state), progress=ocp.args.JsonSave(progress))
             self._manager.save(step, args=args, force=True)
 
     def progress(self, step: int) -> dict[str, Any]:
-        """What was saved beside the state of `step`."""
+        """The `progress` that was saved at `step`."""
         args = ocp.args.Composite(progress=ocp.args.JsonRestore())
-        with self._read_errors_in_a_line(step):
-            return self._manager.restore(step, args=args)["progress"]
+        with self._report_read_errors(step):
+            return cast(dict[str, Any], self._manager.restore(step, args=args)["progress"])
 
-    def restore(self, step: int, like: TrainState) -> TrainState:
-        """The state of `step`, with the shapes, types and shardings of `like` (arrays or ShapeDtypeStructs)."""
-        # Compared before anything is read: what Orbax refuses halfway leaves reads behind that end in an event loop
-        # which is closed by then, each in a thread of TensorStore's.
-        with self._read_errors_in_a_line(step):
-            saved, wanted = _shapes(self._manager.item_metadata(step)["state"].tree), _shapes(like)
-        for name in sorted(saved.keys() | wanted.keys()):
-            if saved.get(name) != wanted.get(name):
-                there, here = (
-                    f"has {name} of shape {list(shapes[name])}" if name in shapes else f"has no {name}"
-                    for shapes in (saved, wanted)
-                )
-                raise UserError(
-                    f"checkpoint {self.folder / str(step)} does not fit this model: it {there}, the model {here}; "
-                    "use the config it was made with, or another --workdir"
-                )
+    def restore(self, step: int, like: State) -> State:
+        """The state that was saved at `step`.
+
+        Args:
+          step: the step.
+          like: a tree of arrays or ShapeDtypeStructs with the shapes, dtypes and shardings to restore.
+
+        Raises:
+          UserError: the checkpoint cannot be read, or has other parameters than `like`.
+        """
+        # Compare before reading: a restore that Orbax refuses halfway leaves reads pending, which fail later in
+        # TensorStore's threads, when their event loop is closed.
+        with self._report_read_errors(step):
+            saved = _shapes(self._manager.item_metadata(step)["state"].tree)
+        self._check_shapes(step, saved, _shapes(like))
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
         args = ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
-        with self._read_errors_in_a_line(step):
-            return self._manager.restore(step, args=args)["state"]
+        with self._report_read_errors(step):
+            return cast(State, self._manager.restore(step, args=args)["state"])
 
     def wait(self) -> None:
-        """Returns when everything is on disk; raises what went wrong on the way."""
-        with _disk_errors_in_a_line(self.folder):
+        """Returns when everything is on disk; raises errors of writing."""
+        with _report_disk_errors(self.folder):
             self._manager.wait_until_finished()
 
     def close(self) -> None:
         self._manager.close()
 
+    def _check_shapes(self, step: int, saved: dict[str, tuple[int, ...]], expected: dict[str, tuple[int, ...]]) -> None:
+        for name in sorted(saved.keys() | expected.keys()):
+            if saved.get(name) != expected.get(name):
+                has, expects = (
+                    f"has {name} of shape {list(shapes[name])}" if name in shapes else f"has no {name}"
+                    for shapes in (saved, expected)
+                )
+                raise UserError(
+                    f"checkpoint {self.folder / str(step)} does not fit this model: it {has}, the model {expects}; "
+                    "use the config that it was made with, or another --workdir"
+                )
+
     @contextlib.contextmanager
-    def _read_errors_in_a_line(self, step: int) -> Iterator[None]:
-        """What Orbax and TensorStore raise where a file is cut or gone is of many kinds; this makes a line of it."""
+    def _report_read_errors(self, step: int) -> Iterator[None]:
+        """Makes a UserError of the many kinds of exceptions that Orbax and TensorStore raise for a damaged file."""
         try:
             yield
         except (jax.errors.JaxRuntimeError, MemoryError):  # not the checkpoint's fault
@@ -124,49 +140,26 @@ class Checkpoints:
                 raise  # nor this: permissions, the network, ...
             reason = f"{type(error).__name__}: {first_line(error)[:_REASON]}"
             raise UserError(
-                f"checkpoint {self.folder / str(step)} cannot be read ({reason}); try again, or, if a file of it "
-                "is cut, move that folder away and use an earlier one"
+                f"checkpoint {self.folder / str(step)} cannot be read ({reason}); try again, or, if one of its files "
+                "is damaged, move that folder away to use an earlier checkpoint"
             ) from error
 
 
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
-    """By the path of a leaf, `params.embeddings.words`; the same where a dict stands for what had attributes."""
+    """Shapes by path, as in `params.embeddings.word`; nested dicts and nested attributes give the same paths."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf.shape for path, leaf in leaves}
 
 
-def _disk_error(error: BaseException | None) -> str | None:
-    return next((text for text in _DISK_FULL if text in str(error)), None)
-
-
-def _leave_reporting_to_us() -> None:
-    """Orbax and TensorStore print what fails in their threads, a page each; `save` and `wait` raise it again anyway."""
-    for name in ("absl", "asyncio"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-
-    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
-
-    def in_thread(args: threading.ExceptHookArgs) -> None:
-        if _disk_error(args.exc_value) is None:
-            threading.__excepthook__(args)
-
-    def in_callback(args: "sys.UnraisableHookArgs") -> None:
-        if str(args.exc_value) != "Event loop is closed":
-            sys.__unraisablehook__(args)
-
-    threading.excepthook, sys.unraisablehook = in_thread, in_callback
-
-
 @contextlib.contextmanager
-def _disk_errors_in_a_line(folder: AnyPath) -> Iterator[None]:
-    """TensorStore reports a full disk as a ValueError with a long text; this makes a line of it."""
+def _report_disk_errors(folder: AnyPath) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = _disk_error(error)
+        reason = disk_error(error)
         if reason is None:
             raise
         raise UserError(
-            f"{folder}: {reason} while a checkpoint was written; earlier ones are whole: free some space and run the "
+            f"{folder}: {reason} while writing a checkpoint; earlier ones are complete: free some space and run the "
             "same command again"
         ) from error

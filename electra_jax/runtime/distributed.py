@@ -1,6 +1,6 @@
-"""Several processes, mostly one a host, that are one run: how they find each other, agree, and stop together.
+"""Multi-process runs: start-up, agreement, shutdown.
 
-A run of one process passes through here untouched.
+There is usually one process per host. With a single process every function here returns at once.
 """
 
 import contextlib
@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -21,78 +20,76 @@ import jax
 from jax.experimental import multihost_utils
 
 from electra_jax.config.errors import EXIT_USER_ERROR, MISTAKES, UserError, explain, first_line
+from electra_jax.runtime.workdir import AnyPath
 
 OPTIONS: Mapping[str, Any] = {"coordinator": "", "processes": 0, "process": -1, "patience": 300}
 USAGE = """\
   --coordinator=HOST:PORT --processes=N --process=I
-                                     this is process I, from 0, of N that are one run; HOST is that of process 0. Needed
-                                     only where no TPU pod, SLURM, GKE or Open MPI says it; --processes=1: run alone
-  --patience=300                     seconds that a process which does not come, or is gone, is waited for"""
+                                     this is process I (from 0) of a run of N; HOST is the host of process 0. TPU pods,
+                                     GKE, SLURM and Open MPI set these; --processes=1: a single process even there
+  --patience=300                     seconds to wait for a process that has not started or no longer answers"""
 
 Result = TypeVar("Result")
 _FOREVER = 10**10  # milliseconds
-_BEAT = 1.0  # seconds between two signs of life, at most
+_HEARTBEAT = 1.0  # seconds between two heartbeats, at most
 
 
 @contextlib.contextmanager
 def initialize(given: Mapping[str, Any]) -> Iterator[None]:
-    """Joins the other processes of this run, before anything else asks JAX for a device, and leaves them at the end.
+    """Connects this process to the others of the run, and disconnects at the end.
 
-    An error in one does not leave the others waiting for it.
+    Enter it before JAX is asked for a device. When a process fails or is killed, all others stop too.
 
     Args:
       given: values of `OPTIONS`.
 
     Raises:
-      UserError: the options do not say which process this is, or the others did not come in time.
+      UserError: the options do not say which process this is, or other processes did not start in time.
     """
-    _join(given)
+    _connect(given)
     if not is_multi_process():
         yield
         return
-    watch = _Watch(given["patience"])
-    watch.start()
+    watchdog = _Watchdog(given["patience"])
+    watchdog.start()
     try:
         yield
-        _client().wait_at_barrier("end", _FOREVER)  # each is heard until all have come
+        _client().wait_at_barrier("end", _FOREVER)  # heartbeats go on until all processes are done
     except jax.errors.JaxRuntimeError as error:
-        print(f"process {jax.process_index()}: {first_line(error)}; is another gone?", file=sys.stderr, flush=True)
-        time.sleep(given["patience"] + 5)  # if so, the watch says it, and ends this one
+        print(f"process {jax.process_index()}: {first_line(error)}; did another stop?", file=sys.stderr, flush=True)
+        time.sleep(given["patience"] + 5)  # if one did, the watchdog reports it and ends this process
         raise
     except MISTAKES as error:
-        # All may be about to say the same: process 0, which keeps them together, ends after they have.
+        # All processes may fail for the same reason: process 0, which the others depend on, exits after they have.
         print(f"error: {explain(error)}", file=sys.stderr, flush=True)
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             _client().wait_at_barrier("error", 5000)
         os._exit(EXIT_USER_ERROR)
     finally:
-        watch.stop()
+        watchdog.stop()
 
 
-def _join(given: Mapping[str, Any]) -> None:
+def _connect(given: Mapping[str, Any]) -> None:
     count, this, patience = given["processes"], given["process"], given["patience"]
     if patience < 1:
-        raise UserError(f"--patience={patience} cannot be; give seconds, above 0")
+        raise UserError(f"--patience={patience} is invalid: expected seconds, 1 or more")
     if count == 1:
         return
     explicit = bool(given["coordinator"]) or count > 0 or this >= 0
     if explicit and not (":" in given["coordinator"] and 0 <= this < count):
         raise UserError(
-            f"--coordinator={given['coordinator']} --processes={count} --process={this} is no place among processes; "
-            "give all three, as in --coordinator=10.0.0.1:1234 --processes=4 --process=0 (to 3)"
+            f"--coordinator={given['coordinator']} --processes={count} --process={this} is invalid: expected all "
+            "three, as in --coordinator=10.0.0.1:1234 --processes=4 --process=0 (to 3)"
         )
     place = {"coordinator_address": given["coordinator"], "num_processes": count, "process_id": this}
-    # JAX itself aborts, with a page of its own, where processes do not come or are gone: here a line comes first.
-    waiting = threading.Timer(
-        patience,
-        _end,
-        [
-            f"the processes of this run did not all come within {patience} seconds; start every one of them, see that "
-            "process 0 can be reached, or give a longer --patience (--processes=1: run alone)"
-        ],
+    # JAX itself aborts with a long message when processes do not start or die: the timer reports it first.
+    late = (
+        f"not all processes of this run started within {patience} seconds; start every one of them, check that process "
+        "0 can be reached, or use a longer --patience (--processes=1: a single process)"
     )
-    waiting.daemon = True
-    waiting.start()
+    timer = threading.Timer(patience, _exit, [late])
+    timer.daemon = True
+    timer.start()
     try:
         jax.distributed.initialize(
             **(place if explicit else {}),
@@ -102,27 +99,26 @@ def _join(given: Mapping[str, Any]) -> None:
             shutdown_timeout_seconds=2 * patience,
         )
     except (ValueError, RuntimeError) as error:
-        # Nothing here knows of other processes; or this one computes already, in a notebook or a test, and so is alone.
+        # Without a cluster there is a single process; so there is where JAX is in use already, in a notebook or test.
         if explicit or not re.search("coordinator_address|must be called before", str(error)):
             raise
-        return
     finally:
-        waiting.cancel()
+        timer.cancel()
 
 
-class _Watch(threading.Thread):
-    """Ends this process, with a line, when another has been silent for `patience` seconds.
+class _Watchdog(threading.Thread):
+    """Ends this process, with a line, when another one has sent no heartbeat for `patience` seconds.
 
-    A computation cannot tell: it waits for a process that is gone as it waits for one that is slow.
+    A computation cannot tell: it waits for a dead process as it waits for a slow one.
     """
 
     def __init__(self, patience: float):
-        super().__init__(name="watch", daemon=True)
+        super().__init__(name="watchdog", daemon=True)
         self._patience = patience
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """Ends the watch. Python must not end before: a thread that then comes back from JAX aborts the process."""
+        """Ends the thread. Python must not exit before: a thread that then returns from JAX aborts the process."""
         self._stopped.set()
         self.join()
 
@@ -132,11 +128,11 @@ class _Watch(threading.Thread):
         for beat in itertools.count():
             try:
                 client.key_value_set(f"alive/{jax.process_index()}", str(beat), allow_overwrite=True)
-                said = client.key_value_dir_get("alive/")
+                beats = client.key_value_dir_get("alive/")
                 reached = now = time.monotonic()
             except jax.errors.JaxRuntimeError:  # process 0, which keeps the list, does not answer
-                said, now = [], time.monotonic()
-            for key, value in said:
+                beats, now = [], time.monotonic()
+            for key, value in beats:
                 number = int(key.rpartition("/")[2])
                 if value != last[number][0]:
                     last[number] = (value, now)
@@ -144,44 +140,46 @@ class _Watch(threading.Thread):
             if now - reached > self._patience:
                 silent = [0]
             if silent:
-                _end(
-                    f"process {jax.process_index()} stops: process {silent[0]} of {len(last)} has said nothing for "
-                    f"{self._patience} seconds; the same command, in all processes, goes on from the last checkpoint"
+                _exit(
+                    f"process {jax.process_index()} stops: process {silent[0]} of {len(last)} has not answered for "
+                    f"{self._patience} seconds; run the same command in all processes to resume from the last "
+                    "checkpoint"
                 )
-            if self._stopped.wait(min(_BEAT, self._patience / 5)):
+            if self._stopped.wait(min(_HEARTBEAT, self._patience / 5)):
                 return
 
 
 def _client() -> Any:
-    """JAX's connection to process 0: it has no public name."""
+    """JAX's connection to process 0, which has no public name."""
     from jax._src import distributed
 
     return distributed.global_state.client
 
 
-def _end(message: str) -> None:
+def _exit(message: str) -> None:
     """Ends this process from any thread, without waiting for what JAX would wait for."""
     print(f"error: {message}", file=sys.stderr, flush=True)
     os._exit(EXIT_USER_ERROR)
 
 
-def is_first() -> bool:
-    """Whether this is the process that speaks and writes."""
-    return jax.process_index() == 0
+def is_main_process() -> bool:
+    """Whether this is process 0, which prints and writes."""
+    return bool(jax.process_index() == 0)
 
 
 def is_multi_process() -> bool:
-    return jax.process_count() > 1
+    return bool(jax.process_count() > 1)
 
 
-def first_then_others(make: Callable[[], Result], others: Callable[[], Result]) -> Result:
-    """`make()` in process 0, and when that is done `others()` in the others; all raise what it raises in process 0.
+def main_process_first(make: Callable[[], Result], others: Callable[[], Result]) -> Result:
+    """`make()` in process 0 and then `others()` in the others, which can use what process 0 has made.
 
-    So process 0 makes what the others then find.
+    Raises:
+      UserError: in all processes, if `make` raises an error that the user can mend.
     """
     if not is_multi_process():
         return make()
-    if not is_first():
+    if not is_main_process():
         error = broadcast()
         if error:
             raise UserError(f"process 0: {error}")
@@ -195,89 +193,92 @@ def first_then_others(make: Callable[[], Result], others: Callable[[], Result]) 
     return result
 
 
-def check_shared(folder: Path) -> None:
-    """Makes `folder`, and raises UserError unless every process finds there what process 0 has written."""
+def check_shared_folder(folder: AnyPath) -> None:
+    """Makes `folder`; raises UserError unless all processes see the files that process 0 writes to it."""
     if not is_multi_process():
         return
-    path = folder / f".shared-{broadcast(secrets.token_hex(4) if is_first() else None)}"
+    path = folder / f".shared-{broadcast(secrets.token_hex(4) if is_main_process() else None)}"
 
     def write() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         path.touch()
 
-    first_then_others(write, others=lambda: None)
+    main_process_first(write, others=lambda: None)
     seen = all_gather(str(path.exists()))
-    if is_first():
+    if is_main_process():
         path.unlink()
     if set(seen) != {"True"}:
-        blind = ", ".join(str(number) for number, vote in enumerate(seen) if vote != "True")
+        blind = ", ".join(str(number) for number, answer in enumerate(seen) if answer != "True")
         raise UserError(
-            f"{folder} is not the same folder for all processes: what process 0 writes is not seen by {blind}; give a "
-            "--workdir that all hosts share, on a network file system or gs://"
+            f"{folder} is not the same folder for all processes: process {blind} does not see what process 0 writes; "
+            "use a --workdir that all hosts share, on a network file system or gs://"
         )
 
 
 def check_same(what: str, value: str) -> None:
-    """Raises UserError in all processes where one has another `value`, which is named as `what`, than process 0."""
-    votes = all_gather(value) if is_multi_process() else []
-    odd = [number for number, vote in enumerate(votes) if vote != votes[0]]
+    """Raises UserError in all processes unless `value`, which the message calls `what`, is the same in all of them."""
+    values = all_gather(value) if is_multi_process() else []
+    odd = [number for number, other in enumerate(values) if other != values[0]]
     if odd:
-        raise UserError(f"process {odd[0]} has {what} other than process 0 has; make them the same")
+        raise UserError(f"process {odd[0]} has {what} that differs from that of process 0; make them the same")
 
 
-_turns = itertools.count()  # every process passes here in the same order
+_exchange = itertools.count()  # every process makes the same exchanges in the same order
 
 
 def broadcast(text: str | None = None) -> str:
-    """What process 0 gives as `text`, in all processes; the others wait for it, for as long as the watch lets them."""
-    key = f"told/{next(_turns)}"
+    """The `text` of process 0, in all processes.
+
+    The others pass None, and wait for it as long as the watchdog lets them.
+    """
+    key = f"broadcast/{next(_exchange)}"
     if text is not None:
-        _client().key_value_set(key, f"={text}")  # an empty value would be none
+        _client().key_value_set(key, f"={text}")  # JAX refuses an empty value
     return str(_client().blocking_key_value_get(key, _FOREVER))[1:]
 
 
 def all_gather(text: str) -> list[str]:
-    """What each process gives as `text`, in all processes."""
-    turn = next(_turns)
-    _client().key_value_set(f"votes/{turn}/{jax.process_index()}", f"={text}")
-    keys = [f"votes/{turn}/{number}" for number in range(jax.process_count())]
+    """The `text` of each process, by process number, in all processes."""
+    exchange = next(_exchange)
+    _client().key_value_set(f"all_gather/{exchange}/{jax.process_index()}", f"={text}")
+    keys = [f"all_gather/{exchange}/{number}" for number in range(jax.process_count())]
     return [str(_client().blocking_key_value_get(key, _FOREVER))[1:] for key in keys]
 
 
 class PreemptionGuard:
-    """Notices SIGTERM and Ctrl-C in any process, so that all save the same step before they end.
+    """Notices SIGTERM and Ctrl-C in any process, so that all processes save the same step before they exit.
 
-    Of one process alone a second Ctrl-C ends it at once.
+    In a single-process run a second Ctrl-C ends it at once.
     """
 
     def __init__(self) -> None:
-        self._noticed = False
-        self._before: dict[int, Any] = {}
+        self._signalled = False
+        self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "PreemptionGuard":
-        # Among several JAX notices SIGTERM itself, tells the others, and finds a step that none has passed.
-        notice = (
-            {signal.SIGINT: _pass_on}
+        # In a multi-process run JAX handles SIGTERM: it tells the other processes and agrees on a step to stop at.
+        handlers = (
+            {signal.SIGINT: _forward_as_sigterm}
             if is_multi_process()
             else dict.fromkeys((signal.SIGTERM, signal.SIGINT), self._notice)
         )
-        self._before = {number: signal.signal(number, handler) for number, handler in notice.items()}
+        self._previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         return self
 
     def _notice(self, number: int, frame: FrameType | None) -> None:
-        self._noticed = True
+        self._signalled = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    def asked(self, step: int) -> bool:
-        """Whether to end after `step`; all processes are told the same. Ask in every step."""
+    def should_stop(self, step: int) -> bool:
+        """Whether to stop after `step`; the answer is the same in all processes. Call it in every step."""
         if is_multi_process():
             return bool(multihost_utils.reached_preemption_sync_point(step))
-        return self._noticed
+        return self._signalled
 
-    def __exit__(self, *error: Any) -> None:
-        for number, handler in self._before.items():
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
 
 
-def _pass_on(number: int, frame: FrameType | None) -> None:
+def _forward_as_sigterm(number: int, frame: FrameType | None) -> None:
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and what tells one from another."""
+"""Files: atomic writes, JSON, hashes."""
 
 import hashlib
 import json
@@ -10,14 +10,18 @@ from electra_jax.config.errors import UserError
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a file so that a reader sees the old text or the new one, never a part."""
+    """Writes a file atomically: a reader sees the old text or the new one, never a part."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)
 
 
 def from_json(text: str) -> Any:
-    """What a JSON text says. Raises ValueError where it is none, or goes deeper than Python does."""
+    """The value of a JSON text.
+
+    Raises:
+      ValueError: the text is not JSON, or is nested deeper than Python's recursion limit.
+    """
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -25,14 +29,18 @@ def from_json(text: str) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises UserError where it holds none."""
+    """The object in a JSON file.
+
+    Raises:
+      UserError: the file does not hold a JSON object.
+    """
     try:
-        found = from_json(path.read_text(encoding="utf-8-sig"))
+        value = from_json(path.read_text(encoding="utf-8-sig"))
     except ValueError as error:
-        raise UserError(f"{path} is no JSON ({error}); get the file again") from error
-    if not isinstance(found, dict):
-        raise UserError(f"{path} holds no JSON object; get the file again")
-    return found
+        raise UserError(f"{path} is not valid JSON ({error}); get the file again") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{path} holds a JSON {type(value).__name__}: expected an object; get the file again")
+    return value
 
 
 def sha256(path: Path) -> str:

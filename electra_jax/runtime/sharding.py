@@ -1,7 +1,8 @@
-"""The mesh, and what lies where on it: which part of the batch, of a parameter and of its moments each device has.
+"""The device mesh, and how the batch, the parameters and their moments are sharded over it.
 
-Three axes. `data` splits the batch. `fsdp` splits the batch and, at rest, the parameters: each device gathers a layer's
-weights when it computes that layer. `tensor` splits the computation itself: heads, inner width of the FFN, vocabulary.
+Three axes. `data` splits the batch. `fsdp` splits the batch, and the parameters while they are stored: each device
+gathers a layer's weights when it computes that layer. `tensor` splits the computation itself: heads, inner width of the
+feed-forward layers, vocabulary.
 """
 
 import dataclasses
@@ -23,9 +24,9 @@ from electra_jax.config.settings import Check, setting
 AXES = ("data", "fsdp", "tensor")
 BATCH = ("data", "fsdp")  # the axes that split examples
 
-# Parameters by the end of their path, and the axis of each dimension; the first line with as many dimensions holds.
-# Moments have the paths of their parameters at their end, and so lie where these lie. The first dimension of a layer's
-# parameters counts the layers. What is in no line is small, and everywhere.
+# The end of a parameter's path, and the mesh axis of each dimension; the first rule with the right number of dimensions
+# applies. The path of a moment ends in that of its parameter, so it is sharded in the same way. The first dimension of
+# the encoder's parameters counts the layers. Parameters without a rule are small, and replicated.
 RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("embeddings/word", ("tensor", "fsdp")),  # [V, E]
     ("attention/qkv/kernel", (None, "fsdp", None, "tensor", None)),  # [layers, D, 3, H, K]
@@ -45,10 +46,10 @@ _SIZE = Check(lambda value: value > 0 or value == -1, "more than 0, or -1")
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
-    """Devices along each axis of the mesh; -1 takes those that the other axes leave."""
+    """Devices along each axis of the mesh; -1, for one axis at most, uses all devices that remain."""
 
     data: int = setting(-1, "Devices that split the batch.", _SIZE, resumable=True)
-    fsdp: int = setting(1, "Devices that split the batch, and parameters and moments too.", _SIZE, resumable=True)
+    fsdp: int = setting(1, "Devices that split the batch, and also parameters and moments.", _SIZE, resumable=True)
     tensor: int = setting(1, "Devices that split heads, inner widths and the vocabulary.", _SIZE, resumable=True)
 
 
@@ -60,45 +61,46 @@ def make_mesh(
 ) -> Mesh:
     """The devices along the axes `data`, `fsdp` and `tensor`.
 
-    Several slices of TPUs, joined by the slower data-centre network, lie along `data`: over it goes a gradient a step.
+    Several TPU slices are laid along `data`: the slower network between them then carries only the gradients.
 
     Args:
-      settings: `config.mesh`, the size of each axis; -1, at most once, takes what is left.
-      batch_size: to be split over `data` and `fsdp`.
+      settings: the size of each axis, `config.mesh`.
+      batch_size: the global batch size, split over `data` and `fsdp`.
       grad_accum_steps: parts of the batch that are computed one after another.
-      devices: all there are, by default.
+      devices: the devices; by default all of them.
 
     Raises:
       UserError: the sizes do not multiply to the number of devices, or the batch cannot be split evenly.
     """
     devices = jax.devices() if devices is None else devices
     sizes = _sizes(settings, len(devices))
-    shares = sizes[0] * sizes[1] * grad_accum_steps
-    if batch_size % shares:
-        below = batch_size // shares * shares
-        nearest = " or ".join(str(n) for n in (below, below + shares) if n)
-        turns = f", {grad_accum_steps} times" if grad_accum_steps > 1 else ""
-        raise UserError(
-            f"config.batch_size={batch_size} cannot be split over {sizes[0] * sizes[1]} devices{turns}; use {nearest}"
-        )
+    _check_batch_size(batch_size, sizes[0] * sizes[1], grad_accum_steps)
     slices = len({getattr(device, "slice_index", 0) or 0 for device in devices})
     if slices == 1:
         return jax.make_mesh(sizes, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
     if sizes[0] % slices:
-        raise UserError(f"config.mesh.data={sizes[0]} cannot be split over {slices} slices; use a multiple of {slices}")
-    within = (sizes[0] // slices, *sizes[1:])
-    return Mesh(
-        mesh_utils.create_hybrid_device_mesh(within, (slices, 1, 1), devices), AXES, axis_types=(AxisType.Auto,) * 3
-    )
+        raise UserError(f"config.mesh.data={sizes[0]} is not divisible by {slices} slices; use a multiple of {slices}")
+    per_slice = (sizes[0] // slices, *sizes[1:])
+    grid = mesh_utils.create_hybrid_device_mesh(per_slice, (slices, 1, 1), devices)
+    return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 3)
+
+
+def _check_batch_size(batch_size: int, devices: int, grad_accum_steps: int) -> None:
+    parts = devices * grad_accum_steps
+    if batch_size % parts:
+        below = batch_size // parts * parts
+        nearest = " or ".join(str(size) for size in (below, below + parts) if size)
+        steps = f" x {grad_accum_steps} accumulation steps" if grad_accum_steps > 1 else ""
+        raise UserError(f"config.batch_size={batch_size} is not divisible by {devices} devices{steps}; use {nearest}")
 
 
 def check_divisible(heads: int, ffn: int, mesh: Mesh) -> None:
-    """Raises UserError where an encoder of so many heads and such an inner width cannot be split along `tensor`."""
+    """Raises UserError unless the axis `tensor` divides the number of heads and the inner width of the encoder."""
     tensor = mesh.shape["tensor"]
     for name, size in {"heads": heads, "ffn": ffn}.items():
         if size % tensor:
             raise UserError(
-                f"config.mesh.tensor={tensor} does not divide config.model.{name}={size}; give one that does"
+                f"config.model.{name}={size} is not divisible by config.mesh.tensor={tensor}; use a divisor of {size}"
             )
 
 
@@ -109,72 +111,87 @@ def _sizes(settings: MeshConfig, devices: int) -> tuple[int, ...]:
         sizes[sizes.index(-1)] = devices // given
     if math.prod(sizes) != devices:
         asked = " x ".join(f"config.mesh.{axis}={getattr(settings, axis)}" for axis in AXES)
-        raise UserError(f"{asked} is no way to place {devices} devices; give sizes that multiply to it, or one -1")
+        raise UserError(f"{asked} does not match {devices} devices: expected sizes with this product, or one -1")
     return tuple(sizes)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    return NamedSharding(mesh, P())
+    """Every device has the whole array."""
+    return NamedSharding(mesh, P())  # type: ignore[no-untyped-call]
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """For [B, ...]."""
-    return NamedSharding(mesh, P(BATCH))
+    """The first dimension, the examples, is split."""
+    return NamedSharding(mesh, P(BATCH))  # type: ignore[no-untyped-call]
 
 
-def of_state(mesh: Mesh, state: Any) -> Any:
-    """The shapes and types of `state`, arrays or their shapes, with where each lies by `RULES`.
+def with_shardings(mesh: Mesh, state: Any) -> Any:
+    """`state` as a tree of ShapeDtypeStructs with the shardings that `RULES` gives.
 
-    A dimension that an axis does not divide stays whole on it: a generator has fewer heads than its encoder.
+    A dimension that its axis does not divide is not split: a generator may have fewer heads than its encoder.
+
+    Args:
+      mesh: from `make_mesh`.
+      state: a tree of arrays or ShapeDtypeStructs.
     """
 
-    def find(path: Any, leaf: Any) -> NamedSharding:
+    def abstract(path: Any, leaf: Any) -> jax.ShapeDtypeStruct:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
-        for pattern, axes in RULES:
-            if len(axes) == leaf.ndim and re.search(f"(^|/|_)({pattern})$", name):
-                fitting = (
-                    axis if axis is None or size % mesh.shape[axis] == 0 else None
-                    for axis, size in zip(axes, leaf.shape, strict=True)
-                )
-                return NamedSharding(mesh, P(*fitting))
-        return replicated(mesh)
+        sharding = NamedSharding(mesh, _spec(mesh, name, leaf.shape))
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)  # type: ignore[no-untyped-call]
 
-    return jax.tree_util.tree_map_with_path(
-        lambda path, x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=find(path, x)), state
-    )
+    return jax.tree_util.tree_map_with_path(abstract, state)
 
 
-def of(placed: Any) -> Any:
-    """The tree of shardings of what `of_state` made, or of arrays."""
-    return jax.tree.map(lambda x: x.sharding, placed)
+def _spec(mesh: Mesh, name: str, shape: tuple[int, ...]) -> P:
+    """The partition of an array whose path is `name`."""
+    for pattern, axes in RULES:
+        if len(axes) == len(shape) and re.search(f"(^|/|_)({pattern})$", name):
+            divisible = [
+                axis if axis is None or size % mesh.shape[axis] == 0 else None
+                for axis, size in zip(axes, shape, strict=True)
+            ]
+            return P(*divisible)  # type: ignore[no-untyped-call]
+    return P()  # type: ignore[no-untyped-call]
 
 
-def place(tree: Any, shardings: Any) -> Any:
-    """A tree of numpy arrays that all processes have, on the devices."""
-    return jax.tree.map(lambda value, there: _put(value.shape, there, lambda index: value[index]), tree, shardings)
+def shardings(tree: Any) -> Any:
+    """The tree of shardings of a tree of arrays, or of what `with_shardings` returns."""
+    return jax.tree.map(lambda leaf: leaf.sharding, tree)
 
 
-@functools.cache  # asked for in every step
-def rows(mesh: Mesh, batch_size: int) -> np.ndarray:
-    """The examples of a batch that the devices of this process have, by their numbers."""
-    places = batch_sharding(mesh).addressable_devices_indices_map((batch_size,))
-    return np.unique(np.concatenate([np.arange(batch_size)[index] for index in places.values() if index is not None]))
+def put_tree(tree: Any, shardings: Any) -> Any:
+    """A tree of numpy arrays, the same in all processes, as arrays on the devices."""
+    return jax.tree.map(lambda value, to: _put(value.shape, to, lambda index: value[index]), tree, shardings)
 
 
-def put(batch: dict[str, np.ndarray], mesh: Mesh, batch_size: int) -> dict[str, Any]:
-    """The `rows` of a batch, which this process has read, as a batch on the devices of all processes."""
-    mine, there = rows(mesh, batch_size), batch_sharding(mesh)
+@functools.cache  # called in every step
+def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
+    """The indices of the examples of a global batch that are on devices of this process, in order."""
+    indices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,))
+    return np.unique(np.concatenate([np.arange(batch_size)[index] for index in indices.values() if index is not None]))
 
-    def split(value: np.ndarray) -> jax.Array:
-        numbers = np.arange(batch_size)
+
+def put_batch(batch: dict[str, np.ndarray], mesh: Mesh, batch_size: int) -> dict[str, jax.Array]:
+    """A global batch on the devices of all processes.
+
+    Args:
+      batch: the `local_rows` of the batch, which this process has read.
+      mesh: from `make_mesh`.
+      batch_size: the global batch size.
+    """
+    rows, sharding = local_rows(mesh, batch_size), batch_sharding(mesh)
+    numbers = np.arange(batch_size)
+
+    def put(value: np.ndarray) -> jax.Array:
         shape = (batch_size, *value.shape[1:])
-        return _put(shape, there, lambda index: value[np.searchsorted(mine, numbers[index[0]])])
+        return _put(shape, sharding, lambda index: value[np.searchsorted(rows, numbers[index[0]])])
 
-    return {name: split(value) for name, value in batch.items()}
+    return {name: put(value) for name, value in batch.items()}
 
 
-def _put(shape: tuple[int, ...], there: NamedSharding, part: Callable[[Any], np.ndarray]) -> jax.Array:
-    """An array of which each device of this process gets `part(its index)`."""
-    places = there.addressable_devices_indices_map(shape)
-    parts = [jax.device_put(part(index), device) for device, index in places.items()]
-    return jax.make_array_from_single_device_arrays(shape, there, parts)
+def _put(shape: tuple[int, ...], sharding: NamedSharding, part: Callable[[Any], np.ndarray]) -> jax.Array:
+    """A global array; each device of this process gets `part` of its index."""
+    indices = sharding.addressable_devices_indices_map(shape)
+    parts = [jax.device_put(part(index), device) for device, index in indices.items()]
+    return jax.make_array_from_single_device_arrays(shape, sharding, parts)

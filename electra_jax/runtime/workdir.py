@@ -1,7 +1,7 @@
-"""Where a run lives: a folder, or a place on gs:// with a folder of this machine in front of it.
+"""Work directories: a local folder, or one on gs:// with a local folder as its cache.
 
-Object stores have no files that grow, and the readers of prepared text want local ones. So everything but checkpoints,
-which Orbax writes where they belong, is written in a folder here; process 0 copies it to the place.
+Object stores cannot append to a file, and the readers of prepared text need local files. So everything but checkpoints,
+which Orbax writes to their final place, is written to a local folder; process 0 copies it to gs://.
 """
 
 import contextlib
@@ -10,26 +10,28 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 from etils import epath
 
 from electra_jax.config.errors import UserError
 
-AnyPath = Any  # a `Path`, or an `epath.Path` on gs://, which has the same methods
+AnyPath: TypeAlias = Path | epath.Path  # on gs:// an `epath.Path`, which has the methods of a `Path`
 _NOT_COPIED = ("data", "checkpoints")
 
 
 def resolve(text: str) -> AnyPath:
-    """The folder, or the place, that `text` names.
+    """The path of the work directory `text`.
 
     Raises:
-      UserError: it names a place that nothing here can reach.
+      UserError: `text` is neither a path nor on gs://, or gcsfs is not installed.
     """
+    if "\0" in text or text.encode("utf-8", "ignore") != text.encode("utf-8", "surrogatepass"):  # TensorStore's limits
+        raise UserError(f"work directory {text!r} is invalid: expected UTF-8 without NUL; use another name")
     if "://" not in text:
         return Path(text)
     if not text.startswith("gs://"):
-        raise UserError(f"{text} cannot be: a run lives in a folder or on gs://; give one of these")
+        raise UserError(f"work directory {text} is invalid: expected a folder or gs://BUCKET/FOLDER; use one of these")
     try:
         import gcsfs  # noqa: F401 - epath finds it
     except ImportError as error:
@@ -37,73 +39,81 @@ def resolve(text: str) -> AnyPath:
     return epath.Path(text)
 
 
-def is_remote(there: AnyPath) -> bool:
-    return not isinstance(there, Path)
-
-
 class WorkDir:
-    """A run's place.
+    """A run's work directory.
 
     Attributes:
-      place: what the person gave: there are `checkpoints`, and what process 0 has published.
-      folder: of this machine, in which files are written; the place itself, where it is a folder.
+      path: the path that the user gave; it holds `checkpoints`, and what process 0 has published.
+      folder: the local folder that files are written to; the same as `path` unless that is on gs://.
     """
 
-    def __init__(self, there: AnyPath):
-        self.place = there
-        self.folder: Path = there
+    def __init__(self, path: AnyPath):
+        self.path = path
+        self.folder = path if isinstance(path, Path) else _cache_folder(path)
         self._published: dict[Path, tuple[float, int]] = {}
-        if is_remote(there):
-            cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-            self.folder = cache / "electra_jax" / str(there).removeprefix("gs:").lstrip("/")
 
     @property
     def checkpoints(self) -> AnyPath:
-        return self.place / "checkpoints"
+        return self.path / "checkpoints"
+
+    @property
+    def is_remote(self) -> bool:
+        return not isinstance(self.path, Path)
 
     def fetch(self) -> None:
-        """Makes the folder as the place is, texts aside; for process 0, before it writes."""
+        """Makes the local folder equal to `path`, except for texts and checkpoints.
+
+        For process 0, before it writes.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
-        if not is_remote(self.place):
+        if not self.is_remote:
             return
         for old in self.folder.iterdir():
             if old.name not in _NOT_COPIED:
                 shutil.rmtree(old) if old.is_dir() else old.unlink()
-        if self.place.exists():
-            self._copy_down(self.place, self.folder)
-
-    def _copy_down(self, there: AnyPath, here: Path) -> None:
-        for entry in there.iterdir():
-            if entry.name in _NOT_COPIED:
-                continue
-            if entry.is_dir():
-                self._copy_down(entry, here / entry.name)
-            else:
-                here.mkdir(parents=True, exist_ok=True)
-                (here / entry.name).write_bytes(entry.read_bytes())
+        if self.path.exists():
+            _copy_down(self.path, self.folder)
 
     def publish(self) -> None:
-        """Copies to the place what has changed in the folder; for process 0."""
-        if not is_remote(self.place):
+        """Copies files of the local folder that have changed to `path`. For process 0."""
+        if not self.is_remote:
             return
-        for path in sorted(self.folder.rglob("*")):
-            within = path.relative_to(self.folder)
-            if within.parts[0] in _NOT_COPIED or not path.is_file():
+        for source in sorted(self.folder.rglob("*")):
+            relative = source.relative_to(self.folder)
+            if relative.parts[0] in _NOT_COPIED or not source.is_file():
                 continue
-            stat = path.stat()
-            if self._published.get(within) != (stat.st_mtime, stat.st_size):
-                there = self.place / within.as_posix()
-                there.parent.mkdir(parents=True, exist_ok=True)
-                there.write_bytes(path.read_bytes())
-                self._published[within] = (stat.st_mtime, stat.st_size)
+            stat = source.stat()
+            version = (stat.st_mtime, stat.st_size)
+            if self._published.get(relative) != version:
+                target = self.path / relative.as_posix()
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(source.read_bytes())
+                self._published[relative] = version
 
     @contextlib.contextmanager
-    def preparing(self) -> Iterator[Path]:
-        """The folder for prepared texts; one process of this machine at a time is let in, the next finds its text."""
-        if not is_remote(self.place):  # all see one folder, and what process 0 has made there
+    def lock_data_folder(self) -> Iterator[Path]:
+        """The local folder for prepared texts. With gs:// one process of a host at a time; the next reuses its text."""
+        if not self.is_remote:  # all processes share the folder, and process 0 prepares
             yield self.folder / "data"
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder.parent / f".{self.folder.name}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield self.folder / "data"
+
+
+def _cache_folder(path: AnyPath) -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "electra_jax" / str(path).removeprefix("gs:").lstrip("/")
+
+
+def _copy_down(source: AnyPath, target: Path) -> None:
+    """Copies the files of a folder, except texts and checkpoints."""
+    for entry in source.iterdir():
+        if entry.name in _NOT_COPIED:
+            continue
+        if entry.is_dir():
+            _copy_down(entry, target / entry.name)
+        else:
+            target.mkdir(parents=True, exist_ok=True)
+            (target / entry.name).write_bytes(entry.read_bytes())

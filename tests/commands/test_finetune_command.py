@@ -53,14 +53,14 @@ def test_a_run_whose_checkpoints_are_gone(workdir, folder, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--init_from=x", "--data_dir=y"], "--config is missing; give one of fine-tuning: configs/glue.py"),
+        (["--init_from=x", "--data_dir=y"], "--config is missing: expected a config for fine-tuning, such as --config=glue"),
         ([GLUE, "--data_dir=y"], "--init_from is missing; see --help"),
         ([GLUE, "--init_from=x"], "--data_dir is missing; see --help"),
         ([GLUE, "--init_from=x", "--data_dir=y", "--config.epoch=1"], "did you mean --config.epochs?"),
         ([GLUE, "--init_from=x", "--data_dir=y", "--config.epochs=0"], "config.epochs=0 cannot be; give more than 0"),
         (
             [f"--config={ROOT}/configs/tiny.py"],
-            "is of another kind; give one of fine-tuning: configs/glue.py:task=cola",
+            "has the wrong kind: expected a config for fine-tuning, such as --config=glue:task=cola",
         ),
         ([GLUE, "--init_from=nowhere", "--data_dir=y"], "nowhere holds no model; give a run's work directory"),
         ([GLUE, "--init_from=x", "--step=3", "--data_dir=y"], "x is no run and has no checkpoint of step 3"),
@@ -78,7 +78,7 @@ def test_a_mistake_is_one_line(argv, message, tmp_path, capsys, monkeypatch):
 
 def test_the_config_of_a_task_is_not_one_of_pre_training(capsys):
     assert errors.run(train.main, [GLUE]) == 2
-    assert "is of another kind; give one of pre-training: configs/tiny.py" in capsys.readouterr().err
+    assert "has the wrong kind: expected a config for pre-training, such as --config=tiny" in capsys.readouterr().err
 
 
 def test_a_folder_without_the_files(workdir, tmp_path, capsys):

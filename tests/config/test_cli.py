@@ -5,17 +5,16 @@ from electra_jax.config.errors import UserError
 
 
 @pytest.mark.parametrize(
-    ("text", "old", "new"),
+    ("text", "default", "value"),
     [("1e5", 3, 100_000), ("2", 0.5, 2.0), ("true", False, True), ("0", True, False), ("a=b", "x", "a=b")],
 )
-def test_values_are_read_as_the_type_the_default_has(text, old, new):
-    assert cli.typed("--x", text, old) == new
-    assert type(cli.typed("--x", text, old)) is type(new)
-    assert cli.typed("--x", None, old) == old
+def test_a_text_becomes_a_value_of_the_type_of_the_default(text, default, value):
+    assert cli.convert("--x", text, default) == value
+    assert type(cli.convert("--x", text, default)) is type(value)
 
 
 @pytest.mark.parametrize(
-    ("text", "old"),
+    ("text", "default"),
     [
         ("1.5", 3),
         ("many", 3),
@@ -24,32 +23,37 @@ def test_values_are_read_as_the_type_the_default_has(text, old, new):
         ("[1]", 0.5),
         ("1e999", 3),
         ("1e999", 0.5),
+        ("9" * 400, 3),
+        ("9" * 400, 0.5),
+        ("9" * 5000, 3),
         ("{[]: 1}", 3),
         ("(" * 999, 3),
     ],
 )
-def test_values_of_another_type_are_refused(text, old):
-    with pytest.raises(UserError, match=rf"--x=.* is no {type(old).__name__}; it is {old} now"):
-        cli.typed("--x", text, old)
+def test_a_text_of_another_type_is_refused(text, default):
+    expected = {int: "an integer", float: "a number", bool: "true or false"}[type(default)]
+    with pytest.raises(UserError, match=rf"--x=.* is invalid: expected {expected}, such as {default}"):
+        cli.convert("--x", text, default)
 
 
-def test_arguments_with_and_without_an_equals_sign():
+def test_a_value_follows_an_equals_sign_or_is_the_next_word():
     options = {"input": "", "steps": 3, "json": False}
     given = cli.read(["--input", "a b", "--json", "--steps=4"], "", options)
     assert cli.choose(given, options) == {"input": "a b", "steps": 4, "json": True}
     assert cli.choose({}, options) == options
+    assert cli.parse(["--steps=4"], "", options) == {"input": "", "steps": 4, "json": False}
 
 
 @pytest.mark.parametrize(
     "argv", [["--runs", "a", "b", "--json"], ["--runs=a,b", "--json"], ["--runs=a", "b", "--json"]]
 )
-def test_an_option_can_take_several_words(argv):
+def test_an_option_can_take_several_values(argv):
     options = {"runs": (), "json": False}
-    assert cli.choose(cli.read(argv, "", options), options) == {"runs": ("a", "b"), "json": True}
+    assert cli.parse(argv, "", options) == {"runs": ("a", "b"), "json": True}
     assert cli.choose({}, options)["runs"] == ()
 
 
-def test_of_settings_of_a_config_the_last_counts():
+def test_the_last_value_of_a_config_setting_counts():
     assert cli.read(["--config.x=1", "--config.x=2"], "", {}) == {"config.x": "2"}
 
 
@@ -57,49 +61,32 @@ def test_words_are_arguments_without_a_name():
     words: list[str] = []
     assert cli.read(["a b", "--x=1", "-c", "--y", "2", "d"], "", {}, words) == {"x": "1", "y": "2"}
     assert words == ["a b", "-c", "d"]
-    with pytest.raises(UserError, match="argument 'a' is not understood"):
-        cli.read(["a"], "", {})
 
 
 def test_help_is_the_usage(capsys):
     assert cli.read(["--x=1", "-h"], "how to use it", {}) is None
-    assert capsys.readouterr().out == "how to use it\n"
+    assert cli.parse(["--help"], "how to use it", {}) is None
+    assert capsys.readouterr().out == "how to use it\n" * 2
 
 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["data"], "argument 'data' is not understood; arguments look like --name=value, see --help"),
-        (["--input"], "--input lacks a value; write --input=VALUE"),
-        (["--input", "--json"], "--input lacks a value"),
+        (["data"], "argument 'data' is not an option: expected --name=value; see --help"),
+        (["--input"], "--input has no value: expected --input=VALUE"),
+        (["--input", "--json"], "--input has no value"),
         (["--input=a", "--input=b"], "--input is given twice; give it once"),
         (["--inptu=x"], "--inptu is unknown; did you mean --input?"),
+        (["--hlep=x"], "did you mean --help?"),
     ],
 )
-def test_what_cannot_be_read_is_refused(argv, message):
-    with pytest.raises(UserError, match=message.replace("?", r"\?")):
-        cli.choose(cli.read(argv, "", {"input": "", "json": False}), {"input": "", "json": False})
+def test_a_wrong_argument_is_refused(argv, message):
+    with pytest.raises(UserError) as error:
+        cli.parse(argv, "", {"input": "", "json": False})
+    assert message in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("check", "good", "bad"),
-    [
-        (cli.above(0), [1, 0.1], [0, -1]),
-        (cli.at_least(0), [0, 2], [-1]),
-        (cli.between(0, 1), [0.5], [0, 1]),
-        (cli.within(0, 1), [0, 0.5, 1], [-0.1, 1.1]),
-        (cli.one_of("a", "b"), ["a", "b"], ["c", ""]),
-    ],
-)
-def test_checks(check, good, bad):
-    for value in good:
-        cli.check({"x": value, "y": None}, {"x": check, "z": check}, "--")
-    for value in bad:
-        with pytest.raises(UserError, match=r"--x=.* cannot be; give "):
-            cli.check({"x": value}, {"x": check}, "--")
-
-
-def test_what_is_required_is_said_with_a_way_out():
+def test_an_option_can_be_required():
     cli.require({"a": "x", "b": ("y",), "c": ""}, ("a", "b"))
     with pytest.raises(UserError, match="--c is missing; see --help"):
         cli.require({"a": "x", "c": ""}, ("a", "c"))

@@ -226,7 +226,7 @@ def test_a_list_of_word_pieces_is_read_as_the_file_beside_it_says(tmp_path, said
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"strip_accents": False}))
     assert tokenizer.load(path).encode(["M\u00fcn"]) == [[len(WORDS) + 2]]
     (tmp_path / "tokenizer_config.json").write_text("{")
-    with pytest.raises(UserError, match=r"tokenizer_config\.json is no JSON"):
+    with pytest.raises(UserError, match=r"tokenizer_config\.json is not valid JSON"):
         tokenizer.load(path)
 
 

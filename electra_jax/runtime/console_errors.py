@@ -1,0 +1,36 @@
+"""Keeps libraries from printing errors that electra_jax reports itself. Only the command line calls this."""
+
+import logging
+import sys
+import threading
+import warnings
+
+from absl import logging as _absl_logging  # noqa: F401 - makes its logger on import
+
+_REPORTED = ("No space left on device", "Disk quota exceeded", "File too large")
+
+
+def disk_error(error: BaseException | None) -> str | None:
+    """The cause, if `error` is about a full disk; TensorStore raises a ValueError with a long text."""
+    return next((text for text in _REPORTED if text in str(error)), None)
+
+
+def quiet_libraries() -> None:
+    """Silences what Orbax and TensorStore print about errors in their threads; saving raises these errors again.
+
+    It sets logger levels, a warnings filter, `threading.excepthook` and `sys.unraisablehook` of the whole process.
+    """
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+    threading.excepthook, sys.unraisablehook = _report_thread_error, _report_callback_error
+
+
+def _report_thread_error(args: threading.ExceptHookArgs) -> None:
+    if disk_error(args.exc_value) is None:
+        threading.__excepthook__(args)
+
+
+def _report_callback_error(args: "sys.UnraisableHookArgs") -> None:
+    if str(args.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(args)

@@ -1,0 +1,86 @@
+"""The command `electra-jax`, which is `python -m electra_jax`."""
+
+import sys
+
+import pytest
+from cli_runs import electra_jax_command, run
+
+from electra_jax import __main__
+from electra_jax.config.errors import UserError
+
+SLOW = ("jax", "flax", "ml_collections", "numpy", "rich")
+
+IMPORTED = """
+import sys
+from electra_jax import __main__
+status = __main__.main(["--help"])
+print(",".join({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
+sys.exit(status)
+"""
+
+
+def test_help_lists_the_subcommands_and_imports_no_slow_library():
+    done = run([sys.executable, "-c", IMPORTED])
+    assert done.returncode == 0
+    assert all(f"  {name} " in done.stdout for name in __main__.COMMANDS)
+    assert not set(SLOW) & set(done.stderr.strip().split(","))
+
+
+@pytest.mark.parametrize("module", ["electra_jax", "electra_jax.train"])
+def test_it_is_run_as_a_module(module):
+    arguments = ["train", "--help"] if module == "electra_jax" else ["--help"]
+    done = run([sys.executable, "-m", module, *arguments])
+    assert done.returncode == 0, done.stderr
+    assert "--config.optim.learning_rate=1e-3" in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("name", __main__.COMMANDS)
+def test_every_subcommand_has_help(name, capsys):
+    assert __main__.run([name, "--help"]) == 0
+    assert capsys.readouterr().out.startswith("usage: ")
+
+
+def test_help_config_prints_every_setting_of_training(capsys):
+    assert __main__.run(["train", "--help-config"]) == 0
+    printed = capsys.readouterr().out
+    for name in ("seed", "mesh.fsdp", "data.input", "model.modernbert.local_window", "optim.learning_rate"):
+        assert f"  --config.{name}=" in printed
+    assert max(map(len, printed.splitlines())) <= 100
+
+
+def test_an_unknown_subcommand_is_refused(capsys):
+    with pytest.raises(UserError, match="unknown subcommand 'tran': expected one of train, prepare, detect"):
+        __main__.run(["tran"])
+    assert __main__.main(["tran"]) == 2
+    assert capsys.readouterr().err.startswith("error: unknown subcommand 'tran'")
+
+
+INTERRUPTED = """
+import os, runpy, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path, target=None):
+        if name == {imported!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background process inherits that Ctrl-C is ignored
+sys.meta_path.insert(0, Interrupt())
+sys.argv[1:] = {arguments}
+runpy.run_module({module!r}, run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize("imported", ["electra_jax.runtime.console_errors", "jax", "orbax.checkpoint", "rich"])
+@pytest.mark.parametrize(("module", "arguments"), [("electra_jax", ["train"]), ("electra_jax.train", [])])
+def test_ctrl_c_during_imports_is_one_line(module, arguments, imported):
+    done = run([sys.executable, "-c", INTERRUPTED.format(module=module, arguments=arguments, imported=imported)])
+    assert (done.returncode, done.stderr) == (130, "interrupted; run the same command again to continue\n")
+
+
+def test_a_workdir_that_is_not_utf_8_is_one_line(tmp_path):
+    done = run(electra_jax_command("train", "--config=tiny:runlocal", f"--workdir={tmp_path}/\udcff"))
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: work directory '")
+    assert done.stderr.endswith("' is invalid: expected UTF-8 without NUL; use another name\n")
+    assert list(tmp_path.iterdir()) == []
