@@ -6,6 +6,7 @@ from cli_runs import ROOT, quiet, small_config, sst2_files
 
 from electra_jax import train
 from electra_jax.commands import finetune
+from electra_jax.commands import train as train_command
 from electra_jax.config import errors
 
 GLUE = f"--config={ROOT}/configs/glue.py:task=sst2,runlocal"
@@ -57,7 +58,7 @@ def test_a_run_whose_checkpoints_are_gone(workdir, folder, tmp_path, capsys):
         ([GLUE, "--data_dir=y"], "--init_from is missing; see --help"),
         ([GLUE, "--init_from=x"], "--data_dir is missing; see --help"),
         ([GLUE, "--init_from=x", "--data_dir=y", "--config.epoch=1"], "did you mean --config.epochs?"),
-        ([GLUE, "--init_from=x", "--data_dir=y", "--config.epochs=0"], "config.epochs=0 cannot be; give more than 0"),
+        ([GLUE, "--init_from=x", "--data_dir=y", "--config.epochs=0"], "config.epochs=0 is invalid: expected more than 0"),
         (
             [f"--config={ROOT}/configs/tiny.py"],
             "has the wrong kind: expected a config for fine-tuning, such as --config=glue:task=cola",
@@ -65,7 +66,7 @@ def test_a_run_whose_checkpoints_are_gone(workdir, folder, tmp_path, capsys):
         ([GLUE, "--init_from=nowhere", "--data_dir=y"], "nowhere holds no model; give a run's work directory"),
         ([GLUE, "--init_from=x", "--step=3", "--data_dir=y"], "x is no run and has no checkpoint of step 3"),
         ([GLUE, "--init_from=x", "--step=0", "--data_dir=y"], "x is no run and has no checkpoint of step 0"),
-        ([GLUE, "--init_from=x", "--step=-5", "--data_dir=y"], "--step=-5 cannot be; give 0 or more"),
+        ([GLUE, "--init_from=x", "--step=-5", "--data_dir=y"], "--step=-5 is invalid: expected 0 or more"),
     ],
 )
 def test_a_mistake_is_one_line(argv, message, tmp_path, capsys, monkeypatch):
@@ -77,7 +78,7 @@ def test_a_mistake_is_one_line(argv, message, tmp_path, capsys, monkeypatch):
 
 
 def test_the_config_of_a_task_is_not_one_of_pre_training(capsys):
-    assert errors.run(train.main, [GLUE]) == 2
+    assert errors.run(train_command.main, [GLUE]) == 2
     assert "has the wrong kind: expected a config for pre-training, such as --config=tiny" in capsys.readouterr().err
 
 
