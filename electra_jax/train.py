@@ -21,8 +21,8 @@ from ml_collections import ConfigDict
 from electra_jax import evaluate, metrics, sharded_step, step, train_config
 from electra_jax.config import errors
 from electra_jax.config.settings import differences
-from electra_jax.data import corpus, examples, loader, pipeline, tokenizer
-from electra_jax.data.local_runner import Watch
+from electra_jax.data import corpus, pipeline, tokenizer
+from electra_jax.data.batches import MODES, Examples, heldout_batches, training_batches
 from electra_jax.downstream.finetuning.probe import Probe
 from electra_jax.loading import detection, warm_start
 from electra_jax.modeling.subnetwork import extract
@@ -89,12 +89,12 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: Live) -> dic
         config.data.seq_length,
         train_config.phases(config.data, config.steps),
     )
-    mode = functools.partial(examples.MODES[config.data.mode], seed=config.seed, special=special)
+    mode = functools.partial(MODES[config.data.mode], seed=config.seed, special=special)
     train_examples = [(mode(text.train, length), steps) for length, steps in phases]
     rows = sharding.rows(mesh, config.batch_size)  # of each batch, those that the devices of this process have
     put = functools.partial(sharding.put, mesh=mesh, batch_size=config.batch_size)
-    batches = loader.training_batches(train_examples, config.batch_size, config.seed, text.weights, rows)
-    heldout = loader.heldout_batches(mode(text.heldout, length), config.batch_size, config.eval_batches, config.seed)
+    batches = training_batches(train_examples, config.batch_size, config.seed, text.weights, rows)
+    heldout = heldout_batches(mode(text.heldout, length), config.batch_size, config.eval_batches, config.seed)
 
     ########## ObjectiveSpec and operations ###################################################################################
     vocab_size = len(text.tokenizer)
@@ -127,7 +127,7 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: Live) -> dic
     everywhere = sharding.replicated(mesh)
     eval_step = run.jit(evaluate.make_eval_step(objective), out_shardings=everywhere)
     evaluator = evaluate.Evaluator(
-        eval_step, heldout, config.seed, special, lambda batch: put({name: batch[name][rows] for name in batch})
+        eval_step, heldout, config.seed, special, lambda batch: put(jax.tree.map(lambda values: values[rows], batch))
     )
     compiled = {length: run.compile(length) for length, _ in phases}
     whole = run.jit(lambda params: params, out_shardings=everywhere)
@@ -197,7 +197,7 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: Live) -> dic
             window.waited(time.perf_counter() - waiting_since)
             profile.before(at)
             with jax.transfer_guard("disallow"):  # but the batch, nothing goes between host and devices for a step
-                state, measured = compiled[batch["input_ids"].shape[1]](state, put(batch))
+                state, measured = compiled[batch.input_ids.shape[1]](state, put(batch))
 
             # The step before this one is read while this one runs: the devices never wait for the host ...
             if pending is not None:
@@ -290,7 +290,7 @@ def open_home(config: TrainConfig, home: WorkDir, latest: int | None, live: Live
     home.publish()
 
 
-def epochs(train_examples: Sequence[tuple[examples.Examples, int]], batch_size: int) -> Callable[[int], float]:
+def epochs(train_examples: Sequence[tuple[Examples, int]], batch_size: int) -> Callable[[int], float]:
     """The function from a number of steps to how often all examples have been seen in them."""
 
     def passed(steps: int) -> float:
@@ -303,7 +303,7 @@ def epochs(train_examples: Sequence[tuple[examples.Examples, int]], batch_size: 
     return passed
 
 
-class Telling(Watch):
+class Telling(Progress):
     """Tells a run's report what the preparation of its text does."""
 
     def __init__(self, live: Live):

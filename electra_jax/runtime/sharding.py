@@ -161,7 +161,7 @@ def rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     return np.unique(np.concatenate([np.arange(batch_size)[index] for index in places.values() if index is not None]))
 
 
-def put(batch: dict[str, np.ndarray], mesh: Mesh, batch_size: int) -> dict[str, Any]:
+def put(batch: Any, mesh: Mesh, batch_size: int) -> Any:
     """The `rows` of a batch, which this process has read, as a batch on the devices of all processes."""
     mine, there = rows(mesh, batch_size), batch_sharding(mesh)
 
@@ -170,7 +170,7 @@ def put(batch: dict[str, np.ndarray], mesh: Mesh, batch_size: int) -> dict[str, 
         shape = (batch_size, *value.shape[1:])
         return _put(shape, there, lambda index: value[np.searchsorted(mine, numbers[index[0]])])
 
-    return {name: split(value) for name, value in batch.items()}
+    return jax.tree.map(split, batch)
 
 
 def _put(shape: tuple[int, ...], there: NamedSharding, part: Callable[[Any], np.ndarray]) -> jax.Array:
