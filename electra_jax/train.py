@@ -4,18 +4,12 @@ Read it from top to bottom: mesh, data, model, state, loop, finish. Started agai
 from its last checkpoint and ends with the same bits as one that was never stopped.
 """
 
-import sys
-
-if __name__ == "__main__":  # `python -m electra_jax.train` is `electra-jax train`; it handles Ctrl-C during imports
-    from electra_jax import __main__
-
-    sys.exit(__main__.main(["train", *sys.argv[1:]]))
-
 import contextlib
 import dataclasses
 import functools
 import json
 import math
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,8 +21,8 @@ from ml_collections import ConfigDict
 from electra_jax import evaluate, metrics, sharded_step, step, train_config
 from electra_jax.config import errors
 from electra_jax.config.settings import differences
-from electra_jax.data import corpus, examples, loader, pipeline, tokenizer
-from electra_jax.data.local_runner import Watch
+from electra_jax.data import corpus, pipeline, tokenizer
+from electra_jax.data.batches import MODES, Examples, heldout_batches, training_batches
 from electra_jax.downstream.finetuning.probe import Probe
 from electra_jax.loading import detection, warm_start
 from electra_jax.modeling.subnetwork import extract
@@ -68,7 +62,7 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: ConsoleProgr
         jax.config.update("jax_compilation_cache_dir", config.compile_cache)
     mesh = sharding.make_mesh(config.mesh, config.batch_size, config.grad_accum_steps)
     sharding.check_divisible(config.model.heads, config.model.ffn, mesh)
-    distributed.check_shared_folder(workdir)
+    distributed.check_shared(workdir)
     home = WorkDir(workdir)
 
     ########## Work directory and data #################################################################################
@@ -76,32 +70,32 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: ConsoleProgr
     given = warm_start.load(config, live.say) if not (workdir / "config.json").exists() else None
     checkpoints = Checkpoints(home.checkpoints, config.checkpoint.keep_last, config.checkpoint.keep_every)
     saved_step = checkpoints.latest()
-    distributed.main_process_first(lambda: open_home(config, home, saved_step, live), others=lambda: None)
+    distributed.first_then_others(lambda: open_home(config, home, saved_step, live), others=lambda: None)
     progress: dict[str, Any] = checkpoints.progress(saved_step) if saved_step is not None else {}
 
     def find_text() -> corpus.Corpus:
-        with home.lock_data_folder() as folder:
+        with home.preparing() as folder:
             return pipeline.find_or_prepare(folder, config.data, progress.get("corpus"), Telling(live))
 
-    text = distributed.main_process_first(find_text, others=find_text)
+    text = distributed.first_then_others(find_text, others=find_text)
     distributed.check_same("a text", text.key)
-    distributed.main_process_first(lambda: tokenizer.keep(text.tokenizer, home.folder), others=lambda: None)
+    distributed.first_then_others(lambda: tokenizer.keep(text.tokenizer, home.folder), others=lambda: None)
 
     def make_probe() -> Probe | None:
         return Probe(config.probe, config.model.max_length, text.tokenizer) if config.probe.every else None
 
-    probe = distributed.main_process_first(make_probe, others=lambda: None)
+    probe = distributed.first_then_others(make_probe, others=lambda: None)
     special, length, phases = (
         text.tokenizer.special,
         config.data.seq_length,
         train_config.phases(config.data, config.steps),
     )
-    mode = functools.partial(examples.MODES[config.data.mode], seed=config.seed, special=special)
+    mode = functools.partial(MODES[config.data.mode], seed=config.seed, special=special)
     train_examples = [(mode(text.train, length), steps) for length, steps in phases]
-    rows = sharding.local_rows(mesh, config.batch_size)  # of each batch, those that the devices of this process have
-    put = functools.partial(sharding.put_batch, mesh=mesh, batch_size=config.batch_size)
-    batches = loader.training_batches(train_examples, config.batch_size, config.seed, text.weights, rows)
-    heldout = loader.heldout_batches(mode(text.heldout, length), config.batch_size, config.eval_batches, config.seed)
+    rows = sharding.rows(mesh, config.batch_size)  # of each batch, those that the devices of this process have
+    put = functools.partial(sharding.put, mesh=mesh, batch_size=config.batch_size)
+    batches = training_batches(train_examples, config.batch_size, config.seed, text.weights, rows)
+    heldout = heldout_batches(mode(text.heldout, length), config.batch_size, config.eval_batches, config.seed)
 
     ########## ObjectiveSpec and operations ###################################################################################
     vocab_size = len(text.tokenizer)
@@ -119,7 +113,7 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: ConsoleProgr
         given = warm_start.load(config, live.say) if given is None else given
         if given:
             begin = warm_start.WarmStart(config.init, objective.model.config, text.tokenizer, live.say)
-            params = sharding.put_tree(begin(run.fresh_params(), given), sharding.shardings(run.state.params))
+            params = sharding.place(begin(run.fresh_params(), given), sharding.of(run.state.params))
             state = step.TrainState(state.step, params, state.opt_state)
         totals = {"tokens": 0.0, "device_seconds": 0.0}
     else:
@@ -134,7 +128,7 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: ConsoleProgr
     everywhere = sharding.replicated(mesh)
     eval_step = run.jit(evaluate.make_eval_step(objective), out_shardings=everywhere)
     evaluator = evaluate.Evaluator(
-        eval_step, heldout, config.seed, special, lambda batch: put({name: batch[name][rows] for name in batch})
+        eval_step, heldout, config.seed, special, lambda batch: put(jax.tree.map(lambda values: values[rows], batch))
     )
     compiled = {length: run.compile(length) for length, _ in phases}
     whole = run.jit(lambda params: params, out_shardings=everywhere)
@@ -149,7 +143,7 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: ConsoleProgr
             assert encoder is not None
             return probe(encoder)
 
-        return distributed.main_process_first(score, others=dict)
+        return distributed.first_then_others(score, others=dict)
 
     ########## Loop ####################################################################################################
     def log(at: int, evaluating: bool, probing: int) -> dict[str, float]:
@@ -192,7 +186,7 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: ConsoleProgr
 
     final: dict[str, float] = {}
     window = metrics.MetricAccumulator()
-    writer = metric_writers.MetricsWriter(home.folder, first) if distributed.is_main_process() else None
+    writer = metric_writers.MetricsWriter(home.folder, first) if distributed.is_first() else None
     pending: metrics.Metrics | None = None
     profile = metric_writers.Profile(home.folder, config.profile.at, config.profile.steps)
     closing = contextlib.closing(writer) if writer else contextlib.nullcontext()
@@ -204,7 +198,7 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: ConsoleProgr
             window.waited(time.perf_counter() - waiting_since)
             profile.before(at)
             with jax.transfer_guard("disallow"):  # but the batch, nothing goes between host and devices for a step
-                state, measured = compiled[batch["input_ids"].shape[1]](state, put(batch))
+                state, measured = compiled[batch.input_ids.shape[1]](state, put(batch))
 
             # The step before this one is read while this one runs: the devices never wait for the host ...
             if pending is not None:
@@ -213,7 +207,7 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: ConsoleProgr
             live.update(at - 1)
 
             # ... except where its numbers are needed now.
-            stopping = stop.should_stop(at)
+            stopping = stop.asked(at)
             last = at == config.steps or stopping
             evaluating = at % config.eval_every == 0 or at == config.steps
             saving = at % config.checkpoint.every == 0 or at % config.checkpoint.keep_every == 0 or last
@@ -223,14 +217,14 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: ConsoleProgr
                 pending = None
                 final = log(at, evaluating, probing)
                 if saving:
-                    if distributed.is_main_process():
+                    if distributed.is_first():
                         home.publish()
                     checkpoints.save(at, state, {"data": batches.get_state(), "totals": totals, "corpus": text.key})
                 window.restart()  # the time of evaluating and saving is not training time
             if stopping:
                 break
     profile.close()
-    if distributed.is_main_process():
+    if distributed.is_first():
         home.publish()
     checkpoints.wait()
     checkpoints.close()
@@ -277,7 +271,7 @@ def adopt_settings(config: TrainConfig, workdir: AnyPath, live: ConsoleProgress)
 def open_home(config: TrainConfig, home: WorkDir, latest: int | None, live: ConsoleProgress) -> None:
     """Checks that a run which is there, at step `latest`, is this one; writes config and environment."""
     home.fetch()
-    settings, workdir = train_config.to_dict(config), home.path
+    settings, workdir = train_config.to_dict(config), home.place
     path = home.folder / "config.json"
     if latest is not None:
         if latest > config.steps:
@@ -297,7 +291,7 @@ def open_home(config: TrainConfig, home: WorkDir, latest: int | None, live: Cons
     home.publish()
 
 
-def epochs(train_examples: Sequence[tuple[examples.Examples, int]], batch_size: int) -> Callable[[int], float]:
+def epochs(train_examples: Sequence[tuple[Examples, int]], batch_size: int) -> Callable[[int], float]:
     """The function from a number of steps to how often all examples have been seen in them."""
 
     def passed(steps: int) -> float:
@@ -310,7 +304,7 @@ def epochs(train_examples: Sequence[tuple[examples.Examples, int]], batch_size: 
     return passed
 
 
-class Telling(Watch):
+class Telling(Progress):
     """Tells a run's report what the preparation of its text does."""
 
     def __init__(self, live: ConsoleProgress):
@@ -349,3 +343,9 @@ def summarise(
     live.say(f"Held out: {format_heldout(final)}")
     live.say(f"Files: {workdir}/metrics.jsonl, tensorboard/, checkpoints/{config.steps}, config.json, environment.json")
     live.say("")
+
+
+if __name__ == "__main__":  # `python -m electra_jax.train` is `electra-jax train`
+    from electra_jax import __main__
+
+    sys.exit(errors.run(__main__.run, ["train", *sys.argv[1:]]))

@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
     if arguments is None or arguments.config is None:
         return 0
     with distributed.initialize(arguments.options):
-        console = Console(soft_wrap=True, quiet=not distributed.is_first())
+        console = Console(soft_wrap=True, quiet=not distributed.is_main_process())
         config, workdir = train_config.resolve(arguments.config), resolve(arguments.workdir)
         with compile_cache(config.compile_cache):
             result = train(config, workdir, ConsoleProgress(console))

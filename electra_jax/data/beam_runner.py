@@ -1,21 +1,23 @@
-"""Does the work of a preparation as an Apache Beam pipeline, on many machines that see the output folder.
+"""Prepares with an Apache Beam pipeline, on many machines that see the output folder.
 
-Beam hands out and brings together; the work is `shards.write`, as on one machine, and so are the bytes. A unit of the
-input is read by one machine, so that many files of moderate size are better than a few large ones.
+Beam distributes the work and collects the results; shards are written by the same code as on one machine, so the bytes
+are the same. One machine reads a whole unit: many files of moderate size are better than a few large ones.
 """
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import readers, shards, sources, tokenizer
-from electra_jax.data.chunks import MEGABYTE, Sample, job
-from electra_jax.data.config import CorpusConfig, corpus_settings
-from electra_jax.data.local_runner import Watch
-from electra_jax.data.readers import Document
-from electra_jax.data.shards import Shard
+from electra_jax.data.config import CorpusConfig
+from electra_jax.data.readers import Document, read_documents
+from electra_jax.data.runner import Job, Runner
+from electra_jax.data.sample import Sample
+from electra_jax.data.shards import Chunk, Shard, read_chunks, write_shard
+from electra_jax.data.sources import Unit
+from electra_jax.data.tokenizer import Tokenizer
+from electra_jax.data.tokenizer import load as load_tokenizer
 
 try:
     import apache_beam as beam
@@ -23,132 +25,116 @@ try:
 except ImportError as error:
     raise UserError("--beam needs Apache Beam; pip install 'electra_jax[beam]'") from error
 
-Numbered = tuple[int, sources.Unit]
-Place = tuple[int, int]  # (number of the unit, number of the chunk)
-Chunk = tuple[Numbered, int, list[Document]]
+NumberedUnit = tuple[int, Unit]
+RESULT = "beam.pickle"  # in the output folder while a pipeline runs
 
 
-class BeamRunner:
-    """Works on the machines of a runner."""
+class BeamRunner(Runner):
+    """Runs on the machines of a Beam runner."""
 
-    def __init__(self, options: str, folder: Path, watch: Watch | None = None):
-        """Takes the pipeline's options, as `--runner=DirectRunner`, the output folder, and who is told what happens."""
+    def __init__(self, options: str):
+        """Takes the options of the pipeline, such as `--runner=DirectRunner`.
+
+        Raises:
+          UserError: Beam does not accept them.
+        """
         self._options = PipelineOptions(options.split())
         try:
             beam.Pipeline(options=self._options)
-        except (ValueError, SystemExit) as error:  # argparse prints its own complaint
-            raise UserError(f"--beam={options} cannot be ({error}); see Apache Beam's pipeline options") from error
-        self._result = folder / "beam.pickle"
-        self.watch = watch or Watch()
+        except (ValueError, SystemExit) as error:  # argparse prints its own message
+            raise UserError(f"--beam={options} is invalid ({error}); see the pipeline options of Apache Beam") from error
 
-    def sample(self, settings: CorpusConfig, units: list[sources.Unit]) -> Sample:
-        """Reads all of the text for a sample of it."""
-        self.watch.begin("reading a sample")
-        reading = corpus_settings(settings)
-        return self._run(units, lambda p: p | beam.FlatMap(_documents, reading) | beam.CombineGlobally(_Draw(reading)))
+    def draw_sample(self, job: Job) -> Sample:
+        draw = beam.CombineGlobally(_DrawSample(job.config))
+        return cast(Sample, self._run(job, lambda units: units | beam.FlatMap(_read_ordered, job.config) | draw))
 
-    def write(
-        self, folder: Path, settings: CorpusConfig, vocabulary: tokenizer.Tokenizer, units: list[sources.Unit]
-    ) -> list[Shard]:
-        """Writes all shards; returns them in order."""
-        self.watch.begin("encoding")
-        reading = corpus_settings(settings)
-
-        def pipeline(p: Any) -> Any:
-            found = p | "read" >> beam.FlatMap(_chunks, reading) | "spread chunks" >> beam.Reshuffle()
+    def write_shards(self, job: Job, tokenizer: Tokenizer) -> list[Shard]:
+        def write(units: Any) -> Any:
+            chunks = units | "read" >> beam.FlatMap(_read_named, job.config) | "spread chunks" >> beam.Reshuffle()
             duplicates = (
-                found
+                chunks
                 | "digests" >> beam.FlatMap(_digests)
-                | "equal texts" >> beam.GroupByKey()
-                | "all but the first" >> beam.FlatMap(_later)
+                | "group equal texts" >> beam.GroupByKey()
+                | "all but the first" >> beam.FlatMap(_all_but_first)
             )
-            together = (found | "by place" >> beam.Map(_by_place), duplicates) | "together" >> beam.CoGroupByKey()
-            write = beam.ParDo(_Write(folder, vocabulary.file, settings.heldout_fraction))
-            return together | "write" >> write | beam.combiners.ToList()
+            joined = (chunks, duplicates) | "join duplicates" >> beam.CoGroupByKey()
+            write = beam.ParDo(_WriteShard(job.folder, tokenizer.file, job.config.heldout_fraction))
+            return joined | "write" >> write | beam.combiners.ToList()
 
-        return sorted(self._run(units, pipeline), key=lambda shard: shard.name)
+        return sorted(self._run(job, write), key=lambda shard: shard.name)
 
-    def _run(self, units: list[sources.Unit], pipeline: Callable[[Any], Any]) -> Any:
-        """What the pipeline makes of the units: its one element, which it leaves in the output folder."""
+    def _run(self, job: Job, transform: Callable[[Any], Any]) -> Any:
+        """Applies `transform` to the job's units; returns the one element that it gives."""
+        result = job.folder / RESULT
         try:
-            with beam.Pipeline(options=self._options) as p:
-                given = p | beam.Create(list(enumerate(units))) | "spread units" >> beam.Reshuffle()
-                pipeline(given) | "leave" >> beam.Map(_leave, self._result)
+            with beam.Pipeline(options=self._options) as pipeline:
+                units = pipeline | beam.Create(list(enumerate(job.units))) | "spread units" >> beam.Reshuffle()
+                transform(units) | "save result" >> beam.Map(_save, result)
         except UserError as error:
             raise UserError(str(error).partition(" [while running")[0]) from error
-        found = pickle.loads(self._result.read_bytes())
-        self._result.unlink()
-        return found
+        value = pickle.loads(result.read_bytes())
+        result.unlink()
+        return value
 
 
-def _leave(value: Any, path: Path) -> None:
+def _save(value: Any, path: Path) -> None:
     path.write_bytes(pickle.dumps(value))
 
 
-def _documents(numbered: Numbered, reading: Mapping[str, Any]) -> Iterator[tuple[tuple[int, int], Document]]:
-    """Each document after its place in the text."""
-    documents = readers.read(numbered[1], reading["field"], reading["documents"])
-    return (((numbered[0], i), document) for i, document in enumerate(documents))
+def _read_ordered(numbered: NumberedUnit, config: CorpusConfig) -> Iterator[tuple[tuple[int, int], Document]]:
+    """Each document after (number of the unit, number in the unit)."""
+    unit_number, unit = numbered
+    return (((unit_number, i), document) for i, document in enumerate(read_documents(unit, config)))
 
 
-class _Draw(beam.CombineFn):
-    """Documents with their places -> a sample of them."""
+class _DrawSample(beam.CombineFn):  # type: ignore[misc] # Beam has no types
+    """Ordered documents -> a sample of them."""
 
-    def __init__(self, reading: Mapping[str, Any]):
-        self._size, self._heldout_fraction = reading["sample_mb"] * MEGABYTE, reading["heldout_fraction"]
+    def __init__(self, config: CorpusConfig):
+        self._size, self._heldout_fraction = config.sample_bytes, config.heldout_fraction
 
     def create_accumulator(self) -> Sample:
         return Sample(self._size, self._heldout_fraction)
 
-    def add_input(self, sample: Sample, placed: tuple[tuple[int, int], Document]) -> Sample:
-        sample.add(*placed)
+    def add_input(self, sample: Sample, ordered: tuple[tuple[int, int], Document]) -> Sample:
+        sample.add(*ordered)
         return sample
 
     def merge_accumulators(self, samples: Iterable[Sample]) -> Sample:
-        together = self.create_accumulator()
+        merged = self.create_accumulator()
         for sample in samples:
-            together.join(sample)
-        return together
+            merged.merge(sample)
+        return merged
 
     def extract_output(self, sample: Sample) -> Sample:
         return sample
 
 
-def _chunks(numbered: Numbered, reading: Mapping[str, Any]) -> Iterator[Chunk]:
-    documents = readers.read(numbered[1], reading["field"], reading["documents"])
-    for k, chunk in enumerate(readers.together(documents, reading["shard_mb"] * MEGABYTE)):
-        yield numbered, k, chunk
+def _read_named(numbered: NumberedUnit, config: CorpusConfig) -> Iterator[tuple[str, Chunk]]:
+    return ((chunk.name, chunk) for chunk in read_chunks(*numbered, config))
 
 
-def _by_place(chunk: Chunk) -> tuple[Place, Chunk]:
-    (unit, _), k, _ = chunk
-    return (unit, k), chunk
+def _digests(named: tuple[str, Chunk]) -> Iterator[tuple[bytes, tuple[str, int]]]:
+    """(digest, (chunk, index in it)) of each document that is not empty."""
+    name, chunk = named
+    return ((document.digest, (name, i)) for i, document in enumerate(chunk.documents) if document.text)
 
 
-def _digests(chunk: Chunk) -> Iterator[tuple[bytes, tuple[int, int, int]]]:
-    """(digest, place in the text) of each document with text."""
-    (unit, _), k, documents = chunk
-    for i, document in enumerate(documents):
-        if document.text:
-            yield shards.digest(document), (unit, k, i)
+def _all_but_first(equal: tuple[bytes, Iterable[tuple[str, int]]]) -> Iterator[tuple[str, int]]:
+    """(chunk, index in it) of each of these equal documents but the first, whose place is lowest."""
+    yield from sorted(equal[1])[1:]
 
 
-def _later(equal: tuple[bytes, Iterable[tuple[int, int, int]]]) -> Iterator[tuple[Place, int]]:
-    """The chunk of each of these equal documents but the first, and its number there."""
-    for unit, k, i in sorted(equal[1])[1:]:
-        yield (unit, k), i
+class _WriteShard(beam.DoFn):  # type: ignore[misc] # Beam has no types
+    """A chunk joined with the indices of its duplicates -> its shard."""
 
-
-class _Write(beam.DoFn):
-    """A chunk with the numbers of its duplicates -> the shard of it."""
-
-    def __init__(self, folder: Path, vocabulary: str, heldout_fraction: float):
-        self._folder, self._file, self._heldout_fraction = folder, vocabulary, heldout_fraction
+    def __init__(self, folder: Path, tokenizer_file: str, heldout_fraction: float):
+        self._folder, self._file, self._heldout_fraction = folder, tokenizer_file, heldout_fraction
 
     def setup(self) -> None:
-        self._vocabulary = tokenizer.load(self._folder / self._file)
+        self._tokenizer = load_tokenizer(self._folder / self._file)
 
-    def process(self, together: tuple[Place, tuple[Iterable[Chunk], Iterable[int]]]) -> Iterator[Shard]:
-        ((numbered, k, chunk),), duplicates = together[1]
-        todo = job(self._folder, numbered, k, chunk, set(duplicates))
-        yield shards.write(*todo, self._vocabulary, self._heldout_fraction)
+    def process(self, joined: tuple[str, tuple[Iterable[Chunk], Iterable[int]]]) -> Iterator[Shard]:
+        (chunk,), duplicates = joined[1]
+        distinct = chunk.without(set(duplicates))
+        yield write_shard(self._folder, distinct, self._tokenizer, self._heldout_fraction)

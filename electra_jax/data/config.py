@@ -1,33 +1,37 @@
-"""Settings of the training text: what it is prepared from, and how examples are made of it."""
+"""Settings of the training text: what a corpus is prepared from, and how examples are made from it."""
 
 import dataclasses
 
 from electra_jax.config.settings import above, at_least, between, one_of, setting, within
-from electra_jax.data import tokenizer
 
-# Settings that only matter where a vocabulary is trained.
+MEGABYTE = 10**6
+MODEL_TYPES = ("unigram", "bpe")
+NORMALIZATIONS = ("nmt_nfkc_cf", "nfkc_cf", "nmt_nfkc", "nfkc", "identity")  # SentencePiece's; _cf folds case
+
+# Settings that have an effect only where a vocabulary is trained.
 VOCABULARY_TRAINING = ("vocab_size", "model_type", "byte_fallback", "character_coverage", "sample_mb")
 
 
 @dataclasses.dataclass(frozen=True)
 class CorpusConfig:
-    """What a corpus is prepared from. `electra-jax prepare` takes the same settings as arguments."""
+    """What a corpus is prepared from. `electra-jax prepare` takes the same settings as arguments.
+
+    The order of the fields is part of a corpus's key: add new ones at the end.
+    """
 
     input: str = setting(
         "docstrings",
-        "Files, a folder, a glob, tfds:NAME/CONFIG, docstrings, or the folder of a prepared corpus; several are separated "
-        "by semicolons, each with its weight after an @.",
+        "Files, a folder, a glob, tfds:NAME/CONFIG, docstrings, or the folder of a prepared corpus. Separate several "
+        "by semicolons; each may have a weight after an @: 'wiki/*.txt@3;books/*.jsonl.gz@1'.",
     )
     vocabulary: str = setting(
         "",
         "A SentencePiece model, tokenizer.json or vocab.txt to use; empty: train a vocabulary.",
     )
     vocab_size: int = setting(30522, "Pieces of a vocabulary that is trained.", above(5))
-    model_type: str = setting(
-        "unigram", "SentencePiece model of a vocabulary that is trained.", one_of(*tokenizer.MODEL_TYPES)
-    )
+    model_type: str = setting("unigram", "SentencePiece model of a vocabulary that is trained.", one_of(*MODEL_TYPES))
     normalization: str = setting(
-        "nmt_nfkc_cf", "SentencePiece normalization; those with _cf lowercase.", one_of(*tokenizer.NORMALIZATIONS)
+        "nmt_nfkc_cf", "SentencePiece normalization; those with _cf lowercase.", one_of(*NORMALIZATIONS)
     )
     byte_fallback: bool = setting(False, "Encode characters outside the vocabulary as bytes instead of [UNK].")
     character_coverage: float = setting(
@@ -43,10 +47,18 @@ class CorpusConfig:
     )
     shard_mb: int = setting(8, "Megabytes of text in a shard.", above(0))
 
+    @property
+    def sample_bytes(self) -> int:
+        return self.sample_mb * MEGABYTE
+
+    @property
+    def shard_bytes(self) -> int:
+        return self.shard_mb * MEGABYTE
+
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig(CorpusConfig):
-    """The training text and the examples made of it."""
+    """The training text and the examples made from it."""
 
     mode: str = setting(
         "pairs",
@@ -58,6 +70,6 @@ class DataConfig(CorpusConfig):
     short_steps: int = setting(0, "Steps at short_length before those at seq_length.", at_least(0))
 
 
-def corpus_settings(data: CorpusConfig) -> dict[str, object]:
-    """The settings that a corpus is made from, by name: those of `CorpusConfig` alone."""
-    return {field.name: getattr(data, field.name) for field in dataclasses.fields(CorpusConfig)}
+def corpus_settings(config: CorpusConfig) -> dict[str, object]:
+    """The settings of `CorpusConfig` alone by name, also where `config` has more."""
+    return {field.name: getattr(config, field.name) for field in dataclasses.fields(CorpusConfig)}

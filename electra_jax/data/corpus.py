@@ -1,6 +1,6 @@
-"""A prepared text: a vocabulary, and the training and held-out splits it was used on, in a folder with a manifest.
+"""A prepared corpus: a folder with a vocabulary, the training and held-out splits, and a manifest.
 
-The manifest is written last and carries the checksum of every file. `preparation.py` makes such a folder.
+The manifest is written last and holds the checksum of every file. pipeline.py prepares such a folder.
 """
 
 import dataclasses
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from electra_jax.config.errors import UserError
 from electra_jax.data import records, shards, tokenizer
@@ -23,120 +24,176 @@ MANIFEST = "manifest.json"
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """A text, ready to be trained on.
+    """A text, ready to train on.
 
     Attributes:
-      key: names what it was made from.
+      key: hash of what it was prepared from.
       tokenizer: its vocabulary.
       train, heldout: the splits.
-      unigram: [V] int64, how often each id occurs in the training split.
-      weights: of the sources, their shares of the training examples; None for as many as they have.
+      unigram: [V] int64, number of occurrences of each id in the training split.
+      weights: shares of the sources in the training examples, relative to each other; None: as large as they are.
     """
 
     key: str
     tokenizer: tokenizer.Tokenizer
     train: Split
     heldout: Split
-    unigram: np.ndarray
+    unigram: npt.NDArray[np.int64]
     weights: Sequence[float] | None
 
 
+@dataclasses.dataclass(frozen=True)
+class CorpusReport:
+    """Statistics of a prepared corpus.
+
+    Attributes:
+      documents, tokens: their numbers by split, `train` and `heldout`.
+      bytes: size of the text after cleaning, UTF-8.
+      bytes_per_token: mean over both splits.
+      lines: their number in both splits.
+      unknown_rate: share of [UNK] among the tokens.
+      shards: their number.
+      left_out: number of files (`files`) that were not read because of their kind, and the `first`.
+      lengths: entry i is the number of documents with 2**(i-1) to 2**i - 1 tokens.
+      longest: (tokens, place, first words) of the longest documents.
+      notes: what was repaired or left out -> (number of documents, place of the first).
+    """
+
+    documents: dict[str, int]
+    tokens: dict[str, int]
+    bytes: int
+    bytes_per_token: float
+    lines: int
+    unknown_rate: float
+    shards: int
+    left_out: dict[str, Any]
+    lengths: list[int]
+    longest: list[tuple[int, str, str]]
+    notes: shards.Notes
+
+
 def is_prepared(folder: Path) -> bool:
-    """Whether there is a prepared text in `folder`."""
-    return os.path.isfile(folder / MANIFEST)  # also of what is no path at all
+    """Whether `folder` holds a prepared corpus."""
+    return os.path.isfile(folder / MANIFEST)  # unlike Path.is_file, False for names that are too long
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Raises UserError where it is broken, or of another version of this package."""
+    """The manifest of a prepared corpus.
+
+    Raises:
+      UserError: it is missing, damaged, or written by another version of this package.
+    """
     if not is_prepared(folder):
-        raise UserError(f"{folder / MANIFEST} is not there; give a folder that electra_jax.prepare has finished")
+        raise UserError(f"{folder / MANIFEST} is missing: expected a folder that `electra-jax prepare` has finished")
     try:
-        manifest = from_json((folder / MANIFEST).read_text())
+        manifest: dict[str, Any] = from_json((folder / MANIFEST).read_text())
         version, checksum = manifest["format"], manifest.pop("checksum", None)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise changed(folder / MANIFEST) from error
+        raise _damaged(folder / MANIFEST) from error
     if version != shards.FORMAT:
         raise UserError(
             f"{folder} was prepared by another version of electra_jax (format {version}, not {shards.FORMAT}); "
             "prepare the text again into another folder"
         )
-    if checksum != checksum_of(manifest):
-        raise changed(folder / MANIFEST)
+    if checksum != manifest_checksum(manifest):
+        raise _damaged(folder / MANIFEST)
     return manifest
 
 
-def checksum_of(manifest: dict[str, Any]) -> str:
-    """Of all that is in a manifest, the checksum itself aside."""
+def manifest_checksum(manifest: dict[str, Any]) -> str:
+    """The checksum of a manifest that does not hold its own checksum yet."""
     return blake2b(json.dumps(manifest, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def load(folder: Path) -> Corpus:
-    """The corpus in `folder`. The token files are not read; a damaged record is noticed when it is.
+    """Loads a prepared corpus. Token files are opened when they are first read; damage is noticed then.
 
     Raises:
-      UserError: a file is missing or is not as it was written.
+      UserError: a file is missing, or an index or the vocabulary is damaged.
     """
     manifest = read_manifest(folder)
-    made = [shards.Shard(**shard) for shard in manifest["shards"]]
-    for name, digest in _files(manifest).items():
-        of_tokens = name.endswith(shards.TOKENS)
-        if not (folder / name).is_file() or (not of_tokens and sha256(folder / name) != digest):
-            raise changed(folder / name)
+    parts = _shards(manifest)
+    for name, checksum in _checksums(manifest).items():
+        has_tokens = name.endswith(shards.TOKENS_SUFFIX)
+        if not (folder / name).is_file() or (not has_tokens and sha256(folder / name) != checksum):
+            raise _damaged(folder / name)
 
     vocabulary = tokenizer.load(folder / manifest["vocabulary"]["file"])
-    index = [dict(np.load(shards.index_file(folder, shard.name))) for shard in made]
+    indexes = [dict(np.load(shards.index_file(folder, shard.name))) for shard in parts]
     dtype = np.min_scalar_type(len(vocabulary) - 1)
-    sources = [shard.source for shard in made]
 
-    def split(name: str) -> Split:
-        files = [shards.token_file(folder, shard.name, name) for shard in made]
-        by_source = np.bincount(
-            sources, [shard.documents[name] for shard in made], minlength=len(manifest["sources"])
-        ).astype(np.int64)
+    def load_split(name: str) -> Split:
+        files = [shards.token_file(folder, shard.name, name) for shard in parts]
+        documents = [shard.documents[name] for shard in parts]
+        by_source = np.bincount([shard.source for shard in parts], documents, minlength=len(manifest["sources"]))
         return Split(
-            records.Shards(files, [shard.tokens[name] for shard in made], dtype),
-            records.offsets(np.concatenate([arrays[f"{name}_lines"] for arrays in index])),
-            records.offsets(np.concatenate([arrays[f"{name}_documents"] for arrays in index])),
-            records.offsets(by_source),
+            records.Shards(files, [shard.tokens[name] for shard in parts], dtype),
+            records.offsets(np.concatenate([index[f"{name}_lines"] for index in indexes])),
+            records.offsets(np.concatenate([index[f"{name}_documents"] for index in indexes])),
+            records.offsets(by_source.astype(np.int64)),
         )
 
     unigram = np.zeros(len(vocabulary), np.int64)
-    for arrays in index:
-        unigram += arrays["unigram"]
+    for index in indexes:
+        unigram += index["unigram"]
     weights = [source["weight"] for source in manifest["sources"]]
     return Corpus(
         manifest["key"],
         vocabulary,
-        split("train"),
-        split("heldout"),
+        load_split("train"),
+        load_split("heldout"),
         unigram,
         None if None in weights else weights,
     )
 
 
+def report(folder: Path) -> CorpusReport:
+    """Statistics of a prepared corpus, from its manifest alone."""
+    manifest = read_manifest(folder)
+    parts = _shards(manifest)
+    tokens = {split: sum(shard.tokens[split] for shard in parts) for split in shards.SPLITS}
+    all_tokens = max(1, sum(tokens.values()))
+    size = sum(shard.bytes for shard in parts)
+    return CorpusReport(
+        documents={split: sum(shard.documents[split] for shard in parts) for split in shards.SPLITS},
+        tokens=tokens,
+        bytes=size,
+        bytes_per_token=size / all_tokens,
+        lines=sum(shard.lines for shard in parts),
+        unknown_rate=sum(shard.unknown for shard in parts) / all_tokens,
+        shards=len(parts),
+        left_out=manifest["left_out"],
+        lengths=[sum(counts) for counts in zip(*(shard.lengths for shard in parts), strict=True)],
+        longest=shards.longest_documents(entry for shard in parts for entry in shard.longest),
+        notes=shards.merge_notes(shard.notes for shard in parts),
+    )
+
+
 def verify(folder: Path) -> int:
-    """Reads every file of a prepared text, and returns how many there are.
+    """Reads every file of a prepared corpus; returns their number.
 
     Raises:
-      UserError: one is missing or is not as it was written.
+      UserError: a file is missing or damaged.
     """
-    manifest = read_manifest(folder)
-    known = _files(manifest)
-    for name, digest in known.items():
-        if not (folder / name).is_file() or sha256(folder / name) != digest:
-            raise changed(folder / name)
-    return len(known)
+    checksums = _checksums(read_manifest(folder))
+    for name, checksum in checksums.items():
+        if not (folder / name).is_file() or sha256(folder / name) != checksum:
+            raise _damaged(folder / name)
+    return len(checksums)
 
 
-def _files(manifest: dict[str, Any]) -> dict[str, str]:
-    """The SHA-256 of each file, by its name."""
-    known = {manifest["vocabulary"]["file"]: manifest["vocabulary"]["sha256"]}
+def _shards(manifest: dict[str, Any]) -> list[shards.Shard]:
+    return [shards.Shard(**shard) for shard in manifest["shards"]]
+
+
+def _checksums(manifest: dict[str, Any]) -> dict[str, str]:
+    """The SHA-256 of each file by its name."""
+    checksums = {manifest["vocabulary"]["file"]: manifest["vocabulary"]["sha256"]}
     for shard in manifest["shards"]:
-        known |= shard["sha256"]
-    return known
+        checksums |= shard["sha256"]
+    return checksums
 
 
-def changed(path: Path) -> UserError:
-    """What to say of a file that is missing or is not as the manifest has it."""
+def _damaged(path: Path) -> UserError:
     and_manifest = "" if path.name == MANIFEST else f" and {path.parent / MANIFEST}"
-    return UserError(f"{path} is not as it was written; delete it{and_manifest}, and prepare again")
+    return UserError(f"{path} is missing or has changed since it was written; delete it{and_manifest}, and prepare again")

@@ -1,158 +1,146 @@
-"""Does the work of a preparation on this machine: this process reads, in order, and finds duplicates; others clean,
-encode and write, a shard at a time.
-"""
+"""Prepares on this machine: one process reads in order and finds duplicates, the others clean, encode and write shards."""
 
 import gc
+import itertools
 import multiprocessing
 import os
 import signal
+import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import readers, shards, sources, tokenizer
-from electra_jax.data.chunks import MEGABYTE, Job, Sample, job
-from electra_jax.data.config import CorpusConfig
-from electra_jax.data.readers import Document
-from electra_jax.data.shards import Shard
+from electra_jax.data.readers import Document, read_documents
+from electra_jax.data.runner import Job, Runner
+from electra_jax.data.sample import Sample
+from electra_jax.data.shards import Chunk, Shard, read_chunks, write_shard
+from electra_jax.data.tokenizer import Tokenizer
+from electra_jax.data.tokenizer import load as load_tokenizer
+from electra_jax.runtime.progress import Progress
+
+_SAMPLED_BETWEEN_UPDATES = 1000  # documents
 
 
-class Done(NamedTuple):
-    """How far a preparation is: documents and bytes of text that are finished, and the share of the input read."""
+class LocalRunner(Runner):
+    """Uses several processes, or threads where the input is small."""
 
-    documents: int
-    bytes: int
-    share: float
-
-
-class Watch:
-    """Told what happens. This one keeps it to itself."""
-
-    def say(self, text: str) -> None:
-        """A line for the person."""
-
-    def begin(self, stage: str) -> None:
-        """`stage` begins."""
-
-    def advance(self, done: Done) -> None:
-        """So much of the stage is done."""
-
-
-class LocalRunner:
-    """Works on all cores."""
-
-    def __init__(self, workers: int = 0, watch: Watch | None = None):
-        """Takes the number of processes that encode, 0 for one a core, and who is told what happens."""
+    def __init__(self, workers: int = 0):
+        """Takes the number of processes that encode; 0: one per core."""
         self._workers = workers or os.cpu_count() or 1
-        self.watch = watch or Watch()
 
-    def sample(self, settings: CorpusConfig, units: list[sources.Unit]) -> Sample:
-        """Reads all of the text for a sample of it."""
-        drawn = Sample(settings.sample_mb * MEGABYTE, settings.heldout_fraction)
-        self.watch.begin("reading a sample")
-        size = 0
-        for order, (document, share) in enumerate(_reading(settings, units)):
-            drawn.add((order,), document)
-            size += len(document.text)
-            if order % 1000 == 0:
-                self.watch.advance(Done(order, size, share))
-        return drawn
+    def draw_sample(self, job: Job) -> Sample:
+        sample = Sample(job.config.sample_bytes, job.config.heldout_fraction)
+        meter = _Meter(job.progress)
+        before, total = _sizes_before(job)
+        for unit_number, unit in enumerate(job.units):
+            for number, document in enumerate(read_documents(unit, job.config)):
+                sample.add((unit_number, number), document)
+                meter.count(1, len(document.text))
+                if meter.documents % _SAMPLED_BETWEEN_UPDATES == 0:
+                    meter.show((before[unit_number] + document.position) / total)
+        return sample
 
-    def write(
-        self, folder: Path, settings: CorpusConfig, vocabulary: tokenizer.Tokenizer, units: list[sources.Unit]
-    ) -> list[Shard]:
-        """Writes all shards; returns them in order."""
-        jobs = _jobs(folder, settings, units)
-        made: list[Shard] = []
-        documents = text = 0
-        self.watch.begin("encoding")
-        # What fits about one shard is not worth the start of processes; what TFDS has is seldom so little.
-        small = sum(unit.size for unit in units) <= settings.shard_mb * MEGABYTE
-        if self._workers == 1 or (small and all(unit.kind != "tfds" for unit in units)):
-            doing = _in_threads(jobs, vocabulary, settings.heldout_fraction, self._workers)
+    def write_shards(self, job: Job, tokenizer: Tokenizer) -> list[Shard]:
+        # Starting processes takes longer than encoding about one shard. TFDS sets, whose size is unknown, are larger.
+        small = sum(unit.size for unit in job.units) <= job.config.shard_bytes
+        if self._workers == 1 or (small and all(unit.kind != "tfds" for unit in job.units)):
+            written = _write_in_threads(job, tokenizer, self._workers)
         else:
-            doing = _in_processes(jobs, folder / vocabulary.file, settings.heldout_fraction, self._workers)
-        for shard, share in doing:
-            made.append(shard)
-            documents, text = documents + sum(shard.documents.values()), text + shard.bytes
-            self.watch.advance(Done(documents, text, share))
-        return made
+            written = _write_in_processes(job, tokenizer, self._workers)
+        shards: list[Shard] = []
+        meter = _Meter(job.progress)
+        for shard, share in written:
+            shards.append(shard)
+            meter.count(sum(shard.documents.values()), shard.bytes)
+            meter.show(share)
+        return shards
 
 
-def _reading(settings: CorpusConfig, units: list[sources.Unit]) -> Iterator[tuple[Document, float]]:
-    """Every document, and the share of the input that has been read with it."""
-    whole = sum(unit.size for unit in units) or 1
-    before = 0
-    for unit in units:
-        for document in readers.read(unit, settings.field, settings.documents):
-            yield document, (before + document.read) / whole
-        before += unit.size
+def _sizes_before(job: Job) -> tuple[list[int], int]:
+    """(bytes of the units before each unit, bytes of all); sizes that are not known count as 0."""
+    *before, total = itertools.accumulate((unit.size for unit in job.units), initial=0)
+    return before, total or 1
 
 
-def _jobs(folder: Path, settings: CorpusConfig, units: list[sources.Unit]) -> Iterator[tuple[Job, float]]:
-    """One job a shard, in order, and the share of the input read with it. A text seen before is a duplicate."""
-    whole = sum(unit.size for unit in units) or 1
-    before = 0
+def _distinct_chunks(job: Job) -> Iterator[tuple[Chunk, float]]:
+    """All chunks in order without duplicates, and the share of the input read so far."""
+    before, total = _sizes_before(job)
     seen: set[bytes] = set()
-    for numbered in enumerate(units):
-        unit = numbered[1]
-        documents = readers.read(unit, settings.field, settings.documents)
-        for k, chunk in enumerate(readers.together(documents, settings.shard_mb * MEGABYTE)):
-            duplicates = set()
-            for i, document in enumerate(chunk):
-                digest = shards.digest(document)
-                if digest in seen and document.text:
-                    duplicates.add(i)
-                seen.add(digest)
-            yield job(folder, numbered, k, chunk, duplicates), (before + chunk[-1].read) / whole
-        before += unit.size
+    for unit_number, unit in enumerate(job.units):
+        for chunk in read_chunks(unit_number, unit, job.config):
+            share = (before[unit_number] + chunk.documents[-1].position) / total
+            yield chunk.without(_duplicates(chunk.documents, seen)), share
 
 
-def _in_threads(
-    jobs: Iterator[tuple[Job, float]], vocabulary: tokenizer.Tokenizer, heldout_fraction: float, threads: int
-) -> Iterator[tuple[Shard, float]]:
-    """Does the jobs, and gives each shard with its share of the input."""
-    for todo, share in jobs:
-        yield shards.write(*todo, vocabulary, heldout_fraction, threads), share
+def _duplicates(documents: list[Document], seen: set[bytes]) -> set[int]:
+    """Indices of the documents whose digests are in `seen`; adds all digests to it. Empty documents are kept."""
+    duplicates = set()
+    for i, document in enumerate(documents):
+        if document.digest in seen and document.text:
+            duplicates.add(i)
+        seen.add(document.digest)
+    return duplicates
 
 
-def _in_processes(
-    jobs: Iterator[tuple[Job, float]], file: Path, heldout_fraction: float, workers: int
-) -> Iterator[tuple[Shard, float]]:
-    """Does the jobs in worker processes, and gives each shard with its share of the input, in order."""
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin_worker, (file, heldout_fraction))
+def _write_in_threads(job: Job, tokenizer: Tokenizer, threads: int) -> Iterator[tuple[Shard, float]]:
+    for chunk, share in _distinct_chunks(job):
+        yield write_shard(job.folder, chunk, tokenizer, job.config.heldout_fraction, threads), share
+
+
+def _write_in_processes(job: Job, tokenizer: Tokenizer, workers: int) -> Iterator[tuple[Shard, float]]:
+    arguments = (job.folder, job.folder / tokenizer.file, job.config.heldout_fraction)
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start_worker, arguments)
     running: deque[tuple[Future[Shard], float]] = deque()
     try:
         for _ in range(workers):
-            pool.submit(int)  # so that they start while the first shard is read
-        for todo, share in jobs:
-            running.append((pool.submit(_do, todo), share))
-            while len(running) > workers + 1:  # what waits is held in memory
+            pool.submit(int)  # starts the processes while the first chunk is read
+        for chunk, share in _distinct_chunks(job):
+            running.append((pool.submit(_write_in_worker, chunk), share))
+            while len(running) > workers + 1:  # waiting chunks are held in memory
                 yield running[0][0].result(), running.popleft()[1]
         while running:
             yield running[0][0].result(), running.popleft()[1]
     except BrokenProcessPool as error:
         raise UserError(
-            "a worker was killed, most likely for want of memory; the same command goes on from the finished shards: "
-            "give it fewer --workers"
+            "a worker process was killed, probably because memory ran out; run the same command with fewer --workers, "
+            "it continues after the finished shards"
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-_worker: dict[str, Any] = {}  # of a worker process: what all its shards share
+_worker: tuple[Path, Tokenizer, float] | None = None  # in a worker process: folder, tokenizer, held-out fraction
 
 
-def _begin_worker(file: Path, heldout_fraction: float) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that hands out the work
+def _start_worker(folder: Path, tokenizer_file: Path, heldout_fraction: float) -> None:
+    global _worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
-    gc.disable()  # nothing here is in a cycle, and there are millions of integers to look through
-    _worker.update(vocabulary=tokenizer.load(file), heldout_fraction=heldout_fraction)
+    gc.disable()  # there are no cycles, and scanning millions of integers for them is slow
+    _worker = folder, load_tokenizer(tokenizer_file), heldout_fraction
 
 
-def _do(todo: Job) -> Shard:
-    return shards.write(*todo, **_worker)
+def _write_in_worker(chunk: Chunk) -> Shard:
+    assert _worker is not None
+    folder, tokenizer, heldout_fraction = _worker
+    return write_shard(folder, chunk, tokenizer, heldout_fraction)
+
+
+class _Meter:
+    """Counts documents and bytes, and shows them with the speed."""
+
+    def __init__(self, progress: Progress):
+        self.documents = self._bytes = 0
+        self._progress = progress
+        self._started = time.monotonic()
+
+    def count(self, documents: int, size: int) -> None:
+        self.documents += documents
+        self._bytes += size
+
+    def show(self, share: float) -> None:
+        speed = self._bytes / 1e6 / max(time.monotonic() - self._started, 1e-9)
+        self._progress.update(share, f"{self.documents:,} documents · {speed:.1f} MB/s")

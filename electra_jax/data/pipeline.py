@@ -1,199 +1,266 @@
-"""From documents to a corpus on disk, and again after a kill without doing finished shards twice.
+"""Prepares a corpus: sources -> documents -> vocabulary -> shards of token ids -> manifest.
 
-What is in a shard depends on the text alone, so whoever does the work, `local.py` with any number of processes or
-`beam.py` with any number of machines, writes the same bytes.
+An interrupted preparation continues after its finished shards. Shards depend on the text and the settings alone, so any
+runner, with any number of processes or machines, writes the same bytes.
 """
 
+import dataclasses
 import json
 import os
 import re
 from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from electra_jax.config.errors import UserError
+from electra_jax.config.settings import from_dict, validate
 from electra_jax.data import corpus, shards, sources, tokenizer
-from electra_jax.data.chunks import MEGABYTE, Sample
-from electra_jax.data.config import CorpusConfig, corpus_settings
-from electra_jax.data.local_runner import LocalRunner, Watch
+from electra_jax.data.config import VOCABULARY_TRAINING, CorpusConfig, corpus_settings
+from electra_jax.data.corpus import Corpus, CorpusReport
+from electra_jax.data.local_runner import LocalRunner
+from electra_jax.data.runner import Job, Runner
 from electra_jax.data.shards import Shard
 from electra_jax.runtime.io import from_json, sha256, write_whole
+from electra_jax.runtime.progress import Progress
 
-_VOCABULARY = "vocabulary.json"  # what the vocabulary in the folder was made from
-_OURS = re.compile(
+_VOCABULARY_ORIGIN = "vocabulary.json"  # what the vocabulary in the folder was trained on
+_REPORT = "report.json"
+_OWN_FILES = re.compile(
     r"(\d{6}-\d{6}\..+|vocab\.model|tokenizer\.json|(vocabulary|manifest|report)\.json(\.tmp)?|beam\.pickle)"
 )
 
 
-def corpus_key(settings: CorpusConfig) -> str:
-    """Names what a corpus is made from: the sources as they are now, and the settings that shape it."""
-    shaping = corpus_settings(settings)
-    if settings.vocabulary:
-        shaping["vocabulary"] = blake2b(tokenizer.load(Path(settings.vocabulary)).model).hexdigest()
-    origin = [shards.FORMAT, shaping, sources.fingerprint(sources.parse(settings.input))]
+def prepare(
+    output: str | Path,
+    config: CorpusConfig | None = None,
+    *,
+    runner: Runner | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> CorpusReport:
+    """Turns documents into a vocabulary and tokenized records, to train on with `config.data.input=OUTPUT`.
+
+    Does nothing where `output` is already prepared from the same sources and settings. An interrupted preparation
+    continues after its finished shards.
+
+        prepare("data/mine", input="text/*.txt", vocab_size=16000)
+
+    Args:
+      output: folder for the corpus; it may not hold other files.
+      config: what to prepare the corpus from; None: its defaults.
+      runner: does the work; None: all cores of this machine.
+      progress: progress listener; None: nothing is shown.
+      **settings: settings of `CorpusConfig` to change.
+
+    Returns:
+      Statistics of the corpus, which are also in `output`/report.json.
+
+    Raises:
+      UserError: a setting is invalid, a file is broken, the text is too small, or `output` holds something else.
+    """
+    folder, progress = Path(output), progress or Progress()
+    config = _with_settings(config or CorpusConfig(), settings)
+    if corpus.is_prepared(Path(config.input)):
+        raise UserError(f"{config.input} is a prepared corpus; train on it with --config.data.input={config.input}")
+    if corpus.is_prepared(folder):
+        if corpus.read_manifest(folder)["key"] != corpus_key(config):
+            raise UserError(f"{folder} holds a corpus of other sources or settings; use another output folder")
+        progress.say(f"{folder} is prepared already")
+    else:
+        build_corpus(folder, config, runner, progress)
+    report = corpus.report(folder)
+    write_whole(folder / _REPORT, json.dumps(dataclasses.asdict(report), indent=1) + "\n")
+    return report
+
+
+def _with_settings(config: CorpusConfig, changes: dict[str, Any]) -> CorpusConfig:
+    """`config` with some settings changed, checked."""
+    config = from_dict(CorpusConfig, {**corpus_settings(config), **changes}, prefix="")
+    if config.vocabulary:
+        unused = [name for name in VOCABULARY_TRAINING if name in changes]
+        if "normalization" in changes and not config.vocabulary.endswith(".txt"):
+            unused.append("normalization")
+        if unused:
+            raise UserError(f"{unused[0]} has no effect on the given vocabulary={config.vocabulary}; leave one of them out")
+    validate(config, "")
+    return config
+
+
+def corpus_key(config: CorpusConfig) -> str:
+    """A hash of what a corpus is prepared from: the sources as they are now, and the settings."""
+    settings = corpus_settings(config)
+    if config.vocabulary:
+        settings["vocabulary"] = blake2b(tokenizer.load(Path(config.vocabulary)).model).hexdigest()
+    origin = [shards.FORMAT, settings, sources.fingerprint(sources.parse(config.input))]
     return blake2b(json.dumps(origin).encode(), digest_size=8).hexdigest()
 
 
-class Runner(Protocol):
-    """Who does the work.
-
-    Attributes:
-      watch: told what happens.
-    """
-
-    watch: Watch
-
-    def sample(self, settings: CorpusConfig, units: list[sources.Unit]) -> Sample:
-        """What a vocabulary is to be trained on."""
-        ...
-
-    def write(
-        self, folder: Path, settings: CorpusConfig, vocabulary: tokenizer.Tokenizer, units: list[sources.Unit]
-    ) -> list[Shard]:
-        """Writes all shards; returns them in order."""
-        ...
-
-
-def prepare(folder: Path, settings: CorpusConfig, hands: Runner | None = None) -> corpus.Corpus:
-    """Makes the corpus that `settings` describe in `folder`, or goes on with it.
-
-    Args:
-      folder: for the files; a manifest is written last.
-      settings: what the corpus is prepared from.
-      hands: do the work; by default all cores of this machine.
-
-    Raises:
-      UserError: no text, too little text, a broken file, or a setting that cannot be.
-    """
-    hands = hands or LocalRunner()
-    mixture = sources.parse(settings.input)
-    for source in mixture:
-        if os.path.isfile(Path(source.name) / _VOCABULARY):
-            raise UserError(
-                f"{source.name} is a prepared text, or one whose preparation has not finished; finish that with its "
-                "own command and train on it alone, or give the text that it was made from"
-            )
-    key = corpus_key(settings)
-    units = list(sources.units(mixture, settings.shard_mb * MEGABYTE))
-    for name in (name for unit in units if unit.size for name in unit.names):
-        if Path(name).absolute().is_relative_to(folder.absolute()):
-            raise UserError(f"{name} is in {folder}, where the records are to go; give a folder outside the input")
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in folder.iterdir():
-        if not _OURS.fullmatch(path.name):
-            raise UserError(f"{folder} holds other things ({path.name}); give a new folder, or an empty one")
-    (folder / corpus.MANIFEST).unlink(missing_ok=True)
-    vocabulary = _find_vocabulary(folder, settings, key, units, hands)
-    made = hands.write(folder, settings, vocabulary, units)
-    documents = {split: sum(shard.documents[split] for shard in made) for split in shards.SPLITS}
-    if not all(documents.values()):
-        raise UserError(
-            f"input={settings.input!r} gives {documents['train']} documents to train on and {documents['heldout']} "
-            "held out; both are needed: give more text, blank lines between documents, or another heldout_fraction"
-        )
-    for number, source in enumerate(mixture):
-        if not any(shard.tokens["train"] for shard in made if shard.source == number):
-            raise UserError(
-                f"input={settings.input!r}: {source.name} gives nothing to train on: all that is in it is empty, held "
-                "out, or in an earlier source too"
-            )
-    _finish(folder, settings, key, mixture, made)
-    return corpus.load(folder)
-
-
-def settings_of(given: Path) -> dict[str, Any]:
-    """What a prepared text in `given` was prepared with, its input aside; empty where there is none."""
-    if not corpus.is_prepared(given):
+def settings_of(folder: Path) -> dict[str, Any]:
+    """The settings, without the input, that the corpus in `folder` was prepared with; empty where there is none."""
+    if not corpus.is_prepared(folder):
         return {}
-    return {name: value for name, value in corpus.read_manifest(given)["settings"].items() if name != "input"}
+    return {name: value for name, value in corpus.read_manifest(folder)["settings"].items() if name != "input"}
 
 
 def find_or_prepare(
-    folder: Path, settings: CorpusConfig, key: str | None = None, watch: Watch | None = None
-) -> corpus.Corpus:
-    """The corpus that `settings.input` is, or that is in `folder` under its key, made first where it is not there.
+    folder: Path, config: CorpusConfig, key: str | None = None, progress: Progress | None = None
+) -> Corpus:
+    """The corpus for a run: `config.input` itself where it is prepared, else the one in `folder`/KEY, made if missing.
 
     Args:
-      folder: where a run keeps the texts that it prepares itself.
-      settings: what the corpus is prepared from.
-      key: the corpus that a run was begun with; it is used as it is, also where the sources have changed since.
-      watch: told what happens.
+      folder: where the run keeps the corpora that it prepares itself.
+      config: what the corpus is prepared from.
+      key: key of the corpus that the run started with; it is used unchanged even if the sources have changed since.
+      progress: progress listener.
 
     Raises:
-      UserError: as `prepare`; or a corpus `key` is gone and cannot be made again.
+      UserError: as `build_corpus`; or the corpus `key` is missing and cannot be prepared again.
     """
-    watch = watch or Watch()
-    given = Path(settings.input)
+    progress = progress or Progress()
+    given = Path(config.input)
     if corpus.is_prepared(given):
-        found = corpus.load(given)
-        if key not in (None, found.key):
+        prepared = corpus.load(given)
+        if key not in (None, prepared.key):
             raise UserError(
-                f"{given} holds another text than the one this run was begun with; put that back, or begin a new run "
-                "with another --workdir"
+                f"{given} holds another corpus than the one this run started with; restore that one, or start a new "
+                "run with another --workdir"
             )
-        return found
+        return prepared
     if key is not None and corpus.is_prepared(folder / key):
         return corpus.load(folder / key)
-    current = corpus_key(settings)
-    if key not in (None, current):
+    current_key = corpus_key(config)
+    if key not in (None, current_key):
         raise UserError(
-            f"the text this run was begun with ({folder / str(key)}) is gone and its sources have changed since; "
-            "put it back, or begin a new run with another --workdir"
+            f"the corpus this run started with ({folder / str(key)}) is missing and its sources have changed since; "
+            "restore it, or start a new run with another --workdir"
         )
-    if corpus.is_prepared(folder / current):
-        return corpus.load(folder / current)
-    watch.say(f"Reading {settings.input}")
-    return prepare(folder / current, settings, LocalRunner(watch=watch))
+    if corpus.is_prepared(folder / current_key):
+        return corpus.load(folder / current_key)
+    progress.say(f"Reading {config.input}")
+    return build_corpus(folder / current_key, config, progress=progress)
 
 
-def _finish(
-    folder: Path, settings: CorpusConfig, key: str, mixture: Sequence[sources.Source], made: list[Shard]
+def build_corpus(
+    folder: Path, config: CorpusConfig, runner: Runner | None = None, progress: Progress | None = None
+) -> Corpus:
+    """Prepares the corpus of `config` in `folder`, or continues an interrupted preparation.
+
+    Args:
+      folder: output folder; the manifest is written last.
+      config: what to prepare the corpus from.
+      runner: does the work; None: all cores of this machine.
+      progress: progress listener.
+
+    Raises:
+      UserError: a setting is invalid, a file is broken, the text is too small, or `folder` holds something else.
+    """
+    runner, progress = runner or LocalRunner(), progress or Progress()
+    mixture = sources.parse(config.input)
+    units = _list_units(mixture, config)
+    key = corpus_key(config)
+    _make_folder(folder, units)
+    job = Job(folder, config, units, progress)
+    try:
+        vocabulary = _make_vocabulary(job, runner, key)
+        progress.start("encoding")
+        written = runner.write_shards(job, vocabulary)
+    finally:
+        progress.stop()
+    _check_enough(config, mixture, written)
+    _write_manifest(job, key, mixture, vocabulary, written)
+    return corpus.load(folder)
+
+
+def _list_units(mixture: Sequence[sources.Source], config: CorpusConfig) -> list[sources.Unit]:
+    for source in mixture:
+        if os.path.isfile(Path(source.name) / _VOCABULARY_ORIGIN):
+            raise UserError(
+                f"{source.name} is a prepared corpus or an unfinished one: expected text; finish the preparation and "
+                "train on it alone, or give the text that it was prepared from"
+            )
+    return list(sources.units(mixture, config.shard_bytes))
+
+
+def _make_folder(folder: Path, units: Sequence[sources.Unit]) -> None:
+    """Makes the output folder; an existing manifest is deleted, since the folder is not prepared until it is written."""
+    for name in (name for unit in units if unit.size for name in unit.names):
+        if Path(name).absolute().is_relative_to(folder.absolute()):
+            raise UserError(f"{name} is in the output folder {folder}; use an output folder outside the input")
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.iterdir():
+        if not _OWN_FILES.fullmatch(path.name):
+            raise UserError(f"{folder} holds other files ({path.name}); use a new folder, or an empty one")
+    (folder / corpus.MANIFEST).unlink(missing_ok=True)
+
+
+def _make_vocabulary(job: Job, runner: Runner, key: str) -> tokenizer.Tokenizer:
+    """The vocabulary that is given, or in the folder already, or else trained; it is saved in the folder."""
+    config, origin_file = job.config, job.folder / _VOCABULARY_ORIGIN
+    if config.vocabulary:
+        vocabulary = tokenizer.load(Path(config.vocabulary), config.normalization.endswith("_cf"))
+    else:
+        existing = job.folder / tokenizer.SentencePiece.file
+        if existing.exists() and _read_json(origin_file) == {"key": key, "sha256": sha256(existing)}:
+            return tokenizer.load(existing)
+        vocabulary = _train_vocabulary(job, runner)
+    tokenizer.keep(vocabulary, job.folder)
+    write_whole(origin_file, json.dumps({"key": key, "sha256": sha256(job.folder / vocabulary.file)}))
+    return vocabulary
+
+
+def _train_vocabulary(job: Job, runner: Runner) -> tokenizer.Tokenizer:
+    job.progress.start("reading a sample")
+    lines = runner.draw_sample(job).lines()
+    if not lines:
+        raise UserError(
+            f"input={job.config.input!r} has no document to train on; use more text, or another heldout_fraction"
+        )
+    millions = sum(map(len, lines)) / 1e6
+    job.progress.say(f"Training a vocabulary of {job.config.vocab_size} pieces on {millions:.1f} M characters")
+    return tokenizer.train(lines, job.config)
+
+
+def _check_enough(config: CorpusConfig, mixture: Sequence[sources.Source], written: Sequence[Shard]) -> None:
+    """Raises UserError where a split is empty, or a source has nothing to train on."""
+    documents = {split: sum(shard.documents[split] for shard in written) for split in shards.SPLITS}
+    if not all(documents.values()):
+        raise UserError(
+            f"input={config.input!r} has {documents['train']} documents to train on and {documents['heldout']} held "
+            "out: expected some of both; use more text, blank lines between documents, or another heldout_fraction"
+        )
+    for number, source in enumerate(mixture):
+        if not any(shard.tokens["train"] for shard in written if shard.source == number):
+            raise UserError(
+                f"input={config.input!r}: {source.name} has nothing to train on; its documents are empty, held out, or "
+                "duplicates of an earlier source's"
+            )
+
+
+def _write_manifest(
+    job: Job, key: str, mixture: Sequence[sources.Source], vocabulary: tokenizer.Tokenizer, written: Sequence[Shard]
 ) -> None:
-    """Writes the manifest, which makes the folder a corpus, and deletes what another one left there."""
-    vocabulary = tokenizer.kept_in(folder)
-    file = folder / vocabulary.file
-    left = sources.left_out(mixture)
+    """Writes the manifest, which makes the folder a corpus, after deleting files left by other preparations."""
+    left_out = sources.left_out(mixture)
     manifest = {
         "format": shards.FORMAT,
         "key": key,
-        "settings": {**corpus_settings(settings), "vocab_size": len(vocabulary)},
+        "settings": {**corpus_settings(job.config), "vocab_size": len(vocabulary)},
         "sources": [{"name": source.name, "weight": source.weight} for source in mixture],
-        "left_out": {"files": len(left), "first": left[0] if left else None},
-        "vocabulary": {"file": file.name, "sha256": sha256(file)},
-        "shards": [vars(shard) for shard in made],
+        "left_out": {"files": len(left_out), "first": left_out[0] if left_out else None},
+        "vocabulary": {"file": vocabulary.file, "sha256": sha256(job.folder / vocabulary.file)},
+        "shards": [vars(shard) for shard in written],
     }
-    kept = {file.name, _VOCABULARY, *(name for shard in made for name in (*shard.sha256, f"{shard.name}.json"))}
-    for path in folder.iterdir():
-        if path.name not in kept and _OURS.fullmatch(path.name):
+    manifest["checksum"] = corpus.manifest_checksum(manifest)
+    kept = {vocabulary.file, _VOCABULARY_ORIGIN}
+    kept |= {name for shard in written for name in (*shard.sha256, f"{shard.name}.json")}
+    for path in job.folder.iterdir():
+        if path.name not in kept and _OWN_FILES.fullmatch(path.name):
             path.unlink()
-    manifest["checksum"] = corpus.checksum_of(manifest)
-    write_whole(folder / corpus.MANIFEST, json.dumps(manifest, indent=1) + "\n")
+    write_whole(job.folder / corpus.MANIFEST, json.dumps(manifest, indent=1) + "\n")
 
 
-def _find_vocabulary(
-    folder: Path, settings: CorpusConfig, key: str, units: list[sources.Unit], hands: Runner
-) -> tokenizer.Tokenizer:
-    if settings.vocabulary:
-        found = tokenizer.load(Path(settings.vocabulary), settings.normalization.endswith("_cf"))
-    else:
-        there = folder / tokenizer.SentencePiece.file
-        if there.exists() and _json(folder / _VOCABULARY) == {"key": key, "sha256": sha256(there)}:
-            return tokenizer.load(there)
-        sample = hands.sample(settings, units).lines()
-        if not sample:
-            raise UserError(
-                f"input={settings.input!r} gives no document to train on; give more text, or another heldout_fraction"
-            )
-        characters = sum(map(len, sample))
-        hands.watch.say(f"Training a vocabulary of {settings.vocab_size} pieces on {characters / 1e6:.1f} M characters")
-        found = tokenizer.train(sample, settings)
-    tokenizer.keep(found, folder)
-    write_whole(folder / _VOCABULARY, json.dumps({"key": key, "sha256": sha256(folder / found.file)}))
-    return found
-
-
-def _json(path: Path) -> Any:
+def _read_json(path: Path) -> Any:
     try:
         return from_json(path.read_text())
     except (OSError, ValueError):

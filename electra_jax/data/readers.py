@@ -1,18 +1,18 @@
-"""Reads the documents of a unit: text, JSON lines, Parquet, TFDS, documentation strings; compressed or not.
+"""Reads the documents of a unit: text, JSON lines, Parquet, TFDS or docstrings; plain or compressed.
 
-Nothing is dropped in silence. What can be mended is mended and named in the document's notes; what cannot is a
-`UserError` with file and line.
+Every document is hashed here, once per pass. Nothing is dropped silently: repairs are named in a document's `note`, and
+input that cannot be repaired raises a `UserError` with file and line.
 """
 
 import bz2
 import codecs
 import functools
 import gzip
-import itertools
 import lzma
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from hashlib import blake2b
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
@@ -20,88 +20,119 @@ import zstandard
 
 from electra_jax.config.errors import UserError, first_line
 from electra_jax.data import docstrings
-from electra_jax.data.cleaning import NOT_UTF8
+from electra_jax.data.config import CorpusConfig
 from electra_jax.data.sources import Unit
 from electra_jax.runtime.io import from_json
 
 _BLOCK = 2**20  # bytes read at a time
-LONGEST = 2**26  # bytes of a document; a longer one is cut, so that memory stays flat
+LONGEST = 2**26  # bytes of a document; longer ones are cut, so that memory use stays flat
 _BLANK = re.compile(rb"\n\s*\n")
+
+# Notes about documents, as they appear in reports.
+CUT = "documents over 64 MB, cut"
+NO_TEXT = "records whose text is null"
+NOT_UTF8 = "documents with broken UTF-8, mended with U+FFFD"
 
 
 class Document(NamedTuple):
-    """A document as it was found.
+    """A document as read from its source.
 
     Attributes:
-      place: file and line, for a message.
-      text: UTF-8, or nearly; lines are sentences or paragraphs.
-      read: bytes of the unit that were read up to here.
-      note: what was done to it; empty for most.
-      of_lines: whether its lines are those of the file from `place` on.
+      place: file and line, for messages.
+      text: UTF-8, possibly with errors; lines are sentences or paragraphs.
+      digest: eight bytes of a hash of the text, which decide about duplicates and the held-out split.
+      position: bytes of the unit read up to the end of this document.
+      note: what was repaired or left out, one of the notes above; empty for most documents.
+      numbered: whether its lines are consecutive lines of the file, starting at `place`.
     """
 
     place: str
     text: bytes
-    read: int = 0
+    digest: bytes
+    position: int = 0
     note: str = ""
-    of_lines: bool = False
+    numbered: bool = False
 
 
-CUT = "documents over 64 MB, cut"
-NO_TEXT = "records whose text is null"
+def make_document(place: str, text: bytes, position: int = 0, note: str = "", numbered: bool = False) -> Document:
+    """A `Document` with the digest of its text."""
+    return Document(place, text, blake2b(text, digest_size=8).digest(), position, note, numbered)
 
 
-def read(unit: Unit, field: str, documents: str) -> Iterator[Document]:
+class _Record(NamedTuple):
+    """A document before it is cut and hashed; the attributes are those of `Document`."""
+
+    place: str
+    text: bytes
+    position: int = 0
+    note: str = ""
+    numbered: bool = False
+
+
+def read_documents(unit: Unit, config: CorpusConfig) -> Iterator[Document]:
     """Yields the documents of `unit` in order.
 
     Args:
       unit: what to read.
-      field: where the text is in JSON lines, Parquet and TFDS.
-      documents: `blank_line`, one ends a document in text; or `file`, a text file is one document.
+      config: its `field` names the text in JSON lines, Parquet and TFDS; its `documents` says what ends a document in
+        text files.
 
     Raises:
-      UserError: a file is broken, or has no such field, or a package is missing that reads it.
+      UserError: a file is broken or lacks the field, or a package to read it is missing.
     """
     if unit.kind == "docstrings":
-        for name, lines in docstrings.read_documents([package for package in unit.names[0].split(",") if package]):
-            yield Document(name, "\n".join(lines).encode())
+        packages = [package for package in unit.names[0].split(",") if package]
+        for name, lines in docstrings.read_documents(packages):
+            yield make_document(name, "\n".join(lines).encode())
         return
     if unit.kind == "tfds":
-        yield from itertools.chain.from_iterable(map(_short, _tfds(unit.names[0], field)))
+        for record in _read_tfds(unit.names[0], config.field):
+            yield from _documents(record, record.position)
         return
-    kinds: dict[str, Callable[[Path], Iterator[Document]]] = {
-        "text": functools.partial(_text, whole=documents == "file"),
-        "json": functools.partial(_json, field=field),
-        "parquet": functools.partial(_parquet, field=field),
+    formats: dict[str, Callable[[Path], Iterator[_Record]]] = {
+        "text": functools.partial(_read_text, whole=config.documents == "file"),
+        "json": functools.partial(_read_json, field=config.field),
+        "parquet": functools.partial(_read_parquet, field=config.field),
     }
-    before = 0
+    earlier_files = 0
     for path in map(Path, unit.names):
-        for document in kinds[unit.kind](path):
-            yield from _short(document._replace(read=before + document.read))
-        before += path.stat().st_size
+        for record in formats[unit.kind](path):
+            yield from _documents(record, earlier_files + record.position)
+        earlier_files += path.stat().st_size
 
 
-def together(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:
-    """Consecutive documents until they have `size` bytes of text."""
-    several: list[Document] = []
+def group_by_size(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:
+    """Groups consecutive documents; each group but the last has at least `size` bytes of text."""
+    group: list[Document] = []
     total = 0
     for document in documents:
-        several.append(document)
+        group.append(document)
         total += len(document.text)
         if total >= size:
-            yield several
-            several, total = [], 0
-    if several:
-        yield several
+            yield group
+            group, total = [], 0
+    if group:
+        yield group
 
 
-class _Opened:
+def _documents(record: _Record, position: int) -> Iterator[Document]:
+    """The record's text in documents of at most `LONGEST` bytes, usually one; all end at `position` of the unit."""
+    text = record.text
+    note = record.note or (CUT if len(text) > LONGEST else "")
+    while len(text) > LONGEST:
+        end = _last_break(text, LONGEST)
+        yield make_document(record.place, text[:end].strip(), position, note, record.numbered)
+        text, note = text[end:].strip(), ""
+    yield make_document(record.place, text, position, note, record.numbered)
+
+
+class _InputFile:
     """A file, decompressed as it is read.
 
     Attributes:
-      path: where it is.
-      line: number of the line that is being read.
-      position: bytes read of the file on disk.
+      path: its path.
+      line: number of the current line.
+      position: bytes of the file on disk read so far.
 
     Raises:
       UserError: in `blocks` and `lines`, where the compressed data is broken or ends early.
@@ -121,26 +152,26 @@ class _Opened:
         first = True
         with self.path.open("rb") as raw:
             try:
-                for block in _READERS.get(suffix, _plain)(raw):
+                for block in _DECOMPRESSORS.get(suffix, _read_plain)(raw):
                     self.position = raw.tell()
-                    yield self._begun(block) if first else block
+                    yield self._without_mark(block) if first else block
                     first = False
-                if first and suffix in _READERS:
-                    raise EOFError("it is empty")
+                if first and suffix in _DECOMPRESSORS:
+                    raise EOFError("the file is empty")
             except (EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError, OSError) as error:
                 if isinstance(error, OSError) and error.errno is not None:  # the system's, not the decompressor's
                     error.filename = error.filename or str(self.path)
                     raise
-                raise UserError(f"{self.place}: broken compressed file ({error}); fetch it again") from error
+                raise UserError(f"{self.place}: broken compressed file ({error}); download it again") from error
 
-    def _begun(self, block: bytes) -> bytes:
-        """The first block, without a mark that says it is UTF-8."""
+    def _without_mark(self, block: bytes) -> bytes:
+        """The first block of a file without its byte order mark."""
         if block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            raise UserError(f"{self.path} is UTF-16; convert it: iconv -f utf-16 -t utf-8")
+            raise UserError(f"{self.path} is UTF-16: expected UTF-8; convert it with iconv -f utf-16 -t utf-8")
         return block.removeprefix(codecs.BOM_UTF8)
 
     def lines(self) -> Iterator[bytes]:
-        """Lines without their ends; `line` is the number of the one that was given last."""
+        """Lines without their ends; `line` is the number of the line yielded last."""
         rest: list[bytes] = []
         self.line = 0
         for block in self.blocks():
@@ -155,17 +186,17 @@ class _Opened:
             yield b"".join(rest)
 
 
-def _plain(raw: IO[bytes]) -> Iterator[bytes]:
+def _read_plain(raw: IO[bytes]) -> Iterator[bytes]:
     while block := raw.read(_BLOCK):
         yield block
 
 
-def _gz(raw: IO[bytes]) -> Iterator[bytes]:
-    return _plain(cast(IO[bytes], gzip.open(raw)))
+def _read_gz(raw: IO[bytes]) -> Iterator[bytes]:
+    return _read_plain(cast(IO[bytes], gzip.open(raw)))
 
 
-def _streams(make: Callable[[], Any], raw: IO[bytes]) -> Iterator[bytes]:
-    """One stream after another: what stands behind the first must be one too, which the library's files do not ask."""
+def _read_streams(make_decompressor: Callable[[], Any], raw: IO[bytes]) -> Iterator[bytes]:
+    """Concatenated streams. Data after the first must be a stream too, which lzma.open and bz2.open do not check."""
     stream: Any = None
     data = b""
     while True:
@@ -175,18 +206,18 @@ def _streams(make: Callable[[], Any], raw: IO[bytes]) -> Iterator[bytes]:
                 if not (data := raw.read(_BLOCK)):
                     return
                 continue
-            stream = make()
+            stream = make_decompressor()
         if block := stream.decompress(data, _BLOCK):
             yield block
         data = b""
         if stream.eof:
             stream, data = None, stream.unused_data
         elif stream.needs_input and not (data := raw.read(_BLOCK)):
-            raise EOFError("it ends before its end was marked")
+            raise EOFError("it ends before its end mark")
 
 
-def _zst(raw: IO[bytes]) -> Iterator[bytes]:
-    """Frame by frame, since the library's stream says nothing of a file that ends early."""
+def _read_zst(raw: IO[bytes]) -> Iterator[bytes]:
+    """Frame by frame, because the library's stream reader does not report a file that ends early."""
     frame = None
     while data := raw.read(_BLOCK):
         while data:
@@ -197,77 +228,66 @@ def _zst(raw: IO[bytes]) -> Iterator[bytes]:
             if frame.eof:
                 data, frame = frame.unused_data, None
     if frame is not None:
-        raise EOFError("it ends before its end was marked")
+        raise EOFError("it ends before its end mark")
 
 
-_READERS: dict[str, Callable[[IO[bytes]], Iterator[bytes]]] = {
-    ".gz": _gz,
-    ".xz": functools.partial(_streams, lzma.LZMADecompressor),
-    ".bz2": functools.partial(_streams, bz2.BZ2Decompressor),
-    ".zst": _zst,
+_DECOMPRESSORS: dict[str, Callable[[IO[bytes]], Iterator[bytes]]] = {
+    ".gz": _read_gz,
+    ".xz": functools.partial(_read_streams, lzma.LZMADecompressor),
+    ".bz2": functools.partial(_read_streams, bz2.BZ2Decompressor),
+    ".zst": _read_zst,
 }
 
 
-def _text(path: Path, whole: bool) -> Iterator[Document]:
-    file = _Opened(path)
-    text, whole_so_far = b"", True
+def _read_text(path: Path, whole: bool) -> Iterator[_Record]:
+    file = _InputFile(path)
+    text, uncut = b"", True
     for block in file.blocks():
         text += block
         begin = 0
         if not whole:
             for blank in _BLANK.finditer(text):
-                if blank.end() == len(text):  # more of it may follow
+                if blank.end() == len(text):  # the next block may continue the blank lines
                     break
-                yield from _found(text[begin : blank.start()], file)
+                yield from _text_record(text[begin : blank.start()], file)
                 file.line += text.count(b"\n", blank.start(), blank.end())
-                begin, whole_so_far = blank.end(), True
+                begin, uncut = blank.end(), True
         text = text[begin:]
-        while len(text) > LONGEST:  # no more of it is kept in memory
-            at = _last_break(text, LONGEST)
-            yield Document(file.place, text[:at].strip(), file.position, CUT if whole_so_far else "", True)
-            whole_so_far = False
-            file.line += text.count(b"\n", 0, at)
-            text = text[at:]
-    yield from _found(text, file)
+        while len(text) > LONGEST:  # cut it now, so that no more of it is kept in memory
+            end = _last_break(text, LONGEST)
+            yield _Record(file.place, text[:end].strip(), file.position, CUT if uncut else "", True)
+            uncut = False
+            file.line += text.count(b"\n", 0, end)
+            text = text[end:]
+    yield from _text_record(text, file)
 
 
-def _found(text: bytes, file: _Opened) -> Iterator[Document]:
-    """The document in `text`, if there is one, and the file's line after it."""
+def _text_record(text: bytes, file: _InputFile) -> Iterator[_Record]:
+    """The document in `text`, unless it is blank; moves the file's line past it."""
     document = text.lstrip()
     file.line += text.count(b"\n", 0, len(text) - len(document))
     if document:
-        yield Document(file.place, _same_ends(document), file.position, of_lines=True)
+        yield _Record(file.place, _normalize_ends(document), file.position, numbered=True)
     file.line += document.count(b"\n")
 
 
-def _same_ends(text: bytes) -> bytes:
-    """Without white space around it, and with one kind of line ends: so that it is the same text in any file."""
+def _normalize_ends(text: bytes) -> bytes:
+    """Strips white space and uses one kind of line end, so that equal texts are equal bytes whatever their file."""
     return (text.replace(b"\r\n", b"\n") if b"\r" in text else text).strip()
 
 
-def _short(document: Document) -> Iterator[Document]:
-    """The document in pieces of at most `LONGEST` bytes."""
-    text = document.text
-    note = document.note or (CUT if len(text) > LONGEST else "")
-    while len(text) > LONGEST:
-        at = _last_break(text, LONGEST)
-        yield document._replace(text=text[:at].strip(), note=note)
-        text, note = text[at:].strip(), ""
-    yield document._replace(text=text, note=note)
-
-
 def _last_break(text: bytes, limit: int) -> int:
-    """Where to cut `text` before `limit`: at the last line end, or white space, or character, that there is."""
+    """Where to cut `text` before `limit`: after a line if possible, else a word, else a character."""
     for mark in (b"\n", b" "):
-        at = text.rfind(mark, limit // 2, limit)
-        if at > 0:
-            return at
-    inside = next((back for back in range(4) if text[limit - back] & 0xC0 != 0x80), 0)  # bytes of a character cut
+        end = text.rfind(mark, limit // 2, limit)
+        if end > 0:
+            return end
+    inside = next((back for back in range(4) if text[limit - back] & 0xC0 != 0x80), 0)  # bytes of a split character
     return limit - inside
 
 
-def _json(path: Path, field: str) -> Iterator[Document]:
-    file = _Opened(path)
+def _read_json(path: Path, field: str) -> Iterator[_Record]:
+    file = _InputFile(path)
     for line in file.lines():
         if not line.strip():
             continue
@@ -276,16 +296,16 @@ def _json(path: Path, field: str) -> Iterator[Document]:
         except UnicodeDecodeError:
             decoded, note = line.decode(errors="replace"), NOT_UTF8
         try:
-            record = from_json(decoded)
+            values = from_json(decoded)
         except ValueError as error:
-            raise UserError(f"{file.place}: no JSON ({error}); each line must be one JSON object") from error
-        if not isinstance(record, dict):
-            raise UserError(f"{file.place}: a JSON {type(record).__name__}; each line must be one JSON object")
-        document = _record(record, field, file.place, file.position)
-        yield document._replace(note=document.note or note)
+            raise UserError(f"{file.place} is not JSON ({error}): expected one JSON object per line") from error
+        if not isinstance(values, dict):
+            raise UserError(f"{file.place} is a JSON {type(values).__name__}: expected one JSON object per line")
+        record = _record(values, field, file.place, file.position)
+        yield record._replace(note=record.note or note)
 
 
-def _parquet(path: Path, field: str) -> Iterator[Document]:
+def _read_parquet(path: Path, field: str) -> Iterator[_Record]:
     try:
         import pyarrow
         import pyarrow.parquet
@@ -297,20 +317,20 @@ def _parquet(path: Path, field: str) -> Iterator[Document]:
                 raise _no_field(str(path), field, file.schema_arrow.names)
             rows, size, row = max(1, file.metadata.num_rows), path.stat().st_size, 0
             for batch in file.iter_batches(batch_size=1024, columns=[field]):
-                for record in batch.to_pylist():
+                for values in batch.to_pylist():
                     row += 1
-                    yield _record(record, field, f"{path}:{row}", size * row // rows)
+                    yield _record(values, field, f"{path}:{row}", size * row // rows)
     except (pyarrow.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise UserError(f"{path}: broken Parquet file ({error}); fetch it again") from error
+        raise UserError(f"{path}: broken Parquet file ({error}); download it again") from error
 
 
 def tfds_splits(name: str) -> Mapping[str, Any]:
     """The splits of a TensorFlow Datasets set, each a sequence of records, with the set's features as `dataset_info`.
 
     Raises:
-      UserError: the library or the set is not there.
+      UserError: the library is not installed, or the set is not prepared.
     """
     try:
         import tensorflow_datasets as tfds
@@ -319,15 +339,15 @@ def tfds_splits(name: str) -> Mapping[str, Any]:
     try:
         try:
             builder = tfds.builder(name, file_format="array_record")
-        except Exception:  # a set that is there without its code, named with its version, may not be told its format
+        except Exception:  # a set without its code, named with its version, does not accept file_format
             builder = tfds.builder(name)
         if not (splits := builder.as_data_source()):
             raise FileNotFoundError("it was not prepared")
         return splits
     except Exception as error:  # of many kinds: unknown name, not prepared, another format, TensorFlow missing
         raise UserError(
-            f"tfds:{name} is not there as ArrayRecord ({first_line(error)}); prepare it once with `tfds build {name} "
-            "--file_format=array_record`, for which many sets need tensorflow beside 'electra_jax[tfds]'"
+            f"tfds:{name} is not prepared as ArrayRecord ({first_line(error)}); prepare it once with `tfds build {name} "
+            "--file_format=array_record`, for which many sets need tensorflow besides 'electra_jax[tfds]'"
         ) from error
 
 
@@ -335,30 +355,30 @@ def tfds_split(name: str, split: str) -> Any:
     """One of `tfds_splits`.
 
     Raises:
-      UserError: the library, the set or the split is not there.
+      UserError: the library is not installed, the set is not prepared, or it has no such split.
     """
     splits = tfds_splits(name)
     if split not in splits:
-        raise UserError(f"tfds:{name} has no split {split}; there are {', '.join(splits)}")
+        raise UserError(f"tfds:{name} has no split {split}: expected one of {', '.join(splits)}")
     return splits[split]
 
 
-def _tfds(name: str, field: str) -> Iterator[Document]:
-    for row, record in enumerate(tfds_split(name, "train"), 1):
-        yield _record(record, field, f"tfds:{name}:{row}", 0)
+def _read_tfds(name: str, field: str) -> Iterator[_Record]:
+    for row, values in enumerate(tfds_split(name, "train"), 1):
+        yield _record(values, field, f"tfds:{name}:{row}", 0)
 
 
-def _record(record: dict[str, Any], field: str, place: str, position: int) -> Document:
-    if field not in record:
-        raise _no_field(place, field, list(record))
-    text = record[field]
+def _record(values: Mapping[str, Any], field: str, place: str, position: int) -> _Record:
+    if field not in values:
+        raise _no_field(place, field, list(values))
+    text = values[field]
     if text is None:
-        return Document(place, b"", position, NO_TEXT)
+        return _Record(place, b"", position, NO_TEXT)
     if isinstance(text, str):
-        text = text.encode("utf-8", "surrogatepass")  # half characters are mended in cleaning
+        text = text.encode("utf-8", "surrogatepass")  # `shards.clean` repairs lone surrogates
     if not isinstance(text, bytes):
-        raise UserError(f"{place}: field {field!r} is no text but {type(text).__name__}; name another with --field=")
-    return Document(place, _same_ends(text), position)
+        raise UserError(f"{place}: field {field!r} is of type {type(text).__name__}: expected text; see --field")
+    return _Record(place, _normalize_ends(text), position)
 
 
 def _no_field(place: str, field: str, names: list[str]) -> UserError:

@@ -1,49 +1,91 @@
-"""One shard: documents become tokens, token files, an index, and what is to be reported of them.
+"""Shards: consecutive documents are cleaned, encoded and written as token files, an index and statistics.
 
-This is all of the work; what is around it, processes on one machine (`local.py`) or many machines (`beam.py`), only
-hands it out. A shard's JSON file is written last: where it is, the shard is whole.
+The files depend only on the documents and the settings, never on who writes them: a process of this machine
+(local_runner.py) or another machine (beam_runner.py). A shard's JSON file is written last; where it exists, the shard is
+complete.
 """
 
 import contextlib
 import dataclasses
 import itertools
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from electra_jax.data import cleaning, records
-from electra_jax.data.readers import Document, together
+from electra_jax.data import records
+from electra_jax.data.config import CorpusConfig
+from electra_jax.data.readers import NOT_UTF8, Document, group_by_size, read_documents
+from electra_jax.data.sources import Unit
 from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.runtime.io import sha256, write_whole
 
-FORMAT = 2  # raise it when the same text and settings give other files
+FORMAT = 2  # increase it when the same text and settings give other files
 SPLITS = ("train", "heldout")
-TOKENS = ".array_record"  # how the names of token files end
-_AT_ONCE = 2**20  # bytes of text encoded together
+TOKENS_SUFFIX = ".array_record"
+LONGEST_LINE = 4000  # characters; bounds the memory that encoding one line takes
+
+# Notes about documents besides those of the readers, as they appear in reports.
+CONTROL = "documents with control characters, removed"
+LONG_LINE = "documents with lines over 4000 characters, cut"
+EMPTY = "empty documents"
+DUPLICATE = "duplicates of earlier documents, left out"
+
+_ENCODED_TOGETHER = 2**20  # bytes of text: few calls of the tokenizer, few ids in memory as Python integers
 _HASH_SPACE = 2**32
-_LONGEST = 10  # documents named in the report
-_BUCKETS = 32  # of the histogram of lengths
-_HEAD = 60  # characters of a document that show which it is
+_LONGEST_DOCUMENTS = 10  # named in the report
+_LENGTH_BUCKETS = 32  # of the histogram of lengths
+_HEAD_CHARACTERS = 60  # of a document, to recognize it by
+# C0, DEL, C1, byte order marks, surrogates and noncharacters, except those that are white space.
+_CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff\ud800-\udfff]+")
+
+Notes = dict[str, tuple[int, str]]  # note -> (number of documents, place of the first)
+Ints = npt.NDArray[Any]
+
+
+class Chunk(NamedTuple):
+    """Consecutive documents of one unit, which become one shard.
+
+    Attributes:
+      name: the shard's name; names sort in the order of the text.
+      source: number of the source.
+      documents: the documents.
+      notes: what was left out of the chunk.
+    """
+
+    name: str
+    source: int
+    documents: list[Document]
+    notes: Notes
+
+    def without(self, duplicates: Collection[int]) -> "Chunk":
+        """The chunk without the documents of these indices."""
+        notes = dict(self.notes)
+        for i in sorted(duplicates):
+            add_note(notes, DUPLICATE, self.documents[i].place)
+        kept = [document for i, document in enumerate(self.documents) if i not in duplicates]
+        return self._replace(documents=kept, notes=notes)
 
 
 @dataclasses.dataclass
 class Shard:
-    """What is known of a shard, in its JSON file.
+    """What is known about a written shard: the content of its JSON file.
 
     Attributes:
-      name: of its files.
-      source: number of the source its documents are from.
-      key: of all that it was made from.
-      sha256: of each file.
-      tokens, documents: of each split.
-      bytes, lines, unknown: of the text after cleaning, both splits together; unknown are tokens.
-      lengths: how many documents have from 2**(i-1) to 2**i - 1 tokens, by i below 32.
+      name: the common part of its files' names.
+      source: number of the source of its documents.
+      key: hash of everything it was made from.
+      sha256: checksum of each file, by name.
+      tokens, documents: their numbers in each split.
+      bytes, lines, unknown: size of the cleaned text, number of its lines and of its unknown tokens, in both splits.
+      lengths: entry i is the number of documents with 2**(i-1) to 2**i - 1 tokens.
       longest: (tokens, place, first words) of the longest documents.
-      notes: what was mended or left out, see `cleaning`.
+      notes: what was repaired or left out.
     """
 
     name: str
@@ -55,158 +97,227 @@ class Shard:
     bytes: int = 0
     lines: int = 0
     unknown: int = 0
-    lengths: list[int] = dataclasses.field(default_factory=lambda: [0] * _BUCKETS)
+    lengths: list[int] = dataclasses.field(default_factory=lambda: [0] * _LENGTH_BUCKETS)
     longest: list[tuple[int, str, str]] = dataclasses.field(default_factory=list)
-    notes: cleaning.Notes = dataclasses.field(default_factory=dict)
+    notes: Notes = dataclasses.field(default_factory=dict)
 
 
-def digest(document: Document) -> bytes:
-    """Eight bytes that tell a text from others: duplicates and the held-out split are decided by it."""
-    return blake2b(document.text, digest_size=8).digest()
+def read_chunks(unit_number: int, unit: Unit, config: CorpusConfig) -> Iterator[Chunk]:
+    """Reads a unit in chunks of `config.shard_mb`.
+
+    Args:
+      unit_number: index of the unit in the whole input.
+      unit: what to read.
+      config: how to read it.
+    """
+    groups = group_by_size(read_documents(unit, config), config.shard_bytes)
+    for number, documents in enumerate(groups):
+        yield Chunk(f"{unit_number:06d}-{number:06d}", unit.source, documents, {})
 
 
 def is_heldout(digest: bytes, fraction: float) -> bool:
-    """Whether a text is kept from training: by its digest, so that the choice survives changes elsewhere."""
+    """Whether a text is held out: decided by its digest, so that changes elsewhere in the input do not matter."""
     return int.from_bytes(digest[:4], "big") < fraction * _HASH_SPACE
 
 
-def write(
-    folder: Path,
-    name: str,
-    source: int,
-    documents: Sequence[Document],
-    digests: Sequence[bytes],
-    notes: cleaning.Notes,
-    vocabulary: Tokenizer,
-    heldout_fraction: float,
-    threads: int = 1,
-) -> Shard:
-    """Makes a shard's files, or finds that they are there.
+def write_shard(folder: Path, chunk: Chunk, tokenizer: Tokenizer, heldout_fraction: float, threads: int = 1) -> Shard:
+    """Writes a shard's files, unless they exist already, made from the same documents and settings.
 
     Args:
-      folder: where they go.
-      name: of the files.
-      source: number of the source.
-      documents: its texts, duplicates left out.
-      digests: of the texts.
-      notes: what was left out before.
-      vocabulary: encodes.
-      heldout_fraction: share of the documents that is kept from training.
-      threads: to encode with.
+      folder: where to write them.
+      chunk: the documents, duplicates left out.
+      tokenizer: encodes the text.
+      heldout_fraction: share of the documents that is held out.
+      threads: number of threads that encode.
     """
-    of_documents = [(document.place, document.note) for document in documents]
-    of_all = [FORMAT, blake2b(vocabulary.model).hexdigest(), heldout_fraction, source, notes]
-    made_from = json.dumps([*of_all, of_documents])
-    key = blake2b(made_from.encode() + b"".join(digests), digest_size=16).hexdigest()
-    if (there := _read(folder, name)) is not None and there.key == key:
-        return there
-    shard = Shard(name, source, key, notes=dict(notes))
+    key = _shard_key(chunk, tokenizer, heldout_fraction)
+    if (existing := _read_shard(folder, chunk.name)) is not None and existing.key == key:
+        return existing
+    shard = Shard(chunk.name, chunk.source, key, notes=dict(chunk.notes))
+    text = _encode(chunk.documents, tokenizer, heldout_fraction, threads, shard)
+    _describe(text, tokenizer, shard)
 
-    text = _encode(documents, digests, vocabulary, heldout_fraction, threads, shard)
-    shard.lines, shard.unknown = len(text.sizes), int(np.count_nonzero(text.ids == vocabulary.special.unk))
-    lengths = text.lengths
-    shard.lengths = np.bincount(np.frexp(lengths)[1], minlength=_BUCKETS).tolist()
-    first = np.argsort(-lengths, kind="stable")[:_LONGEST]
-    shard.longest = [(int(lengths[i]), *text.heads[i]) for i in first]
-
-    index: dict[str, np.ndarray] = {}
+    index: dict[str, Ints] = {}
     for split in SPLITS:
-        ids, sizes, counts = text.of(split)
-        shard.tokens[split], shard.documents[split] = len(ids), len(counts)
-        index |= {f"{split}_lines": sizes, f"{split}_documents": counts}
+        ids, line_lengths, line_counts = text.split(split)
+        shard.tokens[split], shard.documents[split] = len(ids), len(line_counts)
+        index |= {f"{split}_lines": line_lengths, f"{split}_documents": line_counts}
         if split == "train":
-            index["unigram"] = np.bincount(ids, minlength=len(vocabulary)).astype(np.uint32)
+            index["unigram"] = np.bincount(ids, minlength=len(tokenizer)).astype(np.uint32)
         if len(ids):
-            records.write(token_file(folder, name, split), ids)
-    np.savez(index_file(folder, name), **index)  # type: ignore[arg-type]
-    made = [index_file(folder, name), *(token_file(folder, name, split) for split in SPLITS if shard.tokens[split])]
-    shard.sha256 = {path.name: sha256(path) for path in made}
-    write_whole(folder / f"{name}.json", json.dumps(dataclasses.asdict(shard), indent=1))
+            records.write(token_file(folder, chunk.name, split), ids)
+    np.savez(index_file(folder, chunk.name), **index)  # type: ignore[arg-type]
+    written = [token_file(folder, chunk.name, split) for split in SPLITS if shard.tokens[split]]
+    shard.sha256 = {path.name: sha256(path) for path in (index_file(folder, chunk.name), *written)}
+    write_whole(folder / f"{chunk.name}.json", json.dumps(dataclasses.asdict(shard), indent=1))
     return shard
 
 
-class _Encoded(NamedTuple):
-    """The documents of a shard that hold something.
-
-    Attributes:
-      ids: of all their tokens.
-      sizes: tokens of each line.
-      counts: lines of each document.
-      held: whether each document is held out.
-      heads: (place, first words) of each document.
-    """
-
-    ids: np.ndarray
-    sizes: np.ndarray
-    counts: np.ndarray
-    held: np.ndarray
-    heads: list[tuple[str, str]]
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Tokens of each document."""
-        return np.diff(records.offsets(self.sizes)[records.offsets(self.counts)])
-
-    def of(self, split: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Ids, sizes and counts of one split."""
-        documents = self.held == (split == "heldout")
-        lines = np.repeat(documents, self.counts)
-        return self.ids[np.repeat(lines, self.sizes)], self.sizes[lines], self.counts[documents]
-
-
-def _encode(
-    documents: Sequence[Document],
-    digests: Sequence[bytes],
-    vocabulary: Tokenizer,
-    heldout_fraction: float,
-    threads: int,
-    shard: Shard,
-) -> _Encoded:
-    """Cleans and encodes; tells `shard` what was mended, and how large the text is."""
-    dtype = np.min_scalar_type(len(vocabulary) - 1)
-    ids, sizes = [np.zeros(0, dtype)], [np.zeros(0, np.uint32)]
-    counts: list[int] = []
-    held: list[bool] = []
-    heads: list[tuple[str, str]] = []
-    digest_of = iter(digests)
-    # A megabyte at a time: few calls of the tokenizer, and few ids in hand as Python integers.
-    for several in together(documents, _AT_ONCE):
-        lines: list[str] = []
-        for document, digest in zip(several, digest_of, strict=False):
-            own = cleaning.lines(document.text, document.place, shard.notes, document.of_lines)
-            if document.note:
-                cleaning.note(shard.notes, document.note, document.place)
-            if own:
-                lines += own
-                counts.append(len(own))
-                held.append(is_heldout(digest, heldout_fraction))
-                heads.append((document.place, own[0][:_HEAD]))
-        encoded = vocabulary.encode(lines, threads)
-        sizes.append(np.fromiter(map(len, encoded), np.uint32, len(encoded)))
-        ids.append(np.fromiter(itertools.chain.from_iterable(encoded), dtype, int(sizes[-1].sum())))
-        shard.bytes += len("".join(lines).encode())
-    return _Encoded(
-        np.concatenate(ids), np.concatenate(sizes), np.array(counts, np.uint32), np.array(held, bool), heads
-    )
-
-
 def token_file(folder: Path, name: str, split: str) -> Path:
-    return folder / f"{name}.{split}{TOKENS}"
+    return folder / f"{name}.{split}{TOKENS_SUFFIX}"
 
 
 def index_file(folder: Path, name: str) -> Path:
     return folder / f"{name}.npz"
 
 
-def longest(found: Iterable[tuple[int, str, str]]) -> list[tuple[int, str, str]]:
+def clean(document: Document, notes: Notes) -> list[str]:
+    """The non-empty lines of a document; white space becomes single spaces, which every tokenizer treats alike.
+
+    Args:
+      document: its text may hold broken UTF-8, control characters and lines of any length.
+      notes: repairs are counted here.
+    """
+    first_lines: dict[str, int] = {}  # note -> index of the first line that it is about
+    try:
+        decoded = document.text.decode()
+    except UnicodeDecodeError as error:
+        decoded = document.text.decode(errors="replace")
+        first_lines[NOT_UTF8] = document.text.count(b"\n", 0, error.start)
+    lines: list[str] = []
+    for number, line in enumerate(decoded.split("\n")):
+        if not line.isprintable():  # a fast test; the space is the only printable white space
+            plain = " ".join(line.split())
+            line = " ".join(_CONTROL.sub("", plain).split())
+            if line != plain:
+                first_lines.setdefault(CONTROL, number)
+        elif line[:1] == " " or line[-1:] == " ":
+            line = line.strip()
+        if len(line) > LONGEST_LINE:
+            pieces = list(_cut_line(line))
+            if len(pieces) > 1:
+                first_lines.setdefault(LONG_LINE, number)
+            lines += pieces
+        elif line:
+            lines.append(line)
+    if not lines:
+        first_lines[EMPTY] = 0
+    for note, number in first_lines.items():
+        add_note(notes, note, _place_below(document.place, number) if document.numbered else document.place)
+    return lines
+
+
+def add_note(notes: Notes, note: str, place: str, count: int = 1) -> None:
+    """Counts a note; the place of the first is kept."""
+    before, first_place = notes.get(note, (0, place))
+    notes[note] = before + count, first_place
+
+
+def merge_notes(all_notes: Iterable[Notes]) -> Notes:
+    """The sums, with the place of the first of each note."""
+    merged: Notes = {}
+    for notes in all_notes:
+        for note, (count, place) in notes.items():
+            add_note(merged, note, place, count)
+    return merged
+
+
+def longest_documents(candidates: Iterable[tuple[int, str, str]]) -> list[tuple[int, str, str]]:
     """The longest documents first; of equal ones the earlier."""
-    return sorted(found, key=lambda entry: -entry[0])[:_LONGEST]
+    return sorted(candidates, key=lambda entry: -entry[0])[:_LONGEST_DOCUMENTS]
 
 
-def _read(folder: Path, name: str) -> Shard | None:
-    """The shard whose files are in `folder` as they were written, or None."""
+def _cut_line(line: str) -> Iterator[str]:
+    """Pieces of at most `LONGEST_LINE` characters, cut between words where possible."""
+    begin = 0
+    line = " ".join(line.split())
+    while len(line) - begin > LONGEST_LINE:
+        end = line.rfind(" ", begin + LONGEST_LINE // 2, begin + LONGEST_LINE)
+        end = end if end > 0 else begin + LONGEST_LINE
+        yield line[begin:end].strip()
+        begin = end
+    yield line[begin:].strip()
+
+
+def _place_below(place: str, lines: int) -> str:
+    """FILE:LINE moved down by some lines; other places stay as they are."""
+    name, colon, number = place.rpartition(":")
+    return f"{name}:{int(number) + lines}" if colon and number.isdigit() else place
+
+
+def _shard_key(chunk: Chunk, tokenizer: Tokenizer, heldout_fraction: float) -> str:
+    described = [(document.place, document.note) for document in chunk.documents]
+    settings = [FORMAT, blake2b(tokenizer.model).hexdigest(), heldout_fraction, chunk.source, chunk.notes]
+    digests = b"".join(document.digest for document in chunk.documents)
+    return blake2b(json.dumps([*settings, described]).encode() + digests, digest_size=16).hexdigest()
+
+
+class _Encoded(NamedTuple):
+    """The documents of a shard that are not empty; T tokens, N lines, D documents.
+
+    Attributes:
+      ids_T: all token ids.
+      line_lengths_N: tokens of each line.
+      line_counts_D: lines of each document.
+      heldout_D: whether each document is held out.
+      heads: D pairs of place and first words.
+    """
+
+    ids_T: Ints
+    line_lengths_N: Ints
+    line_counts_D: Ints
+    heldout_D: npt.NDArray[np.bool_]
+    heads: list[tuple[str, str]]
+
+    @property
+    def document_lengths_D(self) -> Ints:
+        return np.diff(records.offsets(self.line_lengths_N)[records.offsets(self.line_counts_D)])
+
+    def split(self, name: str) -> tuple[Ints, Ints, Ints]:
+        """Token ids, line lengths and line counts of one split."""
+        documents_D = self.heldout_D == (name == "heldout")
+        lines_N = np.repeat(documents_D, self.line_counts_D)
+        tokens_T = np.repeat(lines_N, self.line_lengths_N)
+        return self.ids_T[tokens_T], self.line_lengths_N[lines_N], self.line_counts_D[documents_D]
+
+
+def _encode(
+    documents: list[Document], tokenizer: Tokenizer, heldout_fraction: float, threads: int, shard: Shard
+) -> _Encoded:
+    """Cleans and encodes documents; adds the notes and the size of the text to `shard`."""
+    dtype = np.min_scalar_type(len(tokenizer) - 1)
+    ids, line_lengths = [np.zeros(0, dtype)], [np.zeros(0, np.uint32)]
+    line_counts: list[int] = []
+    heldout: list[bool] = []
+    heads: list[tuple[str, str]] = []
+    for group in group_by_size(documents, _ENCODED_TOGETHER):
+        lines: list[str] = []
+        for document in group:
+            own_lines = clean(document, shard.notes)
+            if document.note:
+                add_note(shard.notes, document.note, document.place)
+            if own_lines:
+                lines += own_lines
+                line_counts.append(len(own_lines))
+                heldout.append(is_heldout(document.digest, heldout_fraction))
+                heads.append((document.place, own_lines[0][:_HEAD_CHARACTERS]))
+        encoded = tokenizer.encode(lines, threads)
+        line_lengths.append(np.fromiter(map(len, encoded), np.uint32, len(encoded)))
+        ids.append(np.fromiter(itertools.chain.from_iterable(encoded), dtype, int(line_lengths[-1].sum())))
+        shard.bytes += len("".join(lines).encode())
+    return _Encoded(
+        np.concatenate(ids),
+        np.concatenate(line_lengths),
+        np.array(line_counts, np.uint32),
+        np.array(heldout, bool),
+        heads,
+    )
+
+
+def _describe(text: _Encoded, tokenizer: Tokenizer, shard: Shard) -> None:
+    """Adds the statistics of an encoded text to `shard`."""
+    lengths_D = text.document_lengths_D
+    shard.lines = len(text.line_lengths_N)
+    shard.unknown = int(np.count_nonzero(text.ids_T == tokenizer.special.unk))
+    shard.lengths = np.bincount(np.frexp(lengths_D)[1], minlength=_LENGTH_BUCKETS).tolist()
+    first = np.argsort(-lengths_D, kind="stable")[:_LONGEST_DOCUMENTS]
+    shard.longest = [(int(lengths_D[i]), *text.heads[i]) for i in first]
+
+
+def _read_shard(folder: Path, name: str) -> Shard | None:
+    """The shard in `folder` if all its files are intact."""
     with contextlib.suppress(OSError, ValueError, TypeError):
         shard = Shard(**json.loads((folder / f"{name}.json").read_text()))
-        if all(sha256(folder / file) == known for file, known in shard.sha256.items()):
+        if all(sha256(folder / file) == checksum for file, checksum in shard.sha256.items()):
             return shard
     return None

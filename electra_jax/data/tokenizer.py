@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import sentencepiece as spm
@@ -15,6 +15,7 @@ import tokenizers
 
 from electra_jax.config.errors import UserError
 from electra_jax.data import sentencepiece_proto
+from electra_jax.data.config import CorpusConfig
 from electra_jax.runtime.io import read_json
 
 
@@ -31,8 +32,6 @@ class Special(NamedTuple):
 # In every vocabulary trained here. PAD is 0 as in BERT's and ELECTRA's vocabularies.
 OWN = PAD, UNK, CLS, SEP, MASK = Special(*range(5))
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-MODEL_TYPES = ("unigram", "bpe")
-NORMALIZATIONS = ("nmt_nfkc_cf", "nfkc_cf", "nmt_nfkc", "nfkc", "identity")  # SentencePiece's; _cf folds case
 
 # What other people's models call them, in the order of `Special`; the first that a model has is taken.
 _NAMES = (
@@ -263,21 +262,6 @@ def _trim(text: str, begin: int, end: int) -> tuple[int, int]:
     return begin, begin + len(inner.rstrip())
 
 
-class VocabularySettings(Protocol):
-    """The settings of `data.config.CorpusConfig` that a vocabulary is trained with."""
-
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def model_type(self) -> str: ...
-    @property
-    def normalization(self) -> str: ...
-    @property
-    def byte_fallback(self) -> bool: ...
-    @property
-    def character_coverage(self) -> float: ...
-
-
 def load(path: Path, fold_case: bool = True) -> Tokenizer:
     """The vocabulary in a file: a SentencePiece model, a `tokenizer.json`, or a list of WordPieces, one a line (.txt).
 
@@ -334,7 +318,7 @@ def file_in(folder: Path) -> Path | None:
     return next((path for kind in (SentencePiece, Library) if (path := folder / kind.file).is_file()), None)
 
 
-def train(lines: Iterable[str], settings: VocabularySettings) -> SentencePiece:
+def train(lines: Iterable[str], config: CorpusConfig) -> SentencePiece:
     """Trains a vocabulary.
 
     Args:

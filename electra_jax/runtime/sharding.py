@@ -172,11 +172,11 @@ def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     return np.unique(np.concatenate([np.arange(batch_size)[index] for index in indices.values() if index is not None]))
 
 
-def put_batch(batch: dict[str, np.ndarray], mesh: Mesh, batch_size: int) -> dict[str, jax.Array]:
+def put_batch(batch: Any, mesh: Mesh, batch_size: int) -> Any:
     """A global batch on the devices of all processes.
 
     Args:
-      batch: the `local_rows` of the batch, which this process has read.
+      batch: a tree of arrays [rows, ...]: the `local_rows` of the batch, which this process has read.
       mesh: from `make_mesh`.
       batch_size: the global batch size.
     """
@@ -187,7 +187,7 @@ def put_batch(batch: dict[str, np.ndarray], mesh: Mesh, batch_size: int) -> dict
         shape = (batch_size, *value.shape[1:])
         return _put(shape, sharding, lambda index: value[np.searchsorted(rows, numbers[index[0]])])
 
-    return {name: put(value) for name, value in batch.items()}
+    return jax.tree.map(put, batch)
 
 
 def _put(shape: tuple[int, ...], sharding: NamedSharding, part: Callable[[Any], np.ndarray]) -> jax.Array:

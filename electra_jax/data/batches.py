@@ -1,0 +1,294 @@
+"""From token records to batches of a fixed length, in an order that depends on nothing but the seed.
+
+Examples are segment pairs or packed sequences. Where each example lies is planned once, in the order of the text; after
+that batches can be made in any order. Plans and batches use array operations on a million documents or a whole batch at
+a time: a Python loop over examples would take most of the loader's time.
+
+Grain works on the numbers of examples. A batch is a function of its number (a pseudo-random permutation of each epoch),
+so the position in the data is one integer, kept in the checkpoint. Every process draws the numbers of the whole batch
+and makes its own rows of it: neither the batches nor the position depend on the number of processes.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import grain
+import numpy as np
+import numpy.typing as npt
+
+from electra_jax.config.errors import UserError
+from electra_jax.data.records import Split, offsets, spans
+from electra_jax.data.tokenizer import Special
+from electra_jax.modeling.batch import Batch
+
+Ints = npt.NDArray[Any]
+
+# google-research/electra, build_pretraining_dataset.py
+_SINGLE_SEGMENT = 0.1  # share of examples with one segment, as in classification tasks
+_SHORT = 0.05  # share of examples whose target length is uniform in [_SHORTEST, L]
+_SHORTEST = 5
+
+_PACKED_TOGETHER = 1024  # documents packed end to end; the rest of their last example is padding
+_PREFETCH = 8  # batches made ahead, so that the step does not wait for the loader
+_ALL_ROWS = slice(None)
+
+
+class Examples(Protocol):
+    """Examples of which batches can be made in any order.
+
+    Attributes:
+      sources: [sources + 1] int64, where the examples of each source begin; the last entry is their number.
+    """
+
+    sources: Ints
+
+    def __len__(self) -> int: ...
+
+    def make_batch(self, examples_B: Ints) -> Batch:
+        """The batch of the examples with these numbers, in this order."""
+        ...
+
+
+def training_batches(
+    phases: Sequence[tuple[Examples, int]],
+    batch_size: int,
+    seed: int,
+    weights: Sequence[float] | None = None,
+    rows: slice | Ints = _ALL_ROWS,
+) -> grain.DatasetIterator[Batch]:
+    """Batches for training; every epoch is shuffled differently.
+
+    `get_state()` of the iterator gives the position, a dict that JSON can hold; `set_state` restores it.
+
+    Args:
+      phases: (examples, number of batches made from them), one phase after another.
+      batch_size: examples in a batch, over all processes.
+      seed: seed of the order.
+      weights: shares of the sources in the examples, relative to each other; each source then has its own epochs. None:
+        every example once per epoch.
+      rows: the rows of each batch that this process makes.
+
+    Raises:
+      UserError: there are fewer examples than a batch holds.
+    """
+    parts = []
+    for examples, count in phases:
+        if len(examples) < batch_size:
+            raise UserError(
+                f"config.batch_size={batch_size} is more than the corpus's {len(examples)} examples; use more text or a "
+                "smaller batch"
+            )
+        numbers = _shuffled_numbers(examples, seed, weights).batch(batch_size)
+        parts.append(numbers.slice(slice(0, count)).map(_MakeBatch(examples, rows)))
+    dataset = grain.MapDataset.concatenate(parts) if len(parts) > 1 else parts[0]
+    # One thread: array operations do the work, and more threads would compete for the interpreter.
+    options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=_PREFETCH)
+    return iter(dataset.to_iter_dataset(options))
+
+
+def heldout_batches(examples: Examples, batch_size: int, limit: int, seed: int) -> Iterator[Batch]:
+    """At most `limit` batches of a fixed shuffle of `examples`, each example once; the last is filled with zeros."""
+    order = np.random.default_rng(seed).permutation(len(examples))[: limit * batch_size]
+    for start in range(0, len(order), batch_size):
+        batch = examples.make_batch(order[start : start + batch_size])
+        missing = batch_size - len(batch.input_ids)
+        yield Batch(*(np.pad(values, ((0, missing), (0, 0))) for values in batch))
+
+
+def _shuffled_numbers(examples: Examples, seed: int, weights: Sequence[float] | None) -> grain.MapDataset[int]:
+    """The endless order of examples."""
+    bounds = [0, len(examples)] if weights is None else examples.sources.tolist()
+    orders = [
+        grain.MapDataset.range(begin, end).seed(seed + number).shuffle().repeat()
+        for number, (begin, end) in enumerate(itertools.pairwise(bounds))
+    ]
+    return orders[0] if weights is None else grain.MapDataset.mix(orders, weights)
+
+
+class _MakeBatch(grain.transforms.Map):
+    """Numbers of a batch's examples -> some rows of the batch."""
+
+    def __init__(self, examples: Examples, rows: slice | Ints):
+        self._examples, self._rows = examples, rows
+
+    def map(self, element: Any) -> Batch:
+        return self._examples.make_batch(element[self._rows])
+
+
+class SegmentPairs:
+    """The reference's examples: [CLS] A [SEP] B [SEP], lines collected up to a target length, never across documents.
+
+    Tokens beyond the length are dropped, as in the reference; `Packed` drops none.
+    """
+
+    def __init__(self, split: Split, length: int, seed: int, special: Special):
+        """Plans examples of `length` positions."""
+        self._split, self._length, self._special = split, length, special
+        rng = np.random.default_rng(seed)
+        lines = split.lines
+        first_lines: list[Ints] = []
+        last_lines: list[Ints] = []
+        targets: list[Ints] = []
+        # All documents at once: each turn takes the next example of every document that has lines left.
+        begin, end = split.documents[:-1], split.documents[1:]
+        while len(begin := begin[(more := begin < end)]):
+            end = end[more]
+            short = rng.random(len(begin)) < _SHORT
+            target = np.where(short, rng.integers(_SHORTEST, length + 1, len(begin)), length)
+            reached = np.searchsorted(lines, lines[begin] + target)  # the first line boundary at or past the target
+            stop = np.minimum(np.maximum(reached, begin + 1), end)
+            full = lines[stop] > lines[begin]
+            first_lines.append(begin[full])
+            last_lines.append(stop[full])
+            targets.append(target[full])
+            begin = stop
+        none = np.zeros(0, np.int64)
+        self._first, self._last = np.concatenate([none, *first_lines]), np.concatenate([none, *last_lines])
+        order = np.argsort(self._first)
+        self._first, self._last = self._first[order], self._last[order]
+        single = rng.random(len(order)) < _SINGLE_SEGMENT
+        half = (np.concatenate([none, *targets])[order] - 3) // 2
+        self._targets = np.where(single, np.iinfo(np.int64).max, half)
+        self._coins = rng.random(len(order)) < 0.5  # one is enough, see `_second_segment`
+        self.sources = np.searchsorted(self._first, split.documents[split.sources])
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    def make_batch(self, examples_B: Ints) -> Batch:
+        first_B, last_B = self._first[examples_B], self._last[examples_B]
+        count_B = last_B - first_B
+        line = spans(first_B, count_B)
+        begins = self._split.lines[line]
+        lengths = self._split.lines[line + 1] - begins
+        row = np.repeat(np.arange(len(examples_B)), count_B)
+        in_b = _second_segment(lengths, offsets(count_B), self._targets[examples_B], self._coins[examples_B])
+
+        # Where each line begins within its segment, and how much of it fits.
+        size_a, begin_a = _within_rows(np.where(in_b, 0, lengths), row, len(examples_B))
+        size_b, begin_b = _within_rows(np.where(in_b, lengths, 0), row, len(examples_B))
+        size_a = np.minimum(size_a, self._length - 2)
+        size_b = np.minimum(size_b, np.maximum(self._length - size_a - 3, 0))
+        inside = np.where(in_b, begin_b, begin_a)
+        fitting = np.clip(np.where(in_b, size_b[row], size_a[row]) - inside, 0, lengths)
+        column = np.where(in_b, 2 + size_a[row], 1) + inside
+
+        batch = _empty_batch(len(examples_B), self._length, self._special)
+        _place(batch.input_ids, row, column, self._split.tokens.take(begins, fitting), fitting)
+        rows, two = np.arange(len(examples_B)), size_b > 0
+        used = 2 + size_a + np.where(two, size_b + 1, 0)
+        batch.input_ids[rows, 0] = self._special.cls
+        batch.input_ids[rows, 1 + size_a] = self._special.sep
+        batch.input_ids[rows[two], used[two] - 1] = self._special.sep
+        position_L = np.arange(self._length)
+        batch.sequence_ids[:] = position_L < used[:, None]
+        batch.token_type_ids[:] = (position_L >= (2 + size_a)[:, None]) & (position_L < used[:, None])
+        return batch
+
+
+class Packed:
+    """Whole documents, cut into [CLS] piece [SEP] and placed end to end; every token is in exactly one example.
+
+    Pieces of different documents share an example but have different `sequence_ids`. At most two positions of an
+    example are padding, except at the end of every `_PACKED_TOGETHER` documents.
+    """
+
+    def __init__(self, split: Split, length: int, seed: int, special: Special):
+        """Plans examples of `length` positions."""
+        del seed  # the plan is not random; the loader shuffles
+        self._split, self._length, self._special = split, length, special
+        bounds = split.lines[split.documents]
+        group_starts = [np.arange(begin, end, _PACKED_TOGETHER) for begin, end in itertools.pairwise(split.sources)]
+        groups = np.concatenate([np.zeros(0, np.int64), *group_starts])
+        ends = np.append(groups[1:], len(bounds) - 1)[: len(groups)]
+        ends = np.minimum(ends, split.sources[np.searchsorted(split.sources, groups, side="right")])
+        # All groups at once: each turn places the next piece of every group. A piece is (group, example, begin, end).
+        document, position = groups.copy(), bounds[groups]
+        room, example = np.full(len(groups), length), np.zeros(len(groups), np.int64)
+        group = np.arange(len(groups))
+        pieces = [np.zeros((4, 0), np.int64)]
+        while len(group):
+            left = bounds[document + 1] - position
+            full = room < 3
+            room, example = np.where(full, length, room), example + full
+            taken = np.minimum(left, room - 2)
+            some = taken > 0
+            pieces.append(np.stack([group, example, position, position + taken])[:, some])
+            room = room - np.where(some, taken + 2, 0)
+            done = taken == left
+            position, document = position + taken, document + done
+            more = document < ends[group]
+            group, document, position, room, example = (x[more] for x in (group, document, position, room, example))
+        placed = np.concatenate(pieces, axis=1)
+        group, example, self._begins, self._ends = placed[:, np.argsort(placed[2])]
+        starts = np.flatnonzero((np.diff(group, prepend=-1) != 0) | (np.diff(example, prepend=-1) != 0))
+        self._rows = np.append(starts, len(group))
+        self.sources = np.searchsorted(self._begins[starts], bounds[split.sources])
+
+    def __len__(self) -> int:
+        return len(self._rows) - 1
+
+    def make_batch(self, examples_B: Ints) -> Batch:
+        first_B = self._rows[examples_B]
+        count_B = self._rows[examples_B + 1] - first_B
+        piece = spans(first_B, count_B)
+        begins = self._begins[piece]
+        lengths = self._ends[piece] - begins
+        row = np.repeat(np.arange(len(examples_B)), count_B)
+        _, column = _within_rows(lengths + 2, row, len(examples_B))
+
+        batch = _empty_batch(len(examples_B), self._length, self._special)
+        _place(batch.input_ids, row, column + 1, self._split.tokens.take(begins, lengths), lengths)
+        batch.input_ids[row, column] = self._special.cls
+        batch.input_ids[row, column + 1 + lengths] = self._special.sep
+        number = spans(np.ones_like(count_B), count_B)
+        _place(batch.sequence_ids, row, column, np.repeat(number, lengths + 2), lengths + 2)
+        return batch
+
+
+MODES: dict[str, Callable[[Split, int, int, Special], Examples]] = {"pairs": SegmentPairs, "packed": Packed}
+
+
+def _empty_batch(batch_size: int, length: int, special: Special) -> Batch:
+    shape = batch_size, length
+    return Batch(np.full(shape, special.pad, np.int32), np.zeros(shape, np.int32), np.zeros(shape, np.int32))
+
+
+def _place(array_BL: Ints, rows: Ints, columns: Ints, values: Ints, lengths: Ints) -> None:
+    """Writes pieces, concatenated in `values`, each beginning at its row and column."""
+    array_BL.ravel()[spans(rows * array_BL.shape[1] + columns, lengths)] = values
+
+
+def _within_rows(lengths: Ints, row: Ints, rows: int) -> tuple[Ints, Ints]:
+    """(sum of each row's lengths, where each piece begins within its row); `row` ascends."""
+    sums = np.bincount(row, lengths, rows).astype(np.int64)
+    before = np.cumsum(lengths) - lengths
+    return sums, before - (np.cumsum(sums) - sums)[row]
+
+
+def _second_segment(lengths: Ints, bounds: Ints, targets_B: Ints, coins_B: Ints) -> npt.NDArray[np.bool_]:
+    """Which lines go to the second segment.
+
+    A line goes to A if A is empty, or it fits, or B is empty, A is below its target and the coin says so. One coin per
+    example is enough: heads fills A up to its target, tails puts a line into B.
+
+    Args:
+      lengths: [lines], the lines of all examples, one example after another.
+      bounds: [B + 1], where the lines of each example begin.
+      targets_B: target length of the first segment.
+      coins_B: bool.
+    """
+    to_b = np.zeros(len(lengths), bool)
+    in_a, in_b = np.zeros((2, len(targets_B)), np.int64)
+    line, ends = bounds[:-1], bounds[1:]
+    example = np.arange(len(targets_B))
+    while len(example := example[(more := line < ends)]):  # each turn takes one line of every example that has more
+        line, ends = line[more], ends[more]
+        n, a, b, target = lengths[line], in_a[example], in_b[example], targets_B[example]
+        to_a = (a == 0) | (a + n < target) | ((b == 0) & (a < target) & coins_B[example])
+        to_b[line] = ~to_a
+        in_a[example] += np.where(to_a, n, 0)
+        in_b[example] += np.where(to_a, 0, n)
+        line = line + 1
+    return to_b

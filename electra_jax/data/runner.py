@@ -1,0 +1,49 @@
+"""The interface of those who do the work of a preparation: this machine, or the machines of an Apache Beam pipeline."""
+
+import abc
+import dataclasses
+from pathlib import Path
+
+from electra_jax.data.config import CorpusConfig
+from electra_jax.data.sample import Sample
+from electra_jax.data.shards import Shard
+from electra_jax.data.sources import Unit
+from electra_jax.data.tokenizer import Tokenizer
+from electra_jax.runtime.progress import Progress
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What is to be prepared.
+
+    Attributes:
+      folder: the output folder; every worker sees it.
+      config: settings of the corpus.
+      units: the whole input, in order.
+      progress: the progress listener of the process that runs the job.
+    """
+
+    folder: Path
+    config: CorpusConfig
+    units: list[Unit]
+    progress: Progress
+
+
+class Runner(abc.ABC):
+    """Reads the input of a job, once in each of two passes. The results do not depend on the runner."""
+
+    @abc.abstractmethod
+    def draw_sample(self, job: Job) -> Sample:
+        """The sample of `config.sample_mb` to train a vocabulary on."""
+
+    @abc.abstractmethod
+    def write_shards(self, job: Job, tokenizer: Tokenizer) -> list[Shard]:
+        """Writes all shards, leaving out documents that are equal to earlier ones.
+
+        Args:
+          job: what is to be prepared.
+          tokenizer: encodes the text; it is also saved in `job.folder`, for other processes to load.
+
+        Returns:
+          The shards in the order of the text.
+        """

@@ -1,0 +1,52 @@
+"""The sample of the input that a vocabulary is trained on."""
+
+import heapq
+
+from electra_jax.data.readers import Document
+from electra_jax.data.shards import clean, is_heldout
+
+_HASHES = 2**32
+
+
+class Sample:
+    """The documents with the lowest hashes, up to a total size: a uniform sample of the whole input.
+
+    Samples of parts can be merged; the result does not depend on the parts or their order. Held-out documents are not
+    drawn.
+    """
+
+    def __init__(self, size: int, heldout_fraction: float):
+        """An empty sample of at most `size` bytes, or one document."""
+        self._limit, self._heldout_fraction = size, heldout_fraction
+        self._drawn: list[tuple[int, tuple[int, int], Document]] = []  # a heap; the highest hash is dropped first
+        self._size = 0
+        self._bound = _HASHES  # documents with this hash or a higher one did not fit
+
+    def add(self, order: tuple[int, int], document: Document) -> None:
+        """Offers a document; `order` is (number of its unit, number in the unit)."""
+        if not is_heldout(document.digest, self._heldout_fraction):
+            self._push(int.from_bytes(document.digest[4:], "big"), order, document)
+
+    def merge(self, other: "Sample") -> None:
+        """Offers the documents of another sample."""
+        self._bound = min(self._bound, other._bound)
+        for negative_hash, order, document in other._drawn:
+            self._push(-negative_hash, order, document)
+        self._drop()
+
+    def lines(self) -> list[str]:
+        """The cleaned lines of the drawn documents, in the order of the input."""
+        ordered = sorted((order, document) for _, order, document in self._drawn)
+        return [line for _, document in ordered for line in clean(document, {})]
+
+    def _push(self, hash_value: int, order: tuple[int, int], document: Document) -> None:
+        if hash_value < self._bound:
+            heapq.heappush(self._drawn, (-hash_value, order, document))
+            self._size += len(document.text)
+            self._drop()
+
+    def _drop(self) -> None:
+        while len(self._drawn) > 1 and (self._size > self._limit or -self._drawn[0][0] >= self._bound):
+            negative_hash, _, document = heapq.heappop(self._drawn)
+            self._size -= len(document.text)
+            self._bound = min(self._bound, -negative_hash)
