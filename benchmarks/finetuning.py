@@ -63,7 +63,7 @@ def main(argv: list[str]) -> int:
     lines = [example.texts[0] for example in task.read(chosen["data_dir"], "train", BadRows())]
     words = tokenizer.train(
         lines,
-        CorpusConfig(**{"vocab_size": _VOCABULARY}),
+        CorpusConfig(vocab_size=_VOCABULARY),
     )
     data = run.load(config, task, words, chosen["data_dir"], BadRows())
     shape = transformers.ElectraConfig(

@@ -17,20 +17,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import tokenizers
-from ml_collections import ConfigDict
 from transformers import AutoTokenizer
 
 from electra_jax.config import cli, errors
 from electra_jax.data import tokenizer
+from electra_jax.data.config import MODEL_TYPES, CorpusConfig
 from electra_jax.loading.huggingface import tokenizer_files
 
 _AT_ONCE = 10_000  # lines
 
 
 def vocabularies(sample: Sequence[str], size: int) -> Iterator[tuple[str, tokenizer.Tokenizer]]:
-    for kind in tokenizer.MODEL_TYPES:
-        settings = {"model_type": kind, "vocab_size": size}
-        yield kind, tokenizer.train(sample, ConfigDict(settings))
+    for model_type in MODEL_TYPES:
+        yield model_type, tokenizer.train(sample, CorpusConfig(model_type=model_type, vocab_size=size))
     pieces = tokenizers.BertWordPieceTokenizer()
     pieces.train_from_iterator(sample, vocab_size=size, show_progress=False)
     with tempfile.TemporaryDirectory() as folder:
