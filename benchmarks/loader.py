@@ -1,10 +1,9 @@
-"""Measures the loader: tokens per second from a prepared text.
+"""Measures the loader: tokens per second from a prepared corpus.
 
     python benchmarks/loader.py --input=DIR [--rounds=5] [--batch_size=256]
 
-Uses one process on one core and one thread of Grain, as training does. Tokens are positions of the batches. The rates
-are medians over rounds of a hundred batches. `plan_seconds` is the time to lay out all examples, once at the start of a
-run.
+One process on one core with one thread of Grain, as in training. Tokens are positions in batches. The numbers are
+medians over rounds of a hundred batches; `plan_seconds` is the time to plan all examples, once at the start of a run.
 """
 
 import json
@@ -15,7 +14,7 @@ import time
 from pathlib import Path
 
 from electra_jax.config import cli, errors
-from electra_jax.data import corpus, examples, loader
+from electra_jax.data import batches, corpus
 
 _BATCHES = 100
 
@@ -27,28 +26,28 @@ def main(argv: list[str]) -> int:
         return 0
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     text = corpus.load(Path(chosen["input"]))
-    for mode in examples.MODES:
+    for mode, make_examples in batches.MODES.items():
         for length in (128, 512):
             begin = time.perf_counter()
-            made = examples.MODES[mode](text.train, length, 0, text.tokenizer.special)
+            examples = make_examples(text.train, length, 0, text.tokenizer.special)
             plan = time.perf_counter() - begin
-            batches = loader.training_batches([(made, 10**9)], chosen["batch_size"], 0, text.weights)
-            for _ in range(20):  # batches that were prefetched
-                next(batches)
+            iterator = batches.training_batches([(examples, 10**9)], chosen["batch_size"], 0, text.weights)
+            for _ in range(20):  # skips the batches that were made ahead
+                next(iterator)
             speeds = []
             for _ in range(chosen["rounds"]):
                 begin = time.perf_counter()
                 for _ in range(_BATCHES):
-                    next(batches)
+                    next(iterator)
                 speeds.append(_BATCHES * chosen["batch_size"] * length / (time.perf_counter() - begin))
-            found = {
+            measured = {
                 "mode": mode,
                 "length": length,
-                "examples": len(made),
+                "examples": len(examples),
                 "plan_seconds": round(plan, 3),
                 "million_tokens_per_second": round(statistics.median(speeds) / 1e6, 2),
             }
-            print(json.dumps(found), flush=True)
+            print(json.dumps(measured), flush=True)
     return 0
 
 

@@ -1,11 +1,10 @@
-"""Compares preparation with the tokenizer library's own encoding of the same lines on the same cores.
+"""Compares the speed of preparation with that of the tokenizer library alone, on the same lines and cores.
 
     python benchmarks/preparation.py --input=text.txt.xz [--vocabulary=FILE] [--model_type=unigram] [--rounds=3]
 
-The library's encoding is a lower bound on the time of any preparation: its input is cleaned lines in memory, and its
-ids are discarded. Ours is the whole command in its own process: start-up, reading, decompression, cleaning, duplicates,
-encoding, writing, checksums, report. The two alternate, and the numbers are medians. Peak memory is that of the process
-and its workers together.
+The library's encoding is a lower bound of any preparation: it gets cleaned lines in memory and its ids are discarded.
+Preparation is measured as a whole command: start, read, decompress, clean, find duplicates, encode, write, checksums,
+report. The two alternate; the ratio is that of the medians. Peak memory is that of the process with its workers.
 """
 
 import itertools
@@ -23,19 +22,19 @@ from pathlib import Path
 import psutil
 
 from electra_jax.config import cli, errors
-from electra_jax.data import cleaning, readers, sources, tokenizer
+from electra_jax.data import readers, shards, sources, tokenizer
 from electra_jax.data.config import CorpusConfig
 
 
 def lines_of(text: str) -> list[str]:
-    """All lines of the text, cleaned."""
+    """The cleaned lines of a `data.input`."""
     units = sources.units(sources.parse(text), 2**24)
-    documents = itertools.chain.from_iterable(readers.read(unit, "text", "blank_line") for unit in units)
-    return [line for document in documents for line in cleaning.lines(document.text, document.place, {})]
+    documents = itertools.chain.from_iterable(readers.read_documents(unit, CorpusConfig()) for unit in units)
+    return [line for document in documents for line in shards.clean(document, {})]
 
 
 def encode(vocabulary: tokenizer.Tokenizer, lines: list[str], threads: int) -> float:
-    """Encodes 10,000 lines per call and returns the seconds."""
+    """Seconds to encode the lines, 10,000 per call."""
     start = time.perf_counter()
     for begin in range(0, len(lines), 10_000):
         vocabulary.encode(lines[begin : begin + 10_000], threads)
@@ -43,7 +42,7 @@ def encode(vocabulary: tokenizer.Tokenizer, lines: list[str], threads: int) -> f
 
 
 def prepare(text: str, vocabulary: Path, workers: int) -> tuple[float, float]:
-    """Runs the command and returns its seconds and its peak megabytes."""
+    """(seconds, peak memory in megabytes) of the command."""
     output = Path(tempfile.mkdtemp()) / "out"
     command = [sys.executable, "-m", "electra_jax", "prepare", f"--input={text}", f"--output={output}"]
     start = time.perf_counter()
@@ -53,12 +52,12 @@ def prepare(text: str, vocabulary: Path, workers: int) -> tuple[float, float]:
     peak = 0.0
     done = threading.Event()
 
-    def watch() -> None:
+    def measure_memory() -> None:
         nonlocal peak
         while not done.wait(0.1):
             peak = max(peak, _memory(process.pid))
 
-    watcher = threading.Thread(target=watch)
+    watcher = threading.Thread(target=measure_memory)
     watcher.start()
     status = process.wait()
     seconds = time.perf_counter() - start
@@ -66,16 +65,16 @@ def prepare(text: str, vocabulary: Path, workers: int) -> tuple[float, float]:
     watcher.join()
     shutil.rmtree(output.parent)
     if status:
-        raise errors.UserError("the preparation failed")
+        raise errors.UserError("electra-jax prepare failed; see its message above")
     return seconds, peak
 
 
 def _memory(pid: int) -> float:
-    """Proportional set size of a process and its children in megabytes: each shared page counts once."""
+    """Megabytes of a process and its children; pages that they share count once."""
     try:
         process = psutil.Process(pid)
         family = [process, *process.children(recursive=True)]
-        return sum(each.memory_full_info().pss for each in family) / 1e6
+        return sum(member.memory_full_info().pss for member in family) / 1e6
     except psutil.Error:
         return 0.0
 
@@ -91,9 +90,8 @@ def main(argv: list[str]) -> int:
     if chosen["vocabulary"]:
         vocabulary, path = tokenizer.load(Path(chosen["vocabulary"])), Path(chosen["vocabulary"])
     else:
-        settings = CorpusConfig(model_type=chosen["model_type"], vocab_size=chosen["vocab_size"])
-        every = 1 + int(size // 20)
-        vocabulary = tokenizer.train(lines[::every], settings)
+        config = CorpusConfig(model_type=chosen["model_type"], vocab_size=chosen["vocab_size"])
+        vocabulary = tokenizer.train(lines[:: 1 + int(size // 20)], config)  # about 20 MB
         tokenizer.keep(vocabulary, folder)
         path = folder / vocabulary.file
     cores = os.cpu_count() or 1

@@ -1,10 +1,10 @@
-"""Counts the lines of a text whose ids from `AutoTokenizer` differ from those of the vocabulary that was exported.
+"""How many lines of a text get other ids from `AutoTokenizer` than from the vocabulary that was exported for it.
 
     python benchmarks/tokenizer_parity.py --text=FILE [--vocab_size=30522] [--sample_mb=20]
 
-FILE is plain text or .xz. A SentencePiece unigram, a BPE and a WordPiece vocabulary are trained on its first megabytes,
-written as `export` writes them, and compared on every line and on every pair of adjacent lines, special tokens and
-segments included. Needs transformers (`'.[parity]'`), but not PyTorch.
+FILE is plain text or .xz. A SentencePiece unigram and a BPE vocabulary and BERT's WordPieces are trained on its first
+megabytes, written as `export` writes them, and compared on every line, and on every pair of a line and the next,
+special tokens and segments included. Needs transformers (`'.[parity]'`), and not PyTorch.
 """
 
 import itertools
@@ -21,15 +21,15 @@ from transformers import AutoTokenizer
 
 from electra_jax.config import cli, errors
 from electra_jax.data import tokenizer
-from electra_jax.data.config import CorpusConfig
+from electra_jax.data.config import MODEL_TYPES, CorpusConfig
 from electra_jax.loading.huggingface import tokenizer_files
 
 _AT_ONCE = 10_000  # lines
 
 
 def vocabularies(sample: Sequence[str], size: int) -> Iterator[tuple[str, tokenizer.Tokenizer]]:
-    for kind in tokenizer.MODEL_TYPES:
-        yield kind, tokenizer.train(sample, CorpusConfig(model_type=kind, vocab_size=size))
+    for model_type in MODEL_TYPES:
+        yield model_type, tokenizer.train(sample, CorpusConfig(model_type=model_type, vocab_size=size))
     pieces = tokenizers.BertWordPieceTokenizer()
     pieces.train_from_iterator(sample, vocab_size=size, show_progress=False)
     with tempfile.TemporaryDirectory() as folder:
@@ -38,7 +38,7 @@ def vocabularies(sample: Sequence[str], size: int) -> Iterator[tuple[str, tokeni
 
 
 def compare(ours: tokenizer.Tokenizer, lines: Sequence[str]) -> dict[str, int | float]:
-    """How many lines, and how many pairs of adjacent lines, get different ids from `AutoTokenizer`."""
+    """Of all lines and all pairs of neighbours: how many have other ids there."""
     with tempfile.TemporaryDirectory() as folder:
         for name, content in tokenizer_files.files(ours, 10**9, True).items():
             (Path(folder) / name).write_bytes(content)

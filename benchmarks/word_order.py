@@ -17,6 +17,7 @@ from pathlib import Path
 from electra_jax.config import cli, errors
 from electra_jax.config.settings import above, check_value
 from electra_jax.data import readers, sources
+from electra_jax.data.config import CorpusConfig
 from electra_jax.runtime.io import write_whole
 
 _OPTIONS = {"input": "", "output": "", "train": 2000, "dev": 1000, "seed": 0}
@@ -27,7 +28,7 @@ _END = re.compile(r"(?<=[a-z][.!?])\s+(?=[A-Z])")
 def sentences(pattern: str) -> Iterator[list[str]]:
     """The words of each sentence of a usable length."""
     for unit in sources.units(sources.parse(pattern), 1 << 30):
-        for document in readers.read(unit, "text", "blank_line"):
+        for document in readers.read_documents(unit, CorpusConfig()):
             for line in document.text.decode("utf-8", "replace").splitlines():
                 for sentence in _END.split(line):
                     words = sentence.casefold().rstrip(".!?").split()

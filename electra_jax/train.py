@@ -33,7 +33,7 @@ from electra_jax.runtime import distributed, metric_writers, sharding
 from electra_jax.runtime.checkpoint import Checkpoints
 from electra_jax.runtime.io import read_json, write_whole
 from electra_jax.runtime.metric_text import format_heldout, format_logged, short_number
-from electra_jax.runtime.progress import ConsoleProgress
+from electra_jax.runtime.progress import ConsoleProgress, Progress
 from electra_jax.runtime.workdir import AnyPath, WorkDir
 from electra_jax.train_config import TrainConfig
 

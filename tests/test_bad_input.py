@@ -82,7 +82,7 @@ def test_a_work_directory_of_another_run(text_file, workdir, setting, named, cap
 def test_a_vocabulary_that_was_changed(text_file, workdir, capsys):
     vocabulary = next(workdir.glob("data/*/vocab.model"))
     vocabulary.write_bytes(vocabulary.read_bytes()[:-1])
-    refused(capsys, "is not as it was written; delete", text_file, workdir, "--config.steps=2")
+    refused(capsys, "is missing or has changed since it was written; delete", text_file, workdir, "--config.steps=2")
 
 
 def test_steps_and_intervals_may_change_and_are_named(text_file, workdir, capsys):
@@ -101,7 +101,7 @@ def test_fewer_steps_than_were_done(text_file, workdir, capsys):
 def test_a_truncated_manifest(text_file, workdir, capsys):
     manifest = next(workdir.glob("data/*/manifest.json"))
     manifest.write_text(manifest.read_text()[:40])
-    refused(capsys, "manifest.json is not as it was written; delete", text_file, workdir, "--config.steps=2")
+    refused(capsys, "manifest.json is missing or has changed since it was written; delete", text_file, workdir, "--config.steps=2")
 
 
 def test_a_loss_of_nan_ends_the_run_before_it_is_saved(text_file, tmp_path, capsys):

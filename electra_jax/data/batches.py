@@ -18,11 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from electra_jax.config.errors import UserError
-from electra_jax.data.records import Split, offsets, spans
+from electra_jax.data.records import Ints, Split, offsets, spans
 from electra_jax.data.tokenizer import Special
 from electra_jax.modeling.batch import Batch
-
-Ints = npt.NDArray[Any]
 
 # google-research/electra, build_pretraining_dataset.py
 _SINGLE_SEGMENT = 0.1  # share of examples with one segment, as in classification tasks
@@ -76,8 +74,8 @@ def training_batches(
     for examples, count in phases:
         if len(examples) < batch_size:
             raise UserError(
-                f"config.batch_size={batch_size} is more than the corpus's {len(examples)} examples; use more text or a "
-                "smaller batch"
+                f"config.batch_size={batch_size} is more than the corpus's {len(examples)} examples; use more text or "
+                "a smaller batch"
             )
         numbers = _shuffled_numbers(examples, seed, weights).batch(batch_size)
         parts.append(numbers.slice(slice(0, count)).map(_MakeBatch(examples, rows)))
@@ -106,7 +104,7 @@ def _shuffled_numbers(examples: Examples, seed: int, weights: Sequence[float] | 
     return orders[0] if weights is None else grain.MapDataset.mix(orders, weights)
 
 
-class _MakeBatch(grain.transforms.Map):
+class _MakeBatch(grain.transforms.Map):  # type: ignore[misc] # Grain has no types
     """Numbers of a batch's examples -> some rows of the batch."""
 
     def __init__(self, examples: Examples, rows: slice | Ints):

@@ -42,7 +42,7 @@ class BeamRunner(Runner):
         try:
             beam.Pipeline(options=self._options)
         except (ValueError, SystemExit) as error:  # argparse prints its own message
-            raise UserError(f"--beam={options} is invalid ({error}); see the pipeline options of Apache Beam") from error
+            raise UserError(f"--beam={options} is invalid ({error}); see Apache Beam's pipeline options") from error
 
     def draw_sample(self, job: Job) -> Sample:
         draw = beam.CombineGlobally(_DrawSample(job.config))

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from electra_jax.config.errors import UserError
 from electra_jax.data import records, shards, tokenizer
 from electra_jax.data.records import Split
+from electra_jax.data.shards import Notes
 from electra_jax.runtime.io import from_json, sha256
 
 MANIFEST = "manifest.json"
@@ -69,7 +70,7 @@ class CorpusReport:
     left_out: dict[str, Any]
     lengths: list[int]
     longest: list[tuple[int, str, str]]
-    notes: shards.Notes
+    notes: Notes
 
 
 def is_prepared(folder: Path) -> bool:
@@ -196,4 +197,6 @@ def _checksums(manifest: dict[str, Any]) -> dict[str, str]:
 
 def _damaged(path: Path) -> UserError:
     and_manifest = "" if path.name == MANIFEST else f" and {path.parent / MANIFEST}"
-    return UserError(f"{path} is missing or has changed since it was written; delete it{and_manifest}, and prepare again")
+    return UserError(
+        f"{path} is missing or has changed since it was written; delete it{and_manifest} and prepare again"
+    )

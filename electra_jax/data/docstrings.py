@@ -1,8 +1,7 @@
-"""English that every Python installation carries: its documentation strings.
+"""The default corpus: English prose from the docstrings of this Python installation; a first run needs no download.
 
-The default corpus, so that a first run needs no download. Modules of the standard library and of the packages
-installed beside it are read with `ast`; nothing is imported or executed. One module is one document, one paragraph is
-one line. Doctests, tables, code blocks and markup are removed; a paragraph seen before is dropped.
+Modules of the standard library and of installed packages are parsed with `ast`; nothing is imported or executed. A
+module is a document, a paragraph is a line. Doctests, tables, code blocks, markup and repeated paragraphs are removed.
 """
 
 import ast
@@ -29,44 +28,44 @@ _MARKUP = re.compile(r"[`*]+")
 
 def module_files(roots: Iterable[Path]) -> list[tuple[str, Path]]:
     """(dotted module name, file) of every module under `roots`, sorted by name; an earlier root wins a name."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for root in roots:
         for path in root.rglob("*.py"):
             parts = path.relative_to(root).with_suffix("").parts
-            if parts[0] in ("site-packages", "dist-packages"):  # below the standard library's folder: another root
+            if parts[0] in ("site-packages", "dist-packages"):  # inside the standard library's folder, but another root
                 continue
             if _TEST_NAMES.intersection(parts):  # a third of the parsing, hardly any prose
                 continue
-            found.setdefault(".".join(parts), path)
-    return sorted(found.items())
+            files.setdefault(".".join(parts), path)
+    return sorted(files.items())
 
 
 def default_roots() -> list[Path]:
-    """The folders of the standard library and of the packages installed beside it."""
+    """The folders of the standard library and of installed packages."""
     return [Path(p) for p in dict.fromkeys(sysconfig.get_path(k) for k in ("stdlib", "purelib", "platlib"))]
 
 
 def fingerprint() -> str:
-    """What the corpus depends on: the interpreter and the version of every installed distribution."""
+    """A string of what the corpus depends on: the versions of Python and of every installed distribution."""
     packages = sorted({f"{d.metadata['Name']}=={d.version}" for d in metadata.distributions()})
     return "\n".join([f"python {sysconfig.get_config_var('py_version') or ''}", *packages])
 
 
 def paragraphs(docstring: str) -> list[str]:
-    """The prose of one documentation string, a paragraph a line."""
-    found: list[str] = []
+    """The prose of one docstring, one string per paragraph."""
+    prose: list[str] = []
     words: list[str] = []
-    code_indent: int | None = None  # inside a block that is indented deeper than this
+    code_indent: int | None = None  # lines that are indented deeper than this are code
     in_doctest = in_fence = False
 
     def flush() -> None:
         text = " ".join(words)
         words.clear()
         text = _MARKUP.sub("", _LINK.sub(r"\1", _ROLE.sub(r"\1", text)))
-        text = " ".join(text.split()).encode("utf-8", "ignore").decode()  # a lone surrogate cannot be encoded
+        text = " ".join(text.split()).encode("utf-8", "ignore").decode()  # drops lone surrogates
         letters = sum(c.isalpha() or c == " " for c in text)
         if len(text.split()) >= _MIN_WORDS and letters >= _MIN_LETTERS * len(text):
-            found.append(text)
+            prose.append(text)
 
     for line in inspect.cleandoc(docstring).splitlines():
         stripped = line.strip()
@@ -99,15 +98,15 @@ def paragraphs(docstring: str) -> list[str]:
                 code_indent = indent
                 flush()
     flush()
-    return found
+    return prose
 
 
 def docstrings(source: bytes) -> Iterator[str]:
-    """The documentation strings of a module's source, outermost first; none where it does not parse."""
+    """The docstrings in a module's source, outermost first; none if it does not parse."""
     if b'"""' not in source and b"'''" not in source:
         return
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # other people's invalid escape sequences
+        warnings.simplefilter("ignore")  # invalid escape sequences in other packages
         try:
             tree = ast.parse(source)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -119,14 +118,12 @@ def docstrings(source: bytes) -> Iterator[str]:
                 yield text
 
 
-def read_documents(
-    packages: Sequence[str] = (), roots: Iterable[Path] | None = None
-) -> Iterator[tuple[str, list[str]]]:
-    """Yields (module name, paragraphs) for each module that holds prose not seen in an earlier one.
+def read_modules(packages: Sequence[str] = (), roots: Iterable[Path] | None = None) -> Iterator[tuple[str, list[str]]]:
+    """Yields (module name, paragraphs) for each module with prose that no earlier module has.
 
     Args:
-      packages: top-level modules to read; none means all.
-      roots: folders to look in; by default the standard library's and the installed packages'.
+      packages: top-level modules to read; empty: all.
+      roots: folders to search; None: those of the standard library and of installed packages.
     """
     seen: set[bytes] = set()
     for name, path in module_files(default_roots() if roots is None else roots):

@@ -1,4 +1,4 @@
-"""Prepares on this machine: one process reads in order and finds duplicates, the others clean, encode and write shards."""
+"""Prepares on this machine: one process reads in order and finds duplicates; others clean, encode and write shards."""
 
 import gc
 import itertools

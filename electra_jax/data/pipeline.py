@@ -82,7 +82,7 @@ def _with_settings(config: CorpusConfig, changes: dict[str, Any]) -> CorpusConfi
         if "normalization" in changes and not config.vocabulary.endswith(".txt"):
             unused.append("normalization")
         if unused:
-            raise UserError(f"{unused[0]} has no effect on the given vocabulary={config.vocabulary}; leave one of them out")
+            raise UserError(f"{unused[0]} has no effect on the given vocabulary={config.vocabulary}; leave one out")
     validate(config, "")
     return config
 
@@ -183,7 +183,7 @@ def _list_units(mixture: Sequence[sources.Source], config: CorpusConfig) -> list
 
 
 def _make_folder(folder: Path, units: Sequence[sources.Unit]) -> None:
-    """Makes the output folder; an existing manifest is deleted, since the folder is not prepared until it is written."""
+    """Makes the output folder; deletes an old manifest, since the folder is not prepared until a new one is written."""
     for name in (name for unit in units if unit.size for name in unit.names):
         if Path(name).absolute().is_relative_to(folder.absolute()):
             raise UserError(f"{name} is in the output folder {folder}; use an output folder outside the input")

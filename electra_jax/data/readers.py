@@ -82,7 +82,7 @@ def read_documents(unit: Unit, config: CorpusConfig) -> Iterator[Document]:
     """
     if unit.kind == "docstrings":
         packages = [package for package in unit.names[0].split(",") if package]
-        for name, lines in docstrings.read_documents(packages):
+        for name, lines in docstrings.read_modules(packages):
             yield make_document(name, "\n".join(lines).encode())
         return
     if unit.kind == "tfds":
@@ -343,11 +343,11 @@ def tfds_splits(name: str) -> Mapping[str, Any]:
             builder = tfds.builder(name)
         if not (splits := builder.as_data_source()):
             raise FileNotFoundError("it was not prepared")
-        return splits
+        return cast(Mapping[str, Any], splits)
     except Exception as error:  # of many kinds: unknown name, not prepared, another format, TensorFlow missing
         raise UserError(
-            f"tfds:{name} is not prepared as ArrayRecord ({first_line(error)}); prepare it once with `tfds build {name} "
-            "--file_format=array_record`, for which many sets need tensorflow besides 'electra_jax[tfds]'"
+            f"tfds:{name} is not prepared as ArrayRecord ({first_line(error)}); prepare it once with `tfds build "
+            f"{name} --file_format=array_record`, for which many sets need tensorflow besides 'electra_jax[tfds]'"
         ) from error
 
 

@@ -1,8 +1,8 @@
 """Shards: consecutive documents are cleaned, encoded and written as token files, an index and statistics.
 
 The files depend only on the documents and the settings, never on who writes them: a process of this machine
-(local_runner.py) or another machine (beam_runner.py). A shard's JSON file is written last; where it exists, the shard is
-complete.
+(local_runner.py) or another machine (beam_runner.py). A shard's JSON file is written last; where it exists, the shard
+is complete.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ import numpy.typing as npt
 from electra_jax.data import records
 from electra_jax.data.config import CorpusConfig
 from electra_jax.data.readers import NOT_UTF8, Document, group_by_size, read_documents
+from electra_jax.data.records import Ints
 from electra_jax.data.sources import Unit
 from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.runtime.io import sha256, write_whole
@@ -45,7 +46,6 @@ _HEAD_CHARACTERS = 60  # of a document, to recognize it by
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff\ud800-\udfff]+")
 
 Notes = dict[str, tuple[int, str]]  # note -> (number of documents, place of the first)
-Ints = npt.NDArray[Any]
 
 
 class Chunk(NamedTuple):
@@ -243,32 +243,33 @@ def _shard_key(chunk: Chunk, tokenizer: Tokenizer, heldout_fraction: float) -> s
 
 
 class _Encoded(NamedTuple):
-    """The documents of a shard that are not empty; T tokens, N lines, D documents.
+    """The documents of a shard that are not empty.
 
     Attributes:
-      ids_T: all token ids.
-      line_lengths_N: tokens of each line.
-      line_counts_D: lines of each document.
-      heldout_D: whether each document is held out.
-      heads: D pairs of place and first words.
+      ids: [tokens], all token ids.
+      line_lengths: [lines], tokens of each line.
+      line_counts: [documents], lines of each document.
+      heldout: [documents], whether each document is held out.
+      heads: (place, first words) of each document.
     """
 
-    ids_T: Ints
-    line_lengths_N: Ints
-    line_counts_D: Ints
-    heldout_D: npt.NDArray[np.bool_]
+    ids: Ints
+    line_lengths: Ints
+    line_counts: Ints
+    heldout: npt.NDArray[np.bool_]
     heads: list[tuple[str, str]]
 
     @property
-    def document_lengths_D(self) -> Ints:
-        return np.diff(records.offsets(self.line_lengths_N)[records.offsets(self.line_counts_D)])
+    def document_lengths(self) -> Ints:
+        """Tokens of each document."""
+        return np.diff(records.offsets(self.line_lengths)[records.offsets(self.line_counts)])
 
     def split(self, name: str) -> tuple[Ints, Ints, Ints]:
         """Token ids, line lengths and line counts of one split."""
-        documents_D = self.heldout_D == (name == "heldout")
-        lines_N = np.repeat(documents_D, self.line_counts_D)
-        tokens_T = np.repeat(lines_N, self.line_lengths_N)
-        return self.ids_T[tokens_T], self.line_lengths_N[lines_N], self.line_counts_D[documents_D]
+        documents = self.heldout == (name == "heldout")
+        lines = np.repeat(documents, self.line_counts)
+        tokens = np.repeat(lines, self.line_lengths)
+        return self.ids[tokens], self.line_lengths[lines], self.line_counts[documents]
 
 
 def _encode(
@@ -306,12 +307,12 @@ def _encode(
 
 def _describe(text: _Encoded, tokenizer: Tokenizer, shard: Shard) -> None:
     """Adds the statistics of an encoded text to `shard`."""
-    lengths_D = text.document_lengths_D
-    shard.lines = len(text.line_lengths_N)
-    shard.unknown = int(np.count_nonzero(text.ids_T == tokenizer.special.unk))
-    shard.lengths = np.bincount(np.frexp(lengths_D)[1], minlength=_LENGTH_BUCKETS).tolist()
-    first = np.argsort(-lengths_D, kind="stable")[:_LONGEST_DOCUMENTS]
-    shard.longest = [(int(lengths_D[i]), *text.heads[i]) for i in first]
+    lengths = text.document_lengths
+    shard.lines = len(text.line_lengths)
+    shard.unknown = int(np.count_nonzero(text.ids == tokenizer.special.unk))
+    shard.lengths = np.bincount(np.frexp(lengths)[1], minlength=_LENGTH_BUCKETS).tolist()
+    longest = np.argsort(-lengths, kind="stable")[:_LONGEST_DOCUMENTS]
+    shard.longest = [(int(lengths[i]), *text.heads[i]) for i in longest]
 
 
 def _read_shard(folder: Path, name: str) -> Shard | None:

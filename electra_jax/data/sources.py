@@ -1,7 +1,7 @@
-"""What to read: from `data.input` to units of work, pieces of the input that can be read on their own.
+"""The sources in `data.input`, divided into units that can be read independently; readers.py reads them.
 
-`readers.py` does the reading. The grammar: sources with semicolons between, each with its weight after an @ or none
-with any. A source is a file, a folder, a glob, `docstrings`, or `tfds:NAME/CONFIG`.
+Sources are separated by semicolons; either each has a weight after an @, or none has. A source is a file, a folder, a
+glob, `docstrings` (or `docstrings:PACKAGE,...`), or `tfds:NAME/CONFIG`.
 """
 
 import glob
@@ -15,18 +15,19 @@ from electra_jax.data import docstrings
 
 DOCSTRINGS = "docstrings"
 TFDS = "tfds"
+_EXPECTED = f"files, a folder, a glob, {DOCSTRINGS!r} or 'tfds:NAME'"
 COMPRESSIONS = (".gz", ".xz", ".bz2", ".zst")
 _JSON = (".jsonl", ".ndjson", ".json")
 _PARQUET = (".parquet",)
-_TEXT = (".txt", ".text", "")  # in a folder, files of other kinds are left out; WikiExtractor's have no suffix
+_TEXT = (".txt", ".text", "")  # other kinds of files in a folder are left out; WikiExtractor's files have no suffix
 
 
 class Source(NamedTuple):
     """One source of a mixture.
 
     Attributes:
-      name: as it was given.
-      weight: its share of the training examples, relative to those of the others; None where none was given.
+      name: the source as given, without its weight.
+      weight: its share of the training examples, relative to the other sources; None where no weights are given.
     """
 
     name: str
@@ -34,13 +35,13 @@ class Source(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """A piece of one source.
+    """A part of one source that is read as a whole.
 
     Attributes:
       source: number of the source.
       kind: `text`, `json`, `parquet`, `docstrings` or `tfds`.
-      names: files, or what to ask the kind's reader for.
-      size: bytes on disk; 0 where that is not known.
+      names: files; for `docstrings` the packages, for `tfds` the set.
+      size: bytes on disk; 0 where it is unknown.
     """
 
     source: int
@@ -50,86 +51,86 @@ class Unit(NamedTuple):
 
 
 def parse(text: str) -> list[Source]:
-    """The sources of a mixture.
+    """The sources that `data.input` names.
 
     Raises:
-      UserError: no source, or weights that are not positive numbers, or not given to all.
+      UserError: there is no source, a weight is not positive, or only some sources have weights.
     """
-    found = []
+    sources = []
     for part in filter(None, map(str.strip, text.split(";"))):
         name, at, weight = map(str.strip, part.rpartition("@"))
         try:
-            found.append(Source(name, float(weight)) if at else Source(part, None))
+            sources.append(Source(name, float(weight)) if at else Source(part, None))
         except ValueError:
-            found.append(Source(part, None))  # an @ of the file's name
-    if not found or not all(source.name for source in found):
-        raise UserError(f"input={text!r} names nothing; give files, a folder, a glob, {DOCSTRINGS!r} or 'tfds:NAME'")
-    weights = [source.weight for source in found]
+            sources.append(Source(part, None))  # the @ is part of a file's name
+    if not sources or not all(source.name for source in sources):
+        raise UserError(f"input={text!r} names no source: expected {_EXPECTED}")
+    weights = [source.weight for source in sources]
     if any(weight is not None and not 0 < weight < float("inf") for weight in weights) or (
         None in weights and any(weights)
     ):
-        raise UserError(f"input={text!r}: give each source a weight of more than 0 (NAME@WEIGHT), or none to any")
-    return found
+        raise UserError(f"input={text!r} has invalid weights: expected NAME@WEIGHT, above 0, for all sources or none")
+    return sources
 
 
 def files(pattern: str) -> list[Path]:
-    """The files of a path, a folder (and those below it) or a glob, sorted.
+    """The files of a path, a folder (with its subfolders) or a glob, sorted.
 
     Raises:
-      UserError: there is none.
+      UserError: there are none.
     """
-    taken, left = _listed(pattern)
-    if not taken:
+    readable, others = _list_files(pattern)
+    if not readable:
         kinds = " ".join(filter(None, (*_TEXT, *_JSON, *_PARQUET)))
-        reason = f"has no text in it ({kinds}, plain or {' '.join(COMPRESSIONS)})" if left else "matches no file"
-        raise UserError(f"input={pattern!r} {reason}; give a file, a folder, a glob, {DOCSTRINGS!r} or 'tfds:NAME'")
-    return taken
+        reason = f"holds no text ({kinds}, plain or {' '.join(COMPRESSIONS)})" if others else "matches no file"
+        raise UserError(f"input={pattern!r} {reason}: expected {_EXPECTED}")
+    return readable
 
 
 def left_out(sources: Sequence[Source]) -> list[str]:
-    """What stands in a mixture's folders, or is matched by its globs, and is not read: other kinds, broken links."""
-    return [str(path) for source in sources if not _is_named(source) for path in _listed(source.name)[1]]
+    """Paths in the sources' folders and globs that are not read: files of other kinds, broken links."""
+    return [str(path) for source in sources if not _is_named(source) for path in _list_files(source.name)[1]]
 
 
-def _listed(pattern: str) -> tuple[list[Path], list[Path]]:
-    """The files to read, and what is left out."""
+def _list_files(pattern: str) -> tuple[list[Path], list[Path]]:
+    """(files to read, paths to leave out)."""
     path = Path(pattern)
     if path.is_file():
         return [path], []
     if path.is_dir():
-        found = sorted(_below(path))
-        taken = [p for p in found if p.is_file() and suffix(p) in (*_TEXT, *_JSON, *_PARQUET)]
+        paths = sorted(_walk(path))
+        readable = [p for p in paths if p.is_file() and suffix(p) in (*_TEXT, *_JSON, *_PARQUET)]
     else:
-        found = [Path(p) for p in sorted(glob.glob(pattern, recursive=True))]
-        taken = [p for p in found if p.is_file()]
-        found = [p for p in found if not (p.is_dir() and "**" in pattern)]  # such a pattern means the files in them
-    return taken, sorted(set(found) - set(taken))
+        paths = [Path(p) for p in sorted(glob.glob(pattern, recursive=True))]
+        readable = [p for p in paths if p.is_file()]
+        paths = [p for p in paths if not (p.is_dir() and "**" in pattern)]  # ** also matches the folders of the files
+    return readable, sorted(set(paths) - set(readable))
 
 
-def _below(folder: Path) -> Iterator[Path]:
-    """The files in a folder and those below it, also through links, hidden ones aside."""
+def _walk(folder: Path) -> Iterator[Path]:
+    """The files in a folder and its subfolders, following links, without hidden ones."""
     seen = set()
-    for place, folders, names in os.walk(folder, followlinks=True):
-        real = os.path.realpath(place)
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(parent)
         folders[:] = [] if real in seen else [name for name in folders if not name.startswith(".")]
         if real not in seen:
-            yield from (Path(place) / name for name in names if not name.startswith("."))
+            yield from (Path(parent) / name for name in names if not name.startswith("."))
         seen.add(real)
 
 
 def _is_named(source: Source) -> bool:
-    """Whether it is no path: `docstrings`, `docstrings:NAME`, `tfds:NAME`."""
+    """Whether a source is a name, not a path: `docstrings`, `docstrings:PACKAGE`, `tfds:NAME`."""
     scheme, colon, _ = source.name.partition(":")
     return scheme == DOCSTRINGS or (scheme == TFDS and bool(colon))
 
 
 def suffix(path: Path) -> str:
-    """The suffix that says what is in a file, that of its compression aside."""
+    """The suffix of a file without that of its compression: ".txt" for "a.txt.gz"."""
     return Path(path.stem).suffix.lower() if path.suffix.lower() in COMPRESSIONS else path.suffix.lower()
 
 
 def units(sources: Sequence[Source], size: int) -> Iterator[Unit]:
-    """The units of all sources in order: a file, or small files together until they have `size` bytes on disk."""
+    """The units of all sources in order: large files, or small files together up to about `size` bytes on disk."""
     for number, source in enumerate(sources):
         if _is_named(source):
             scheme, _, rest = source.name.partition(":")
@@ -138,24 +139,28 @@ def units(sources: Sequence[Source], size: int) -> Iterator[Unit]:
         kind, total = "", 0
         together: list[str] = []
         for path in files(source.name):
-            ending = suffix(path)
-            its_kind = "json" if ending in _JSON else "parquet" if ending in _PARQUET else "text"
-            if together and (total >= size or its_kind != kind):
+            path_kind = _kind(path)
+            if together and (total >= size or path_kind != kind):
                 yield Unit(number, kind, tuple(together), total)
                 together, total = [], 0
-            kind = its_kind
+            kind = path_kind
             together.append(str(path))
             total += path.stat().st_size
         yield Unit(number, kind, tuple(together), total)
 
 
+def _kind(path: Path) -> str:
+    ending = suffix(path)
+    return "json" if ending in _JSON else "parquet" if ending in _PARQUET else "text"
+
+
 def fingerprint(sources: Sequence[Source]) -> list[str]:
-    """Texts that change whenever the documents may have changed."""
-    found = []
+    """Strings that change whenever the documents may have changed."""
+    fingerprints = []
     for source in sources:
         if _is_named(source):  # the version of a TFDS set is part of its name
-            found.append(source.name if source.name.startswith(TFDS) else docstrings.fingerprint())
+            fingerprints.append(source.name if source.name.startswith(TFDS) else docstrings.fingerprint())
         else:
             stats = [(path, path.stat()) for path in files(source.name)]
-            found += [f"{path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in stats]
-    return found
+            fingerprints += [f"{path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in stats]
+    return fingerprints

@@ -1,4 +1,4 @@
-"""Vocabularies: SentencePiece models, trained here or by others, and those of the tokenizers library. One interface."""
+"""Tokenizers with one interface: SentencePiece models, trained here or elsewhere, and the tokenizers library's."""
 
 import abc
 import io
@@ -13,7 +13,7 @@ import numpy as np
 import sentencepiece as spm
 import tokenizers
 
-from electra_jax.config.errors import UserError
+from electra_jax.config.errors import UserError, first_line
 from electra_jax.data import sentencepiece_proto
 from electra_jax.data.config import CorpusConfig
 from electra_jax.runtime.io import read_json
@@ -29,11 +29,11 @@ class Special(NamedTuple):
     mask: int
 
 
-# In every vocabulary trained here. PAD is 0 as in BERT's and ELECTRA's vocabularies.
+# Ids in the vocabularies trained here. PAD is 0, as in BERT's and ELECTRA's vocabularies.
 OWN = PAD, UNK, CLS, SEP, MASK = Special(*range(5))
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
-# What other people's models call them, in the order of `Special`; the first that a model has is taken.
+# Their names in other models, in the order of `Special`; the first name that a model has is used.
 _NAMES = (
     ("[PAD]", "<pad>"),
     ("[UNK]", "<unk>"),
@@ -42,14 +42,14 @@ _NAMES = (
     ("[MASK]", "<mask>"),
 )
 WORD_START = "\u2581"  # SentencePiece's space
-WIDE_MARKS = {"\uff9e": "\u3099", "\uff9f": "\u309a"}  # marks of half-width kana, and the combining ones that they are
+WIDE_MARKS = {"\uff9e": "\u3099", "\uff9f": "\u309a"}  # marks of half-width kana -> combining marks
 _BYTE_LEVEL_START = "\u0120"  # the space of byte-level BPE (GPT-2's), which writes bytes as printable characters
-_TRAINER_THREADS = 4  # a constant: the sums of the EM steps, hence the pieces, depend on it
+_TRAINER_THREADS = 4  # constant, because the sums of the EM steps, and so the pieces, depend on it
 _WORD = re.compile(r"\S+")
-_LONGEST_SENTENCE = 16384  # bytes; the trainer leaves out longer ones
-# Scores are rounded to multiples of 1 / this. The best segmentation of a line is found by adding scores, in float32
-# here and in float64 in other libraries; these add up without rounding (to 2^17 nats, some 16,000 pieces), so that ties
-# are ties for everyone and are broken alike. Unrounded, 1 line in 20,000 of an encyclopedia had other pieces there.
+_LONGEST_SENTENCE = 16384  # bytes; the trainer skips longer ones
+# Scores are rounded to multiples of 1 / _SCORE_STEPS. Segmentation adds scores, in float32 here and in float64 in other
+# libraries; rounded scores add up exactly (to 2^17 nats, about 16,000 pieces), so every library sees the same ties and
+# breaks them alike. Without rounding, 1 line in 20,000 of an encyclopedia was segmented differently there.
 _SCORE_STEPS = 128
 
 
@@ -57,10 +57,10 @@ class Tokenizer(abc.ABC):
     """Text to ids and back.
 
     Attributes:
-      file: the name it is kept under beside the tokens.
-      model: the content of that file.
+      file: name of its file in a corpus or run folder.
+      model: content of that file.
       special: ids of the special tokens.
-      word_starts: [V] bool, which pieces begin a word.
+      word_starts: [V] bool, whether each piece begins a word.
     """
 
     file: str
@@ -77,23 +77,23 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """The ids of a text, as `encode` gives them, and where in it each stands.
+        """The ids of a text, as `encode` gives them, with their positions in it.
 
         Returns:
-          (ids, for each the characters [begin, end) of `text` that it stands for, spaces around them left out). Pieces
-          of one character all have that character; a piece that is nothing but space has begin = end.
+          (ids, for each id the characters [begin, end) of `text` that it encodes, without spaces around them). Where
+          several pieces encode one character, each has that character; for a piece of white space begin = end.
         """
 
     @abc.abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids."""
+        """The text that the ids encode."""
 
     @abc.abstractmethod
     def name_of(self, id_: int) -> str:
         """The piece with this id."""
 
     def words(self, ids: Sequence[int]) -> list[tuple[str, slice]]:
-        """Splits ids at the pieces that start a word: (text, where it stands in `ids`), special tokens left out."""
+        """The words in `ids`: (text, slice of `ids`) for each, special tokens left out."""
         words: list[tuple[str, slice]] = []
         start = None
         unspoken = {*self.special} - {self.special.unk}
@@ -110,18 +110,18 @@ class Tokenizer(abc.ABC):
 class SentencePiece(Tokenizer):
     """A SentencePiece model. Special tokens that it lacks are added after its own pieces.
 
-    Where the model normalises text, it is given text that `compose` has been over.
+    Text goes through `compose` first, unless the model does not normalize it.
     """
 
     file = "vocab.model"
 
     def __init__(self, model: bytes, name: str = "vocabulary"):
-        """Raises UserError where `model` is no SentencePiece model."""
+        """Raises UserError where `model`, read from the file `name`, is not a SentencePiece model."""
         try:
             message = sentencepiece_proto.parse(model)
             self._processor = spm.SentencePieceProcessor(model_proto=model)
         except (RuntimeError, ValueError) as error:
-            raise UserError(f"{name} is no SentencePiece model ({error})") from error
+            raise UserError(f"{name} is not a SentencePiece model ({error}); use a file made by its trainer") from error
         self.model, own = model, len(message.pieces)
         self.special = _complete(message, self._processor)
         if len(message.pieces) > own:
@@ -131,63 +131,66 @@ class SentencePiece(Tokenizer):
         self.normalization: str = normalizer.name if normalizer.precompiled_charsmap else "identity"
         pieces = [self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())]
         self.word_starts = np.array([piece.startswith(WORD_START) for piece in pieces])
-        # Some models make "[MASK]" of a text the token; here it is then unknown, as what only training may put there.
+        # Some models encode the text "[MASK]" as the special token; here it is unknown, since only training may mask.
         special = {*self.special} - {self.special.unk}
         self._spoken = {i for i in special if i in self._processor.encode(pieces[i])}
         self._bytes = {i for i in range(len(pieces)) if self._processor.is_byte(i)}
 
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
         composed = [compose(line, self.normalization) for line in lines]
-        ids = self._processor.encode(composed, out_type=int, num_threads=threads)
+        ids: list[list[int]] = self._processor.encode(composed, out_type=int, num_threads=threads)
         if not self._spoken:
             return ids
         return [[self.special.unk if i in self._spoken else i for i in line] for line in ids]
 
     def spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        # Not by the message of pieces that the library can give: its offsets are characters in some versions and bytes
-        # in others. Pieces are parts of the normalized text, whose offsets are characters in all.
+        # Not from the library's immutable proto: its offsets are characters in some versions and bytes in others.
+        # Pieces are parts of the normalized text, whose offsets are characters in all versions.
         composed = compose(text, self.normalization)
         normal, offsets = self._processor.normalize(composed, with_offsets=True)
         ends = list(offsets[1:])
         for k in range(len(normal) - 2, -1, -1):
-            # A character that became several: all end where it does. The space that is put before a text is none of it.
+            # A character normalized to several: all end where it ends. The space added before a text is not part of it.
             if ends[k] == offsets[k] and normal[k] not in (WORD_START, " "):
                 ends[k] = ends[k + 1]
         places = _places(text, composed, self.normalization)
         (ids,) = self.encode([text])
-        found, at = [], 0
+        spans, at = [], 0
         for id_, piece in zip(ids, self._processor.encode(composed, out_type=str), strict=True):
             if id_ not in self._bytes:
                 first, at = at, at + len(piece)
-            else:  # "<0xE4>", of which a character has several; the first alone is no 0b10......
+            else:  # a byte such as "<0xE4>"; all bytes of a character but the first are 0b10......
                 at += int(piece[3:5], 16) >> 6 != 0b10
                 first = at - 1
             begin, end = offsets[first], ends[at - 1]
             if end > begin:
-                found.append(_trim(text, places[begin][0], places[end - 1][1]))
+                spans.append(_trim(text, places[begin][0], places[end - 1][1]))
             else:
-                found.append((places[begin][0],) * 2)
-        return ids, found
+                spans.append((places[begin][0],) * 2)
+        return ids, spans
 
     def decode(self, ids: Iterable[int]) -> str:
-        return self._processor.decode([int(i) for i in ids])
+        return str(self._processor.decode([int(i) for i in ids]))
 
     def name_of(self, id_: int) -> str:
-        return self._processor.id_to_piece(id_)
+        return str(self._processor.id_to_piece(id_))
 
 
 class Library(Tokenizer):
-    """A vocabulary of the tokenizers library: the WordPieces of BERT and ELECTRA, the byte-level BPE of ModernBERT."""
+    """A tokenizer of the tokenizers library: the WordPieces of BERT and ELECTRA, the byte-level BPE of ModernBERT."""
 
     file = "tokenizer.json"
 
     def __init__(self, model: bytes, name: str = "vocabulary"):
-        """Raises UserError where `model` is no `tokenizer.json` of a vocabulary with the special tokens."""
+        """Raises UserError where `model`, read from the file `name`, is not a tokenizer.json with special tokens."""
         try:
             described = json.loads(model)
             self._tokenizer = tokenizers.Tokenizer.from_str(model.decode())
         except Exception as error:  # the library raises Exception itself
-            raise UserError(f"{name} is no tokenizer.json ({str(error) or type(error).__name__})") from error
+            reason = first_line(error)
+            raise UserError(
+                f"{name} is not a tokenizer.json ({reason}); save it with the tokenizers library"
+            ) from error
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._tokenizer.encode_special_tokens = True  # "[MASK]" in a text is text
@@ -195,17 +198,17 @@ class Library(Tokenizer):
         ids = self._tokenizer.get_vocab()
         missing = [names[0] for names in _NAMES if not ids.keys() & set(names)]
         if missing:
-            raise UserError(f"{name} lacks {' '.join(missing)}; add such a line to the vocabulary")
+            raise UserError(f"{name} has no {' '.join(missing)}; add a line for each to the vocabulary")
         self.special = Special(*(next(ids[name] for name in names if name in ids) for names in _NAMES))
         self.word_starts = np.zeros(max(ids.values()) + 1, bool)
-        # WordPiece marks what goes on, the others what begins.
+        # WordPiece marks the pieces that continue a word, the others those that begin one.
         continues = described["model"].get("continuing_subword_prefix")
         begins = _BYTE_LEVEL_START if "ByteLevel" in json.dumps(described.get("pre_tokenizer")) else WORD_START
         for piece, id_ in ids.items():
             self.word_starts[id_] = not piece.startswith(continues) if continues else piece.startswith(begins)
 
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
-        del threads  # the library has a pool of its own, see TOKENIZERS_PARALLELISM
+        del threads  # the library has its own thread pool, see TOKENIZERS_PARALLELISM
         return [line.ids for line in self._tokenizer.encode_batch_fast(list(lines), add_special_tokens=False)]
 
     def spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
@@ -222,8 +225,8 @@ class Library(Tokenizer):
 def compose(line: str, normalization: str) -> str:
     """`line` with its marks composed (NFC), and in lower case where the normalization folds case.
 
-    What a model's own normalization makes of the rest does not depend on how a mark and the letter before it were
-    written, and so can be repeated character by character in `tokenizer.json`: see huggingface/vocabulary.py.
+    After that, a model's own normalization does not depend on how letters with marks were written, and can be repeated
+    character by character in tokenizer.json: see loading/huggingface/tokenizer_files.py.
     """
     if normalization == "identity" or line.isascii():
         return line  # the model folds the case of ASCII itself
@@ -233,9 +236,9 @@ def compose(line: str, normalization: str) -> str:
 
 
 def _places(text: str, composed: str, normalization: str) -> list[tuple[int, int]]:
-    """For each character of `composed`, which `compose` made of `text`, and for its end, the characters [begin, end).
+    """For each character of `composed`, and for its end, the characters [begin, end) of `text` that it was made from.
 
-    In a word (what is between spaces, which stay) that did not change one by one, each has the whole word.
+    `compose` keeps spaces. In a word whose characters did not change one to one, each character has the whole word.
     """
     if text == composed:
         return [*((i, i + 1) for i in range(len(text))), (len(text), len(text))]
@@ -256,43 +259,45 @@ def _places(text: str, composed: str, normalization: str) -> list[tuple[int, int
 
 
 def _trim(text: str, begin: int, end: int) -> tuple[int, int]:
-    """[begin, end) of `text` without the spaces around it; what is nothing but space is empty, at its end."""
+    """[begin, end) of `text` without the spaces around it; a span of spaces alone is empty, at its end."""
     inner = text[begin:end].lstrip()
     begin = end - len(inner)
     return begin, begin + len(inner.rstrip())
 
 
 def load(path: Path, fold_case: bool = True) -> Tokenizer:
-    """The vocabulary in a file: a SentencePiece model, a `tokenizer.json`, or a list of WordPieces, one a line (.txt).
+    """The tokenizer in a file: a SentencePiece model, a tokenizer.json, or a vocab.txt of WordPieces, one per line.
 
     Args:
       path: the file.
-      fold_case: what a list does not say: whether text is lowercased, and accents are taken off, first (the reference's
-        `do_lower_case`). A `tokenizer_config.json` of transformers beside the list says it instead.
+      fold_case: for a vocab.txt, whether to lowercase text and remove accents (the reference's `do_lower_case`). A
+        tokenizer_config.json of transformers in the same folder takes precedence.
 
     Raises:
-      UserError: there is no such file, or it is no vocabulary.
+      UserError: the file is missing or has another format.
     """
     if not path.is_file():
-        raise UserError(f"vocabulary {path} is no file; give a SentencePiece model, a vocab.txt or a tokenizer.json")
+        raise UserError(f"vocabulary={path} is not a file: expected a SentencePiece model, tokenizer.json or vocab.txt")
     if path.suffix == ".json":
         return Library(path.read_bytes(), str(path))
     if path.suffix == ".txt":
-        beside = path.with_name("tokenizer_config.json")
-        said = read_json(beside) if beside.is_file() else {"do_lower_case": fold_case}
-        how = {"lowercase": bool(said.get("do_lower_case", True)), "strip_accents": said.get("strip_accents")}
+        config_file = path.with_name("tokenizer_config.json")
+        config = read_json(config_file) if config_file.is_file() else {"do_lower_case": fold_case}
         try:
-            read = tokenizers.BertWordPieceTokenizer(
-                str(path), **how, handle_chinese_chars=bool(said.get("tokenize_chinese_chars", True))
+            word_pieces = tokenizers.BertWordPieceTokenizer(
+                str(path),
+                lowercase=bool(config.get("do_lower_case", True)),
+                strip_accents=config.get("strip_accents"),
+                handle_chinese_chars=bool(config.get("tokenize_chinese_chars", True)),
             )
         except Exception as error:
-            raise UserError(f"{path} is no list of WordPieces, one a line ({error})") from error
-        return Library(read.to_str().encode(), str(path))
+            raise UserError(f"{path} is not a vocab.txt ({first_line(error)}): expected a piece per line") from error
+        return Library(word_pieces.to_str().encode(), str(path))
     return SentencePiece(path.read_bytes(), str(path))
 
 
 def keep(vocabulary: Tokenizer, folder: Path) -> None:
-    """Writes a vocabulary into `folder`, if it is not there, and deletes another."""
+    """Writes a tokenizer's file into `folder` and deletes that of any other; an equal file is left alone."""
     path = folder / vocabulary.file
     if path.is_file() and path.read_bytes() == vocabulary.model:
         return
@@ -302,30 +307,29 @@ def keep(vocabulary: Tokenizer, folder: Path) -> None:
 
 
 def kept_in(folder: Path) -> Tokenizer:
-    """The vocabulary that `keep` wrote.
+    """The tokenizer that `keep` wrote into `folder`.
 
     Raises:
       UserError: there is none.
     """
     path = file_in(folder)
     if path is None:
-        raise UserError(f"{folder} has no vocabulary ({SentencePiece.file} or {Library.file})")
+        raise UserError(f"{folder} has no vocabulary: expected {SentencePiece.file} or {Library.file}")
     return load(path)
 
 
 def file_in(folder: Path) -> Path | None:
-    """The file that `keep` wrote, None where there is none."""
+    """The file that `keep` wrote into `folder`, or None."""
     return next((path for kind in (SentencePiece, Library) if (path := folder / kind.file).is_file()), None)
 
 
 def train(lines: Iterable[str], config: CorpusConfig) -> SentencePiece:
-    """Trains a vocabulary.
+    """Trains a SentencePiece model.
 
     Args:
-      lines: the text, a sentence or paragraph each.
-      settings: `vocab_size` pieces, the special tokens included; `model_type`; `normalization`; `byte_fallback`,
-        whether a character that is no piece becomes its bytes instead of [UNK]; `character_coverage`, the share of the
-        text's characters that are pieces.
+      lines: the text, a sentence or paragraph per line.
+      config: its `vocab_size` (special tokens included), `model_type`, `normalization`, `byte_fallback` and
+        `character_coverage` are used.
 
     Raises:
       UserError: the text is too small for so many pieces.
@@ -333,13 +337,13 @@ def train(lines: Iterable[str], config: CorpusConfig) -> SentencePiece:
     model = io.BytesIO()
     try:
         spm.SentencePieceTrainer.train(
-            sentence_iterator=(compose(line, settings.normalization) for line in lines),
+            sentence_iterator=(compose(line, config.normalization) for line in lines),
             model_writer=model,
-            model_type=settings.model_type,
-            vocab_size=settings.vocab_size,
-            normalization_rule_name=settings.normalization,
-            byte_fallback=settings.byte_fallback,
-            character_coverage=settings.character_coverage,
+            model_type=config.model_type,
+            vocab_size=config.vocab_size,
+            normalization_rule_name=config.normalization,
+            byte_fallback=config.byte_fallback,
+            character_coverage=config.character_coverage,
             max_sentence_length=_LONGEST_SENTENCE,
             pad_id=PAD,
             unk_id=UNK,
@@ -356,8 +360,8 @@ def train(lines: Iterable[str], config: CorpusConfig) -> SentencePiece:
     except RuntimeError as error:
         reason = str(error).rsplit("] ", 1)[-1]
         raise UserError(
-            f"no vocabulary of {settings.vocab_size} pieces can be trained on this text ({reason}); "
-            "give more text or another vocab_size"
+            f"training a vocabulary of {config.vocab_size} pieces failed ({reason}); use more text or another "
+            "vocab_size"
         ) from error
     trained = sentencepiece_proto.parse(model.getvalue())
     if trained.trainer_spec.model_type == sentencepiece_proto.UNIGRAM:
@@ -367,16 +371,16 @@ def train(lines: Iterable[str], config: CorpusConfig) -> SentencePiece:
 
 
 def _complete(model: Any, processor: spm.SentencePieceProcessor) -> Special:
-    """Adds to `model`, a message, the special tokens that it lacks, as control pieces; where they all are then."""
+    """Adds missing special tokens to the message `model` as control pieces; returns the ids of all of them."""
     ids = {piece.piece: i for i, piece in enumerate(model.pieces)}
-    # UNK is what the model itself says for the unknown; the others by their names, or else by their roles.
+    # UNK is the model's own unknown piece; the others are looked up by name, then by role.
     roles = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id(), -1)
-    found = []
+    special = []
     for names, role in zip(_NAMES, roles, strict=True):
         known = next((ids[name] for name in names if name in ids), role)
         known = role if role == processor.unk_id() else known
         if known < 0:
             known = len(model.pieces)
             model.pieces.add(piece=names[0], score=0, type=sentencepiece_proto.CONTROL)
-        found.append(known)
-    return Special(*found)
+        special.append(known)
+    return Special(*special)

@@ -1,6 +1,5 @@
 """The command, as real processes: prepared, killed, gone on with, trained on."""
 
-import io
 import json
 import os
 import shutil
@@ -11,10 +10,11 @@ import time
 
 import pytest
 from cli_runs import ROOT, command, environment, run
-from rich.console import Console
 
 from electra_jax.commands import prepare
+from electra_jax.config import errors
 from electra_jax.data import corpus
+from electra_jax.data.config import CorpusConfig, corpus_settings
 
 
 def prepare_command(text, output, *arguments):
@@ -58,7 +58,7 @@ def test_the_report_says_what_there_is(prepared):
     assert len(found["longest"]) == 10
     for expected in (
         f"{found['documents']['train']:,} to train on, {found['documents']['heldout']:,} held out",
-        "bytes a token",
+        "bytes per token",
         "documents by length in tokens",
         f"{found['longest'][0][0]:,}",
         f"Train on it with --config.data.input={folder}",
@@ -102,7 +102,7 @@ def test_another_text_does_not_take_its_place(prepared, large):
     before = files(folder)
     done = run(prepare_command(large, folder, "--shard_mb=2"))
     assert (done.returncode, files(folder)) == (2, before)
-    assert "holds a text prepared from other sources or settings; give another --output" in done.stderr
+    assert "holds a corpus of other sources or settings; use another output folder" in done.stderr
 
 
 def test_verified(prepared, tmp_path):
@@ -115,7 +115,7 @@ def test_verified(prepared, tmp_path):
     path.write_bytes(data)
     done = run(arguments)
     assert done.returncode == 2
-    assert f"{path} is not as it was written" in done.stderr
+    assert f"{path} is missing or has changed since it was written" in done.stderr
 
 
 def test_a_run_trains_on_it_and_takes_its_settings(prepared, tmp_path):
@@ -123,7 +123,7 @@ def test_a_run_trains_on_it_and_takes_its_settings(prepared, tmp_path):
     arguments = [*command(folder, tmp_path, "--config.steps=2"), "--config.data.vocab_size=600"]
     done = run(arguments)
     assert done.returncode == 0, done.stderr
-    assert f"{folder} was prepared with vocab_size=40, not 600" in done.stdout
+    assert f"{folder} was prepared with vocab_size=40; this replaces 600" in done.stdout
     assert "40 pieces" in done.stdout
     assert not (tmp_path / "data").exists()
 
@@ -165,44 +165,44 @@ GIVEN = ["--input=docstrings", "--output=x"]
         (["--output=x"], "--input is missing; try --input="),
         (["--input=a.txt"], "--output is missing"),
         (["--input=none.txt", "--output=x"], "input='none.txt' matches no file"),
-        ([*GIVEN, "--vocab_size=3"], "--vocab_size=3 cannot be; give more than 5"),
+        ([*GIVEN, "--vocab_size=3"], "vocab_size=3 is invalid: expected more than 5"),
         ([*GIVEN, "--vocab_size=many"], "--vocab_size=many is invalid: expected an integer, such as 30522"),
         (
             [*GIVEN, "--model_type=word"],
-            "--model_type='word' cannot be; give unigram or bpe",
+            "model_type='word' is invalid: expected unigram or bpe",
         ),
         (
             [*GIVEN, "--normalization=nfd"],
-            "--normalization='nfd' cannot be; give nmt_nfkc_cf",
+            "normalization='nfd' is invalid: expected nmt_nfkc_cf or",
         ),
         (
             [*GIVEN, "--documents=line"],
-            "--documents='line' cannot be; give blank_line or file",
+            "documents='line' is invalid: expected blank_line or file",
         ),
-        ([*GIVEN, "--heldout_fraction=1"], "--heldout_fraction=1.0 cannot be"),
-        ([*GIVEN, "--workers=-1"], "--workers=-1 cannot be; give 1 or more"),
-        ([*GIVEN, "--vocabulary=v"], "vocabulary v is no file"),
+        ([*GIVEN, "--heldout_fraction=1"], "heldout_fraction=1.0 is invalid: expected more than 0 and less than 1"),
+        ([*GIVEN, "--workers=-1"], "--workers=-1 is invalid: expected 1 or more"),
+        ([*GIVEN, "--vocabulary=v"], "vocabulary=v is not a file"),
         (
             [*GIVEN, "--vocabulary=v.model", "--normalization=identity"],
-            "--normalization is that of the vocabulary which is given; leave it out, or --vocabulary",
+            "normalization has no effect on the given vocabulary=v.model; leave one out",
         ),
         (
             [*GIVEN, "--vocabulary=v", "--vocab_size=9"],
-            "--vocab_size is of a vocabulary to be trained; leave it out, or --vocabulary",
+            "vocab_size has no effect on the given vocabulary=v; leave one out",
         ),
         ([*GIVEN, "--vocabsize=9"], "--vocabsize is unknown; did you mean --vocab_size?"),
-        (["--verify=x"], "x/manifest.json is not there"),
+        (["--verify=x"], "x/manifest.json is missing"),
         (["--verify=x", "--input=y"], "--verify takes no other option; give it alone"),
         (
             [*GIVEN, "--beam=--runner=DirectRunner", "--workers=2"],
-            "--workers are of this machine; with --beam leave it",
+            "--workers has no effect with --beam; leave it out",
         ),
         (["data/*.txt"], "argument 'data/*.txt' is not an option"),
     ],
 )
-def test_what_cannot_be_is_one_line(arguments, message, tmp_path, monkeypatch, capsys):
+def test_a_mistake_is_one_line(arguments, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert prepare.errors.run(prepare.main, arguments) == 2
+    assert errors.run(prepare.main, arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
     assert list(tmp_path.iterdir()) == []
@@ -220,23 +220,12 @@ def test_a_terminal_that_cannot_show_the_report_stops_nothing(prepared, large):
 def test_a_prepared_text_is_not_prepared_again(prepared, tmp_path):
     done = run(prepare_command(prepared[0], tmp_path / "out"))
     assert done.returncode == 2
-    assert f"{prepared[0]} is a prepared text; train on it with --config.data.input={prepared[0]}" in done.stderr
-
-
-def test_progress_is_a_line_a_minute_where_there_is_no_terminal(monkeypatch):
-    monkeypatch.setattr(prepare, "_LINE_EVERY", 0.0)
-    out = io.StringIO()
-    with prepare.Bar(Console(file=out)) as bar:
-        bar.begin("encoding")
-        bar.advance(prepare.Done(1234, 5_000_000, 0.25))
-    (line,) = out.getvalue().splitlines()
-    assert line.startswith("encoding: 25% · 1,234 documents · ")
-    assert line.endswith(" MB/s")
+    assert f"{prepared[0]} is a prepared corpus; train on it with --config.data.input={prepared[0]}" in done.stderr
 
 
 def test_help_names_every_option(capsys):
     assert prepare.main(["--help"]) == 0
     shown = capsys.readouterr().out
-    for name in (*prepare.preparation.SETTINGS, "output", "workers", "verify"):
-        assert f"--{name}" in shown
+    for name in (*corpus_settings(CorpusConfig()), "output", "workers", "beam", "verify"):
+        assert f"--{name}=" in shown
     assert str(ROOT) not in shown

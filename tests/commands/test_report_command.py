@@ -124,7 +124,7 @@ def learned(tmp_path, text_file, monkeypatch):
     workdir = fake_runs.write(tmp_path / "run")
     config = small_config(text_file)
     key = pipeline.corpus_key(config.data)
-    text = pipeline.prepare(workdir / "data" / key, config.data)
+    text = pipeline.build_corpus(workdir / "data" / key, config.data)
     objective = make_objective(config, len(text.tokenizer))
     ids = jnp.zeros((1, config.data.seq_length), jnp.int32)
     params = jax.jit(objective.model.init)(jax.random.key(0), ids, ids, ids)["params"]

@@ -3,7 +3,7 @@
 import pytest
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import cleaning, corpus, pipeline
+from electra_jax.data import config, corpus, pipeline, shards
 from electra_jax.data.config import CorpusConfig
 from electra_jax.data.local_runner import LocalRunner
 
@@ -19,32 +19,29 @@ def contents(folder):
 
 @pytest.fixture
 def settings(tmp_path, monkeypatch):
-    """Of a text of several units and shards, with duplicates within and across them, empty lines and faults."""
-    monkeypatch.setattr(pipeline, "MEGABYTE", 1000)
-    for module in ("local", "beam"):
-        monkeypatch.setattr(f"electra_jax.data.{module}.MEGABYTE", 1000)
+    """Text of several units and shards, with duplicates within and across them, empty lines and broken parts."""
+    monkeypatch.setattr(config, "MEGABYTE", 1000)
     for name in "abc":
         texts = [f"document {n % 70} of many lines\nand {name if n % 3 else ''} words {n % 70}" for n in range(100)]
         (tmp_path / f"{name}.txt").write_text("\n\n".join(texts) + "\n\n \x00 \n\ncut " + "long " * 900)
     (tmp_path / "d.jsonl").write_text(
         '{"text": "document 3 of many lines\\nand  words 3"}\n{"text": ""}\n{"text": null}\n'
     )
-    given = {"input": f"{tmp_path}/*.*", "vocab_size": 60, "heldout_fraction": 0.1, "shard_mb": 2, "sample_mb": 9}
-    return CorpusConfig(**{**given})
+    return CorpusConfig(input=f"{tmp_path}/*.*", vocab_size=60, heldout_fraction=0.1, shard_mb=2, sample_mb=9)
 
 
 def test_beam_writes_the_same_bytes(settings, tmp_path):
-    pipeline.prepare(tmp_path / "local", settings, LocalRunner(1))
-    pipeline.prepare(tmp_path / "beam", settings, BeamRunner(OPTIONS, tmp_path / "beam"))
+    pipeline.build_corpus(tmp_path / "local", settings, LocalRunner(1))
+    pipeline.build_corpus(tmp_path / "beam", settings, BeamRunner(OPTIONS))
     local, by_beam = contents(tmp_path / "local"), contents(tmp_path / "beam")
     assert len(local) > 20
     assert local == by_beam
-    notes = cleaning.merge(shard["notes"] for shard in corpus.read_manifest(tmp_path / "beam")["shards"])
+    notes = shards.merge_notes(shard["notes"] for shard in corpus.read_manifest(tmp_path / "beam")["shards"])
     assert len(notes) == 5
 
 
 def test_a_user_s_mistake_is_one_line_from_beam_too(settings, tmp_path):
     (tmp_path / "e.jsonl").write_text('{"body": "x"}\n')
     with pytest.raises(UserError, match=r"e.jsonl:1 has no field 'text'; name one of these with --field=: body"):
-        pipeline.prepare(tmp_path / "beam", settings, BeamRunner(OPTIONS, tmp_path / "beam"))
+        pipeline.build_corpus(tmp_path / "beam", settings, BeamRunner(OPTIONS))
     assert not corpus.is_prepared(tmp_path / "beam")

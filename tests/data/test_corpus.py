@@ -13,9 +13,8 @@ from electra_jax.data.local_runner import LocalRunner
 @pytest.fixture(scope="module")
 def made(tmp_path_factory, text_file):
     folder = tmp_path_factory.mktemp("corpus")
-    settings = CorpusConfig(**{"input": f"{text_file}@3;docstrings:json@1", "vocab_size": 90})
-    settings.heldout_fraction = 0.1
-    pipeline.prepare(folder, settings, LocalRunner(1))
+    config = CorpusConfig(input=f"{text_file}@3;docstrings:json@1", vocab_size=90, heldout_fraction=0.1)
+    pipeline.build_corpus(folder, config, LocalRunner(1))
     return folder
 
 
@@ -55,14 +54,16 @@ def test_a_folder_without_a_manifest_is_no_corpus(made, tmp_path):
 @pytest.mark.parametrize("name", ["vocab.model", "000000-000000.npz"])
 def test_a_changed_small_file_is_noticed_when_the_corpus_is_loaded(copy, name):
     change(copy / name)
-    with pytest.raises(UserError, match=f"{copy / name} is not as it was written; delete it and .*manifest.json"):
+    with pytest.raises(
+        UserError, match=f"{copy / name} is missing or has changed since it was written; delete it and .*manifest.json"
+    ):
         corpus.load(copy)
 
 
 @pytest.mark.parametrize("name", ["vocab.model", "000000-000000.npz", "000000-000000.train.array_record"])
 def test_a_file_that_is_gone_is_noticed_when_the_corpus_is_loaded(copy, name):
     (copy / name).unlink()
-    with pytest.raises(UserError, match=f"{copy / name} is not as it was written"):
+    with pytest.raises(UserError, match=f"{copy / name} is missing or has changed since it was written"):
         corpus.load(copy)
 
 
@@ -70,22 +71,22 @@ def test_a_file_that_is_gone_is_noticed_when_the_corpus_is_loaded(copy, name):
 def test_every_file_is_verified(copy, name):
     assert corpus.verify(copy) == 1 + 2 * 3
     change(copy / name)
-    with pytest.raises(UserError, match=f"{copy / name} is not as it was written"):
+    with pytest.raises(UserError, match=f"{copy / name} is missing or has changed since it was written"):
         corpus.verify(copy)
 
 
 def test_a_vocabulary_of_another_text_is_noticed(copy, tmp_path, text_file):
-    settings = CorpusConfig(**{"input": str(text_file), "vocab_size": 40, "heldout_fraction": 0.1})
-    pipeline.prepare(tmp_path / "other", settings, LocalRunner(1))
+    config = CorpusConfig(input=str(text_file), vocab_size=40, heldout_fraction=0.1)
+    pipeline.build_corpus(tmp_path / "other", config, LocalRunner(1))
     shutil.copy(tmp_path / "other" / "vocab.model", copy / "vocab.model")
-    with pytest.raises(UserError, match=r"vocab.model is not as it was written"):
+    with pytest.raises(UserError, match=r"vocab.model is missing or has changed since it was written"):
         corpus.load(copy)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"format": '])
 def test_a_manifest_cut_off_is_one_line(copy, text):
     (copy / "manifest.json").write_text(text)
-    with pytest.raises(UserError, match=r"manifest.json is not as it was written"):
+    with pytest.raises(UserError, match=r"manifest.json is missing or has changed since it was written"):
         corpus.load(copy)
 
 
@@ -94,7 +95,7 @@ def test_an_edited_manifest_is_noticed(copy, change):
     manifest = json.loads((copy / "manifest.json").read_text())
     (copy / "manifest.json").write_text(json.dumps({**manifest, **change}))
     for use in (corpus.load, corpus.verify):
-        with pytest.raises(UserError, match=r"manifest.json is not as it was written"):
+        with pytest.raises(UserError, match=r"manifest.json is missing or has changed since it was written"):
             use(copy)
 
 

@@ -154,7 +154,7 @@ def test_bad_escape_in_others_source_does_not_warn():
 
 def test_every_line_can_be_written_as_utf8(tmp_path):
     module(tmp_path, "a.py", PROSE, "These words hold half of a pair \\udc80 and some more words.")
-    lines = [line for _, lines in docstrings.read_documents(roots=[tmp_path]) for line in lines]
+    lines = [line for _, lines in docstrings.read_modules(roots=[tmp_path]) for line in lines]
     assert lines[0] == PROSE
     "\n".join(lines).encode("utf-8")
 
@@ -163,7 +163,7 @@ def test_one_document_a_module_named_by_its_dotted_path_and_sorted(tmp_path):
     module(tmp_path, "b.py", "Module b speaks of one thing alone.")
     module(tmp_path, "a/__init__.py", "Package a speaks of one thing alone.", "And it has a second paragraph too.")
     module(tmp_path, "a/c/d.py", "Module d speaks of one thing alone.")
-    assert list(docstrings.read_documents(roots=[tmp_path])) == [
+    assert list(docstrings.read_modules(roots=[tmp_path])) == [
         ("a.__init__", ["Package a speaks of one thing alone.", "And it has a second paragraph too."]),
         ("a.c.d", ["Module d speaks of one thing alone."]),
         ("b", ["Module b speaks of one thing alone."]),
@@ -174,21 +174,21 @@ def test_paragraph_seen_before_is_dropped_also_in_another_module(tmp_path):
     module(tmp_path, "a.py", PROSE, PROSE)
     module(tmp_path, "b.py", MORE, PROSE)
     module(tmp_path, "c.py", PROSE)
-    assert list(docstrings.read_documents(roots=[tmp_path])) == [("a", [PROSE]), ("b", [MORE])]
+    assert list(docstrings.read_modules(roots=[tmp_path])) == [("a", [PROSE]), ("b", [MORE])]
 
 
 def test_broken_module_does_not_stop_the_others(tmp_path):
     module(tmp_path, "a.py", "These words stand in a broken module.", code="def f(:")
     module(tmp_path, "b.py", PROSE)
     (tmp_path / "c.py").mkdir()
-    assert list(docstrings.read_documents(roots=[tmp_path])) == [("b", [PROSE])]
+    assert list(docstrings.read_modules(roots=[tmp_path])) == [("b", [PROSE])]
 
 
 def test_nothing_is_imported_or_executed(tmp_path, monkeypatch):
     trace = tmp_path / "trace"
     module(tmp_path, "raises_on_import.py", PROSE, code=f"open({str(trace)!r}, 'w')\nraise SystemExit(1)")
     monkeypatch.syspath_prepend(tmp_path)
-    assert list(docstrings.read_documents(roots=[tmp_path])) == [("raises_on_import", [PROSE])]
+    assert list(docstrings.read_modules(roots=[tmp_path])) == [("raises_on_import", [PROSE])]
     assert not trace.exists()
     assert "raises_on_import" not in sys.modules
 
@@ -198,7 +198,7 @@ def test_only_the_packages_asked_for_are_read(tmp_path):
     module(tmp_path, "abc.py", MORE)
     module(tmp_path, "d/ab.py", "This module has the name of a package.")
     module(tmp_path, "e.py", "This module was asked for as well.")
-    assert [name for name, _ in docstrings.read_documents(["ab", "e"], roots=[tmp_path])] == ["ab.c", "e"]
+    assert [name for name, _ in docstrings.read_modules(["ab", "e"], roots=[tmp_path])] == ["ab.c", "e"]
 
 
 @pytest.mark.parametrize("folder", ["test", "tests", "testing", "_tests"])

@@ -1,15 +1,17 @@
+import json
 import os
+import re
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from ml_collections import ConfigDict
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import chunks, cleaning, corpus, local_runner, pipeline, readers, shards
-from electra_jax.data.config import CorpusConfig, corpus_settings
-from electra_jax.data.local_runner import LocalRunner, Watch
+from electra_jax.data import config, corpus, local_runner, pipeline, readers, shards
+from electra_jax.data.config import CorpusConfig, DataConfig, corpus_settings
+from electra_jax.data.local_runner import LocalRunner
+from electra_jax.runtime.progress import Progress
 
 
 def settings(path, **changes):
@@ -27,25 +29,27 @@ def contents(folder):
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-class Told(Watch):
+class Recorded(Progress):
     def __init__(self):
-        self.lines, self.stages, self.done = [], [], []
+        self.lines, self.stages, self.updates = [], [], []
 
     def say(self, text):
         self.lines.append(text)
 
-    def begin(self, stage):
+    def start(self, stage, total=1.0, completed=0.0):
         self.stages.append(stage)
 
-    def advance(self, done):
-        self.done.append(done)
+    def update(self, completed, numbers=""):
+        self.updates.append((completed, numbers))
+
+    def stop(self):
+        self.stages.append("stopped")
 
 
 @pytest.fixture
 def small_shards(monkeypatch):
     """Shards of a kilobyte, so that a small text has many."""
-    for module in (pipeline, local_runner, chunks):
-        monkeypatch.setattr(module, "MEGABYTE", 1000)
+    monkeypatch.setattr(config, "MEGABYTE", 1000)
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +76,8 @@ def read(text_file):
     """(digest, lines) of every document, duplicates left out."""
     found = {}
     for part in text_file.read_bytes().strip().split(b"\n\n"):
-        document = readers.Document("", part)
-        found.setdefault(shards.digest(document), cleaning.lines(part, "", {}))
+        document = readers.make_document("", part)
+        found.setdefault(document.digest, shards.clean(document, {}))
     return list(found.items())
 
 
@@ -96,13 +100,13 @@ def built_folder(built):
 
 def test_held_out_by_a_hash_that_never_changes():
     # Literal: another Python or another machine must hold out the same documents, or a resumed run has seen them.
-    digests = [shards.digest(readers.Document("", f"text {i}".encode())) for i in range(60)]
+    digests = [readers.make_document("", f"text {i}".encode()).digest for i in range(60)]
     held = [i for i, digest in enumerate(digests) if shards.is_heldout(digest, 0.1)]
     assert held == [2, 3, 6, 18, 33, 38, 43, 44, 58]
 
 
 def test_held_out_share():
-    digests = [shards.digest(readers.Document("", f"text {i}".encode())) for i in range(20_000)]
+    digests = [readers.make_document("", f"text {i}".encode()).digest for i in range(20_000)]
     held = {share: {d for d in digests if shards.is_heldout(d, share)} for share in (0, 0.02, 0.5, 1)}
     assert (len(held[0]), len(held[1])) == (0, 20_000)
     assert 300 < len(held[0.02]) < 500  # 400, five standard deviations of 20
@@ -113,14 +117,14 @@ def test_held_out_share():
 @pytest.mark.parametrize("workers", [2, 3])
 def test_any_number_of_workers_writes_the_same_bytes(text_file, tmp_path, small_shards, workers):
     for number in (1, workers):
-        pipeline.prepare(tmp_path / str(number), settings(text_file, shard_mb=20), LocalRunner(number))
+        pipeline.build_corpus(tmp_path / str(number), settings(text_file, shard_mb=20), LocalRunner(number))
     one, many = contents(tmp_path / "1"), contents(tmp_path / str(workers))
     assert len(one) > 15
     assert one == many
 
 
 def test_shards_do_not_change_the_corpus(text_file, built, tmp_path, small_shards):
-    found = pipeline.prepare(tmp_path, settings(text_file, shard_mb=3, sample_mb=1000), LocalRunner(1))
+    found = pipeline.build_corpus(tmp_path, settings(text_file, shard_mb=3, sample_mb=1000), LocalRunner(1))
     assert len(list(tmp_path.glob("*.train.array_record"))) > 10
     for split, other in ((found.train, built.train), (found.heldout, built.heldout)):
         assert documents(split) == documents(other)
@@ -130,7 +134,7 @@ def test_shards_do_not_change_the_corpus(text_file, built, tmp_path, small_shard
 
 def test_finished_shards_are_not_written_again(text_file, tmp_path, small_shards, monkeypatch):
     wanted = settings(text_file, shard_mb=3)
-    pipeline.prepare(tmp_path / "whole", wanted, LocalRunner(1))
+    pipeline.build_corpus(tmp_path / "whole", wanted, LocalRunner(1))
 
     class Killed(BaseException):
         pass
@@ -147,53 +151,55 @@ def test_finished_shards_are_not_written_again(text_file, tmp_path, small_shards
 
     monkeypatch.setattr(shards.records, "write", write)
     with pytest.raises(Killed):
-        pipeline.prepare(tmp_path / "killed", wanted, LocalRunner(1))
+        pipeline.build_corpus(tmp_path / "killed", wanted, LocalRunner(1))
     assert not corpus.is_prepared(tmp_path / "killed")
     first, written[:] = set(written[:-1]), [""] * 10
-    pipeline.prepare(tmp_path / "killed", wanted, LocalRunner(1))
+    pipeline.build_corpus(tmp_path / "killed", wanted, LocalRunner(1))
     again = first & set(written)
     assert len(again) <= 1  # of the shard that was not finished
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
 
 
 def test_a_shard_that_was_changed_is_written_again(text_file, tmp_path):
-    pipeline.prepare(tmp_path, settings(text_file), LocalRunner(1))
+    pipeline.build_corpus(tmp_path, settings(text_file), LocalRunner(1))
     before = contents(tmp_path)
     for name in ("000000-000000.train.array_record", "000000-000000.npz", "000000-000000.json"):
         (tmp_path / name).write_bytes(b"changed")
-    pipeline.prepare(tmp_path, settings(text_file), LocalRunner(1))
+    pipeline.build_corpus(tmp_path, settings(text_file), LocalRunner(1))
     assert contents(tmp_path) == before
 
 
 def test_what_does_not_belong_to_the_text_is_deleted(text_file, built, tmp_path):
     for name in ("000007-000000.json", "000000-000000.json.tmp", "tokenizer.json"):
         (tmp_path / name).write_text("left by a run that was killed")
-    pipeline.prepare(tmp_path, settings(text_file), LocalRunner(1))
+    pipeline.build_corpus(tmp_path, settings(text_file), LocalRunner(1))
     assert contents(tmp_path) == contents(built_folder(built))
 
 
 def test_a_folder_with_other_things_in_it_is_refused_and_left_alone(text_file, tmp_path):
     (tmp_path / "thesis.txt").write_text("the only copy")
-    with pytest.raises(UserError, match=r"holds other things \(thesis.txt\); give a new folder, or an empty one"):
-        pipeline.prepare(tmp_path, settings(text_file), LocalRunner(1))
+    with pytest.raises(UserError, match=r"holds other files \(thesis.txt\); use a new folder, or an empty one"):
+        pipeline.build_corpus(tmp_path, settings(text_file), LocalRunner(1))
     assert contents(tmp_path) == {"thesis.txt": b"the only copy"}
 
 
 def test_records_do_not_go_into_the_input(text_file, tmp_path):
     shutil.copy(text_file, tmp_path / "a.txt")
-    pipeline.prepare(tmp_path / "out", settings(tmp_path / "a.txt"), LocalRunner(1))
+    pipeline.build_corpus(tmp_path / "out", settings(tmp_path / "a.txt"), LocalRunner(1))
     for output in (tmp_path / "out", tmp_path):
-        with pytest.raises(UserError, match=r"is in .*, where the records are to go; give a folder outside"):
-            pipeline.prepare(output, settings(tmp_path), LocalRunner(1))
+        with pytest.raises(UserError, match=r"is in the output folder .*; use an output folder outside"):
+            pipeline.build_corpus(output, settings(tmp_path), LocalRunner(1))
 
 
 @pytest.mark.parametrize("finished", [True, False])
 def test_a_prepared_text_is_no_text(text_file, tmp_path, finished):
-    pipeline.prepare(tmp_path / "out", settings(text_file), LocalRunner(1))
+    pipeline.build_corpus(tmp_path / "out", settings(text_file), LocalRunner(1))
     if not finished:
         (tmp_path / "out" / "manifest.json").unlink()
-    with pytest.raises(UserError, match="is a prepared text, or one whose preparation has not finished; finish that"):
-        pipeline.prepare(tmp_path / "new", settings(f"{text_file};{tmp_path / 'out'}"), LocalRunner(1))
+    with pytest.raises(
+        UserError, match="is a prepared corpus or an unfinished one: expected text; finish the preparation"
+    ):
+        pipeline.build_corpus(tmp_path / "new", settings(f"{text_file};{tmp_path / 'out'}"), LocalRunner(1))
     assert not (tmp_path / "new").exists()
 
 
@@ -208,36 +214,64 @@ def test_another_mixture_of_the_same_files_is_another_corpus(tmp_path, small_sha
     }.items():
         for mixture in mixtures:
             wanted = settings(f"{tmp_path}/{mixture.format(tmp_path)}", shard_mb=1, vocab_size=30)
-            found[output] = pipeline.prepare(tmp_path / output, wanted, LocalRunner(1)).train.sources.tolist()
+            found[output] = pipeline.build_corpus(tmp_path / output, wanted, LocalRunner(1)).train.sources.tolist()
     assert found["again"] == found["new"]
     assert contents(tmp_path / "again") == contents(tmp_path / "new")
 
 
-def test_progress_is_told(text_file, tmp_path, small_shards):
-    told = Told()
-    pipeline.prepare(tmp_path, settings(text_file, shard_mb=20), LocalRunner(1, told))
-    assert told.stages == ["reading a sample", "encoding"]
-    assert told.lines == [line for line in told.lines if line.startswith("Training a vocabulary of 40 pieces on 0.0 M")]
-    shares = [done.share for done in told.done[1:]]
-    assert shares == sorted(shares)
-    assert shares[-1] == 1
+def test_progress_is_reported(text_file, tmp_path, small_shards, monkeypatch):
+    monkeypatch.setattr(local_runner, "_SAMPLED_BETWEEN_UPDATES", 100)
+    progress = Recorded()
+    pipeline.build_corpus(tmp_path, settings(text_file, shard_mb=20), LocalRunner(1), progress)
+    assert progress.stages == ["reading a sample", "encoding", "stopped"]
+    (line,) = progress.lines
+    assert line.startswith("Training a vocabulary of 40 pieces on 0.0 M")
+    shares = [share for share, _ in progress.updates]
+    assert shares[:3] == sorted(shares[:3])  # 300 documents in the first pass
+    assert shares[3:] == sorted(shares[3:])
+    assert shares[2] == shares[-1] == 1
+    assert re.fullmatch(r"300 documents · \d+\.\d MB/s", progress.updates[2][1])
     manifest = corpus.read_manifest(tmp_path)
-    assert told.done[-1].documents == sum(sum(shard["documents"].values()) for shard in manifest["shards"])
+    documents = sum(sum(shard["documents"].values()) for shard in manifest["shards"])
+    assert progress.updates[-1][1].startswith(f"{documents} documents · ")
+
+
+def test_progress_stops_where_preparation_fails(text_file, tmp_path):
+    progress = Recorded()
+    with pytest.raises(UserError):
+        pipeline.build_corpus(tmp_path, settings(text_file, vocab_size=30_000), LocalRunner(1), progress)
+    assert progress.stages == ["reading a sample", "stopped"]
+
+
+def test_each_document_is_hashed_once_in_each_pass(text_file, tmp_path, monkeypatch):
+    hashed = []
+    original = readers.make_document
+
+    def make_document(place, *rest):
+        hashed.append(place)
+        return original(place, *rest)
+
+    monkeypatch.setattr(readers, "make_document", make_document)
+    pipeline.build_corpus(tmp_path, settings(text_file), LocalRunner(1))
+    assert len(hashed) == 2 * 300  # the sample, and the shards
+    assert len(set(hashed)) == 300
 
 
 def test_duplicates_are_left_out_wherever_they_are(tmp_path, small_shards):
     (tmp_path / "a.txt").write_text("\n\n".join(f"document number {n % 50}" for n in range(300)))
     (tmp_path / "b.txt").write_text("document number 7\n\nanother one")
     wanted = settings(f"{tmp_path}/a.txt;{tmp_path}/b.txt", shard_mb=1, model_type="bpe")
-    found = pipeline.prepare(tmp_path / "out", wanted, LocalRunner(1))
+    found = pipeline.build_corpus(tmp_path / "out", wanted, LocalRunner(1))
     assert len(documents(found.train)) + len(documents(found.heldout)) == 51
-    notes = cleaning.merge(shard["notes"] for shard in corpus.read_manifest(tmp_path / "out")["shards"])
-    assert notes == {chunks.DUPLICATE: (251, f"{tmp_path}/a.txt:101")}
+    notes = shards.merge_notes(shard["notes"] for shard in corpus.read_manifest(tmp_path / "out")["shards"])
+    assert notes == {shards.DUPLICATE: (251, f"{tmp_path}/a.txt:101")}
 
 
 def test_a_given_vocabulary_is_used_as_it_is(built, text_file, tmp_path):
     model = built_folder(built) / "vocab.model"
-    found = pipeline.prepare(tmp_path, settings(text_file, vocabulary=str(model), vocab_size=30522), LocalRunner(1))
+    found = pipeline.build_corpus(
+        tmp_path, settings(text_file, vocabulary=str(model), vocab_size=30522), LocalRunner(1)
+    )
     assert found.tokenizer.model == model.read_bytes()
     assert documents(found.train) == documents(built.train)
     assert pipeline.settings_of(tmp_path)["vocab_size"] == 40
@@ -250,7 +284,7 @@ def test_a_given_vocabulary_is_used_as_it_is(built, text_file, tmp_path):
 def test_word_pieces_can_be_given(text_file, tmp_path):
     words = sorted(set(text_file.read_text().lower().replace(".", " ").split()))
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", *words, ".", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]) + "\n")
-    found = pipeline.prepare(
+    found = pipeline.build_corpus(
         tmp_path / "out", settings(text_file, vocabulary=str(tmp_path / "vocab.txt")), LocalRunner(2)
     )
     assert found.tokenizer.special.mask == len(words) + 5
@@ -265,16 +299,16 @@ def test_word_pieces_can_be_given(text_file, tmp_path):
 def test_a_corpus_is_kept_under_its_key_with_what_it_was_made_from(built, folder, text_file):
     assert built.key == pipeline.corpus_key(settings(text_file))
     assert [path.name for path in folder.iterdir()] == [built.key]
-    assert corpus.read_manifest(folder / built.key)["settings"] == settings(text_file).to_dict()
+    assert corpus.read_manifest(folder / built.key)["settings"] == corpus_settings(settings(text_file))
 
 
 def test_a_corpus_that_is_there_is_used_again(built, folder, text_file):
     def times():
         return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
 
-    before, told = times(), Told()
-    again = pipeline.find_or_prepare(folder, settings(text_file), watch=told)
-    assert (told.lines, times()) == ([], before)
+    before, progress = times(), Recorded()
+    again = pipeline.find_or_prepare(folder, settings(text_file), progress=progress)
+    assert (progress.lines, times()) == ([], before)
     assert again.key == built.key
 
 
@@ -299,7 +333,8 @@ def test_the_key_changes_with_each_setting(text_file, tmp_path):
     variants += [settings(text_file, **{name: value}) for name, value in OTHER.items()]
     keys = [pipeline.corpus_key(variant) for variant in variants]
     assert len(set(keys)) == len(variants)
-    assert pipeline.corpus_key(ConfigDict({**settings(text_file), "mode": "packed", "seq_length": 9})) == keys[0]
+    data = DataConfig(**corpus_settings(settings(text_file)), mode="packed", seq_length=9)
+    assert pipeline.corpus_key(data) == keys[0]
 
 
 @pytest.mark.parametrize(
@@ -333,7 +368,7 @@ def test_each_setting_changes_what_is_made(tmp_path, small_shards, name, value, 
         )
     made = []
     for number, chosen in enumerate([before, after]):
-        pipeline.prepare(tmp_path / str(number), chosen, LocalRunner(1))
+        pipeline.build_corpus(tmp_path / str(number), chosen, LocalRunner(1))
         made.append(contents(tmp_path / str(number)))
         made[-1].pop("manifest.json")
     assert made[0] != made[1]
@@ -342,9 +377,9 @@ def test_each_setting_changes_what_is_made(tmp_path, small_shards, name, value, 
 def test_a_run_goes_on_with_its_corpus_although_the_text_has_changed(begun):
     folder, wanted, old = begun
     Path(wanted.input).write_text(Path(wanted.input).read_text() + "\n\na document more that came later\n")
-    told = Told()
-    again = pipeline.find_or_prepare(folder, wanted, old.key, told)
-    assert (again.key, told.lines) == (old.key, [])
+    progress = Recorded()
+    again = pipeline.find_or_prepare(folder, wanted, old.key, progress)
+    assert (again.key, progress.lines) == (old.key, [])
     assert documents(again.train) == documents(old.train)
 
     new = pipeline.find_or_prepare(folder, wanted)
@@ -362,7 +397,7 @@ def test_a_run_whose_corpus_is_gone_is_refused_where_the_text_has_changed(begun)
     folder, wanted, old = begun
     shutil.rmtree(folder / old.key)
     Path(wanted.input).write_text("Another text.\n\nOf two documents.\n")
-    with pytest.raises(UserError, match=f"{old.key}.* is gone and its sources have changed.*--workdir"):
+    with pytest.raises(UserError, match=f"{old.key}.* is missing and its sources have changed.*--workdir"):
         pipeline.find_or_prepare(folder, wanted, old.key)
     assert list(folder.iterdir()) == []
 
@@ -381,9 +416,9 @@ def test_a_prepared_text_is_used_where_it_is(begun, tmp_path):
     found = pipeline.find_or_prepare(tmp_path / "none", given)
     assert found.key == old.key
     assert not (tmp_path / "none").exists()
-    assert pipeline.settings_of(folder / old.key) == {k: v for k, v in wanted.to_dict().items() if k != "input"}
+    assert pipeline.settings_of(folder / old.key) == {k: v for k, v in corpus_settings(wanted).items() if k != "input"}
     assert pipeline.settings_of(tmp_path) == {}
-    with pytest.raises(UserError, match="holds another text than the one this run was begun with"):
+    with pytest.raises(UserError, match="holds another corpus than the one this run started with"):
         pipeline.find_or_prepare(tmp_path / "none", given, "another key")
 
 
@@ -393,23 +428,23 @@ def test_a_prepared_text_is_used_where_it_is(begun, tmp_path):
 @pytest.mark.parametrize("fraction", [1e-9, 1 - 1e-9])
 def test_text_too_little_for_both_splits_is_refused(tmp_path, fraction):
     (tmp_path / "a.txt").write_text("One line.\n\nAnother.\n")
-    with pytest.raises(UserError, match=r"documents? (and . held out|to train on).*heldout_fraction|no vocabulary of"):
-        pipeline.prepare(tmp_path / "out", settings(tmp_path / "a.txt", heldout_fraction=fraction), LocalRunner(1))
+    with pytest.raises(
+        UserError, match=r"documents? (and . held out|to train on).*heldout_fraction|training a vocabulary of"
+    ):
+        pipeline.build_corpus(tmp_path / "out", settings(tmp_path / "a.txt", heldout_fraction=fraction), LocalRunner(1))
     assert not corpus.is_prepared(tmp_path / "out")
 
 
 def test_a_source_without_a_document_is_refused(text_file, tmp_path):
     (tmp_path / "b.txt").write_text(" \n")
-    with pytest.raises(
-        UserError, match=r"b.txt gives nothing to train on: all that is in it is empty, held out, or in"
-    ):
-        pipeline.prepare(tmp_path / "out", settings(f"{text_file}@1;{tmp_path}/b.txt@1"), LocalRunner(1))
+    with pytest.raises(UserError, match=r"b.txt has nothing to train on; its documents are empty, held out, or dup"):
+        pipeline.build_corpus(tmp_path / "out", settings(f"{text_file}@1;{tmp_path}/b.txt@1"), LocalRunner(1))
 
 
 def test_a_vocabulary_larger_than_the_text_supports_is_refused_and_leaves_no_corpus(text_file, tmp_path):
     for _ in range(2):
-        with pytest.raises(UserError, match="no vocabulary of 30000 pieces"):
-            pipeline.prepare(tmp_path, settings(text_file, vocab_size=30_000), LocalRunner(1))
+        with pytest.raises(UserError, match="training a vocabulary of 30000 pieces failed"):
+            pipeline.build_corpus(tmp_path, settings(text_file, vocab_size=30_000), LocalRunner(1))
         assert not corpus.is_prepared(tmp_path)
 
 
@@ -420,13 +455,52 @@ def test_a_broken_file_stops_the_preparation(text_file, built, tmp_path, small_s
     path.write_bytes(lzma.compress(text_file.read_bytes() * 3)[:-20])
     vocabulary = str(built_folder(built) / "vocab.model")
     with pytest.raises(UserError, match=r"a.txt.xz:\d+: broken compressed file"):
-        pipeline.prepare(tmp_path / "out", settings(path, vocabulary=vocabulary, shard_mb=1), LocalRunner(2))
+        pipeline.build_corpus(tmp_path / "out", settings(path, vocabulary=vocabulary, shard_mb=1), LocalRunner(2))
     assert not corpus.is_prepared(tmp_path / "out")
 
 
 def test_a_worker_that_is_killed_is_one_line(text_file, tmp_path, small_shards, monkeypatch):
-    monkeypatch.setattr(local_runner, "_begin_worker", os.abort)
+    monkeypatch.setattr(local_runner, "_start_worker", os.abort)
     with pytest.raises(
-        UserError, match="a worker was killed, most likely for want of memory; the same command goes on"
+        UserError, match="a worker process was killed, probably because memory ran out; run the same command"
     ):
-        pipeline.prepare(tmp_path, settings(text_file, shard_mb=1), LocalRunner(2))
+        pipeline.build_corpus(tmp_path, settings(text_file, shard_mb=1), LocalRunner(2))
+
+
+# The front door.
+
+
+def test_prepare_takes_settings_and_returns_a_report(text_file, tmp_path):
+    progress = Recorded()
+    output = str(tmp_path / "mine")
+    options = {"input": str(text_file), "vocab_size": 40, "heldout_fraction": 0.1}
+    report = pipeline.prepare(output, progress=progress, **options)
+    prepared = corpus.load(tmp_path / "mine")
+    assert report == corpus.report(tmp_path / "mine")
+    assert report.documents == {name: len(documents(getattr(prepared, name))) for name in ("train", "heldout")}
+    assert report.tokens == {"train": len(prepared.train.tokens), "heldout": len(prepared.heldout.tokens)}
+    assert json.loads((tmp_path / "mine" / "report.json").read_text())["tokens"] == report.tokens
+
+    before, progress.lines = contents(tmp_path / "mine"), []
+    config = settings(text_file, heldout_fraction=0.2)
+    assert pipeline.prepare(output, config, progress=progress, heldout_fraction=0.1) == report
+    assert progress.lines == [f"{output} is prepared already"]
+    assert contents(tmp_path / "mine") == before
+    with pytest.raises(UserError, match="holds a corpus of other sources or settings; use another output"):
+        pipeline.prepare(output, config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vocab_size": 3}, "vocab_size=3 is invalid: expected more than 5"),
+        ({"vocab_size": "many"}, "vocab_size='many' has another type: expected a int"),
+        ({"vocabsize": 300}, "vocabsize is unknown; did you mean vocab_size?"),
+        ({"vocabulary": "v.model", "sample_mb": 3}, "sample_mb has no effect on the given vocabulary=v.model"),
+        ({"vocabulary": "v.model", "normalization": "nfkc"}, "normalization has no effect on the given vocabulary"),
+    ],
+)
+def test_an_invalid_setting_is_refused_before_anything_is_written(text_file, tmp_path, changes, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        pipeline.prepare(tmp_path / "out", input=str(text_file), **changes)
+    assert not (tmp_path / "out").exists()

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import cleaning, readers, sources
+from electra_jax.data import readers, sources
+from electra_jax.data.config import CorpusConfig
 
 COMPRESS = {
     ".txt": bytes,
@@ -26,9 +27,9 @@ compressed = pytest.mark.parametrize("suffix", [suffix for suffix in COMPRESS if
 MANY = "\n\n".join(f"Document {n} says {n * n * 7919 % 10007}." for n in range(2000)).encode()
 
 
-def read(path, field="text", documents="blank_line"):
+def read(path, **settings):
     (unit,) = sources.units(sources.parse(str(path)), 2**20)
-    return list(readers.read(unit, field, documents))
+    return list(readers.read_documents(unit, CorpusConfig(**settings)))
 
 
 def texts(path, **how):
@@ -42,7 +43,7 @@ def test_blank_lines_part_documents_in_each_kind_of_file(tmp_path, suffix):
     found = read(path)
     assert [document.text for document in found] == [b"One.\nTwo.", b"Three.", b"Four, without an end."]
     assert [document.place for document in found] == [f"{path}:{line}" for line in (3, 8, 10)]
-    assert found[-1].read == path.stat().st_size
+    assert found[-1].position == path.stat().st_size
     assert not any(document.note for document in found)
 
 
@@ -76,7 +77,7 @@ def test_what_was_read_grows_over_files(tmp_path):
     for name in "abc":
         (tmp_path / name).write_text("One.\n\nTwo.\n\nThree.")
     size = (tmp_path / "a").stat().st_size
-    found = [document.read for document in read(tmp_path)]
+    found = [document.position for document in read(tmp_path)]
     assert found == sorted(found)
     assert found[2::3] == [size, 2 * size, 3 * size]
 
@@ -102,9 +103,8 @@ def test_a_line_of_many_megabytes_is_read_in_memory_of_its_size(tmp_path):
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress(b"word " * 20_000_000, compresslevel=1))
     tracemalloc.start()
-    lengths = [
-        len(document.text) for document in readers.read(next(sources.units(sources.parse(str(path)), 1)), "", "")
-    ]
+    (unit,) = sources.units(sources.parse(str(path)), 1)
+    lengths = [len(document.text) for document in readers.read_documents(unit, CorpusConfig())]
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert 0 <= 100_000_000 - sum(lengths) <= len(lengths)  # the white space at a cut
@@ -126,7 +126,7 @@ def test_a_line_of_many_megabytes_is_read_in_memory_of_its_size(tmp_path):
 def test_a_broken_compressed_file_is_refused_naming_file_and_line(tmp_path, suffix, breakage):
     path = tmp_path / f"broken{suffix}"
     path.write_bytes(breakage(COMPRESS[suffix](MANY)))
-    with pytest.raises(UserError, match=rf"broken{suffix}:\d+: broken compressed file .*; fetch it again"):
+    with pytest.raises(UserError, match=rf"broken{suffix}:\d+: broken compressed file .*; download it again"):
         read(path)
 
 
@@ -156,7 +156,7 @@ def test_what_stands_behind_the_first_stream_is_read_or_refused(tmp_path, suffix
 @compressed
 def test_an_empty_compressed_file_is_a_download_that_failed(tmp_path, suffix):
     (tmp_path / f"a{suffix}").write_bytes(b"")
-    with pytest.raises(UserError, match=r"broken compressed file \(it is empty\)"):
+    with pytest.raises(UserError, match=r"broken compressed file \(the file is empty\)"):
         read(tmp_path / f"a{suffix}")
 
 
@@ -172,7 +172,7 @@ def test_the_same_text_is_the_same_document_in_any_file(tmp_path):
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
 def test_utf16_is_refused_with_how_to_convert_it(tmp_path, encoding):
     (tmp_path / "a.txt").write_bytes("\ufeffOne.\n\nTwo.".encode(encoding))
-    with pytest.raises(UserError, match=r"a.txt is UTF-16; convert it: iconv"):
+    with pytest.raises(UserError, match=r"a.txt is UTF-16: expected UTF-8; convert it with iconv"):
         read(tmp_path / "a.txt")
 
 
@@ -206,7 +206,7 @@ def test_broken_characters_in_json_are_kept_for_cleaning(tmp_path):
     path.write_bytes(b'{"text": "a \xff b"}\n{"text": "a \\ud83d b"}\n')
     broken, half = read(path)
     assert broken.text.decode() == "a \ufffd b"
-    assert broken.note == cleaning.NOT_UTF8
+    assert broken.note == readers.NOT_UTF8
     assert "\ufffd" in half.text.decode(errors="replace")
     assert half.note == ""
 
@@ -215,12 +215,12 @@ def test_broken_characters_in_json_are_kept_for_cleaning(tmp_path):
     ("line", "message"),
     [
         ('{"body": "x", "title": "y"}', r"a.jsonl:2 has no field 'text'; name one of these with --field=: body, title"),
-        ('"x"', r"a.jsonl:2: a JSON str; each line must be one JSON object"),
-        ('{"text": "x"', r"a.jsonl:2: no JSON \(.*\); each line must be one JSON object"),
-        ('[{"text": "x"}]', r"a.jsonl:2: a JSON list; each line must be one JSON object"),
-        ('[{"text": "x"}', r"a.jsonl:2: no JSON"),
-        ('{"text": ["x"]}', r"a.jsonl:2: field 'text' is no text but list"),
-        ("[" * 100_000, r"a.jsonl:2: no JSON"),
+        ('"x"', r"a.jsonl:2 is a JSON str: expected one JSON object per line"),
+        ('{"text": "x"', r"a.jsonl:2 is not JSON \(.*\): expected one JSON object per line"),
+        ('[{"text": "x"}]', r"a.jsonl:2 is a JSON list: expected one JSON object per line"),
+        ('[{"text": "x"}', r"a.jsonl:2 is not JSON"),
+        ('{"text": ["x"]}', r"a.jsonl:2: field 'text' is of type list: expected text"),
+        ("[" * 100_000, r"a.jsonl:2 is not JSON"),
     ],
 )
 def test_a_json_line_that_is_no_document_is_refused_naming_file_and_line(tmp_path, line, message):
@@ -244,7 +244,7 @@ def test_parquet(tmp_path):
     found = read(path)
     assert [document.text for document in found] == [b"One.\nTwo.", b"", b"Three."]
     assert [document.place for document in found] == [f"{path}:{row}" for row in (1, 2, 3)]
-    assert found[-1].read == path.stat().st_size
+    assert found[-1].position == path.stat().st_size
     with pytest.raises(UserError, match=r"a.parquet has no field 'body'; name one of these with --field=: text, id"):
         read(path, field="body")
     path.write_bytes(path.read_bytes()[:-30])
@@ -273,12 +273,14 @@ Small(data_dir=sys.argv[1], file_format="array_record").download_and_prepare()
 """
 _READ = """
 import json, sys
-from electra_jax.data import cleaning, readers, sources
-from electra_jax.errors import UserError
+from electra_jax.data import readers, sources
+from electra_jax.data.config import CorpusConfig
+from electra_jax.config.errors import UserError
 
 (unit,) = sources.units(sources.parse(f"tfds:{sys.argv[1]}"), 1)
 try:
-    found = [(document.place, document.text.decode()) for document in readers.read(unit, sys.argv[2], "")]
+    documents = readers.read_documents(unit, CorpusConfig(field=sys.argv[2]))
+    found = [(document.place, document.text.decode()) for document in documents]
 except UserError as error:
     found = str(error)
 assert "tensorflow" not in sys.modules
@@ -318,7 +320,7 @@ def test_a_field_that_a_set_of_tfds_has_not(tfds_read):
 @pytest.mark.parametrize("name", ["none", "small:2.0.0", "wikipedia/20230601.en"])
 def test_what_tfds_has_not_is_refused_with_how_to_prepare_it(tfds_read, name):
     found = tfds_read(name)
-    assert found.startswith(f"tfds:{name} is not there as ArrayRecord (")
+    assert found.startswith(f"tfds:{name} is not prepared as ArrayRecord (")
     assert f"`tfds build {name} --file_format=array_record`" in found
     assert "\n" not in found
 
@@ -332,20 +334,20 @@ def test_a_missing_package_is_refused_naming_the_extra(tmp_path, monkeypatch, na
     monkeypatch.setitem(sys.modules, package, None)
     (unit,) = sources.units(sources.parse(name), 1)
     with pytest.raises(UserError, match=rf"pip install 'electra_jax\[{extra}\]'"):
-        list(readers.read(unit, "text", ""))
+        list(readers.read_documents(unit, CorpusConfig()))
 
 
 def test_documentation_strings_of_the_packages_named():
     (unit,) = sources.units(sources.parse("docstrings:json,argparse"), 1)
-    found = [document.place for document in readers.read(unit, "", "")]
+    found = [document.place for document in readers.read_documents(unit, CorpusConfig())]
     assert {place.split(".")[0] for place in found} == {"json", "argparse"}
     assert found == sorted(found)
 
 
 @given(st.lists(st.integers(0, 9), max_size=20), st.integers(1, 12))
 def test_documents_together_are_consecutive_and_end_where_they_are_full(sizes, size):
-    given_documents = [readers.Document(str(number), b"x" * n) for number, n in enumerate(sizes)]
-    found = list(readers.together(iter(given_documents), size))
+    given_documents = [readers.make_document(str(number), b"x" * n) for number, n in enumerate(sizes)]
+    found = list(readers.group_by_size(iter(given_documents), size))
     assert [document for chunk in found for document in chunk] == given_documents
     totals = [[len(document.text) for document in chunk] for chunk in found]
     assert all(sum(total) >= size for total in totals[:-1])

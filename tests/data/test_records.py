@@ -86,9 +86,7 @@ def test_a_damaged_record_is_refused_naming_the_file(tmp_path, where):
     data = bytearray(file.read_bytes())
     data[int(where * 400 * BLOCK)] ^= 1
     file.write_bytes(data)
-    with pytest.raises(
-        UserError, match=r"0.array_record was changed or is damaged \(.*hash.*\); delete it and the man"
-    ):
+    with pytest.raises(UserError, match=r"0.array_record is damaged \(.*hash.*\); delete it and the man"):
         shards.take(np.array([0]), np.array([len(ids)]))
 
 
@@ -96,7 +94,7 @@ def test_a_file_cut_short_is_refused(tmp_path):
     shards, ids = make(tmp_path, [200 * BLOCK])
     file = tmp_path / "0.array_record"
     file.write_bytes(file.read_bytes()[:100_000])
-    with pytest.raises(UserError, match=r"0.array_record was changed or is damaged"):
+    with pytest.raises(UserError, match=r"0.array_record is damaged"):
         shards.take(np.array([0]), np.array([len(ids)]))
 
 

@@ -25,14 +25,14 @@ def test_sources_and_their_weights(text, found):
 
 
 @pytest.mark.parametrize("text", ["a@0", "a@-1;b@1", "a@1;b", "a;b@1", "a@nan", "a@inf"])
-def test_weights_that_cannot_be_are_refused(text):
-    with pytest.raises(UserError, match=r"a weight of more than 0 \(NAME@WEIGHT\), or none to any"):
+def test_invalid_weights_are_refused(text):
+    with pytest.raises(UserError, match=r"has invalid weights: expected NAME@WEIGHT, above 0, for all sources or none"):
         sources.parse(text)
 
 
 @pytest.mark.parametrize("text", ["", " ; ", "@3"])
 def test_no_source_is_refused(text):
-    with pytest.raises(UserError, match="names nothing; give files, a folder"):
+    with pytest.raises(UserError, match="names no source: expected files, a folder"):
         sources.parse(text)
 
 
@@ -80,14 +80,14 @@ def test_folders_that_a_glob_matches_are_left_out(tmp_path):
 def test_a_pattern_without_a_file_is_refused(tmp_path, monkeypatch, pattern):
     monkeypatch.chdir(tmp_path)
     for use in (sources.fingerprint, lambda these: list(sources.units(these, 9))):
-        with pytest.raises(UserError, match=r"input='.*' matches no file; give a file, a folder") as error:
+        with pytest.raises(UserError, match=r"input='.*' matches no file: expected files, a folder") as error:
             use(sources.parse(pattern))
         assert repr(pattern) in str(error.value)
 
 
 def test_a_folder_without_text_is_refused(tmp_path):
     make(tmp_path, ["a.png"])
-    with pytest.raises(UserError, match="has no text in it"):
+    with pytest.raises(UserError, match="holds no text"):
         sources.files(str(tmp_path))
 
 

@@ -101,13 +101,13 @@ def test_words_without_a_start_begin_where_the_ids_do(cased):
 
 @pytest.mark.parametrize("lines", [LINES, [], [" "]], ids=["little", "none", "blank"])
 def test_too_large_a_vocabulary_is_refused_in_one_line(lines):
-    with pytest.raises(UserError, match=r"no vocabulary of 30522 pieces.*vocab_size") as error:
+    with pytest.raises(UserError, match=r"training a vocabulary of 30522 pieces failed.*vocab_size") as error:
         train(lines, vocab_size=30522)
     assert "\n" not in str(error.value)
 
 
 def test_too_small_a_vocabulary_is_refused_with_advice_to_enlarge_it():
-    with pytest.raises(UserError, match="no vocabulary of 6 pieces") as error:
+    with pytest.raises(UserError, match="training a vocabulary of 6 pieces failed") as error:
         train(vocab_size=6)
     assert "smaller vocab_size" not in str(error.value)
 
@@ -232,21 +232,21 @@ def test_one_vocabulary_is_kept_at_a_time(cased, word_pieces, tmp_path):
 
 def test_word_pieces_without_a_special_token_are_refused(tmp_path):
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\n")
-    with pytest.raises(UserError, match=r"vocab.txt lacks \[MASK\]; add such a line"):
+    with pytest.raises(UserError, match=r"vocab.txt has no \[MASK\]; add a line for each"):
         tokenizer.load(tmp_path / "vocab.txt")
 
 
 def test_what_is_no_tokenizer_is_refused(tmp_path):
     tokenizers.Tokenizer(tokenizers.models.BPE()).save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(UserError, match=r"tokenizer.json lacks \[PAD\] \[UNK\] \[CLS\] \[SEP\] \[MASK\]"):
+    with pytest.raises(UserError, match=r"tokenizer.json has no \[PAD\] \[UNK\] \[CLS\] \[SEP\] \[MASK\]"):
         tokenizer.load(tmp_path / "tokenizer.json")
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(UserError, match=r"tokenizer.json is no tokenizer.json"):
+    with pytest.raises(UserError, match=r"tokenizer.json is not a tokenizer.json"):
         tokenizer.load(tmp_path / "tokenizer.json")
 
 
 def test_a_vocabulary_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"none.model is no file; give a SentencePiece model, a vocab.txt or a tok"):
+    with pytest.raises(UserError, match=r"none.model is not a file: expected a SentencePiece model, tok"):
         tokenizer.load(tmp_path / "none.model")
 
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from electra_jax.data import examples as examples_lib
-from electra_jax.data import records
+from electra_jax.data import batches, records
 from electra_jax.data.records import Split
 from electra_jax.data.tokenizer import CLS, OWN, PAD, SEP, Special
+from electra_jax.modeling.batch import Batch
 
 SIZES = st.lists(st.lists(st.integers(0, 9), max_size=12), max_size=8)  # tokens in each line of each document
 EXAMPLES = settings(max_examples=150, deadline=None)
@@ -30,7 +30,7 @@ def flat(documents):
 
 
 def listed(example):
-    return {name: value.tolist() for name, value in example.items()}
+    return {name: value.tolist() for name, value in example._asdict().items()}
 
 
 class Each:
@@ -43,11 +43,11 @@ class Each:
         return len(self.made)
 
     def __getitem__(self, index):
-        return {name: value[0] for name, value in self.made.cut(np.array([index])).items()}
+        return Batch(*(values[0] for values in self.made.make_batch(np.array([index]))))
 
 
-SegmentPairs = functools.partial(Each, examples_lib.SegmentPairs)
-Packed = functools.partial(Each, examples_lib.Packed)
+SegmentPairs = functools.partial(Each, batches.SegmentPairs)
+Packed = functools.partial(Each, batches.Packed)
 MODES = {"pairs": SegmentPairs, "packed": Packed}
 
 
@@ -157,7 +157,7 @@ def test_pairs_never_cross_documents(sizes, length, seed):
     home = {token: number for number, lines in enumerate(documents) for line in lines for token in line}
     examples = SegmentPairs(Split.from_lists(documents), length, seed)
     for i in range(len(examples)):
-        assert len({home[token] for token in examples[i]["input_ids"].tolist() if token > SEP}) == 1
+        assert len({home[token] for token in examples[i].input_ids.tolist() if token > SEP}) == 1
 
 
 def test_shares_of_single_segments_short_targets_and_coins():
@@ -167,9 +167,9 @@ def test_shares_of_single_segments_short_targets_and_coins():
     examples = SegmentPairs(one_document(np.full(T, 7, np.uint16), bounds), length, seed=0)
     n = len(examples)
     assert n > T // length
-    batch = examples.made.cut(np.arange(n))
-    tokens = (batch["input_ids"] == 7).sum(axis=1)
-    in_b = ((batch["input_ids"] == 7) & (batch["token_type_ids"] == 1)).sum(axis=1)
+    batch = examples.made.make_batch(np.arange(n))
+    tokens = (batch.input_ids == 7).sum(axis=1)
+    in_b = ((batch.input_ids == 7) & (batch.token_type_ids == 1)).sum(axis=1)
 
     assert within((in_b == 0).sum(), n, 0.1)
     for target in range(5, length - 3):  # a longer one cannot be told from a cut one
@@ -204,10 +204,10 @@ def test_an_example_does_not_depend_on_what_was_asked_before(mode):
 def test_examples_are_new_arrays_of_int32_of_the_length(mode, dtype):
     split = Split.from_lists([[[7, 8], [9]], [[10, 11, 12, 13]]], dtype=dtype)
     examples = MODES[mode](split, 8, 0)
-    kinds = {name: (value.shape, value.dtype) for name, value in examples[0].items()}
+    kinds = {name: (value.shape, value.dtype) for name, value in examples[0]._asdict().items()}
     assert kinds == dict.fromkeys(("input_ids", "token_type_ids", "sequence_ids"), ((8,), np.dtype(np.int32)))
-    examples[0]["input_ids"][:] = 0
-    assert examples[0]["input_ids"].tolist()[:2] == [CLS, 7]
+    examples[0].input_ids[:] = 0
+    assert examples[0].input_ids.tolist()[:2] == [CLS, 7]
     assert split.tokens.take(np.array([0]), np.array([1])) == [7]
 
 
@@ -220,19 +220,19 @@ def test_no_tokens_give_no_examples(mode, documents):
 def test_packed_small_example():
     documents = [[[11, 12], [13]], [[21]], [], [[31, 32, 33, 34, 35, 36, 37], [38, 39]], [[41, 42, 43, 44]]]
     examples = Packed(Split.from_lists(documents), length=9, seed=0)
-    assert [examples[i]["input_ids"].tolist() for i in range(len(examples))] == [
+    assert [examples[i].input_ids.tolist() for i in range(len(examples))] == [
         [CLS, 11, 12, 13, SEP, CLS, 21, SEP, PAD],
         [CLS, 31, 32, 33, 34, 35, 36, 37, SEP],
         [CLS, 38, 39, SEP, CLS, 41, 42, 43, SEP],
         [CLS, 44, SEP, PAD, PAD, PAD, PAD, PAD, PAD],
     ]
-    assert [examples[i]["sequence_ids"].tolist() for i in range(len(examples))] == [
+    assert [examples[i].sequence_ids.tolist() for i in range(len(examples))] == [
         [1, 1, 1, 1, 1, 2, 2, 2, 0],
         [1, 1, 1, 1, 1, 1, 1, 1, 1],
         [1, 1, 1, 1, 2, 2, 2, 2, 2],
         [1, 1, 1, 0, 0, 0, 0, 0, 0],
     ]
-    assert not any(examples[i]["token_type_ids"].any() for i in range(len(examples)))
+    assert not any(examples[i].token_type_ids.any() for i in range(len(examples)))
 
 
 @given(SIZES, st.integers(5, 24))
@@ -240,7 +240,7 @@ def test_packed_small_example():
 def test_packed_loses_doubles_and_reorders_nothing(sizes, length):
     documents = numbered(sizes)
     examples = Packed(Split.from_lists(documents), length, 0)
-    tokens = [token for i in range(len(examples)) for token in examples[i]["input_ids"].tolist()]
+    tokens = [token for i in range(len(examples)) for token in examples[i].input_ids.tolist()]
     assert [token for token in tokens if token > SEP] == flat(documents)
 
 
@@ -249,10 +249,10 @@ def test_packed_loses_doubles_and_reorders_nothing(sizes, length):
 def test_packed_rows_are_full_but_for_two_positions_the_last_aside(sizes, length):
     examples = Packed(Split.from_lists(numbered(sizes)), length, 0)
     for i in range(len(examples)):
-        used = examples[i]["sequence_ids"] > 0
+        used = examples[i].sequence_ids > 0
         assert used.sum() >= (length - 2 if i < len(examples) - 1 else 3)
         assert used[: used.sum()].all()
-        np.testing.assert_array_equal(examples[i]["input_ids"] != PAD, used)
+        np.testing.assert_array_equal(examples[i].input_ids != PAD, used)
 
 
 @given(SIZES, st.integers(5, 24))
@@ -262,7 +262,7 @@ def test_packed_sequences_are_cls_piece_sep_of_one_document_each(sizes, length):
     home = {token: number for number, lines in enumerate(documents) for line in lines for token in line}
     examples = Packed(Split.from_lists(documents), length, 0)
     for i in range(len(examples)):
-        ids, sequences = examples[i]["input_ids"], examples[i]["sequence_ids"]
+        ids, sequences = examples[i].input_ids, examples[i].sequence_ids
         homes = []
         for number in range(1, sequences.max() + 1):
             first, *piece, last = ids[sequences == number].tolist()
@@ -280,9 +280,9 @@ def test_a_batch_is_its_examples_whatever_their_order(mode, sizes, length, seed,
     if not len(examples):
         return
     order = data.draw(st.lists(st.integers(0, len(examples) - 1), min_size=1, max_size=9))
-    batch = examples.made.cut(np.array(order))
+    batch = examples.made.make_batch(np.array(order))
     for row, i in enumerate(order):
-        assert {name: value[row].tolist() for name, value in batch.items()} == listed(examples[i])
+        assert {name: value[row].tolist() for name, value in batch._asdict().items()} == listed(examples[i])
 
 
 SOURCES = st.lists(SIZES, min_size=1, max_size=4)
@@ -301,7 +301,7 @@ def test_no_example_is_of_two_sources(mode, sources, length):
     for number, (begin, end) in enumerate(itertools.pairwise(made.sources)):
         first = sum(map(len, sources[:number]))
         own = set(flat(documents[first : first + len(sources[number])]))
-        shown = made.cut(np.arange(begin, end))["input_ids"]
+        shown = made.make_batch(np.arange(begin, end)).input_ids
         tokens = set(shown[shown > SEP].tolist())
         assert tokens <= own
         assert mode == "pairs" or tokens == own
@@ -309,9 +309,9 @@ def test_no_example_is_of_two_sources(mode, sources, length):
 
 def test_groups_of_documents_are_packed_each_on_its_own(monkeypatch):
     """So that a million documents are planned at once; nothing else changes."""
-    monkeypatch.setattr(examples_lib, "_TOGETHER", 2)
+    monkeypatch.setattr(batches, "_PACKED_TOGETHER", 2)
     documents = [[[11, 12, 13]], [[21]], [], [[31]], [[41, 42]]]
-    ids = Packed(Split.from_lists(documents), 9).made.cut(np.arange(3))["input_ids"]
+    ids = Packed(Split.from_lists(documents), 9).made.make_batch(np.arange(3)).input_ids
     assert ids.tolist() == [
         [CLS, 11, 12, 13, SEP, CLS, 21, SEP, PAD],
         [CLS, 31, SEP, PAD, PAD, PAD, PAD, PAD, PAD],
@@ -319,8 +319,8 @@ def test_groups_of_documents_are_packed_each_on_its_own(monkeypatch):
     ]
 
 
-@pytest.mark.parametrize("kind", [examples_lib.SegmentPairs, examples_lib.Packed])
+@pytest.mark.parametrize("kind", [batches.SegmentPairs, batches.Packed])
 def test_special_tokens_may_have_any_ids(kind):
     special = Special(pad=9, unk=8, cls=101, sep=102, mask=103)
     example = Each(kind, Split.from_lists([[[1, 2, 3]]]), 7, 0, special)[0]
-    assert example["input_ids"].tolist() == [101, 1, 2, 3, 102, 9, 9]
+    assert example.input_ids.tolist() == [101, 1, 2, 3, 102, 9, 9]

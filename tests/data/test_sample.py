@@ -2,22 +2,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from electra_jax.data import chunks, shards
-from electra_jax.data.chunks import Sample
-from electra_jax.data.readers import Document
+from electra_jax.data.readers import make_document
+from electra_jax.data.sample import Sample
+from electra_jax.data.shards import is_heldout
 
 
 def documents(*texts):
-    return [Document(f"a.txt:{number}", text.encode()) for number, text in enumerate(texts)]
-
-
-def test_a_job_leaves_out_duplicates_and_notes_them(tmp_path):
-    found = chunks.job(tmp_path, (3, chunks.sources.Unit(1, "text", (), 0)), 7, documents("one", "two", "one"), {2, 0})
-    assert found.name == "000003-000007"
-    assert found.source == 1
-    assert [document.text for document in found.documents] == [b"two"]
-    assert found.digests == [shards.digest(found.documents[0])]
-    assert found.notes == {chunks.DUPLICATE: (2, "a.txt:0")}
+    return [make_document(f"a.txt:{number}", text.encode()) for number, text in enumerate(texts)]
 
 
 SIZES = st.lists(st.integers(1, 30), min_size=1, max_size=30)
@@ -26,7 +17,7 @@ SIZES = st.lists(st.integers(1, 30), min_size=1, max_size=30)
 def lowest(given_documents, limit):
     """The definition: documents in the order of their hashes, until one would be too many."""
     drawn, size = [], 0
-    for document in sorted(given_documents, key=lambda d: shards.digest(d)[4:]):
+    for document in sorted(given_documents, key=lambda document: document.digest[4:]):
         size += len(document.text)
         if drawn and size > limit:
             break
@@ -42,10 +33,10 @@ def test_a_sample_is_the_same_whatever_the_order_and_the_parts(sizes, limit, ran
     random.shuffle(numbered)
     samples = [Sample(limit, 0.0) for _ in range(parts)]
     for i, (number, document) in enumerate(numbered):
-        samples[i % parts].add((number,), document)
+        samples[i % parts].add((number // 7, number % 7), document)
     whole = Sample(limit, 0.0)
     for sample in samples:
-        whole.join(sample)
+        whole.merge(sample)
     lines = whole.lines()
     assert sorted(lines) == [line.strip() for line in lowest(given_documents, limit)]
     assert [int(line.split()[0]) for line in lines] == sorted(int(line.split()[0]) for line in lines)
@@ -55,9 +46,9 @@ def test_a_sample_is_drawn_from_the_whole_and_not_from_what_is_held_out():
     given_documents = documents(*(f"{number} " + "word " * 20 for number in range(2000)))
     sample = Sample(20_000, 0.5)
     for number, document in enumerate(given_documents):
-        sample.add((number,), document)
+        sample.add((0, number), document)
     numbers = [int(line.split()[0]) for line in sample.lines()]
     assert 180 < len(numbers) <= 200
     assert abs(np.mean(numbers) - 1000) < 5 * 577 / 190**0.5
-    held = {number for number, d in enumerate(given_documents) if shards.is_heldout(shards.digest(d), 0.5)}
+    held = {number for number, document in enumerate(given_documents) if is_heldout(document.digest, 0.5)}
     assert not held & set(numbers)

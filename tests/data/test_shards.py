@@ -3,12 +3,30 @@ import unicodedata
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from electra_jax.data import cleaning
+from electra_jax.data import shards, sources
+from electra_jax.data.config import CorpusConfig
+from electra_jax.data.readers import NOT_UTF8, make_document
+
+
+def test_a_unit_is_read_in_chunks_named_in_order(tmp_path):
+    (tmp_path / "a.txt").write_text("One.\n\nTwo.\n\nThree.")
+    (unit,) = sources.units(sources.parse(f"{tmp_path}/a.txt"), 1)
+    (chunk,) = shards.read_chunks(3, unit._replace(source=1), CorpusConfig())
+    assert (chunk.name, chunk.source, chunk.notes) == ("000003-000000", 1, {})
+    assert [document.text for document in chunk.documents] == [b"One.", b"Two.", b"Three."]
+
+
+def test_a_chunk_leaves_out_duplicates_and_notes_them():
+    documents = [make_document(f"a.txt:{number}", text) for number, text in enumerate([b"one", b"two", b"one"])]
+    chunk = shards.Chunk("000003-000007", 1, documents, {}).without({2, 0})
+    assert [document.text for document in chunk.documents] == [b"two"]
+    assert chunk.notes == {shards.DUPLICATE: (2, "a.txt:0")}
 
 
 def clean(text, place="a.txt:10"):
     notes = {}
-    return cleaning.lines(text if isinstance(text, bytes) else text.encode(), place, notes, of_lines=True), notes
+    document = make_document(place, text if isinstance(text, bytes) else text.encode(), numbered=True)
+    return shards.clean(document, notes), notes
 
 
 def test_lines_that_hold_something_without_white_space_around_them():
@@ -18,7 +36,7 @@ def test_lines_that_hold_something_without_white_space_around_them():
 def test_broken_utf8_is_mended_and_its_line_named():
     assert clean(b"fine\nGr\xfc\xdfe\nfine") == (
         ["fine", "Gr\ufffd\ufffde", "fine"],
-        {cleaning.NOT_UTF8: (1, "a.txt:11")},
+        {NOT_UTF8: (1, "a.txt:11")},
     )
 
 
@@ -27,7 +45,7 @@ def test_a_replacement_character_of_the_text_is_no_fault():
 
 
 def test_control_characters_are_removed_and_counted_once_a_document():
-    assert clean("a\x00b\n\x07\nc\x9f d\ufeff\n\x85e") == (["ab", "c d", "e"], {cleaning.CONTROL: (1, "a.txt:10")})
+    assert clean("a\x00b\n\x07\nc\x9f d\ufeff\n\x85e") == (["ab", "c d", "e"], {shards.CONTROL: (1, "a.txt:10")})
 
 
 def test_marks_that_scripts_need_stay():
@@ -38,8 +56,8 @@ def test_marks_that_scripts_need_stay():
 def test_long_lines_are_cut_between_words():
     words = [f"word{n}" for n in range(2000)]
     lines, notes = clean("short\n" + " ".join(words))
-    assert notes == {cleaning.LONG_LINE: (1, "a.txt:11")}
-    assert max(map(len, lines)) <= cleaning.LONGEST_LINE
+    assert notes == {shards.LONG_LINE: (1, "a.txt:11")}
+    assert max(map(len, lines)) <= shards.LONGEST_LINE
     assert " ".join(lines[1:]).split() == words
 
 
@@ -54,14 +72,14 @@ def test_a_line_of_megabytes_takes_no_time():
 
 
 def test_empty_documents_are_counted():
-    assert clean(" \n\x00")[1].keys() == {cleaning.EMPTY, cleaning.CONTROL}
-    assert clean("") == ([], {cleaning.EMPTY: (1, "a.txt:10")})
+    assert clean(" \n\x00")[1].keys() == {shards.EMPTY, shards.CONTROL}
+    assert clean("") == ([], {shards.EMPTY: (1, "a.txt:10")})
 
 
 def test_the_lines_of_a_record_are_not_those_of_the_file():
     notes = {}
-    cleaning.lines(b"one\n\xff", "a.jsonl:7", notes)
-    assert notes == {cleaning.NOT_UTF8: (1, "a.jsonl:7")}
+    shards.clean(make_document("a.jsonl:7", b"one\n\xff"), notes)
+    assert notes == {NOT_UTF8: (1, "a.jsonl:7")}
 
 
 def test_a_long_line_of_spaces_is_no_long_line():
@@ -69,11 +87,11 @@ def test_a_long_line_of_spaces_is_no_long_line():
 
 
 def test_a_place_without_a_line_is_kept():
-    assert clean(b"one\n\xff", "asyncio.events")[1] == {cleaning.NOT_UTF8: (1, "asyncio.events")}
+    assert clean(b"one\n\xff", "asyncio.events")[1] == {NOT_UTF8: (1, "asyncio.events")}
 
 
 def test_notes_together_have_the_first_place():
-    assert cleaning.merge([{"x": (2, "a:1")}, {"y": (1, "b:2")}, {"x": (3, "c:3")}]) == {
+    assert shards.merge_notes([{"x": (2, "a:1")}, {"y": (1, "b:2")}, {"x": (3, "c:3")}]) == {
         "x": (5, "a:1"),
         "y": (1, "b:2"),
     }
@@ -95,5 +113,5 @@ def test_nothing_but_white_space_and_control_characters_is_lost(text):
 @settings(max_examples=300, deadline=None)
 def test_any_bytes_become_lines(data):
     lines, notes = clean(data)
-    assert bool(lines) != (cleaning.EMPTY in notes)
-    assert all("\n" not in line and len(line) <= cleaning.LONGEST_LINE for line in lines)
+    assert bool(lines) != (shards.EMPTY in notes)
+    assert all("\n" not in line and len(line) <= shards.LONGEST_LINE for line in lines)

@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import loader
-from electra_jax.data.examples import Packed
+from electra_jax.data import batches as batches_lib
+from electra_jax.data.batches import Packed
 from electra_jax.data.records import Split
 from electra_jax.data.tokenizer import OWN
+from electra_jax.modeling.batch import Batch
 
 N = 22  # examples; with batches of 4 an epoch ends inside a batch
 
@@ -24,12 +25,12 @@ def packed(*sources, length=3):
 
 
 def training_batches(examples, batch_size, seed, **options):
-    return loader.training_batches([(examples, 10**6)], batch_size, seed, **options)
+    return batches_lib.training_batches([(examples, 10**6)], batch_size, seed, **options)
 
 
 def drawn(batches, count):
     """Which examples the next `count` batches hold."""
-    return [(batch["input_ids"][:, 1] - 10).tolist() for batch in itertools.islice(batches, count)]
+    return [(batch.input_ids[:, 1] - 10).tolist() for batch in itertools.islice(batches, count)]
 
 
 def order(batches, count):
@@ -38,11 +39,11 @@ def order(batches, count):
 
 def test_batch_is_the_examples_stacked(examples):
     batch = next(training_batches(examples, 4, seed=0))
-    rows = (batch["input_ids"][:, 1] - 10).tolist()
-    assert set(batch) == {"input_ids", "token_type_ids", "sequence_ids"}
-    for name, value in batch.items():
-        assert value.dtype == np.int32
-        np.testing.assert_array_equal(value, examples.cut(np.array(rows))[name])
+    rows = (batch.input_ids[:, 1] - 10).tolist()
+    assert isinstance(batch, Batch)
+    for values, expected in zip(batch, examples.make_batch(np.array(rows)), strict=True):
+        assert values.dtype == np.int32
+        np.testing.assert_array_equal(values, expected)
 
 
 def test_every_epoch_has_each_example_once_in_another_order(examples):
@@ -78,54 +79,55 @@ def test_state_continues_with_the_same_batches(examples, done):
 
 
 def test_fewer_examples_than_a_batch_are_refused(examples):
-    with pytest.raises(UserError, match=rf"{N} examples.*batch of {N + 1}.*config\.batch_size"):
+    with pytest.raises(UserError, match=rf"config\.batch_size={N + 1} is more than the corpus's {N} examples"):
         training_batches(examples, N + 1, seed=0)
     assert sorted(*drawn(training_batches(examples, N, seed=0), 1)) == list(range(N))
 
 
 def test_heldout_batches_have_each_example_once_and_end_in_padding(examples):
-    batches = list(loader.heldout_batches(examples, 4, limit=100, seed=0))
-    ids, sequences = (np.concatenate([batch[name] for batch in batches]) for name in ("input_ids", "sequence_ids"))
-    assert [batch["input_ids"].shape for batch in batches] == [(4, 3)] * 6
+    batches = list(batches_lib.heldout_batches(examples, 4, limit=100, seed=0))
+    ids = np.concatenate([batch.input_ids for batch in batches])
+    sequences = np.concatenate([batch.sequence_ids for batch in batches])
+    assert [batch.input_ids.shape for batch in batches] == [(4, 3)] * 6
     assert sorted(ids[:N, 1]) == list(range(10, 10 + N))
     assert ids[:N, 1].tolist() != sorted(ids[:N, 1])
     assert not ids[N:].any()
     assert (sequences[:N] == 1).all()
     assert not sequences[N:].any()
-    assert {value.dtype for batch in batches for value in batch.values()} == {np.dtype(np.int32)}
+    assert {value.dtype for batch in batches for value in batch} == {np.dtype(np.int32)}
 
 
 def test_heldout_batches_need_no_padding_where_the_examples_fill_them(examples):
-    batches = loader.heldout_batches(examples, 11, limit=100, seed=0)
+    batches = batches_lib.heldout_batches(examples, 11, limit=100, seed=0)
     assert sorted(order(batches, 100)) == list(range(N))
 
 
 def test_heldout_limit_takes_the_first_batches_of_the_same_order(examples):
-    whole = drawn(loader.heldout_batches(examples, 4, limit=100, seed=0), 100)
-    assert drawn(loader.heldout_batches(examples, 4, limit=2, seed=0), 100) == whole[:2]
-    assert drawn(loader.heldout_batches(examples, 4, limit=6, seed=0), 100) == whole
+    whole = drawn(batches_lib.heldout_batches(examples, 4, limit=100, seed=0), 100)
+    assert drawn(batches_lib.heldout_batches(examples, 4, limit=2, seed=0), 100) == whole[:2]
+    assert drawn(batches_lib.heldout_batches(examples, 4, limit=6, seed=0), 100) == whole
 
 
 def test_heldout_order_depends_on_the_seed_alone(examples):
-    first, again, other = (drawn(loader.heldout_batches(examples, 4, 5, seed), 5) for seed in (0, 0, 1))
+    first, again, other = (drawn(batches_lib.heldout_batches(examples, 4, 5, seed), 5) for seed in (0, 0, 1))
     assert first == again
     assert first != other
 
 
 def test_no_heldout_examples_give_no_batches():
-    assert list(loader.heldout_batches(packed([]), 4, 5, seed=0)) == []
+    assert list(batches_lib.heldout_batches(packed([]), 4, 5, seed=0)) == []
 
 
 def test_rows_of_several_processes_make_up_the_batch(examples):
     """Whatever their number: the global batch, and the position in the data, are the same."""
-    whole = [batch["input_ids"] for batch in itertools.islice(training_batches(examples, 4, seed=0), 9)]
+    whole = [batch.input_ids for batch in itertools.islice(training_batches(examples, 4, seed=0), 9)]
     for processes in (1, 2, 4):
         share = 4 // processes
         parts = [
             training_batches(examples, 4, seed=0, rows=slice(share * p, share * (p + 1))) for p in range(processes)
         ]
         for batch in whole:
-            np.testing.assert_array_equal(np.concatenate([next(part)["input_ids"] for part in parts]), batch)
+            np.testing.assert_array_equal(np.concatenate([next(part).input_ids for part in parts]), batch)
 
 
 def test_a_position_is_taken_up_by_another_number_of_processes(examples):
@@ -142,16 +144,16 @@ def test_a_position_is_taken_up_by_another_number_of_processes(examples):
 def test_one_phase_follows_another_and_the_position_is_one(examples):
     longer = packed(range(N), length=6)
     phases = [(examples, 3), (longer, 5)]
-    batches = loader.training_batches(phases, 4, seed=0)
+    batches = batches_lib.training_batches(phases, 4, seed=0)
     lengths, states = [], []
     for batch in batches:
-        lengths.append(batch["input_ids"].shape[1])
+        lengths.append(batch.input_ids.shape[1])
         states.append(json.loads(json.dumps(batches.get_state())))
     assert lengths == [3] * 3 + [6] * 5
     for done in (2, 3, 6):
-        fresh = loader.training_batches(phases, 4, seed=0)
+        fresh = batches_lib.training_batches(phases, 4, seed=0)
         fresh.set_state(states[done - 1])
-        assert [batch["input_ids"].shape[1] for batch in fresh] == lengths[done:]
+        assert [batch.input_ids.shape[1] for batch in fresh] == lengths[done:]
 
 
 def test_weights_decide_the_shares_of_sources_and_each_is_shuffled_and_repeated():
