@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# One run in several processes on this machine: one for each GPU, or any number on the CPU to try a cluster's ways.
+# Starts a multi-process run on this machine: one process per GPU, or any number of processes on the CPU.
 #
 #   launch/local.sh 4 --config=configs/base.py --workdir=runs/base
 #
-# Gotchas:
-# - On GPUs give as many processes as GPUs: process I sees GPU I alone. One process with all GPUs is as fast; several are
-#   for finding out here, not on the cluster, what breaks with several.
-# - On the CPU each process is one device, and its threads compete: it is for trying, not for speed.
-# - When one process dies, the others stop by themselves within --patience seconds; the same command goes on from the
-#   last checkpoint, also with another number of processes.
-# - Ctrl-C reaches all of them, and they save the same step before they end.
+# Notes:
+# - On GPUs start as many processes as there are GPUs: process I sees only GPU I. A single process with all GPUs is as
+#   fast; several processes show on this machine, before the cluster does, what fails in a multi-process run.
+# - On the CPU each process is one device, and the processes compete for cores: this is for testing, not for speed.
+# - When a process dies, the others stop within --patience seconds. The same command then resumes from the last
+#   checkpoint, also with another number of processes.
+# - Ctrl-C reaches all processes; they save the same step and exit.
 set -euo pipefail
 
 count=${1:?"usage: launch/local.sh PROCESSES --config=FILE [--workdir=DIR ...]"}
 shift
-port=${PORT:-$((20000 + RANDOM % 20000))} # two runs on one machine need two
+port=${PORT:-$((20000 + RANDOM % 20000))} # each run on a machine needs its own
 gpus=$(nvidia-smi --list-gpus 2>/dev/null | wc -l || true)
 
 started=()
@@ -24,11 +24,11 @@ for ((i = 0; i < count; i++)); do
   started+=($!)
 done
 trap 'kill -TERM "${started[@]}" 2>/dev/null || true' TERM
-trap ':' INT # the processes have had it too
+trap ':' INT # the processes receive it too
 
 status=0
 for process in "${started[@]}"; do
-  # A signal ends `wait` before the process: so it is asked again.
+  # A signal ends `wait` before the process ends, so wait again.
   while kill -0 "$process" 2>/dev/null; do wait "$process" && break || true; done
   wait "$process" || status=$?
 done
