@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Trains with several processes on this machine: one per GPU, or any number on the CPU to try out a cluster setup.
+# Starts a multi-process run on this machine: one process per GPU, or any number of processes on the CPU.
 #
 #   launch/local.sh 4 --config=configs/base.py --workdir=runs/base
 #
-# Gotchas:
-# - On GPUs start as many processes as there are GPUs: process I sees only GPU I. One process with all GPUs is as fast;
-#   several are for finding multi-process problems here and not on the cluster.
-# - On the CPU each process is one device, and their threads compete for cores: this is for trying out, not for speed.
-# - If one process dies, the others stop within --patience seconds. The same command resumes from the last checkpoint,
-#   also with another number of processes.
-# - Ctrl-C reaches all processes, and they save the same step before they end.
+# Notes:
+# - On GPUs start as many processes as there are GPUs: process I sees only GPU I. A single process with all GPUs is as
+#   fast; several processes show on this machine, before the cluster does, what fails in a multi-process run.
+# - On the CPU each process is one device, and the processes compete for cores: this is for testing, not for speed.
+# - When a process dies, the others stop within --patience seconds. The same command then resumes from the last
+#   checkpoint, also with another number of processes.
+# - Ctrl-C reaches all processes; they save the same step and exit.
 set -euo pipefail
 
 count=${1:?"usage: launch/local.sh PROCESSES --config=FILE [--workdir=DIR ...]"}
 shift
-port=${PORT:-$((20000 + RANDOM % 20000))} # two runs on one machine need different ports
+port=${PORT:-$((20000 + RANDOM % 20000))} # each run on a machine needs its own
 gpus=$(nvidia-smi --list-gpus 2>/dev/null | wc -l || true)
 
 started=()

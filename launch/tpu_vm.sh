@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# Trains on a TPU slice: creates it, installs the package, starts the run on all hosts, recreates a preempted spot slice
-# and resumes, and deletes the slice at the end.
+# Trains on a TPU slice: creates the slice, installs electra_jax and starts the run on all hosts; when a spot slice is
+# preempted, creates a new one and resumes; deletes the slice at the end.
 #
 #   export PROJECT=... ZONE=europe-west4-a BUCKET=gs://my-bucket
 #   TEXT="$BUCKET/text" launch/tpu_vm.sh v3-32 --config=configs/base.py --config.data.input=text \
 #     --workdir="$BUCKET/runs/base"
 #
-# Gotchas:
+# Notes:
 # - Types count cores for v2 to v4 and v5p (v3-32: 16 chips, four hosts) and chips from v5e on (v5litepod-16, v6e-16).
-#   Find out what fits before you pay: electra-jax plan --config=base --topology=v3:4x4
-# - The bucket must be in the region of the slice; traffic to another region is slow and billed.
+#   Check first, without cost, that the run fits: electra-jax plan --topology=v3:4x4 ...
+# - The bucket must be in the same region as the slice; traffic between regions is slow, and billed.
 # - The work directory must be on gs://: the disks of a slice are deleted with it, and hosts do not share them.
-# - Prepared text (electra-jax prepare) is read from files: TEXT is copied to every host once.
-# - Spot slices are preempted with little warning, and after 24 hours at the latest. Normally a SIGTERM comes first and
-#   all hosts save the same step; otherwise the run loses up to config.checkpoint.every steps.
+# - A prepared corpus (electra-jax prepare) is read from local files: TEXT is copied to every host, once.
+# - Spot slices are preempted with little warning, after 24 hours at the latest. Usually SIGTERM comes first, and all
+#   hosts save the same step; otherwise the steps since the last checkpoint are lost (config.checkpoint.every).
 # - All hosts must run the same command: --worker=all. A missing host is reported after --patience seconds.
-# - A slice is billed from create to delete, also while nothing runs: hence the trap.
+# - A slice is billed from creation to deletion, even while nothing runs: the trap deletes it however this script ends.
 set -euo pipefail
 
 type=${1:?"usage: launch/tpu_vm.sh TYPE --config=FILE --workdir=gs://... [--config.NAME=VALUE ...]"}
@@ -36,31 +36,31 @@ create() {
   gcloud compute tpus tpu-vm create "$name" "${place[@]}" --accelerator-type="$type" --version="$image" ${SPOT:+--spot}
   git archive --format=tar.gz --output="$archive" HEAD
   gcloud compute tpus tpu-vm scp "$archive" "$name":electra_jax.tar.gz "${place[@]}" --worker=all
-  # The image's Python may be older than 3.11; uv installs a newer one.
+  # The Python of the image may be older than 3.11, so uv installs one.
   on_all 'curl -LsSf https://astral.sh/uv/install.sh | sh && mkdir -p electra_jax && tar -xzf electra_jax.tar.gz -C electra_jax &&
     cd electra_jax && ~/.local/bin/uv venv --python 3.12 && ~/.local/bin/uv pip install -e ".[tpu,gcs]"'
   if [[ -n ${TEXT:-} ]]; then on_all "gcloud storage cp --recursive '$TEXT' electra_jax/text"; fi
 }
 
 command="cd electra_jax && .venv/bin/python -m electra_jax.train $(printf '%q ' "$@")"
-# A preempted run saves and exits with status 0, so only its output tells whether it is complete.
+# A stopped run exits with status 0 as a finished one does; only its output differs.
 finished() { on_all "$command" 2>&1 | tee "$log" && grep -q 'Done: ' "$log"; }
 
 until [[ $(state) == READY ]] && finished; do
   case $(state) in
     READY)
       if ! grep -q 'stopped and saved' "$log"; then
-        echo "the run failed on a healthy slice; see its error message" >&2
+        echo "the run failed, but its slice is ready; see the error above" >&2
         exit 1
       fi
-      sleep 60 # the slice is about to be preempted
+      sleep 60 # the slice is being preempted
       continue
       ;;
     NONE) echo "creating $name" ;;
-    *) echo "$name is $(state): recreating it" && delete ;; # PREEMPTED, TERMINATED
+    *) echo "$name is $(state); replacing it" && delete ;; # PREEMPTED, TERMINATED
   esac
   until create; do
-    echo "no $type available in $ZONE; retrying in a minute" >&2
+    echo "no $type available in $ZONE; trying again in a minute" >&2
     delete
     sleep 60
   done

@@ -1,4 +1,4 @@
-"""Every test runs on eight fake devices, with JAX's strictest rules: no implicit type or rank promotion."""
+"""Tests run on eight fake devices, with JAX's strictest rules: no implicit type or rank promotion."""
 
 import os
 import shutil
@@ -12,12 +12,12 @@ jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# Compilation is most of the time that these tests take.
+# Compilation takes most of the time of these tests.
 jax.config.update("jax_disable_most_optimizations", True)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Programs that are compiled once are there for all workers, and for the processes that they start (runs.py)."""
+    """Makes a compilation cache that all workers share, and the processes that they start (cli_runs.py)."""
     if not hasattr(config, "workerinput"):
         os.environ["ELECTRA_JAX_TESTS_CACHE"] = tempfile.mkdtemp(prefix="electra_jax_tests_")
     jax.config.update("jax_compilation_cache_dir", os.environ["ELECTRA_JAX_TESTS_CACHE"])
@@ -34,7 +34,7 @@ _WORDS = """the model reads a line of text and says which word was replaced by a
 
 @pytest.fixture(scope="session")
 def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small corpus: 300 documents of made-up English, a blank line between them."""
+    """A small corpus: 300 documents of made-up English, separated by blank lines."""
     words = _WORDS.split()
     path = tmp_path_factory.mktemp("text") / "corpus.txt"
     documents = []

@@ -23,7 +23,7 @@ def test_shellcheck_finds_nothing(script):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
-def test_local_starts_processes_that_are_one_run(text_file, tmp_path, count):
+def test_local_starts_a_multi_process_run(text_file, tmp_path, count):
     arguments = train_arguments(text_file, tmp_path / "run", "--config.steps=4")
     env = {**environment(), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
     script = [str(LAUNCH / "local.sh"), str(count), *arguments]
@@ -33,7 +33,7 @@ def test_local_starts_processes_that_are_one_run(text_file, tmp_path, count):
 
 
 @pytest.mark.slow
-def test_local_fails_as_its_processes_do(text_file, tmp_path):
+def test_local_returns_the_status_of_its_processes(text_file, tmp_path):
     arguments = train_arguments(text_file, tmp_path / "run", "--config.batch_size=3")
     env = {**environment(), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
     script = [str(LAUNCH / "local.sh"), "2", *arguments]
@@ -42,13 +42,13 @@ def test_local_fails_as_its_processes_do(text_file, tmp_path):
     assert done.stderr.count("config.batch_size=3 is not divisible by 2 devices; use 2 or 4") == 2
 
 
-def test_scripts_can_be_run_and_name_no_setting_that_is_not():
+def test_scripts_are_executable():
     for script in (LAUNCH / "local.sh", LAUNCH / "tpu_vm.sh"):
         assert script.stat().st_mode & 0o111, script
         assert script.read_text().startswith("#!/usr/bin/env bash\n")
 
 
-def test_the_jobset_has_a_pod_for_each_host_of_its_slice():
+def test_the_jobset_has_one_pod_per_host_of_its_slice():
     jobset = yaml.safe_load((LAUNCH / "gke.yaml").read_text())
     assert (jobset["apiVersion"], jobset["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
     (job,) = jobset["spec"]["replicatedJobs"]
@@ -68,7 +68,7 @@ def test_the_jobset_has_a_pod_for_each_host_of_its_slice():
 
 GCLOUD = """\
 #!/usr/bin/env bash
-# A cloud with one slice. The first run on it is stopped as the slice is taken away, the second ends as OUTCOME says.
+# A cloud with one slice. The first run is stopped because the slice is preempted, the second prints OUTCOME.
 cd "$CLOUD"
 echo "$*" | head -n 1 >>calls
 case "$*" in
@@ -89,7 +89,7 @@ esac
 
 
 @pytest.mark.parametrize(("outcome", "status"), [("Done: 10 steps", 0), ("error: no such text", 1)])
-def test_a_slice_that_is_taken_away_is_made_again_and_deleted_in_the_end(tmp_path, outcome, status):
+def test_a_preempted_slice_is_replaced_and_deleted_at_the_end(tmp_path, outcome, status):
     for name, text in (("gcloud", GCLOUD), ("git", "#!/bin/sh\n")):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
@@ -102,7 +102,7 @@ def test_a_slice_that_is_taken_away_is_made_again_and_deleted_in_the_end(tmp_pat
     assert [verb for verb in doing if verb] == 2 * ["create", "scp", "train", "delete"]
     assert not (tmp_path / "state").exists()
     if status:
-        assert "the run failed on a healthy slice" in done.stderr
+        assert "the run failed, but its slice is ready" in done.stderr
 
 
 def test_a_slice_needs_a_project_and_a_zone():

@@ -1,4 +1,4 @@
-"""Real processes, killed for real: what goes on afterwards ends with the same bits."""
+"""Real processes that are really killed: a resumed run ends with the same bits as an uninterrupted one."""
 
 import json
 import random
@@ -12,7 +12,7 @@ import pytest
 from cli_runs import arrays, command, environment, logged, run
 
 STEPS = 120
-# Long enough to be hit in the middle, with a checkpoint every few steps so that one is often being written.
+# Long enough to be killed in the middle; with a checkpoint every few steps, one is often being written.
 SETTINGS = (f"--config.steps={STEPS}", "--config.checkpoint.every=7", "--config.log_every=3", "--config.eval_every=50")
 
 
@@ -47,14 +47,14 @@ def last_step(lines: list[str]) -> int:
 
 
 def assert_same_bits(one: Path, other: Path) -> None:
-    expected, found = arrays(one, STEPS), arrays(other, STEPS)
-    assert expected.keys() == found.keys()
-    for name, value in expected.items():
-        np.testing.assert_array_equal(value, found[name], err_msg=name)
+    ours, theirs = arrays(one, STEPS), arrays(other, STEPS)
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        np.testing.assert_array_equal(value, theirs[name], err_msg=name)
 
 
-def test_killed_at_random_points_it_ends_with_the_same_bits(tmp_path, text_file, uninterrupted):
-    random.seed()  # other moments in every test run
+def test_a_run_killed_at_random_steps_ends_with_the_same_bits(tmp_path, text_file, uninterrupted):
+    random.seed()  # other steps in every test run
     workdir = tmp_path / "killed"
     arguments = command(text_file, workdir, *SETTINGS)
     for step in sorted(random.sample(range(9, STEPS - 30), 3)):
@@ -68,12 +68,12 @@ def test_killed_at_random_points_it_ends_with_the_same_bits(tmp_path, text_file,
 
     steps = [line["step"] for line in logged(workdir)]
     assert steps == sorted(set(steps)), "a step was logged twice"
-    expected, found = logged(uninterrupted)[-1], logged(workdir)[-1]
+    ours, theirs = logged(uninterrupted)[-1], logged(workdir)[-1]
     for name in ("total_tokens", "total_flops", "heldout_mlm_loss", "heldout_unigram_auc", "epoch"):
-        assert expected[name] == found[name], name
+        assert ours[name] == theirs[name], name
 
 
-def test_killed_while_it_prepares_the_text_it_begins_again(tmp_path, text_file):
+def test_a_run_killed_during_preparation_starts_again(tmp_path, text_file):
     workdir = tmp_path / "early"
     arguments = command(text_file, workdir, "--config.steps=2")
     process = subprocess.Popen(arguments, env=environment(), stdout=subprocess.PIPE, text=True)
@@ -91,8 +91,8 @@ def test_killed_while_it_prepares_the_text_it_begins_again(tmp_path, text_file):
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)], ids=["SIGTERM", "SIGINT"]
 )
-def test_asked_to_stop_it_saves_says_how_to_go_on_and_exits_0(tmp_path, text_file, uninterrupted, number):
-    workdir = tmp_path / "asked"
+def test_a_signal_saves_says_how_to_resume_and_exits_0(tmp_path, text_file, uninterrupted, number):
+    workdir = tmp_path / "stopped"
     arguments = command(text_file, workdir, *SETTINGS)
     process = start_and_signal(arguments, workdir, 20, number)
     out, err = process.communicate(timeout=120)
@@ -107,7 +107,7 @@ def test_asked_to_stop_it_saves_says_how_to_go_on_and_exits_0(tmp_path, text_fil
     assert_same_bits(uninterrupted, workdir)
 
 
-def test_a_finished_run_started_again_trains_no_further(uninterrupted, text_file):
+def test_a_finished_run_is_not_trained_further(uninterrupted, text_file):
     before = (uninterrupted / "metrics.jsonl").read_text()
     done = run(command(text_file, uninterrupted, *SETTINGS))
     assert done.returncode == 0, done.stderr
@@ -115,14 +115,14 @@ def test_a_finished_run_started_again_trains_no_further(uninterrupted, text_file
     assert (uninterrupted / "metrics.jsonl").read_text() == before
 
 
-def test_what_the_run_leaves_can_be_read_by_another_program(uninterrupted):
+def test_other_programs_can_read_the_files_of_a_run(uninterrupted):
     wanted = {
         *("step", "loss", "mlm_loss", "mlm_accuracy", "disc_loss", "disc_auc", "replaced_fraction", "learning_rate"),
         *("grad_norm", "tokens_per_second", "flops", "total_flops", "mfu"),
     }
     lines = logged(uninterrupted)
     assert all(wanted <= line.keys() for line in lines)
-    assert all(line["mfu"] is None for line in lines), "the peak of a CPU is not known"
+    assert all(line["mfu"] is None for line in lines), "the peak FLOPs of a CPU are unknown"
     assert lines[-1]["total_flops"] == STEPS * lines[-1]["flops"]
     assert 0 <= lines[-1]["loader_wait"] < 1
     environment = json.loads((uninterrupted / "environment.json").read_text())
@@ -134,7 +134,7 @@ def test_what_the_run_leaves_can_be_read_by_another_program(uninterrupted):
     assert kept == [100, 119, 120]  # every hundredth, and the last two
 
 
-def test_its_checkpoints_bits_do_not_depend_on_when_it_saves_or_logs(tmp_path, text_file, uninterrupted):
+def test_bits_do_not_depend_on_when_a_run_saves_or_logs(tmp_path, text_file, uninterrupted):
     workdir = tmp_path / "other"
     settings = ("--config.checkpoint.every=50", "--config.log_every=10", "--config.eval_every=1000")
     done = run(command(text_file, workdir, f"--config.steps={STEPS}", *settings))

@@ -39,7 +39,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise UserError(f"{path} is not valid JSON ({error}); get the file again") from error
     if not isinstance(value, dict):
-        raise UserError(f"{path} holds a JSON {type(value).__name__}: expected an object; get the file again")
+        raise UserError(f"{path} does not hold a JSON object; get the file again")
     return value
 
 

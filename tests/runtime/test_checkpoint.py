@@ -23,7 +23,7 @@ def saved(folder, steps, **options) -> Checkpoints:
     return checkpoints
 
 
-def test_what_is_saved_comes_back(tmp_path):
+def test_a_saved_state_is_restored(tmp_path):
     saved(tmp_path, [3], keep_last=1, keep_every=100).close()
     checkpoints = Checkpoints(tmp_path)
     assert checkpoints.latest() == 3
@@ -34,9 +34,10 @@ def test_what_is_saved_comes_back(tmp_path):
     checkpoints.close()
 
 
-def test_the_last_and_every_nth_are_kept(tmp_path):
+def test_the_newest_and_every_nth_are_kept(tmp_path):
     saved(tmp_path, range(1, 12), keep_last=2, keep_every=4).close()
     assert sorted(int(path.name) for path in tmp_path.iterdir()) == [4, 8, 10, 11]
+    assert Checkpoints(tmp_path, read_only=True).steps() == [4, 8, 10, 11]
 
 
 def test_a_step_is_saved_once(tmp_path):
@@ -47,9 +48,9 @@ def test_a_step_is_saved_once(tmp_path):
     checkpoints.close()
 
 
-def test_one_half_written_is_never_used(tmp_path):
+def test_an_incomplete_checkpoint_is_ignored(tmp_path):
     saved(tmp_path, [5], keep_last=2, keep_every=100).close()
-    half = tmp_path / "8.orbax-checkpoint-tmp"  # the name Orbax writes under until all is there
+    half = tmp_path / "8.orbax-checkpoint-tmp"  # the name that Orbax uses until a checkpoint is complete
     shutil.copytree(tmp_path / "5", half)
     for path in list((half / "state").iterdir())[:2]:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -58,7 +59,7 @@ def test_one_half_written_is_never_used(tmp_path):
     checkpoints.close()
 
 
-def test_another_shape_is_refused_in_a_line(tmp_path):
+def test_another_shape_is_refused(tmp_path):
     checkpoints = saved(tmp_path, [5], keep_last=2, keep_every=100)
     with pytest.raises(UserError, match=r"it has opt_state.mu of shape \[3\], the model has .* \[4\]") as error:
         checkpoints.restore(5, state(0, width=4))
@@ -66,24 +67,24 @@ def test_another_shape_is_refused_in_a_line(tmp_path):
     checkpoints.close()
 
 
-@pytest.mark.parametrize("gone", ["state", "state/_METADATA", "state/manifest.ocdbt", "progress/metadata"])
+@pytest.mark.parametrize("damaged", ["state", "state/_METADATA", "state/manifest.ocdbt", "progress/metadata"])
 @pytest.mark.parametrize("cut", [False, True])
-def test_one_that_is_cut_is_said_in_a_line(tmp_path, gone, cut):
+def test_a_damaged_checkpoint_is_refused(tmp_path, damaged, cut):
     saved(tmp_path, [5], keep_last=2, keep_every=100).close()
-    path = tmp_path / "5" / gone
+    path = tmp_path / "5" / damaged
     if path.is_dir():
         shutil.rmtree(path)
     else:
         path.write_text("{" if cut else "")
     checkpoints = Checkpoints(tmp_path, read_only=True)
     with pytest.raises(UserError, match=r"checkpoint .*/5 cannot be read \(.*\); try again, ") as error:
-        checkpoints.progress(5) if "progress" in gone else checkpoints.restore(5, state(0))
+        checkpoints.progress(5) if "progress" in damaged else checkpoints.restore(5, state(0))
     assert "\n" not in str(error.value)
     checkpoints.close()
 
 
 @pytest.mark.parametrize("error", [PermissionError(13, "x"), ConnectionError("503"), MemoryError()])
-def test_what_is_not_its_fault_is_not_blamed_on_it(tmp_path, monkeypatch, error):
+def test_other_errors_are_not_blamed_on_the_checkpoint(tmp_path, monkeypatch, error):
     checkpoints = saved(tmp_path, [5], keep_last=2, keep_every=100)
 
     def restore(step, args):
@@ -95,7 +96,7 @@ def test_what_is_not_its_fault_is_not_blamed_on_it(tmp_path, monkeypatch, error)
     checkpoints.close()
 
 
-def test_the_sharding_asked_for_is_the_one_restored(tmp_path):
+def test_a_state_is_restored_with_the_given_sharding(tmp_path):
     checkpoints = saved(tmp_path, [5], keep_last=2, keep_every=100)
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
@@ -105,7 +106,7 @@ def test_the_sharding_asked_for_is_the_one_restored(tmp_path):
     checkpoints.close()
 
 
-def test_a_parameter_more_or_less_is_refused_by_its_name(tmp_path):
+def test_a_missing_or_an_additional_parameter_is_refused_by_name(tmp_path):
     checkpoints = saved(tmp_path, [5], keep_last=2, keep_every=100)
     like = state(0)
     less = {"kernel": like.params["kernel"]}

@@ -21,26 +21,30 @@ def sizes(data: int = -1, fsdp: int = 1, tensor: int = 1) -> MeshConfig:
     ("settings", "shape"),
     [(sizes(), (8, 1, 1)), (sizes(1, -1), (1, 8, 1)), (sizes(2, 2, 2), (2, 2, 2)), (sizes(-1, 2, 2), (2, 2, 2))],
 )
-def test_what_is_left_goes_to_the_axis_of_minus_one(settings, shape):
+def test_minus_one_is_the_number_of_remaining_devices(settings, shape):
     assert sharding.make_mesh(settings, 16).shape == dict(zip(("data", "fsdp", "tensor"), shape, strict=True))
 
 
 @pytest.mark.parametrize("settings", [sizes(3), sizes(4), sizes(-1, 3), sizes(-1, -1), sizes(16)])
 def test_sizes_that_do_not_multiply_to_the_devices_are_refused(settings):
-    with pytest.raises(UserError, match=r"config\.mesh\.data=.* is no way to place 8 devices"):
+    with pytest.raises(
+        UserError, match=r"config\.mesh\.data=.* does not match 8 devices: expected sizes with"
+    ):
         sharding.make_mesh(settings, 16)
 
 
 @pytest.mark.parametrize(("size", "nearest"), [(12, "8 or 16"), (3, "8"), (9, "8 or 16")])
-def test_a_batch_that_the_devices_do_not_divide_is_refused(size, nearest):
-    with pytest.raises(UserError, match=f"batch_size={size} cannot be split over 8 devices; use {nearest}"):
+def test_a_batch_size_that_is_not_divisible_is_refused(size, nearest):
+    with pytest.raises(UserError, match=f"batch_size={size} is not divisible by 8 devices; use {nearest}"):
         sharding.make_mesh(sizes(), size)
 
 
 def test_a_batch_is_split_over_devices_and_parts():
     assert sharding.make_mesh(sizes(), 32, grad_accum_steps=4).size == 8
-    assert sharding.make_mesh(sizes(2, 2, 2), 4).size == 8  # along tensor it is whole
-    with pytest.raises(UserError, match="batch_size=40 cannot be split over 8 devices, 4 times; use 32 or 64"):
+    assert sharding.make_mesh(sizes(2, 2, 2), 4).size == 8  # `tensor` does not split it
+    with pytest.raises(
+        UserError, match="=40 is not divisible by 8 devices x 4 accumulation steps; use 32 or 64"
+    ):
         sharding.make_mesh(sizes(), 40, grad_accum_steps=4)
 
 
@@ -48,12 +52,12 @@ def test_slices_lie_along_data():
     devices = [FakeTpu(number) for number in range(8)]
     mesh = sharding.make_mesh(sizes(4, 2), 8, devices=devices)
     assert [[d.slice_index for d in row.ravel()] for row in mesh.devices] == [[0, 0], [0, 0], [1, 1], [1, 1]]
-    with pytest.raises(UserError, match=r"config\.mesh\.data=1 cannot be split over 2 slices; use a multiple of 2"):
+    with pytest.raises(UserError, match=r"config\.mesh\.data=1 is not divisible by 2 slices; use a multiple of 2"):
         sharding.make_mesh(sizes(1, 8), 8, devices=devices)
 
 
 class FakeTpu:
-    """One of eight in two slices, as far as a mesh asks."""
+    """A device of two slices of four, with the attributes that making a mesh reads."""
 
     def __init__(self, number: int):
         self.id = number
@@ -63,19 +67,21 @@ class FakeTpu:
         self.client = SimpleNamespace(platform="cpu", runtime_type="fake", process_index=lambda: 0)
 
 
-def test_a_model_that_tensor_does_not_divide_is_refused():
+def test_a_model_that_is_not_divisible_by_tensor_is_refused():
     mesh = sharding.make_mesh(sizes(1, 1, 8), 8)
-    with pytest.raises(UserError, match=r"config\.mesh\.tensor=8 does not divide config\.model\.heads=12"):
+    with pytest.raises(
+        UserError, match=r"model\.heads=12 is not divisible by config\.mesh\.tensor=8; use a divisor"
+    ):
         sharding.check_divisible(12, 3072, mesh)
     sharding.check_divisible(16, 4096, mesh)
 
 
-def test_a_batch_is_put_row_by_row():
+def test_a_batch_is_put_on_the_devices_by_rows():
     for settings, shares in ((sizes(), 8), (sizes(2, 2, 2), 4), (sizes(1, 1, 8), 1)):
         mesh = sharding.make_mesh(settings, 16)
-        assert sharding.rows(mesh, 16).tolist() == list(range(16))
+        assert sharding.local_rows(mesh, 16).tolist() == list(range(16))
         ids = np.arange(32).reshape(16, 2)
-        batch = sharding.put({"input_ids": ids}, mesh, 16)["input_ids"]
+        batch = sharding.put_batch({"input_ids": ids}, mesh, 16)["input_ids"]
         assert {shard.data.shape for shard in batch.addressable_shards} == {(16 // shares, 2)}
         np.testing.assert_array_equal(batch, ids)
 

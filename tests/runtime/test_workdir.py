@@ -1,4 +1,4 @@
-"""A folder behind `epath` stands for a bucket: it is written and read by the same calls."""
+"""A local folder as an `epath.Path` stands for a bucket: it is written and read by the same calls."""
 
 import sys
 
@@ -13,26 +13,29 @@ from electra_jax.train import train
 
 @pytest.fixture
 def bucket(tmp_path, monkeypatch):
-    """A function from a machine's name to the bucket as that machine sees it; each has a disk of its own."""
+    """A function from a host's name to the bucket as that host sees it; each host has a disk of its own."""
 
-    def on(machine: str):
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / machine))
+    def on(host: str):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / host))
         return epath.Path(tmp_path / "bucket")
 
     return on
 
 
-def test_a_folder_is_itself(tmp_path):
-    there = workdir.WorkDir(workdir.resolve(str(tmp_path / "run")))
-    there.fetch()
-    assert there.folder == there.place == tmp_path / "run"
-    assert there.folder.is_dir()
-    assert there.checkpoints == tmp_path / "run" / "checkpoints"
-    there.publish()
-    assert list(there.folder.iterdir()) == []
+def test_a_local_work_directory_is_its_own_folder(tmp_path):
+    run = workdir.WorkDir(workdir.resolve(str(tmp_path / "run")))
+    assert not run.is_remote
+    run.fetch()
+    assert run.folder == run.path == tmp_path / "run"
+    assert run.folder.is_dir()
+    assert run.checkpoints == tmp_path / "run" / "checkpoints"
+    run.publish()
+    assert list(run.folder.iterdir()) == []
+    with run.lock_data_folder() as folder:
+        assert folder == tmp_path / "run" / "data"
 
 
-def test_what_is_published_is_fetched_on_another_machine(bucket, tmp_path):
+def test_published_files_are_fetched_on_another_host(bucket, tmp_path):
     one = workdir.WorkDir(bucket("one"))
     one.fetch()
     (one.folder / "config.json").write_text("1")
@@ -51,7 +54,7 @@ def test_what_is_published_is_fetched_on_another_machine(bucket, tmp_path):
     (other.folder / "config.json").write_text("22")
     other.publish()
 
-    again = workdir.WorkDir(bucket("one"))  # its disk has an older file, and one that nobody published
+    again = workdir.WorkDir(bucket("one"))  # its disk has an older file, and one that was never published
     (again.folder / "stale.json").write_text("old")
     again.fetch()
     assert (again.folder / "config.json").read_text() == "22"
@@ -59,33 +62,37 @@ def test_what_is_published_is_fetched_on_another_machine(bucket, tmp_path):
     assert (again.folder / "data" / "shard").read_text() == "large"
 
 
-def test_only_what_has_changed_is_copied_again(bucket, tmp_path):
-    there = workdir.WorkDir(bucket("one"))
-    there.fetch()
-    (there.folder / "a").write_text("a")
-    there.publish()
-    (tmp_path / "bucket" / "a").write_text("changed behind its back")
-    there.publish()
-    assert (tmp_path / "bucket" / "a").read_text() == "changed behind its back"
-    (there.folder / "a").write_text("longer")
-    there.publish()
+def test_only_changed_files_are_copied_again(bucket, tmp_path):
+    run = workdir.WorkDir(bucket("one"))
+    run.fetch()
+    (run.folder / "a").write_text("a")
+    run.publish()
+    (tmp_path / "bucket" / "a").write_text("changed by somebody else")
+    run.publish()
+    assert (tmp_path / "bucket" / "a").read_text() == "changed by somebody else"
+    (run.folder / "a").write_text("longer")
+    run.publish()
     assert (tmp_path / "bucket" / "a").read_text() == "longer"
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_from_the_bucket_on_another_machine(bucket, tmp_path, text_file):
-    for machine, steps in (("one", 6), ("other", 12)):
+def test_a_run_resumes_from_the_bucket_on_another_host(bucket, tmp_path, text_file):
+    for host, steps in (("one", 6), ("other", 12)):
         config = small_config(text_file, steps=steps, checkpoint__every=3)
-        train(config, bucket(machine), quiet())
+        train(config, bucket(host), quiet())
     assert [line["step"] for line in logged(tmp_path / "bucket")] == [3, 4, 6, 8, 9, 12]
     assert {path.name for path in (tmp_path / "bucket").iterdir()} >= {"config.json", "tensorboard", "checkpoints"}
-    assert arrays(tmp_path / "bucket", 12)  # copied to a disk, it is a run like any other
+    assert arrays(tmp_path / "bucket", 12)  # on a disk it is a run like any other
     assert not (tmp_path / "bucket" / "data").exists()
 
 
-def test_other_places_are_refused(monkeypatch):
-    with pytest.raises(UserError, match=r"s3://b/run cannot be: a run lives in a folder or on gs://"):
-        workdir.resolve("s3://b/run")
+@pytest.mark.parametrize("text", ["s3://b/run", "runs/\0", "runs/caf\udce9"])
+def test_invalid_work_directories_are_refused(text):
+    with pytest.raises(UserError, match=r"work directory .* is invalid: expected "):
+        workdir.resolve(text)
+
+
+def test_a_bucket_needs_gcsfs(monkeypatch):
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     with pytest.raises(UserError, match=r"gs://b/run needs gcsfs; install it: pip install 'electra_jax\[gcs\]'"):
         workdir.resolve("gs://b/run")

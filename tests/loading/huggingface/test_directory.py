@@ -158,7 +158,7 @@ def test_factors_that_are_none_are_refused(folded, factors):
 def test_an_index_of_what_is_not_there(electra, index):
     (electra / "model.safetensors").unlink()
     (electra / "model.safetensors.index.json").write_text(index)
-    refused(electra, "names files that are not there|is not valid JSON|holds a JSON")
+    refused(electra, "names files that are not there|is not valid JSON|does not hold a JSON object")
 
 
 def test_a_tokenizer_of_more_pieces_than_there_are_embeddings(electra):
@@ -213,7 +213,7 @@ def test_a_checkpoint_that_is_not_finite_is_not_written(tmp_path, pieces):
 @pytest.mark.parametrize("text", ["", "{", "[]"])
 def test_a_config_that_is_none(electra, text):
     (electra / "config.json").write_text(text)
-    refused(electra, r"config\.json (is not valid JSON|holds a JSON)")
+    refused(electra, r"config\.json (is not valid JSON|does not hold a JSON object)")
 
 
 def test_a_model_of_another_type(electra):
