@@ -61,7 +61,10 @@ def main(argv: list[str]) -> int:
     config.update(epochs=1, examples=chosen["examples"])
     task = registry.make(config.task, chosen["data_dir"])
     lines = [example.texts[0] for example in task.read(chosen["data_dir"], "train", BadRows())]
-    words = tokenizer.train(lines, CorpusConfig(vocab_size=_VOCABULARY))
+    words = tokenizer.train(
+        lines,
+        CorpusConfig(**{"vocab_size": _VOCABULARY}),
+    )
     data = run.load(config, task, words, chosen["data_dir"], BadRows())
     shape = transformers.ElectraConfig(
         vocab_size=_VOCABULARY,

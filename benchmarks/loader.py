@@ -1,10 +1,9 @@
-"""Measures the loader: tokens per second from a prepared text.
+"""Tokens a second that the loader gives, of a prepared text.
 
     python benchmarks/loader.py --input=DIR [--rounds=5] [--batch_size=256]
 
-Uses one process on one core and one thread of Grain, as training does. Tokens are positions of the batches. The rates
-are medians over rounds of a hundred batches. `plan_seconds` is the time to lay out all examples, once at the start of a
-run.
+One process on one core, and one thread of Grain's, as in training. Tokens are positions of the batches. The numbers are
+medians over rounds of a hundred batches; `plan` is the time to lay out all examples, once, at the start of a run.
 """
 
 import json
@@ -33,7 +32,7 @@ def main(argv: list[str]) -> int:
             made = examples.MODES[mode](text.train, length, 0, text.tokenizer.special)
             plan = time.perf_counter() - begin
             batches = loader.training_batches([(made, 10**9)], chosen["batch_size"], 0, text.weights)
-            for _ in range(20):  # batches that were prefetched
+            for _ in range(20):  # what was made ahead
                 next(batches)
             speeds = []
             for _ in range(chosen["rounds"]):

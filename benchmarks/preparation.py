@@ -1,11 +1,11 @@
-"""Compares preparation with the tokenizer library's own encoding of the same lines on the same cores.
+"""Preparation of a text against the tokenizer library's own encoding of the same lines, on the same cores.
 
     python benchmarks/preparation.py --input=text.txt.xz [--vocabulary=FILE] [--model_type=unigram] [--rounds=3]
 
-The library's encoding is a lower bound on the time of any preparation: its input is cleaned lines in memory, and its
-ids are discarded. Ours is the whole command in its own process: start-up, reading, decompression, cleaning, duplicates,
-encoding, writing, checksums, report. The two alternate, and the numbers are medians. Peak memory is that of the process
-and its workers together.
+The library's encoding is the floor that any preparation has: here it finds its lines in memory, cleaned, and its ids
+are thrown away. Ours is the whole command as a process of its own: start, read, decompress, clean, find duplicates,
+encode, write, checksums, report. The two take turns; the numbers are medians. Peak memory is that of the process and
+its workers together.
 """
 
 import itertools
@@ -21,21 +21,21 @@ import time
 from pathlib import Path
 
 import psutil
+from ml_collections import ConfigDict
 
 from electra_jax.config import cli, errors
 from electra_jax.data import cleaning, readers, sources, tokenizer
-from electra_jax.data.config import CorpusConfig
 
 
 def lines_of(text: str) -> list[str]:
-    """All lines of the text, cleaned."""
+    """The cleaned lines."""
     units = sources.units(sources.parse(text), 2**24)
     documents = itertools.chain.from_iterable(readers.read(unit, "text", "blank_line") for unit in units)
     return [line for document in documents for line in cleaning.lines(document.text, document.place, {})]
 
 
 def encode(vocabulary: tokenizer.Tokenizer, lines: list[str], threads: int) -> float:
-    """Encodes 10,000 lines per call and returns the seconds."""
+    """Seconds, 10,000 lines a call."""
     start = time.perf_counter()
     for begin in range(0, len(lines), 10_000):
         vocabulary.encode(lines[begin : begin + 10_000], threads)
@@ -43,7 +43,7 @@ def encode(vocabulary: tokenizer.Tokenizer, lines: list[str], threads: int) -> f
 
 
 def prepare(text: str, vocabulary: Path, workers: int) -> tuple[float, float]:
-    """Runs the command and returns its seconds and its peak megabytes."""
+    """(seconds, peak megabytes) of the command."""
     output = Path(tempfile.mkdtemp()) / "out"
     command = [sys.executable, "-m", "electra_jax", "prepare", f"--input={text}", f"--output={output}"]
     start = time.perf_counter()
@@ -71,7 +71,7 @@ def prepare(text: str, vocabulary: Path, workers: int) -> tuple[float, float]:
 
 
 def _memory(pid: int) -> float:
-    """Proportional set size of a process and its children in megabytes: each shared page counts once."""
+    """Megabytes that a process and its children have for themselves, shared pages counted once among them."""
     try:
         process = psutil.Process(pid)
         family = [process, *process.children(recursive=True)]
@@ -91,9 +91,9 @@ def main(argv: list[str]) -> int:
     if chosen["vocabulary"]:
         vocabulary, path = tokenizer.load(Path(chosen["vocabulary"])), Path(chosen["vocabulary"])
     else:
-        settings = CorpusConfig(model_type=chosen["model_type"], vocab_size=chosen["vocab_size"])
+        settings = {"model_type": chosen["model_type"], "vocab_size": chosen["vocab_size"]}
         every = 1 + int(size // 20)
-        vocabulary = tokenizer.train(lines[::every], settings)
+        vocabulary = tokenizer.train(lines[::every], ConfigDict(settings))
         tokenizer.keep(vocabulary, folder)
         path = folder / vocabulary.file
     cores = os.cpu_count() or 1

@@ -17,11 +17,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import tokenizers
+from ml_collections import ConfigDict
 from transformers import AutoTokenizer
 
 from electra_jax.config import cli, errors
 from electra_jax.data import tokenizer
-from electra_jax.data.config import CorpusConfig
 from electra_jax.loading.huggingface import tokenizer_files
 
 _AT_ONCE = 10_000  # lines
@@ -29,7 +29,8 @@ _AT_ONCE = 10_000  # lines
 
 def vocabularies(sample: Sequence[str], size: int) -> Iterator[tuple[str, tokenizer.Tokenizer]]:
     for kind in tokenizer.MODEL_TYPES:
-        yield kind, tokenizer.train(sample, CorpusConfig(model_type=kind, vocab_size=size))
+        settings = {"model_type": kind, "vocab_size": size}
+        yield kind, tokenizer.train(sample, ConfigDict(settings))
     pieces = tokenizers.BertWordPieceTokenizer()
     pieces.train_from_iterator(sample, vocab_size=size, show_progress=False)
     with tempfile.TemporaryDirectory() as folder:
