@@ -102,7 +102,7 @@ def test_a_slice_that_is_taken_away_is_made_again_and_deleted_in_the_end(tmp_pat
     assert [verb for verb in doing if verb] == 2 * ["create", "scp", "train", "delete"]
     assert not (tmp_path / "state").exists()
     if status:
-        assert "the run failed on a healthy slice" in done.stderr
+        assert "the run failed on a slice that is well" in done.stderr
 
 
 def test_a_slice_needs_a_project_and_a_zone():
