@@ -14,8 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from electra_jax.config import cli, errors
-from electra_jax.config.settings import above, check_value
+from electra_jax.config import cli, errors, settings
 from electra_jax.data import readers, sources
 from electra_jax.data.config import CorpusConfig
 from electra_jax.runtime.io import write_whole
@@ -73,7 +72,7 @@ def main(argv: list[str]) -> int:
         return 0
     cli.require(chosen, ("input", "output"))
     for name in ("train", "dev"):
-        check_value(f"--{name}", chosen[name], above(0))
+        settings.check_value(f"--{name}", chosen[name], settings.above(0))
     random_ = random.Random(chosen["seed"])
     rows = []
     for number, words in enumerate(sample(sentences(chosen["input"]), chosen["train"] + chosen["dev"], random_)):

@@ -24,15 +24,18 @@ other values. `electra-jax train --help-config` prints the same reference.
 _SECTIONS = (
     (
         "Pre-training: `electra-jax train`",
-        "A config has only the settings that its objective uses. A resumed run may change the settings marked "
-        '"may change";\nwith a change of any other setting it is refused.\n\n`electra-jax prepare` takes those of '
-        "`data.*` that decide what is written, without a prefix: `--vocab_size=16000`.",
+        """\
+A config has only the settings that its objective uses. A resumed run may change the settings marked "may change"; a
+change of any other setting is refused.
+
+`electra-jax prepare` takes the settings from `data.input` to `data.shard_mb`, without `data.`: `--vocab_size=16000`.""",
         TrainConfig,
     ),
     (
         "Fine-tuning: `electra-jax finetune`",
-        "A config has only the settings of `task.*` that its task uses. Learning rate, its decay and the number of "
-        "epochs depend on\nthe task and the size of the encoder.",
+        """\
+A config has only the settings of `task` that its task uses. The recipe sets the learning rate, its decay and the number
+of epochs by task and size of the encoder.""",
         FinetuneConfig,
     ),
 )
