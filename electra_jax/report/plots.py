@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 import matplotlib
+import numpy as np
 from matplotlib import ticker
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -22,6 +23,7 @@ COLOURS = 6
 _WIDTH, _HEIGHT = 480, 270
 _TOP, _BOTTOM, _RIGHT = 28, 40, 16
 _LETTER, _LINE = 7.8, 15  # the size of a letter and of a line on a phone, where text is largest
+_FAR = 40  # how far a label may be from the end of its line to be clear of other lines
 _MOST_POINTS = 400  # of a line; more than the pixels of a phone
 _MOST_MARKS = 40  # points of a line whose points are marked, each with a tooltip
 _MARGIN = 0.05  # of the y-axis, above and below the lines
@@ -203,16 +205,19 @@ class _Chart:
         self._axes.plot(*zip(*line.points, strict=True), clip_on=False, gid=self._mark(css))
 
     def _draw_labels(self) -> None:
-        """Writes a label at each line's end, with a bar of the line's colour; labels of close lines move apart."""
+        """Writes a label at each line's end, with a bar of the line's colour."""
+        pixels = [self._axes.transData.transform(line.points) for line in self._series if line.points]
+        taken: list[tuple[float, float, float]] = []  # begin, end and height of each label
         labelled = [line for line in self._series if line.label and line.points]
-        places = {id(line): self._pixel(line.points[-1]) for line in labelled}
-        labelled.sort(key=lambda line: places[id(line)][1])
-        heights = spread_out([places[id(line)][1] for line in labelled], _LINE, _BOTTOM, _HEIGHT - _TOP)
-        for line, height in zip(labelled, heights, strict=True):
-            at = places[id(line)][0] + 8
-            bar = Line2D([at, at], [height - 5, height + 5], transform=None, gid=self._mark(f"bar-of {line.css}"))
-            self._figure.add_artist(bar)
-            self._write(line.label, (at + 6, height - 4), "left", "label")
+        for line in sorted(labelled, key=lambda line: -line.points[-1][1]):
+            x, y = self._pixel(line.points[-1])
+            begin, end = x + 8, x + _label_width(line.label)
+            labels = [height for low, high, height in taken if begin < high and end > low]
+            height = place_label(y, labels, _crossing(pixels, begin - 4, end), _BOTTOM, _HEIGHT - _TOP)
+            taken.append((begin, end, height))
+            bar = [begin, begin], [height - 5, height + 5]
+            self._figure.add_artist(Line2D(*bar, transform=None, gid=self._mark(f"bar-of {line.css}")))
+            self._write(line.label, (begin + 6, height - 4), "left", "label")
 
     def _write(self, text: str, pixel: Point, align: str, css: str) -> None:
         """Writes text whose baseline is at a pixel."""
@@ -299,16 +304,30 @@ def _within(values: Iterable[float], low: float, high: float) -> list[float]:
     return [float(value) for value in values if low - slack <= value <= high + slack]
 
 
-def spread_out(heights: Sequence[float], distance: float, low: float, high: float) -> list[float]:
-    """Ascending heights moved as little as needed to be `distance` apart, between `low` and `high` if they fit."""
-    moved: list[float] = []
-    for height in heights:
-        moved.append(max(height, moved[-1] + distance if moved else low))
-    top = high
-    for i in reversed(range(len(moved))):
-        moved[i] = min(moved[i], top)
-        top = moved[i] - distance
-    return moved
+def place_label(height: float, labels: Sequence[float], lines: Sequence[float], low: float, high: float) -> float:
+    """The height of a label that is as near as possible to the end of its line.
+
+    Args:
+      height: the end of its line.
+      labels: the heights of labels beside it, which it does not overlap if there is room.
+      lines: the heights of lines that pass it, which it does not overlap if there is room nearby.
+      low: the lowest height.
+      high: the highest height.
+    """
+    moves = sorted((k * _LINE / 3 for k in range(-60, 61)), key=abs)
+    heights = [height + move for move in moves if low <= height + move <= high]
+    free = [at for at in heights if all(abs(at - label) >= _LINE for label in labels)]
+    clear = [at for at in free if abs(at - height) <= _FAR and all(abs(at - line) > _LINE / 2 for line in lines)]
+    return next(iter([*clear, *free]), height)
+
+
+def _crossing(lines: Sequence[np.ndarray], begin: float, end: float) -> list[float]:
+    """The heights of lines, each [N, 2] in pixels, between two places on the x-axis."""
+    heights: list[float] = []
+    for line in lines:
+        x = np.arange(max(begin, line[0, 0]), min(end, line[-1, 0]) + 1, 4)
+        heights += np.interp(x, line[:, 0], line[:, 1]).tolist()
+    return heights
 
 
 def _label_width(label: str) -> float:

@@ -1,7 +1,7 @@
 """The style sheet of the page: light and dark, desk and phone, screen and paper."""
 
-# The colours of the lines differ in lightness as well, for colour-blind readers. Each has a contrast of at least 3:1 with
-# the background.
+# The colours of the lines differ in lightness as well, for colour-blind readers. Each has a contrast of at least 3:1
+# with the background.
 CSS = """
 :root {
   color-scheme: light dark;
