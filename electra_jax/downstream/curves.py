@@ -1,105 +1,181 @@
-"""The points of curves: for each checkpoint of each run, each task's scores, seed by seed."""
+"""Task scores against pre-training FLOPs: fine-tunes every checkpoint of several runs, writes tables of scores."""
 
+import functools
+import json
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
+
+from ml_collections import ConfigDict
 
 from electra_jax.config.errors import UserError
-from electra_jax.runtime import metric_writers
+from electra_jax.downstream.finetuning import run as finetuning
+from electra_jax.loading import networks
 from electra_jax.runtime.checkpoint import Checkpoints
-from electra_jax.runtime.io import from_json
-from electra_jax.runtime.run_log import Run, is_number
+from electra_jax.runtime.io import from_json, write_whole
+from electra_jax.runtime.metric_text import short_number
+from electra_jax.runtime.progress import Progress
+from electra_jax.runtime.run_log import HELDOUT, METRICS, RunLog, is_number
 
-CURVES, HELDOUT = "curves.jsonl", "heldout.jsonl"
-_FIELDS: Mapping[str, Callable[[Any], bool]] = {
+CURVES_FILE, HELDOUT_FILE, TABLE_FILE = "curves.jsonl", "heldout.jsonl", "curves.md"
+AVERAGE = "average"
+_COMPUTE = {"flops": "total_flops", "flops_paper": "total_flops_paper", "tokens": "total_tokens"}
+_VALID: Mapping[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("run", "objective", "weights", "task", "metric"), lambda value: isinstance(value, str)),
     **dict.fromkeys(("step", "seed"), lambda value: isinstance(value, int)),
     **dict.fromkeys(("score", "flops", "flops_paper"), is_number),
 }
-_COUNTED = {"flops": "total_flops", "flops_paper": "total_flops_paper", "tokens": "total_tokens"}
-
 
 Scores = Mapping[str, Mapping[int, Mapping[int, float]]]  # run -> step -> seed -> score
 
 
-class Measured(NamedTuple):
-    """A run whose checkpoints are measured.
+class ScoreRow(TypedDict):
+    """A line of `curves.jsonl`: the score of one fine-tuning; `weights` is the digest of the checkpoint."""
 
-    Attributes:
-      run: what was logged of it.
-      steps: of the checkpoints.
-    """
-
-    run: Run
-    steps: tuple[int, ...]
-
-    @property
-    def name(self) -> str:
-        return self.run.name
-
-    def counted(self, step: int) -> dict[str, float]:
-        """`flops`, `flops_paper` and `tokens` of the first `step` steps."""
-        return _counted(next(line for line in self.run.logged if line["step"] == step))
-
-    def heldout(self) -> list[dict[str, Any]]:
-        """The held-out numbers that were logged, each with what is counted until then."""
-        return [
-            {"step": line["step"], **_counted(line), **numbers}
-            for line in self.run.logged
-            if (numbers := {key: line[key] for key in line if key.startswith("heldout_")}) and _is_counted(line)
-        ]
+    run: str
+    objective: str
+    step: int
+    weights: str
+    flops: float
+    flops_paper: float
+    tokens: float
+    task: str
+    metric: str
+    seed: int
+    score: float
 
 
 class Spread(NamedTuple):
-    """Numbers of several seeds."""
+    """Median, lowest and highest of the scores of several seeds."""
 
     median: float
     lowest: float
     highest: float
 
 
-def measured(run: Run, points: int = 0) -> Measured:
-    """A run with its checkpoints.
+class MeasuredRun(NamedTuple):
+    """A run and the steps of its checkpoints that are fine-tuned."""
+
+    log: RunLog
+    steps: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        return self.log.name
+
+    def compute(self, step: int) -> dict[str, float]:
+        """`flops`, `flops_paper` and `tokens` of the first `step` steps."""
+        return _compute(next(line for line in self.log.metrics if line["step"] == step))
+
+    def heldout(self) -> list[dict[str, float]]:
+        """The held-out metrics of each evaluation, with its step and the compute until then."""
+        lines = {line["step"]: line for line in self.log.metrics if _has_compute(line)}
+        return [
+            {"step": step, **_compute(lines[step]), **{f"{HELDOUT}{name}": value for name, value in metrics.items()}}
+            for step, metrics in self.log.evaluations()
+            if step in lines
+        ]
+
+
+def select_checkpoints(log: RunLog, points: int = 0) -> MeasuredRun:
+    """Selects the checkpoints of a run to fine-tune.
 
     Args:
-      run: of `runs.read`.
-      points: how many checkpoints: the last, and those nearest to a half of its steps, a quarter, ...; 0: all.
+      log: the run.
+      points: how many: the last, and those nearest to half of its steps, a quarter, and so on; 0: all.
 
     Raises:
-      UserError: it has no checkpoint.
+      UserError: the run has no checkpoint of a logged step.
     """
-    checkpoints = Checkpoints(run.workdir / "checkpoints", read_only=True)
-    logged = {line["step"] for line in run.logged if _is_counted(line)}
+    checkpoints = Checkpoints(log.workdir / "checkpoints", read_only=True)
+    logged = {line["step"] for line in log.metrics if _has_compute(line)}
     steps = [step for step in checkpoints.steps() if step in logged]
     checkpoints.close()
     if not steps:
-        raise UserError(
-            f"{run.workdir} has no checkpoint that {metric_writers.METRICS} speaks of; let it go on to the first"
-        )
+        raise UserError(f"{log.workdir} has no checkpoint of a step in {METRICS}; wait until its run has saved one")
     if points and points < len(steps):
-        wanted = [steps[-1] / 2**i for i in range(points)]
-        steps = sorted({min((abs(step - near), step) for step in steps)[1] for near in wanted})
-    return Measured(run, tuple(steps))
+        targets = [steps[-1] / 2**i for i in range(points)]
+        steps = sorted({min((abs(step - target), step) for step in steps)[1] for target in targets})
+    return MeasuredRun(log, tuple(steps))
 
 
-def _is_counted(line: Mapping[str, Any]) -> bool:
-    return all(is_number(line.get(key)) for key in _COUNTED.values())
+def _has_compute(line: Mapping[str, Any]) -> bool:
+    return all(is_number(line.get(metric)) for metric in _COMPUTE.values())
 
 
-def _counted(line: Mapping[str, Any]) -> dict[str, float]:
-    return {name: line[key] for name, key in _COUNTED.items()}
+def _compute(line: Mapping[str, Any]) -> dict[str, float]:
+    return {name: line[metric] for name, metric in _COMPUTE.items()}
 
 
-def rows_of(of: Measured, step: int, weights: str, task: str, result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The lines of `curves.jsonl` about one fine-tuning, one a seed; `weights` are the digest of what it began with."""
+def measure(
+    runs: Sequence[MeasuredRun],
+    configs: Mapping[str, ConfigDict],
+    data_dirs: Mapping[str, str],
+    output: Path,
+    strict: bool,
+    progress: Progress,
+) -> list[ScoreRow]:
+    """Fine-tunes every selected checkpoint on every task; what an earlier call has finished is not repeated.
+
+    Args:
+      runs: the runs with their checkpoints.
+      configs: the config of each task.
+      data_dirs: where each task's files are.
+      output: a folder; fine-tunings are kept in its `points/`.
+      strict: whether an invalid row of a task is an error.
+      progress: receives progress.
+    """
+    rows: list[ScoreRow] = []
+    progress.start("fine-tuning", len(configs) * sum(len(run.steps) for run in runs))
+    done = 0
+    for run in runs:
+        for step in run.steps:
+            source = networks.find(run.log.workdir, step)
+            source = source._replace(load=functools.cache(source.load))  # once for all tasks
+            for task, config in configs.items():
+                folder = output / "points" / source.digest / task  # a run that was renamed keeps its points
+                part = _PartProgress(progress, f"{run.name} at {step}", done)
+                result = finetuning.finetune(
+                    config, source, data_dirs[task], folder, strict, tests=False, progress=part
+                )
+                rows += _make_rows(run, step, source.digest, task, result)
+                done += 1
+                progress.update(done)
+    return rows
+
+
+class _PartProgress(Progress):
+    """The progress of one fine-tuning, reported as a part of all of them."""
+
+    def __init__(self, whole: Progress, name: str, done: int):
+        self._whole, self._name, self._done = whole, name, done
+        self._stage, self._total = "", 1.0
+
+    def say(self, text: str) -> None:
+        self._whole.say(f"{self._name}: {text}")
+
+    def start(self, stage: str, total: float = 1.0, completed: float = 0.0) -> None:
+        self._stage, self._total = stage, total
+        self.update(completed)
+
+    def update(self, completed: float, numbers: str = "") -> None:
+        numbers = " · ".join(filter(None, (f"{self._name} {self._stage}".strip(), numbers)))
+        self._whole.update(self._done + completed / (self._total or 1), numbers)
+
+
+def _make_rows(run: MeasuredRun, step: int, weights: str, task: str, result: Mapping[str, Any]) -> Iterator[ScoreRow]:
+    """A row for each seed of one fine-tuning."""
+    compute = run.compute(step)
     for seed in result["seeds"]:
         yield {
-            "run": of.name,
-            "objective": of.run.system,
+            "run": run.name,
+            "objective": run.log.objective,
             "step": step,
             "weights": weights,
-            **of.counted(step),
+            "flops": compute["flops"],
+            "flops_paper": compute["flops_paper"],
+            "tokens": compute["tokens"],
             "task": task,
             "metric": result["metric"],
             "seed": seed["seed"],
@@ -107,47 +183,86 @@ def rows_of(of: Measured, step: int, weights: str, task: str, result: Mapping[st
         }
 
 
-def spread(values: Sequence[float]) -> Spread:
-    return Spread(statistics.median(values), min(values), max(values))
+def write_tables(output: Path, runs: Sequence[MeasuredRun], rows: Sequence[ScoreRow], accounting: str) -> None:
+    """Writes `curves.jsonl`, `heldout.jsonl` and the table `curves.md`.
+
+    Args:
+      output: the folder.
+      runs: the runs that were measured.
+      rows: their scores.
+      accounting: which FLOPs the table shows, `flops` or `flops_paper`.
+    """
+    write_whole(output / CURVES_FILE, "".join(json.dumps(row) + "\n" for row in rows))
+    heldout = [{"run": run.name, "objective": run.log.objective, **line} for run in runs for line in run.heldout()]
+    write_whole(output / HELDOUT_FILE, "".join(json.dumps(row) + "\n" for row in heldout))
+    write_whole(output / TABLE_FILE, format_table(rows, runs, accounting))
 
 
-def by_task(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, dict[int, dict[int, float]]]]:
-    """task -> run -> step -> seed -> score; beside the tasks `average`, of those that a seed has all of."""
-    found: dict[str, dict[str, dict[int, dict[int, float]]]] = {}
+def format_table(rows: Sequence[ScoreRow], runs: Sequence[MeasuredRun], accounting: str) -> str:
+    """A Markdown table with a line for each checkpoint: the median of each score over seeds, its lowest and highest."""
+    tasks, metrics = group_by_task(rows), metrics_by_task(rows)
+    headings = [task if task == AVERAGE else f"{task} ({metrics[task]})" for task in tasks]
+    lines = [f"| run | step | FLOPs | {' | '.join(headings)} |", "|---|---|---|" + "---|" * len(tasks)]
+    for run in runs:
+        for step in run.steps:
+            cells = []
+            for by_run in tasks.values():
+                scores = list(by_run.get(run.name, {}).get(step, {}).values())
+                cells.append("{:.1f} ({:.1f} to {:.1f})".format(*spread(scores)) if scores else "")
+            flops = short_number(run.compute(step)[accounting])
+            lines.append(f"| {run.name} | {step} | {flops} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def spread(scores: Sequence[float]) -> Spread:
+    return Spread(statistics.median(scores), min(scores), max(scores))
+
+
+def metrics_by_task(rows: Iterable[ScoreRow]) -> dict[str, str]:
+    """The name of each task's metric."""
+    return {row["task"]: row["metric"] for row in rows}
+
+
+def group_by_task(rows: Iterable[ScoreRow]) -> dict[str, dict[str, dict[int, dict[int, float]]]]:
+    """task -> run -> step -> seed -> score.
+
+    With several tasks the first is `average`, over those seeds that have a score for every task.
+    """
+    tasks: dict[str, dict[str, dict[int, dict[int, float]]]] = {}
     for row in rows:
-        steps = found.setdefault(row["task"], {}).setdefault(row["run"], {})
+        steps = tasks.setdefault(row["task"], {}).setdefault(row["run"], {})
         steps.setdefault(row["step"], {})[row["seed"]] = row["score"]
-    if len(found) < 2:
-        return found
+    if len(tasks) < 2:
+        return tasks
     average: dict[str, dict[int, dict[int, float]]] = {}
-    for run, steps in next(iter(found.values())).items():
+    for run, steps in next(iter(tasks.values())).items():
         for step, seeds in steps.items():
             for seed in seeds:
-                scores = [by_run.get(run, {}).get(step, {}).get(seed) for by_run in found.values()]
-                whole = [score for score in scores if score is not None]
-                if len(whole) == len(scores):
-                    average.setdefault(run, {}).setdefault(step, {})[seed] = statistics.mean(whole)
-    return {"average": average, **found}
+                scores = [by_run.get(run, {}).get(step, {}).get(seed) for by_run in tasks.values()]
+                known = [score for score in scores if score is not None]
+                if len(known) == len(scores):
+                    average.setdefault(run, {}).setdefault(step, {})[seed] = statistics.mean(known)
+    return {AVERAGE: average, **tasks}
 
 
-def read(folder: Path) -> list[dict[str, Any]]:
-    """The lines of `curves.jsonl` in a folder.
+def read_scores(folder: Path) -> list[ScoreRow]:
+    """Reads `curves.jsonl` in a folder.
 
     Raises:
-      UserError: there is none, or one that this package did not write.
+      UserError: there is none, or it has a line that `write_tables` does not write.
     """
-    path = folder / CURVES
+    path = folder / CURVES_FILE
     if not path.is_file():
-        raise UserError(f"{path} is not there; give a folder that electra_jax.curves wrote")
-    rows = []
+        raise UserError(f"{path} does not exist: expected the output folder of `electra-jax curves`")
+    rows: list[ScoreRow] = []
     for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         try:
             row = from_json(text)
         except ValueError:
             row = None
-        if not isinstance(row, dict) or not all(holds(row.get(name)) for name, holds in _FIELDS.items()):
-            raise UserError(f"{path}:{number}: no line of electra_jax.curves; let it write the file again")
-        rows.append(row)
+        if not isinstance(row, dict) or not all(is_valid(row.get(name)) for name, is_valid in _VALID.items()):
+            raise UserError(f"{path}:{number} is not a line of `electra-jax curves`; run that command again")
+        rows.append(ScoreRow(**row))  # type: ignore[typeddict-item] # checked above
     if not rows:
-        raise UserError(f"{path} has no scores; let electra_jax.curves write it again")
+        raise UserError(f"{path} has no scores; run `electra-jax curves` again")
     return rows

@@ -1,8 +1,11 @@
-"""The paper's own points: GLUE dev averages over eight tasks (without WNLI), arXiv 2003.10555, tables 1 and 2."""
+"""Scores printed in the ELECTRA paper (arXiv 2003.10555, tables 1 and 2): GLUE dev averages of eight tasks, no WNLI."""
+
+from typing import NamedTuple
 
 from electra_jax.planning.flops import paper_runs
 
-# By the names of `flops/systems.py`; of ELECTRA-Small as its operations are printed, with a generator of width 128.
+# By the names in planning/flops/paper_runs.py: the label in a plot, the score. The FLOPs that the paper prints for
+# ELECTRA-Small are those with a generator of width 128.
 _SCORES = {
     "elmo": ("ELMo", 71.2),
     "gpt": ("GPT", 78.8),
@@ -12,7 +15,7 @@ _SCORES = {
     "electra_small_128 12.5%": ("", 76.0),
     "electra_small_128 25%": ("", 77.7),
     "electra_small_128 50%": ("", 79.0),
-    "electra_small_128 100%": ("ELECTRA-Small, all of it", 79.9),
+    "electra_small_128 100%": ("ELECTRA-Small, all steps", 79.9),
     "electra_base": ("ELECTRA-Base", 85.1),
     "bert_large 464k x 2048": ("BERT-Large, ours", 87.2),
     "electra_400k": ("ELECTRA-400K", 89.0),
@@ -22,13 +25,27 @@ _SCORES = {
 }
 
 
-def points(accounting: str) -> list[tuple[str, float, float]]:
-    """(name, operations, score) of each run whose operations are known in `model` or `paper`; some without a name."""
-    found = []
+class PaperScore(NamedTuple):
+    """A run of the paper.
+
+    Attributes:
+      name: its label; empty for those between two that have one.
+      flops: FLOPs of pre-training.
+      score: the GLUE average.
+    """
+
+    name: str
+    flops: float
+    score: float
+
+
+def paper_scores(accounting: str) -> list[PaperScore]:
+    """The runs whose FLOPs are known in an accounting, `flops` or `flops_paper`."""
+    scores = []
     for run in (*paper_runs.RUNS, *paper_runs.OTHERS):
         if run.name in _SCORES:
             name, score = _SCORES[run.name]
-            operations = run.paper() if accounting == "paper" else run.model()
-            if operations is not None:
-                found.append((name, operations, score))
-    return found
+            flops = run.paper() if accounting == "flops_paper" else run.model()
+            if flops is not None:
+                scores.append(PaperScore(name, flops, score))
+    return scores

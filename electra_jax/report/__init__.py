@@ -1,1 +1,8 @@
-"""A page about pre-training runs: `python -m electra_jax.report --runs runs/a runs/b --output=report.html`."""
+"""Pages and plots from the logs of pre-training runs."""
+
+from electra_jax.config.errors import UserError
+
+try:
+    import matplotlib  # noqa: F401 - every module of this package draws with it
+except ImportError as error:
+    raise UserError("plots need matplotlib, which is not installed; pip install 'electra_jax[downstream]'") from error

@@ -1,22 +1,22 @@
-"""What the page is made of: tables, and the keys that say which colour and which letter is whose."""
+"""Parts of the page: tables, and the keys that give each run a colour and a short label."""
 
 import string
 from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-from electra_jax.report import charts
+from electra_jax.report import plots
 
-_LONGEST_LABEL = 12  # letters of a name that can stand in a chart
+_LONGEST_LABEL = 12  # letters of a name that fit beside a line in a chart
 
 
 class Key(NamedTuple):
-    """How something is known on the page.
+    """How a run is marked throughout the page.
 
     Attributes:
-      colour: of its lines.
-      name: in full.
-      label: what stands beside its lines: its name, or a letter where names are long.
+      colour: the number of its colour.
+      name: its full name.
+      label: the text beside its lines: the name, or a letter if names are long.
     """
 
     colour: int
@@ -26,11 +26,11 @@ class Key(NamedTuple):
     @property
     def html(self) -> str:
         label = "" if self.label == self.name else f"<b>{escape(self.label)}</b> "
-        return f'<span class="key c{self.colour % charts.COLOURS}">{label}{escape(self.name)}</span>'
+        return f'<span class="key c{self.colour % plots.COLOURS}">{label}{escape(self.name)}</span>'
 
 
 def keys(names: Sequence[str], colours: Sequence[int] | None = None) -> list[Key]:
-    """A key for each name, with the colours in order where none are given."""
+    """A key for each name; without `colours` they are numbered in order."""
     short = all(len(name) <= _LONGEST_LABEL for name in names)
     return [
         Key(i if colours is None else colours[i], name, name if short else _letter(i)) for i, name in enumerate(names)
@@ -38,16 +38,17 @@ def keys(names: Sequence[str], colours: Sequence[int] | None = None) -> list[Key
 
 
 def _letter(i: int) -> str:
-    turn, at = divmod(i, len(string.ascii_uppercase))
-    return string.ascii_uppercase[at] + (str(turn) if turn else "")
+    """A, B, ..., Z, A1, B1, ..."""
+    turn, index = divmod(i, len(string.ascii_uppercase))
+    return string.ascii_uppercase[index] + (str(turn) if turn else "")
 
 
-def legend(of: Sequence[Key]) -> str:
-    return f'<ul class="legend">{"".join(f"<li>{key.html}</li>" for key in of)}</ul>'
+def legend(keys: Sequence[Key]) -> str:
+    return f'<ul class="legend">{"".join(f"<li>{key.html}</li>" for key in keys)}</ul>'
 
 
 def table(columns: Sequence[Key], bodies: Sequence[str], caption: str) -> str:
-    """A table with a column for each key, in a box of its own that scrolls; `bodies` are its `<tbody>`s."""
+    """A table in a box that scrolls, with a column for each key; `bodies` are its `<tbody>` elements."""
     head = "".join(f'<th scope="col">{key.html}</th>' for key in columns)
     return (
         f'<div class="card scroll" tabindex="0"><table><caption><span>{escape(caption)}</span></caption>'
@@ -56,22 +57,22 @@ def table(columns: Sequence[Key], bodies: Sequence[str], caption: str) -> str:
 
 
 def body(rows: Sequence[tuple[str, Sequence[str]]], heading: str = "") -> str:
-    """A `<tbody>` of rows, (what, cells), under a heading if there is one."""
+    """A `<tbody>` of rows, (name, cells), under an optional heading."""
     parts = []
     if heading:
         width = 1 + max(len(cells) for _, cells in rows)
         parts.append(f'<tr><th scope="rowgroup" colspan="{width}"><span>{escape(heading)}</span></th></tr>')
-    parts += [f'<tr><th scope="row">{_breaking(escape(what))}</th>{"".join(cells)}</tr>' for what, cells in rows]
+    parts += [f'<tr><th scope="row">{_breakable(escape(name))}</th>{"".join(cells)}</tr>' for name, cells in rows]
     return f"<tbody>{''.join(parts)}</tbody>"
 
 
-def _breaking(name: str) -> str:
-    """The name of a setting can be broken where a part of it ends."""
+def _breakable(name: str) -> str:
+    """Lets a browser break the name of a setting after a dot or an underscore."""
     return name.replace(".", ".<wbr>").replace("_", "_<wbr>")
 
 
 def cell(text: str, beside: str = "", exact: str = "") -> str:
-    """A `<td>`; what stands beside the text is small, what is exact is said to a pointer that pretrained_generator on it."""
+    """A `<td>` with `beside` in small letters after the text, and a tooltip with the exact value."""
     title = f' title="{escape(exact)}"' if exact and exact != text else ""
     small = f"\u2002<small>{escape(beside)}</small>" if beside else ""
     return f"<td{title}>{escape(text)}{small}</td>"

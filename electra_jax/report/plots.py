@@ -1,181 +1,335 @@
-"""Pictures of curves: a line a run at the median over seeds, a band from the lowest seed to the highest."""
+"""Line charts for the report page, drawn by matplotlib as SVG.
 
-import math
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+matplotlib lays a chart out; classes then replace its colours and fonts, so that both come from the style sheet of the
+page. A line and its marks have the class `c0` to `c5`, or `muted`.
+"""
 
-from electra_jax.config.errors import UserError
-from electra_jax.downstream import paper_scores
-from electra_jax.downstream.curves import Measured, Scores, spread
-from electra_jax.runtime.progress import AREAS, LOSSES
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
+
+import matplotlib
+import numpy as np
+from matplotlib import ticker
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from electra_jax.runtime.metric_text import short_number
 from electra_jax.runtime.run_log import is_number
 
-# Okabe and Ito's colours, told apart by the colour-blind too.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_MARKERS = "osD^vP*"
-_AXIS = {"flops": "pre-training FLOPs", "flops_paper": "pre-training FLOPs, as the paper counts them"}
-_GREY = "#707070"
-_TALL, _WIDE, _COLUMNS = 2.9, 3.6, 3  # inches of a panel
-_LABEL = (1.7, 0.2)  # inches of a name in the legend, as most are
-_SETTINGS = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e6e6e6",
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "electra_jax",  # the same picture is the same bytes
-}
+COLOURS = 6
+_WIDTH, _HEIGHT = 480, 270
+_TOP, _BOTTOM, _RIGHT = 28, 40, 16
+_LETTER, _LINE = 7.8, 15  # the size of a letter and of a line on a phone, where text is largest
+_FAR = 40  # how far a label may be from the end of its line to be clear of other lines
+_MOST_POINTS = 400  # of a line; more than the pixels of a phone
+_MOST_MARKS = 40  # points of a line whose points are marked, each with a tooltip
+_MARGIN = 0.05  # of the y-axis, above and below the lines
+_TICKS = 5
+_SETTINGS: dict[Any, Any] = {"svg.fonttype": "none", "font.size": 12, "svg.hashsalt": "electra_jax"}
+
+Point = tuple[float, float]
 
 
-def scores(
-    path: Path,
-    tasks: Mapping[str, Scores],
-    metrics: Mapping[str, str],
-    runs: Sequence[Measured],
-    accounting: str,
-) -> None:
-    """Draws score against operations, a panel for each task and for their average, as PNG and SVG.
+class Axis(NamedTuple):
+    """An axis of a chart.
+
+    Attributes:
+      label: its name or unit.
+      log: whether it is logarithmic; numbers that are not above 0 are left out.
+      zero: whether it begins at 0.
+    """
+
+    label: str
+    log: bool = False
+    zero: bool = False
+
+
+class Series(NamedTuple):
+    """A line of a chart.
+
+    Attributes:
+      name: its name for screen readers and tooltips.
+      points: (x, y), x ascending.
+      colour: the number of its colour; None for a line that belongs to all runs.
+      label: text at its end.
+      dashed: whether it is a baseline.
+      band: (x, lowest, highest), shaded behind the line.
+    """
+
+    name: str
+    points: Sequence[Point]
+    colour: int | None = None
+    label: str = ""
+    dashed: bool = False
+    band: Sequence[tuple[float, float, float]] = ()
+
+    @property
+    def css(self) -> str:
+        return "muted" if self.colour is None else f"c{self.colour % COLOURS}"
+
+
+def draw_chart(title: str, x: Axis, y: Axis, series: Sequence[Series], css: str = "") -> str:
+    """Draws a chart.
 
     Args:
-      path: of the pictures, without a suffix.
-      tasks: from `points.by_task`.
-      metrics: the name of each task's score.
-      runs: in the order of their colours.
-      accounting: `flops` or `flops_paper`.
+      title: what it shows; a screen reader says it, with the first and last number of each line.
+      x: the horizontal axis.
+      y: the vertical axis.
+      series: the lines; numbers that are not finite are left out.
+      css: further classes of the element.
+
+    Returns:
+      An `<svg>` element for an HTML page, without ids.
     """
-    plt = _matplotlib()
-    with plt.rc_context(_SETTINGS):
-        figure, axes = _panels(plt, len(tasks))
-        for panel, (task, by_run) in zip(axes, tasks.items(), strict=False):
-            _lines(panel, by_run, runs, accounting)
-            panel.set_title("average" if task == "average" else f"{task}, {metrics[task]}", loc="left")
-        _finish(figure, axes, len(tasks), _AXIS[accounting], path)
-        plt.close(figure)
+    series = [_drawable(line, x, y) for line in series]
+    solid = [line for line in series if line.points and not line.dashed]
+    ends = [f"{line.name}: {short_number(line.points[0][1])} to {short_number(line.points[-1][1])}" for line in solid]
+    root = ElementTree.Element(
+        "svg", {"class": f"chart {css}".strip(), "viewBox": f"0 0 {_WIDTH} {_HEIGHT}", "role": "img"}
+    )
+    ElementTree.SubElement(root, "title").text = f"{title}, against {x.label}. {'; '.join(ends) or 'Nothing to show'}."
+    if solid:
+        _Chart(x, y, series).append_to(root)
+    else:
+        at = {"x": str(_WIDTH / 2), "y": str(_HEIGHT / 2), "text-anchor": "middle"}
+        ElementTree.SubElement(root, "text", at).text = "no numbers yet"
+    return ElementTree.tostring(root, encoding="unicode")
 
 
-def beside_the_paper(path: Path, tasks: Mapping[str, Scores], runs: Sequence[Measured], accounting: str) -> None:
-    """Draws the average score of runs beside the paper's own points, as PNG and SVG."""
-    plt = _matplotlib()
-    with plt.rc_context(_SETTINGS):
-        figure, panel = plt.subplots(figsize=(7.5, 4.5))
-        _lines(panel, tasks["average"], runs, accounting)
-        points = paper_scores.points("paper" if accounting == "flops_paper" else "model")
-        for name, operations, score in points:
-            panel.plot([operations], [score], "x", color=_GREY, markersize=5)
-            # Names stand above and before; not those of models below the curve, and of one of two close ones.
-            behind = name.startswith(("BERT", "GPT", "RoBERTa", "ELMo"))
-            offset, align = ((5, -7), "left") if behind else ((-5, -7 if name == "ELECTRA-400K" else 3), "right")
-            text = {"textcoords": "offset points", "ha": align, "fontsize": 6.5, "color": _GREY}
-            panel.annotate(name, (operations, score), offset, **text)
-        panel.plot([], [], "x", color=_GREY, markersize=5, label="the paper: GLUE dev, eight tasks")
-        panel.set_ylabel(f"average of {', '.join(task for task in tasks if task != 'average')}")
-        panel.margins(x=0.12)
-        _finish(figure, [panel], 1, _AXIS[accounting], path)
-        plt.close(figure)
+def _drawable(line: Series, x: Axis, y: Axis) -> Series:
+    def has_place(at: Sequence[float]) -> bool:
+        return all(map(is_number, at)) and not (x.log and at[0] <= 0) and not (y.log and min(at[1:]) <= 0)
+
+    points = [at for at in line.points if has_place(at)]
+    band = [at for at in line.band if has_place(at)]
+    return line._replace(points=thin(points), band=band)
 
 
-def heldout(path: Path, runs: Sequence[Measured], accounting: str) -> None:
-    """Draws held-out numbers of pre-training against operations, where there are any."""
-    lines = {run.name: run.heldout() for run in runs}
-    names = [
-        name
-        for name in (f"heldout_{key}" for key in (*LOSSES, *AREAS))
-        if any(is_number(line.get(name)) for logged in lines.values() for line in logged)
-    ]
-    if not names:
-        return
-    plt = _matplotlib()
-    with plt.rc_context(_SETTINGS):
-        figure, axes = _panels(plt, len(names))
-        for panel, name in zip(axes, names, strict=False):
-            for number, run in enumerate(runs):
-                there = [line for line in lines[run.name] if is_number(line.get(name))]
-                _line(panel, [line[accounting] for line in there], [[line[name]] for line in there], number, run.name)
-            panel.set_title(name.removeprefix("heldout_").replace("_", " "), loc="left")
-        _finish(figure, axes, len(names), _AXIS[accounting], path)
-        plt.close(figure)
+def thin(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
+    """At most `most` of the points: both ends, and the lowest and highest of each stretch between them."""
+    if len(points) <= most:
+        return list(points)
+    inner, stretches = points[1:-1], (most - 2) // 2
+    kept = [points[0]]
+    for i in range(stretches):
+        part = range(len(inner) * i // stretches, len(inner) * (i + 1) // stretches)
+        extremes = {min(part, key=lambda at: inner[at][1]), max(part, key=lambda at: inner[at][1])}
+        kept += [inner[at] for at in sorted(extremes)]
+    return [*kept, points[-1]]
 
 
-def _lines(panel: Any, by_run: Scores, runs: Sequence[Measured], accounting: str) -> None:
-    for number, run in enumerate(runs):
-        steps = by_run.get(run.name, {})
-        x = [run.counted(step)[accounting] for step in steps]
-        _line(panel, x, [list(seeds.values()) for seeds in steps.values()], number, run.name)
+class _Chart:
+    """A matplotlib figure of one panel whose unit is the pixel of the SVG, and the class of each of its artists."""
+
+    def __init__(self, x: Axis, y: Axis, series: Sequence[Series]):
+        self._series = sorted(series, key=lambda line: not line.dashed)  # baselines are drawn first
+        self._x = x
+        self._classes: dict[str, str] = {}  # by gid
+        self._figure = Figure(figsize=(_WIDTH / 72, _HEIGHT / 72), dpi=72)
+        with matplotlib.rc_context(_SETTINGS):
+            self._axes = self._figure.add_axes((0, 0, 1, 1))
+            self._lay_out(x, y)
+            for line in self._series:
+                self._draw_line(line)
+            self._draw_labels()
+
+    def append_to(self, root: ElementTree.Element) -> None:
+        """Adds what the figure shows to an SVG element."""
+        file = io.StringIO()
+        with matplotlib.rc_context(_SETTINGS):
+            self._figure.savefig(file, format="svg")
+        root.extend(_flatten(ElementTree.fromstring(file.getvalue()), self._classes))
+        for line in self._series:
+            if not line.dashed:
+                root.extend(self._marks(line))
+
+    def _mark(self, css: str) -> str:
+        """A new gid for an artist that shall have the class `css`."""
+        gid = f"gid{len(self._classes)}"
+        self._classes[gid] = css
+        return gid
+
+    def _lay_out(self, x: Axis, y: Axis) -> None:
+        axes = self._axes
+        xs = [at[0] for line in self._series for at in line.points]
+        ys = [at[1] for line in self._series for at in line.points]
+        ys += [end for line in self._series for at in line.band for end in at[1:]]
+        for scale, axis in ((axes.set_xscale, x), (axes.set_yscale, y)):
+            scale("log" if axis.log else "linear")
+        axes.set_xlim(limits(x, xs))
+        axes.set_ylim(_with_margin(y, *limits(y, ys)))
+        x_ticks, y_ticks = ticks(x, *axes.get_xlim()), ticks(y, *axes.get_ylim())
+        self._place(12 + _LETTER * max((len(short_number(tick)) for tick in y_ticks), default=0))
+        axes.minorticks_off()
+        axes.set_xticks(x_ticks, [short_number(tick) for tick in x_ticks])
+        axes.set_yticks(y_ticks, [short_number(tick) for tick in y_ticks])
+        axes.minorticks_off()
+        axes.tick_params(length=0, pad=6)
+        axes.grid(True, clip_on=False)
+        for tick in (*axes.xaxis.get_major_ticks(), *axes.yaxis.get_major_ticks()):
+            tick.gridline.set_gid(self._mark("gridline"))
+        axes.spines[["top", "left", "right"]].set_visible(False)
+        axes.spines["bottom"].set_gid(self._mark("axis"))
+        for patch in (axes.patch, self._figure.patch):
+            patch.set_visible(False)
+        right = axes.get_position().x1 * _WIDTH
+        for text, at, align in ((x.label, (right, 5), "right"), (y.label, (2, _HEIGHT - 13), "left")):
+            self._write(text, at, align, "name")
+
+    def _place(self, left: float) -> None:
+        """Places the axes so that each label at the end of a line has room."""
+        low, high = self._axes.get_xlim()
+        transform = self._axes.transScale.transform
+        (begin, _), (end, _) = transform([(low, 1), (high, 1)])
+        right: float = _WIDTH - _RIGHT
+        for line in self._series:
+            if line.label and line.points:
+                share = (transform((line.points[-1][0], 1))[0] - begin) / (end - begin)
+                if share > 0:
+                    right = min(right, left + (_WIDTH - _label_width(line.label) - left) / share)
+        right = max(right, left + 1)
+        height = _HEIGHT - _BOTTOM - _TOP
+        self._axes.set_position((left / _WIDTH, _BOTTOM / _HEIGHT, (right - left) / _WIDTH, height / _HEIGHT))
+
+    def _draw_line(self, line: Series) -> None:
+        if not line.points:
+            return
+        if len(line.band) > 1:
+            x, lowest, highest = ([at[i] for at in line.band] for i in range(3))
+            band = self._axes.fill_between(x, lowest, highest, clip_on=False)
+            band.set_gid(self._mark(f"band {line.css}"))
+        css = f"line {line.css}{' dashed' if line.dashed else ''}"
+        self._axes.plot(*zip(*line.points, strict=True), clip_on=False, gid=self._mark(css))
+
+    def _draw_labels(self) -> None:
+        """Writes a label at each line's end, with a bar of the line's colour."""
+        pixels = [self._axes.transData.transform(line.points) for line in self._series if line.points]
+        taken: list[tuple[float, float, float]] = []  # begin, end and height of each label
+        labelled = [line for line in self._series if line.label and line.points]
+        for line in sorted(labelled, key=lambda line: -line.points[-1][1]):
+            x, y = self._pixel(line.points[-1])
+            begin, end = x + 8, x + _label_width(line.label)
+            labels = [height for low, high, height in taken if begin < high and end > low]
+            height = place_label(y, labels, _crossing(pixels, begin - 4, end), _BOTTOM, _HEIGHT - _TOP)
+            taken.append((begin, end, height))
+            bar = [begin, begin], [height - 5, height + 5]
+            self._figure.add_artist(Line2D(*bar, transform=None, gid=self._mark(f"bar-of {line.css}")))
+            self._write(line.label, (begin + 6, height - 4), "left", "label")
+
+    def _write(self, text: str, pixel: Point, align: str, css: str) -> None:
+        """Writes text whose baseline is at a pixel."""
+        self._figure.text(
+            pixel[0] / _WIDTH, pixel[1] / _HEIGHT, text, ha=align, va="baseline", gid=self._mark(css), parse_math=False
+        )
+
+    def _pixel(self, point: Point) -> Point:
+        x, y = self._axes.transData.transform(point)
+        return float(x), float(y)
+
+    def _marks(self, line: Series) -> Iterator[ElementTree.Element]:
+        """Circles with tooltips: at each point of a short line, else at the last."""
+        for i, point in enumerate(line.points):
+            last = i == len(line.points) - 1
+            if last or len(line.points) <= _MOST_MARKS:
+                x, y = self._pixel(point)
+                at = {"cx": f"{x:.1f}", "cy": f"{_HEIGHT - y:.1f}", "r": "3.5" if last else "1.8"}
+                circle = ElementTree.Element("circle", {"class": f"{'end ' if last else ''}{line.css}", **at})
+                tooltip = f"{line.name}: {point[1]:.5g} at {short_number(point[0])} {self._x.label}"
+                ElementTree.SubElement(circle, "title").text = tooltip
+                yield circle
 
 
-def _line(panel: Any, x: Sequence[float], values: Sequence[Sequence[float]], number: int, name: str) -> None:
-    colour = _COLOURS[number % len(_COLOURS)]
-    spreads = [spread(each) for each in values]
-    style = {"color": colour, "marker": _MARKERS[number % len(_MARKERS)], "markersize": 4, "linewidth": 1.4}
-    panel.plot(x, [each.median for each in spreads], label=_written(name), **style)
-    lowest, highest = [each.lowest for each in spreads], [each.highest for each in spreads]
-    if len(x) > 1:
-        panel.fill_between(x, lowest, highest, color=colour, alpha=0.15, linewidth=0)
-    elif lowest != highest:
-        panel.vlines(x, lowest, highest, color=colour, alpha=0.4, linewidth=3)
+def _flatten(root: ElementTree.Element, classes: dict[str, str], css: str = "") -> Iterator[ElementTree.Element]:
+    """The paths and texts of matplotlib's SVG, with classes in the place of ids and styles."""
+    for element in root:
+        own = classes.get(element.get("id", ""), css)
+        tag = element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
+        if tag == "g":
+            yield from _flatten(element, classes, own)
+        elif tag == "path":
+            yield ElementTree.Element("path", {"class": own, "d": _rounded(element.get("d", ""))})
+        elif tag == "text":
+            style = element.get("style", "")
+            anchor = re.search(r"text-anchor: (\w+)", style)
+            place = {name: _rounded(element.get(name, "0")) for name in ("x", "y")}
+            attributes = {"class": own} if own else {}
+            text = ElementTree.Element("text", {**place, "text-anchor": anchor[1] if anchor else "start", **attributes})
+            text.text = element.text
+            yield text
 
 
-def _written(name: str) -> str:
-    """As a legend shows it: $ would begin a formula, and a first _ hides a line."""
-    name = name.replace("$", r"\$")
-    return f" {name}" if name.startswith("_") else name
+def _rounded(numbers: str) -> str:
+    """Path data or a number with one decimal and without line breaks."""
+    return re.sub(r"-?\d+\.\d+", lambda found: f"{float(found[0]):.1f}", " ".join(numbers.split()))
 
 
-def _panels(plt: Any, count: int) -> tuple[Any, list[Any]]:
-    columns = min(_COLUMNS, count)
-    rows = -(-count // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(_WIDE * columns, _TALL * rows + 0.4), squeeze=False)
-    return figure, list(axes.flat)
+def limits(axis: Axis, values: Sequence[float]) -> tuple[float, float]:
+    """The ends of an axis: all values are between them, and they differ by at least 1%, as ticks show four digits."""
+    low, high = min(values), max(values)
+    if axis.log:
+        return (low, high) if high > 1.05 * low else (low / 1.5, high * 1.5)
+    if axis.zero:
+        low, high = min(low, 0.0), max(high, 0.0)
+    least = 0.01 * max(abs(low), abs(high)) or 1.0
+    if high - low >= least:
+        return low, high
+    return (low, low + least) if axis.zero else (low - least / 2, high + least / 2)
 
 
-def _finish(figure: Any, axes: Sequence[Any], count: int, axis: str, path: Path) -> None:
-    from matplotlib import ticker
-
-    for panel in axes[count:]:
-        panel.remove()
-    for panel in axes[:count]:
-        panel.set_xscale("log")
-        panel.xaxis.set_major_locator(_ticks(*panel.get_xlim()))
-        panel.xaxis.set_major_formatter(ticker.LogFormatterSciNotation(minor_thresholds=(math.inf, math.inf)))
-        panel.xaxis.set_minor_formatter(ticker.NullFormatter())  # whose labels would run into each other
-        panel.set_xlabel(axis)
-    handles, labels = axes[0].get_legend_handles_labels()
-    columns = max(1, min(len(labels), int(figure.get_figwidth() / _LABEL[0])))
-    above = 0.15 + _LABEL[1] * -(-len(labels) // columns)
-    figure.tight_layout(rect=(0, 0, 1, 1 - above / figure.get_figheight()))
-    figure.legend(handles, labels, loc="upper center", ncols=columns)
-    for suffix in ("png", "svg"):
-        metadata = {"Date": None} if suffix == "svg" else {}
-        figure.savefig(path.with_suffix(f".{suffix}"), dpi=150, metadata=metadata)
+def _with_margin(axis: Axis, low: float, high: float) -> tuple[float, float]:
+    if axis.log:
+        factor = (high / low) ** _MARGIN
+        return low / factor, high * factor
+    margin = _MARGIN * (high - low)
+    return low - (0 if axis.zero and low == 0 else margin), high + margin
 
 
-def _ticks(lowest: float, highest: float) -> Any:
-    """Powers of ten on a long axis, on a short one twice and five times these too; where there are few, even steps."""
-    from matplotlib import ticker
-
-    if highest >= 100 * lowest:
-        return ticker.LogLocator()
-    power = 10.0 ** math.floor(math.log10(lowest))
-    round_ = [factor * power for factor in (1, 2, 5, 10, 20, 50, 100, 200, 500)]
-    within = [each for each in round_ if lowest <= each <= highest]
-    return ticker.FixedLocator(within) if len(within) > 1 else ticker.MaxNLocator(nbins=2)
-
-
-def require() -> None:
-    """Raises UserError where matplotlib is missing: before the work, not after it."""
-    _matplotlib()
+def ticks(axis: Axis, low: float, high: float) -> list[float]:
+    """Round numbers from `low` to `high`, about five."""
+    linear = ticker.MaxNLocator(_TICKS, steps=[1, 2, 5, 10])
+    if not axis.log:
+        return _within(linear.tick_values(low, high), low, high)
+    for factors in ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0)):
+        found = _within(ticker.LogLocator(subs=factors, numticks=_TICKS + 1).tick_values(low, high), low, high)
+        if len(found) >= 3:
+            return found
+    return _within(linear.tick_values(low, high), low, high)
 
 
-def _matplotlib() -> Any:
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise UserError("pictures need matplotlib; pip install 'electra_jax[downstream]'") from error
-    matplotlib.use("Agg")  # no window
-    from matplotlib import pyplot
+def _within(values: Iterable[float], low: float, high: float) -> list[float]:
+    slack = 1e-9 * (high - low)
+    return [float(value) for value in values if low - slack <= value <= high + slack]
 
-    return pyplot
+
+def place_label(height: float, labels: Sequence[float], lines: Sequence[float], low: float, high: float) -> float:
+    """The height of a label that is as near as possible to the end of its line.
+
+    Args:
+      height: the end of its line.
+      labels: the heights of labels beside it, which it does not overlap if there is room.
+      lines: the heights of lines that pass it, which it does not overlap if there is room nearby.
+      low: the lowest height.
+      high: the highest height.
+    """
+    moves = sorted((k * _LINE / 3 for k in range(-60, 61)), key=abs)
+    heights = [height + move for move in moves if low <= height + move <= high]
+    free = [at for at in heights if all(abs(at - label) >= _LINE for label in labels)]
+    clear = [at for at in free if abs(at - height) <= _FAR and all(abs(at - line) > _LINE / 2 for line in lines)]
+    return next(iter([*clear, *free]), height)
+
+
+def _crossing(lines: Sequence[np.ndarray], begin: float, end: float) -> list[float]:
+    """The heights of lines, each [N, 2] in pixels, between two places on the x-axis."""
+    heights: list[float] = []
+    for line in lines:
+        x = np.arange(max(begin, line[0, 0]), min(end, line[-1, 0]) + 1, 4)
+        heights += np.interp(x, line[:, 0], line[:, 1]).tolist()
+    return heights
+
+
+def _label_width(label: str) -> float:
+    """The width of a label with the space and the bar before it, in pixels."""
+    return 16 + _LETTER * len(label)

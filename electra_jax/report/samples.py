@@ -1,4 +1,4 @@
-"""Sentences with fakes in them, and what the encoder of a run says of each word: what training ends with."""
+"""Held-out sentences with replaced tokens, and the probability that the encoder of a run gives each word."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -11,16 +11,16 @@ from electra_jax.data import corpus
 from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.loading import detection, run_checkpoint
 from electra_jax.objectives import registry
-from electra_jax.runtime.run_log import Run
+from electra_jax.runtime.run_log import RunLog
 
 
 class Word(NamedTuple):
-    """A word, as suspect as its most suspect piece.
+    """A word of a sample.
 
     Attributes:
-      text: as it stands there.
-      probability: that it was replaced, as the encoder says.
-      original: what stood there before, None where nothing was replaced.
+      text: the word in the corrupted sentence.
+      probability: the highest probability of being replaced among its tokens.
+      original: the word before; None where nothing was replaced.
     """
 
     text: str
@@ -29,12 +29,12 @@ class Word(NamedTuple):
 
 
 class Samples(NamedTuple):
-    """What a run says of some sentences.
+    """Sample sentences of a run.
 
     Attributes:
-      step: of the checkpoint that was asked; None where none was.
-      sentences: words, marked.
-      note: why there are none, or what the shade means where that is not the probability of a fake.
+      step: the step of the checkpoint; None if there are no samples.
+      sentences: the words of each sentence.
+      note: why there are no samples, or what the shade means if it is not the probability of being replaced.
     """
 
     step: int | None
@@ -42,50 +42,60 @@ class Samples(NamedTuple):
     note: str
 
 
-def of(run: Run, count: int) -> Samples:
-    """`count` held-out sentences with fakes, as the last checkpoint of `run` sees them; none where that cannot be."""
-    row = registry.SYSTEMS.get(run.system)
-    if row is None:
-        return Samples(None, [], f"{run.system} is no system that is known here.")
-    if row.detect is None:
-        return Samples(None, [], f"{run.system} predicts tokens and tells no fakes, so there is nothing to show.")
+def make_samples(run: RunLog, count: int) -> Samples:
+    """Corrupts `count` held-out sentences and lets the last checkpoint of `run` detect it.
+
+    Where that is not possible, there are no sentences and the note says why.
+    """
+    spec = registry.SYSTEMS.get(run.objective)
+    if spec is None:
+        return Samples(None, [], f"The objective {run.objective} is unknown to this version of electra_jax.")
+    if spec.detect is None:
+        return Samples(None, [], f"{run.objective} predicts tokens and does not detect replaced ones: no samples.")
     try:
-        return _ask(run.workdir, count)
+        return _detect(run.workdir, count)
     except UserError as error:
-        return Samples(None, [], f"Nothing can be shown: {explain(error)}.")
+        return Samples(None, [], f"No samples: {explain(error)}.")
 
 
-def _ask(workdir: Path, count: int) -> Samples:
-    learned = run_checkpoint.load(workdir)
-    config, vocabulary, state = learned.config, learned.tokenizer, learned.state
-    text = _text(workdir, config.data.input, str(learned.progress.get("corpus")))
-    starts = vocabulary.word_starts
+def _detect(workdir: Path, count: int) -> Samples:
+    checkpoint = run_checkpoint.load(workdir)
+    config, tokenizer, state = checkpoint.config, checkpoint.tokenizer, checkpoint.state
+    text = _load_corpus(workdir, config.data.input, str(checkpoint.progress.get("corpus")))
     objective = registry.make(
-        config.objective, config.model, config.steps, len(vocabulary), text.unigram, vocabulary.special, starts
+        config.objective,
+        config.model,
+        config.steps,
+        len(tokenizer),
+        text.unigram,
+        tokenizer.special,
+        tokenizer.word_starts,
     )
-    texts = detection.sentences(text.heldout, count, config.data.seq_length, config.seed, vocabulary.special)
-    if not len(texts["input_ids"]):
+    batch = detection.sentences(text.heldout, count, config.data.seq_length, config.seed, tokenizer.special)
+    if not len(batch["input_ids"]):
         raise UserError("no held-out line has the length of a sentence")
-    key = jax.random.fold_in(jax.random.key(config.seed), 3)  # as at the end of training
-    found = jax.device_get(jax.jit(detection.make_corrupt_and_detect(objective))(state.params, state.step, texts, key))
-    rows = zip(texts["input_ids"], *found, strict=True)
-    return Samples(int(state.step), [marked(vocabulary, *row) for row in rows], objective.system.scores)
+    key = jax.random.fold_in(jax.random.key(config.seed), 3)  # the samples that training prints at its end
+    corrupt_and_detect = jax.jit(detection.make_corrupt_and_detect(objective))
+    detected = jax.device_get(corrupt_and_detect(state.params, state.step, batch, key))
+    rows = zip(batch["input_ids"], *detected, strict=True)
+    return Samples(int(state.step), [make_words(tokenizer, *row) for row in rows], objective.system.scores)
 
 
-def marked(
-    vocabulary: Tokenizer, before: np.ndarray, ids: np.ndarray, replaced: np.ndarray, probability: np.ndarray
+def make_words(
+    tokenizer: Tokenizer, original_L: np.ndarray, ids_L: np.ndarray, replaced_L: np.ndarray, probability_L: np.ndarray
 ) -> list[Word]:
-    """The words of one row: ids before and after, which were replaced, and what the encoder says, each [L]."""
-    return [
-        Word(word, float(probability[at].max()), vocabulary.decode(before[at].tolist()) if replaced[at].any() else None)
-        for word, at in vocabulary.words(ids.tolist())
-        if word
-    ]
+    """The words of one row: token ids before and after corruption, which were replaced, and the probability of it."""
+    words = []
+    for text, at in tokenizer.words(ids_L.tolist()):
+        if text:
+            original = tokenizer.decode(original_L[at].tolist()) if replaced_L[at].any() else None
+            words.append(Word(text, float(probability_L[at].max()), original))
+    return words
 
 
-def _text(workdir: Path, given: str, key: str) -> corpus.Corpus:
-    """The text that the run was trained on; it is not prepared again for a page."""
-    for folder in (workdir / "data" / key, Path(given)):
+def _load_corpus(workdir: Path, data_input: str, key: str) -> corpus.Corpus:
+    """The text that the run was trained on; a report does not prepare it again."""
+    for folder in (workdir / "data" / key, Path(data_input)):
         if corpus.is_prepared(folder) and corpus.read_manifest(folder)["key"] == key:
             return corpus.load(folder)
-    raise UserError(f"the text of this run is not there any more ({given})")
+    raise UserError(f"the prepared text of this run ({data_input}) no longer exists")

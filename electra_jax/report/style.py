@@ -1,7 +1,7 @@
-"""How the page looks: on paper and on a dark screen, on a desk and on a phone. Nothing is fetched from anywhere."""
+"""The style sheet of the page: light and dark, desk and phone, screen and paper."""
 
-# The colours of the lines differ in lightness too, so that they can be told apart with any kind of colour blindness,
-# and each stands out from its background by 3:1 or more.
+# The colours of the lines differ in lightness as well, for colour-blind readers. Each has a contrast of at least 3:1
+# with the background.
 CSS = """
 :root {
   color-scheme: light dark;
@@ -80,12 +80,12 @@ figcaption small { font-weight: 400; margin-left: .5rem; white-space: normal; }
 .chart circle { fill: var(--c); }
 .chart .end { stroke: var(--card); stroke-width: 1px; }
 
-.said { padding: .9rem 1.1rem 1rem; margin-bottom: 1rem; }
-.said h3 { margin: 0 0 .5rem; text-transform: none; letter-spacing: 0; font-size: .9375rem; color: var(--ink); }
-.said p { max-width: none; line-height: 1.85; margin: .35rem 0; }
-.said span, .said u { padding: .1em .16em; border-radius: 4px;
+.sample { padding: .9rem 1.1rem 1rem; margin-bottom: 1rem; }
+.sample h3 { margin: 0 0 .5rem; text-transform: none; letter-spacing: 0; font-size: .9375rem; color: var(--ink); }
+.sample p { max-width: none; line-height: 1.85; margin: .35rem 0; }
+.sample span, .sample u { padding: .1em .16em; border-radius: 4px;
   background: rgb(var(--mark) / calc(var(--p, 0) * var(--strength))); }
-.said u { text-decoration-thickness: 2px; text-underline-offset: 3px; }
+.sample u { text-decoration-thickness: 2px; text-underline-offset: 3px; }
 .ramp { display: inline-block; width: 7rem; height: .8em; border-radius: 4px; vertical-align: -.06em; margin: 0 .35rem;
   background: linear-gradient(90deg, rgb(var(--mark) / 0), rgb(var(--mark) / var(--strength)));
   border: 1px solid var(--rule); }
@@ -104,12 +104,15 @@ footer { margin-top: 3rem; color: var(--soft); font-size: .8125rem; }
   caption span { left: .7rem; }
   small { white-space: normal; }
 }
-@media print { body { background: none; } .switch { display: none; } figure, .said { break-inside: avoid; } }
+@media print { body { background: none; } .switch { display: none; } figure, .sample { break-inside: avoid; } }
 """
 
 
 def switch(names: list[str]) -> str:
-    """What shows, of the images with the classes `names`, those that are picked; the first at the beginning."""
+    """Rules that show only the charts with the selected one of the classes `names`; the first is selected at the start.
+
+    Each class has a radio button whose id is its name.
+    """
     rules = [f".{name} {{ display: none; }}" for name in names[1:]]
     for name in names:
         rules += [

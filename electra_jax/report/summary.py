@@ -1,25 +1,24 @@
-"""The summary of runs side by side, as text: what was run, how far it is, what it has learned, on what, and where."""
+"""The summary of runs side by side, as text: the run, its cost, held-out metrics, its data, and its environment."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from electra_jax.config.errors import UserError
 from electra_jax.data import tokenizer
-from electra_jax.runtime import progress
-from electra_jax.runtime.progress import short
-from electra_jax.runtime.run_log import Run, is_number
+from electra_jax.runtime.metric_text import AREAS, LOSSES, short_number
+from electra_jax.runtime.run_log import HELDOUT, Evaluation, RunLog, is_number
 
 NONE = "–"
-CHANCE = 0.5  # of an area under the ROC curve
+CHANCE = 0.5  # area under the ROC curve of a random detector
 
 
 class Cell(NamedTuple):
-    """A number or a word in the summary.
+    """A cell of the summary.
 
     Attributes:
-      text: as it is read.
-      beside: its yardstick or unit, in small letters.
-      exact: all figures, where `text` has not.
+      text: a number or a word.
+      beside: a baseline, a unit or details, in small letters.
+      exact: the number with all its digits, where `text` is shortened.
     """
 
     text: str
@@ -28,84 +27,90 @@ class Cell(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Rows under a heading: (what, a cell for each run)."""
+    """Rows under a heading: (name, a cell for each run)."""
 
     heading: str
     rows: list[tuple[str, list[Cell]]]
 
 
-def yardstick(measure: str) -> str:
-    """The held-out number that stands beside a loss, empty where none does."""
-    return progress.LOSSES.get(measure, ("", ""))[1]
+def baseline_of(metric: str) -> str:
+    """The metric that is the baseline of a loss; empty if it has none."""
+    return LOSSES[metric].baseline if metric in LOSSES else ""
 
 
-def name(measure: str) -> str:
-    """A loss, an accuracy or an area in words: `mlm_loss` -> MLM loss."""
-    if measure in progress.AREAS:
-        return f"AUC, {progress.AREAS[measure]}"
-    stem, _, kind = measure.rpartition("_")
-    if f"{stem}_loss" in progress.LOSSES:
-        said = progress.LOSSES[f"{stem}_loss"][0]
-        return f"{said[0].upper()}{said[1:]} {kind}"
-    return "Loss that is minimised" if measure == "loss" else measure.replace("_", " ").capitalize()
+def title_of(metric: str) -> str:
+    """The name of a loss, an accuracy or an area: `mlm_loss` -> MLM loss."""
+    if metric in AREAS:
+        return f"AUC, {AREAS[metric]}"
+    stem, _, kind = metric.rpartition("_")
+    if f"{stem}_loss" in LOSSES:
+        name = LOSSES[f"{stem}_loss"].name
+        return f"{name[0].upper()}{name[1:]} {kind}"
+    return "Total loss" if metric == "loss" else metric.replace("_", " ").capitalize()
 
 
-def measures(runs: Sequence[Run], suffix: str, heldout: bool) -> list[str]:
-    """What any of the runs has logged a number of, with that ending, in the order that training prints it."""
-    prefix = "heldout_" if heldout else ""
-    there = {
-        key.removeprefix(prefix)
+def logged_metrics(runs: Sequence[RunLog], suffix: str, heldout: bool) -> list[str]:
+    """The metrics with that ending of which any run has logged a number, in the order in which training prints them."""
+    prefix = HELDOUT if heldout else ""
+    names = {
+        name.removeprefix(prefix)
         for run in runs
-        for line in run.logged
-        for key, value in line.items()
-        if key.endswith(suffix) and key.startswith("heldout_") == heldout and is_number(value)
+        for line in run.metrics
+        for name, value in line.items()
+        if name.endswith(suffix) and name.startswith(HELDOUT) == heldout and is_number(value)
     }
-    order = [*progress.LOSSES, *progress.AREAS]
-    return sorted(there, key=lambda key: (order.index(key) if key in order else len(order), key))
+    order = [*LOSSES, *AREAS]
+    return sorted(names, key=lambda name: (order.index(name) if name in order else len(order), name))
 
 
-def groups(runs: Sequence[Run]) -> list[Group]:
-    """The summary of `runs`."""
-    tables = [("Run", _RUN), ("Cost", _COST), ("Text", _TEXT), ("Made with", _MADE)]
-    found = [Group(heading, [(what, [of(run) for run in runs]) for what, of in rows]) for heading, rows in tables]
-    found.insert(2, Group("Held out, last", _heldout(runs)))
-    kept = [
-        Group(heading, [row for row in rows if any(cell.text != NONE for cell in row[1])]) for heading, rows in found
+def make_groups(runs: Sequence[RunLog]) -> list[Group]:
+    """The summary of `runs`, without rows that are empty for all of them."""
+    tables = [("Run", _RUN), ("Cost", _COST), ("Data", _DATA), ("Environment", _ENVIRONMENT)]
+    groups = [
+        Group(heading, [(name, [make_cell(run) for run in runs]) for name, make_cell in rows])
+        for heading, rows in tables
     ]
-    return [group for group in kept if group.rows]
+    groups.insert(2, Group("Last held-out evaluation", _heldout_rows(runs)))
+    groups = [
+        Group(heading, [row for row in rows if any(cell.text != NONE for cell in row[1])]) for heading, rows in groups
+    ]
+    return [group for group in groups if group.rows]
 
 
-def _heldout(runs: Sequence[Run]) -> list[tuple[str, list[Cell]]]:
-    last = [run.heldout() for run in runs]
-
-    def loss(measure: str, numbers: dict[str, Any]) -> Cell:
-        beside = yardstick(measure)
-        there = is_number(numbers.get(beside))
-        return _number(numbers.get(measure), f"{beside.split('_')[0]} {numbers[beside]:.3f}" if there else "", ".3f")
-
-    def guessing(measure: str, numbers: dict[str, Any]) -> str:
-        """What share is right of a detector that says the same of every token."""
-        fakes = numbers.get("replaced_fraction")
-        return f"constant {max(fakes, 1 - fakes):.3f}" if measure == "disc_accuracy" and is_number(fakes) else ""
-
-    rows = [("at step", [_count(numbers.get("step")) for numbers in last])]
-    for measure in measures(runs, "_loss", heldout=True):
-        rows.append((name(measure), [loss(measure, numbers) for numbers in last]))
-    for measure in measures(runs, "_auc", heldout=True):
-        rows.append((name(measure), [_number(numbers.get(measure), f"chance {CHANCE}", ".3f") for numbers in last]))
-    for measure in measures(runs, "_accuracy", heldout=True):
-        rows.append(
-            (name(measure), [_number(numbers.get(measure), guessing(measure, numbers), ".3f") for numbers in last])
-        )
+def _heldout_rows(runs: Sequence[RunLog]) -> list[tuple[str, list[Cell]]]:
+    last = [run.heldout() or Evaluation(0, {}) for run in runs]
+    rows = [("at step", [_count(evaluation.step or None) for evaluation in last])]
+    kinds: list[tuple[str, Callable[[str, Mapping[str, float]], str]]] = [
+        ("_loss", _loss_baseline),
+        ("_auc", lambda metric, numbers: f"chance {CHANCE}"),
+        ("_accuracy", _accuracy_baseline),
+    ]
+    for suffix, baseline in kinds:
+        for metric in logged_metrics(runs, suffix, heldout=True):
+            cells = [_number(each.metrics.get(metric), baseline(metric, each.metrics), ".3f") for each in last]
+            rows.append((title_of(metric), cells))
     return rows
 
 
-def _steps(run: Run) -> Cell:
-    step, steps = run.last["step"], run.settings["steps"]
-    return Cell(f"{step:,} of {steps:,}", "" if step >= steps else f"{step / steps:.0%}")
+def _loss_baseline(metric: str, numbers: Mapping[str, float]) -> str:
+    baseline = baseline_of(metric)
+    return f"{baseline.split('_')[0]} {numbers[baseline]:.3f}" if baseline in numbers else ""
 
 
-def _encoder(run: Run) -> Cell:
+def _accuracy_baseline(metric: str, numbers: Mapping[str, float]) -> str:
+    """The accuracy of a detector that gives every token the same answer."""
+    replaced = numbers.get("replaced_fraction")
+    if metric != "disc_accuracy" or replaced is None:
+        return ""
+    return f"constant {max(replaced, 1 - replaced):.3f}"
+
+
+def _steps(run: RunLog) -> Cell:
+    step = run.last["step"]
+    return Cell(f"{step:,} of {run.steps:,}", "" if step >= run.steps else f"{step / run.steps:.0%}")
+
+
+def _encoder(run: RunLog) -> Cell:
     m = run.settings["model"]
     return Cell(
         f"{m.get('encoder', NONE)}, {m.get('layers', NONE)} × {m.get('width', NONE)}",
@@ -113,7 +118,7 @@ def _encoder(run: Run) -> Cell:
     )
 
 
-def _generator(run: Run) -> Cell:
+def _generator(run: RunLog) -> Cell:
     m = run.settings["model"]
     if all(is_number(m.get(part)) for part in ("layers", "width", "generator_layers", "generator_width")):
         layers, width = round(m["layers"] * m["generator_layers"]), round(m["width"] * m["generator_width"])
@@ -121,71 +126,69 @@ def _generator(run: Run) -> Cell:
     return Cell(str(run.settings["objective"].get("generator", NONE)))
 
 
-def _batch(run: Run) -> Cell:
+def _batch(run: RunLog) -> Cell:
     size, length = run.settings.get("batch_size"), run.settings["data"].get("seq_length")
     return Cell(f"{size} × {length}", "sequences × tokens") if size and length else Cell(NONE)
 
 
-def _vocabulary(run: Run) -> Cell:
+def _vocabulary(run: RunLog) -> Cell:
     try:
-        return _count(len(tokenizer.kept_in(run.workdir)), "pieces")
-    except UserError:  # there is none in the folder; then what was asked for
-        return _count(run.settings["data"].get("vocab_size"), "pieces")
+        size = len(tokenizer.kept_in(run.workdir))
+    except UserError:  # the folder has no tokenizer
+        size = run.settings["data"].get("vocab_size")
+    return _count(size, "pieces")
 
 
-def _devices(run: Run) -> Cell:
+def _devices(run: RunLog) -> Cell:
     devices = run.environment.get("devices") or []
-    return Cell(f"{len(devices)} × {devices[0]}", _processes(run)) if devices else Cell(NONE)
+    processes = run.environment.get("processes", 1)
+    return Cell(
+        f"{len(devices)} × {devices[0]}" if devices else NONE, f"{processes} processes" if processes != 1 else ""
+    )
 
 
-def _processes(run: Run) -> str:
-    count = run.environment.get("processes", 1)
-    return f"{count} processes" if count != 1 else ""
-
-
-def _versions(run: Run) -> Cell:
+def _versions(run: RunLog) -> Cell:
     packages = run.environment.get("packages") or {}
     jax, *others = [f"{package} {packages[package]}" for package in ("jax", "flax") if package in packages] or [NONE]
     others += [f"python {run.environment['python']}"] if "python" in run.environment else []
     return Cell(jax, " · ".join(others), ", ".join(f"{package} {version}" for package, version in packages.items()))
 
 
-def _commit(run: Run) -> Cell:
+def _commit(run: RunLog) -> Cell:
     commit = run.environment.get("commit") or ""
-    said = "changed since" if commit.endswith("-dirty") else ""
-    return Cell(commit[:10] or NONE, said, commit)
+    return Cell(commit[:10] or NONE, "with uncommitted changes" if commit.endswith("-dirty") else "", commit)
 
 
-def _hours(run: Run) -> Cell:
+def _hours(run: RunLog) -> Cell:
     seconds = run.last.get("device_seconds")
     if not is_number(seconds):
         return Cell(NONE)
     return Cell(f"{seconds / 3600:.4g}", f"{seconds / 60:.3g} minutes" if seconds < 3600 else "", f"{seconds} seconds")
 
 
-def _number(value: Any, beside: str = "", how: str = "") -> Cell:
-    """A number as `how` says, or with an SI letter."""
+def _number(value: Any, beside: str = "", spec: str = "") -> Cell:
+    """A number, formatted by `spec` or shortened with an SI letter."""
     if not is_number(value):
         return Cell(NONE)
-    return Cell(format(value, how) if how else short(value), beside, str(value))
+    return Cell(format(value, spec) if spec else short_number(value), beside, str(value))
 
 
 def _count(value: Any, beside: str = "") -> Cell:
     return Cell(f"{value:,}", beside) if is_number(value) else Cell(NONE)
 
 
-def _logged(key: str, how: str = "") -> Callable[[Run], Cell]:
-    return lambda run: _number(run.last.get(key), how=how)
+def _logged(metric: str, spec: str = "") -> Callable[[RunLog], Cell]:
+    return lambda run: _number(run.last.get(metric), spec=spec)
 
 
-def _data(key: str) -> Callable[[Run], Cell]:
-    return lambda run: Cell(str(run.settings["data"].get(key, NONE)))
+def _data_setting(name: str) -> Callable[[RunLog], Cell]:
+    return lambda run: Cell(str(run.settings["data"].get(name, NONE)))
 
 
-_Rows = list[tuple[str, Callable[[Run], Cell]]]
+_Rows = list[tuple[str, Callable[[RunLog], Cell]]]
 
 _RUN: _Rows = [
-    ("system", lambda run: Cell(run.system)),
+    ("objective", lambda run: Cell(run.objective)),
     ("encoder, layers × width", _encoder),
     ("generator, layers × width", _generator),
     ("batch", _batch),
@@ -194,15 +197,19 @@ _RUN: _Rows = [
 _COST: _Rows = [
     ("tokens", _logged("total_tokens")),
     ("FLOPs", _logged("total_flops")),
-    ("FLOPs, the paper's accounting", _logged("total_flops_paper")),
+    ("FLOPs as the paper counts them", _logged("total_flops_paper")),
     ("device hours", _hours),
     ("model FLOPs utilisation", _logged("mfu", ".1%")),
 ]
-_TEXT: _Rows = [
-    ("input", _data("input")),
+_DATA: _Rows = [
+    ("input", _data_setting("input")),
     ("vocabulary", _vocabulary),
-    ("examples", _data("mode")),
-    ("times seen", _logged("epoch", ".3g")),
+    ("examples", _data_setting("mode")),
+    ("epochs", _logged("epoch", ".3g")),
 ]
-_MADE: _Rows = [("devices", _devices), ("precision", lambda run: Cell(str(run.settings["model"].get("dtype", NONE))))]
-_MADE += [("versions", _versions), ("commit of the code", _commit)]
+_ENVIRONMENT: _Rows = [
+    ("devices", _devices),
+    ("precision", lambda run: Cell(str(run.settings["model"].get("dtype", NONE)))),
+    ("versions", _versions),
+    ("commit", _commit),
+]

@@ -137,7 +137,7 @@ def read_metrics(workdir: Path) -> list[dict[str, Any]]:
     for text in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
         with contextlib.suppress(ValueError):
             line = from_json(text)
-            if isinstance(line, dict) and type(line.get("step")) is int and is_number(line["step"]):
+            if isinstance(line, dict) and is_number(line.get("step")) and type(line["step"]) is int:
                 by_step[line["step"]] = line
     return [by_step[step] for step in sorted(by_step)]
 

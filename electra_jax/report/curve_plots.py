@@ -1,0 +1,198 @@
+"""Plots of `electra-jax curves`, as PNG and SVG files.
+
+A line shows the median over seeds, a band the range from the lowest to the highest seed.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib import ticker
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from electra_jax.downstream.curves import AVERAGE, MeasuredRun, ScoreRow, Scores, group_by_task, metrics_by_task, spread
+from electra_jax.downstream.paper_scores import paper_scores
+from electra_jax.runtime.metric_text import AREAS, LOSSES
+from electra_jax.runtime.run_log import HELDOUT
+
+# Colours for all kinds of colour vision: Okabe and Ito, 2008, https://jfly.uni-koeln.de/color/
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_MARKERS = "osD^vP*"
+_X_LABELS = {"flops": "pre-training FLOPs", "flops_paper": "pre-training FLOPs, as the paper counts them"}
+_GREY = "#707070"
+_PANEL_HEIGHT, _PANEL_WIDTH, _COLUMNS = 2.9, 3.6, 3  # inches
+_LEGEND_ENTRY = (1.7, 0.2)  # width and height in inches of most entries
+_SETTINGS: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "electra_jax",  # the same plot is the same bytes
+}
+
+
+def plot_all(
+    output: Path, runs: Sequence[MeasuredRun], rows: Sequence[ScoreRow], accounting: str, with_paper: bool
+) -> None:
+    """Writes `scores`, `average` and `heldout` to a folder and removes those of an earlier call.
+
+    Args:
+      output: the folder.
+      runs: in the order of their colours.
+      rows: their scores.
+      accounting: `flops` or `flops_paper`.
+      with_paper: whether to plot the average, if there is one, beside the scores of the paper.
+    """
+    for name in ("scores", "average", "heldout"):
+        for suffix in (".png", ".svg"):
+            (output / name).with_suffix(suffix).unlink(missing_ok=True)
+    tasks = group_by_task(rows)
+    plot_scores(output / "scores", tasks, metrics_by_task(rows), runs, accounting)
+    if with_paper and AVERAGE in tasks:
+        plot_beside_paper(output / "average", tasks, runs, accounting)
+    plot_heldout(output / "heldout", runs, accounting)
+
+
+def plot_scores(
+    path: Path, tasks: Mapping[str, Scores], metrics: Mapping[str, str], runs: Sequence[MeasuredRun], accounting: str
+) -> None:
+    """Plots score against FLOPs, with a panel for each task and for their average.
+
+    Args:
+      path: of the files, without a suffix.
+      tasks: what `group_by_task` returns.
+      metrics: the name of each task's metric.
+      runs: in the order of their colours.
+      accounting: `flops` or `flops_paper`.
+    """
+    with _panels(path, len(tasks), accounting) as panels:
+        for panel, (task, by_run) in zip(panels, tasks.items(), strict=True):
+            _plot_runs(panel, by_run, runs, accounting)
+            panel.set_title(task if task == AVERAGE else f"{task}, {metrics[task]}", loc="left")
+
+
+def plot_beside_paper(path: Path, tasks: Mapping[str, Scores], runs: Sequence[MeasuredRun], accounting: str) -> None:
+    """Plots the average score of runs beside the scores that the paper prints."""
+    with _panels(path, 1, accounting, size=(7.5, 4.5)) as (panel,):
+        _plot_runs(panel, tasks[AVERAGE], runs, accounting)
+        for name, flops, score in paper_scores(accounting):
+            panel.plot([flops], [score], "x", color=_GREY, markersize=5)
+            # Names are to the left of the points on the upper edge, and to the right of those below it.
+            right = name.startswith(("BERT", "GPT", "RoBERTa", "ELMo"))
+            offset = (5, -7) if right else (-5, -7 if name == "ELECTRA-400K" else 3)  # XLNet is close above the latter
+            panel.annotate(
+                name,
+                (flops, score),
+                offset,
+                textcoords="offset points",
+                ha="left" if right else "right",
+                fontsize=6.5,
+                color=_GREY,
+            )
+        panel.plot([], [], "x", color=_GREY, markersize=5, label="the paper: GLUE dev, eight tasks")
+        panel.set_ylabel(f"average of {', '.join(task for task in tasks if task != AVERAGE)}")
+        panel.margins(x=0.12)
+
+
+def plot_heldout(path: Path, runs: Sequence[MeasuredRun], accounting: str) -> None:
+    """Plots held-out metrics of pre-training against FLOPs; nothing if there are none."""
+    by_run = {run.name: run.heldout() for run in runs}
+    metrics = [
+        f"{HELDOUT}{metric}"
+        for metric in (*LOSSES, *AREAS)
+        if any(f"{HELDOUT}{metric}" in line for lines in by_run.values() for line in lines)
+    ]
+    if not metrics:
+        return
+    with _panels(path, len(metrics), accounting) as panels:
+        for panel, metric in zip(panels, metrics, strict=True):
+            for number, run in enumerate(runs):
+                lines = [line for line in by_run[run.name] if metric in line]
+                x = [line[accounting] for line in lines]
+                _plot_line(panel, x, [[line[metric]] for line in lines], number, run.name)
+            panel.set_title(metric.removeprefix(HELDOUT).replace("_", " "), loc="left")
+
+
+def _plot_runs(panel: Axes, by_run: Scores, runs: Sequence[MeasuredRun], accounting: str) -> None:
+    for number, run in enumerate(runs):
+        steps = by_run.get(run.name, {})
+        x = [run.compute(step)[accounting] for step in steps]
+        _plot_line(panel, x, [list(seeds.values()) for seeds in steps.values()], number, run.name)
+
+
+def _plot_line(panel: Axes, x: Sequence[float], scores: Sequence[Sequence[float]], number: int, name: str) -> None:
+    """Plots the line and the band of run `number`: at each x the scores of several seeds."""
+    colour, marker = _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)]
+    spreads = [spread(seeds) for seeds in scores]
+    median = [each.median for each in spreads]
+    panel.plot(x, median, label=_legend_text(name), color=colour, marker=marker, markersize=4, linewidth=1.4)
+    lowest, highest = [each.lowest for each in spreads], [each.highest for each in spreads]
+    if len(x) > 1:
+        panel.fill_between(x, lowest, highest, color=colour, alpha=0.15, linewidth=0)
+    elif lowest != highest:
+        panel.vlines(x, lowest, highest, color=colour, alpha=0.4, linewidth=3)
+
+
+def _legend_text(name: str) -> str:
+    """Escapes what has a meaning in matplotlib: $ begins a formula, and a leading _ hides a line."""
+    name = name.replace("$", r"\$")
+    return f" {name}" if name.startswith("_") else name
+
+
+@contextmanager
+def _panels(path: Path, count: int, accounting: str, size: tuple[float, float] | None = None) -> Iterator[list[Axes]]:
+    """Panels to plot into, with a logarithmic axis of FLOPs and a common legend; on exit they are saved.
+
+    Args:
+      path: of the files, without a suffix.
+      count: the number of panels.
+      accounting: `flops` or `flops_paper`.
+      size: width and height of the figure in inches; None: by the number of panels.
+    """
+    columns = min(_COLUMNS, count)
+    rows = -(-count // columns)
+    with matplotlib.rc_context(_SETTINGS):
+        figure = Figure(figsize=size or (_PANEL_WIDTH * columns, _PANEL_HEIGHT * rows + 0.4))
+        panels = [figure.add_subplot(rows, columns, i + 1) for i in range(count)]
+        yield panels
+        for panel in panels:
+            panel.set_xscale("log")
+            panel.xaxis.set_major_locator(_locator(*panel.get_xlim()))
+            panel.xaxis.set_major_formatter(ticker.LogFormatterSciNotation(minor_thresholds=(math.inf, math.inf)))
+            panel.xaxis.set_minor_formatter(ticker.NullFormatter())  # minor labels would overlap
+            panel.set_xlabel(_X_LABELS[accounting])
+        _add_legend(figure, panels[0])
+        figure.savefig(path.with_suffix(".png"), dpi=150)
+        figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+
+
+def _add_legend(figure: Figure, panel: Axes) -> None:
+    """Adds the legend of a panel above all panels."""
+    handles, labels = panel.get_legend_handles_labels()
+    width, height = _LEGEND_ENTRY
+    columns = max(1, min(len(labels), int(figure.get_figwidth() / width)))
+    above = 0.15 + height * -(-len(labels) // columns)
+    figure.tight_layout(rect=(0, 0, 1, 1 - above / figure.get_figheight()))
+    figure.legend(handles, labels, loc="upper center", ncols=columns)
+
+
+def _locator(low: float, high: float) -> ticker.Locator:
+    """Ticks of a logarithmic axis.
+
+    Powers of ten on an axis of two decades or more, on a shorter one also their multiples by 2 and 5, and even steps
+    where that would be fewer than two ticks.
+    """
+    if high >= 100 * low:
+        return ticker.LogLocator()
+    power = 10.0 ** math.floor(math.log10(low))
+    multiples = [factor * power for factor in (1, 2, 5, 10, 20, 50, 100, 200, 500)]
+    within = [each for each in multiples if low <= each <= high]
+    return ticker.FixedLocator(within) if len(within) > 1 else ticker.MaxNLocator(nbins=2)
