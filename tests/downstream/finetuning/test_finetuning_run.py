@@ -157,7 +157,7 @@ def test_rows_may_be_padded_beyond_the_positions_that_there_are(folder, tmp_path
 
 
 def test_heads_compute_in_float32(folder, tmp_path):
-    task = run.table.make(config().task, str(folder))
+    task = run.registry.make(config().task, str(folder))
     model, _ = run.make_model(config(dtype="bfloat16"), task, GIVEN)
     ids = np.ones((1, 4), np.int32)
     batch = dict.fromkeys(("input_ids", "token_type_ids", "sequence_ids"), ids)
@@ -195,7 +195,7 @@ def test_a_network_without_a_tokenizer(folder, tmp_path):
 
 
 def test_fewer_examples_are_the_same_ones_for_every_seed(folder):
-    task = run.table.make(config().task, str(folder))
+    task = run.registry.make(config().task, str(folder))
     some = [run.load(config(examples=5, seed=seed), task, Letters(), str(folder), run.BadRows()) for seed in (0, 1)]
     assert len(some[0].train.input_ids) == 5
     assert some[0].train.input_ids == some[1].train.input_ids

@@ -34,7 +34,7 @@ def given():
 
 
 @pytest.fixture(scope="module")
-def extract(given):
+def alone(given):
     """Seed 1: its parameters, its losses, and how often a step was compiled."""
     before = multi_seed.train_step._cache_size()
     params, losses = multi_seed.train(model(given), given, RECIPE, rows(), tokenizer.OWN, [1])

@@ -47,6 +47,6 @@ def test_a_run_with_probes_is_the_run_without(folder, text_file, tmp_path):
 
 def test_files_are_asked_for_before_the_run_begins(folder, text_file, tmp_path):
     with pytest.raises(
-        UserError, match=r"config\.probe\.every=1 lacks the files of cola; give config\.probe\.data_dir"
+        UserError, match=r"config\.probe\.every=1 needs the files of cola; set config\.probe\.data_dir"
     ):
         train.train(small_config(text_file, probe__every=1), tmp_path, quiet())

@@ -49,8 +49,8 @@ def test_arguments_that_are_none(file, arg, message):
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("seeds", 0, r"config\.seeds=0 cannot be; give more than 0"),
-        ("optim.layer_decay", 1.5, r"config\.optim\.layer_decay=1\.5 cannot be; give more than 0, up to 1"),
+        ("seeds", 0, r"config\.seeds=0 is invalid: expected more than 0"),
+        ("optim.layer_decay", 1.5, r"config\.optim\.layer_decay=1\.5 is invalid: expected more than 0, 1 or less"),
         ("seed", 2**32 - 1, r"config\.seed=4294967295 is too large; a seed is below 2\^32"),
         ("task.name", "squad2", r"config\.task\.name=squad2 is not the task of this config"),
         ("shortest_bucket", 16, r"config\.shortest_bucket=16 has no room for config\.task\.beam=20"),

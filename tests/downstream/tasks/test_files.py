@@ -189,9 +189,9 @@ for builder in (Cola, Asked):
 """
 _READ = """
 import json, sys
-from electra_jax.tasks import files, glue
-from electra_jax.tasks.squad import Answering
-from electra_jax.tasks.task import BadRows
+from electra_jax.downstream.tasks import files, glue
+from electra_jax.downstream.tasks.squad import Answering
+from electra_jax.downstream.tasks.task import BadRows
 
 assert files.has("tfds:cola", "test", ()) and not files.has("tfds:cola", "diagnostic", ())
 splits = ("train", "dev", "test")
