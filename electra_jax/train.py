@@ -32,7 +32,8 @@ from electra_jax.planning.flops.totals import first_steps
 from electra_jax.runtime import distributed, metric_writers, sharding
 from electra_jax.runtime.checkpoint import Checkpoints
 from electra_jax.runtime.io import read_json, write_whole
-from electra_jax.runtime.progress import Live, heldout_line, short
+from electra_jax.runtime.metric_text import format_heldout, format_logged, short_number
+from electra_jax.runtime.progress import ConsoleProgress
 from electra_jax.runtime.workdir import AnyPath, WorkDir
 from electra_jax.train_config import TrainConfig
 
@@ -40,7 +41,7 @@ _FAKING = ("generator", "generator_head")  # parameters that no encoder needs
 _SAMPLES = 5  # sentences shown at the end
 
 
-def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: Live) -> dict[str, float]:
+def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: ConsoleProgress) -> dict[str, float]:
     """Trains until `config.steps`, or until SIGTERM or Ctrl-C, and leaves everything in `workdir`.
 
     Args:
@@ -176,9 +177,9 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: Live) -> dic
         }
         if writer is not None:
             writer.write(at, values)
-        live.logged(at, config.steps, values)
+        live.update(at, format_logged(values))
         if evaluating:
-            live.evaluated(at, evaluation)
+            live.say(f"step {at} held out: {format_heldout(evaluation)}")
         if probes:
             live.say(f"step {at} probe: " + ", ".join(f"{name[6:]} {value:.1f}" for name, value in probes.items()))
         return evaluation
@@ -190,7 +191,7 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: Live) -> dic
     profile = metric_writers.Profile(home.folder, config.profile.at, config.profile.steps)
     closing = contextlib.closing(writer) if writer else contextlib.nullcontext()
     with distributed.PreemptionGuard() as stop, live, closing:
-        live.start(first, config.steps)
+        live.start("step", config.steps, first)
         for at in range(first + 1, config.steps + 1):
             waiting_since = time.perf_counter()
             batch = next(batches)
@@ -203,7 +204,7 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: Live) -> dic
             if pending is not None:
                 window.add(pending)
             pending = measured
-            live.advance(at - 1)
+            live.update(at - 1)
 
             # ... except where its numbers are needed now.
             stopping = stop.asked(at)
@@ -243,7 +244,7 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: Live) -> dic
     return final
 
 
-def adopt_settings(config: TrainConfig, workdir: AnyPath, live: Live) -> TrainConfig:
+def adopt_settings(config: TrainConfig, workdir: AnyPath, live: ConsoleProgress) -> TrainConfig:
     """The config with the settings that a prepared corpus was prepared with, or the vocabulary of what it starts from.
 
     It says which settings it changes.
@@ -267,7 +268,7 @@ def adopt_settings(config: TrainConfig, workdir: AnyPath, live: Live) -> TrainCo
     return dataclasses.replace(config, data=dataclasses.replace(data, **changes))
 
 
-def open_home(config: TrainConfig, home: WorkDir, latest: int | None, live: Live) -> None:
+def open_home(config: TrainConfig, home: WorkDir, latest: int | None, live: ConsoleProgress) -> None:
     """Checks that a run which is there, at step `latest`, is this one; writes config and environment."""
     home.fetch()
     settings, workdir = train_config.to_dict(config), home.place
@@ -306,7 +307,7 @@ def epochs(train_examples: Sequence[tuple[examples.Examples, int]], batch_size: 
 class Telling(Watch):
     """Tells a run's report what the preparation of its text does."""
 
-    def __init__(self, live: Live):
+    def __init__(self, live: ConsoleProgress):
         self._live = live
 
     def say(self, text: str) -> None:
@@ -314,7 +315,7 @@ class Telling(Watch):
 
 
 def describe(
-    live: Live,
+    live: ConsoleProgress,
     config: TrainConfig,
     workdir: Path,
     first: int,
@@ -324,22 +325,22 @@ def describe(
 ) -> None:
     parameters = sum(x.size for x in jax.tree.leaves(state.params))
     live.say(
-        f"{config.objective.name} · {config.model.encoder} · {short(parameters)} parameters · "
-        f"{len(text.tokenizer)} pieces · {short(len(text.train.tokens))} tokens of text, {epochs:.3g} times · "
+        f"{config.objective.name} · {config.model.encoder} · {short_number(parameters)} parameters · "
+        f"{len(text.tokenizer)} pieces · {short_number(len(text.train.tokens))} tokens of text, {epochs:.3g} times · "
         f"{jax.device_count()} x {jax.devices()[0].device_kind}"
     )
     live.say(f"{'going on from step ' + str(first) if first else 'beginning'} in {workdir}")
 
 
 def summarise(
-    live: Live, config: TrainConfig, workdir: Path, totals: dict[str, float], flops: float, final: dict[str, float]
+    live: ConsoleProgress, config: TrainConfig, workdir: Path, totals: dict[str, float], flops: float, final: dict[str, float]
 ) -> None:
     live.say("")
     live.say(
-        f"Done: {config.steps} steps, {short(totals['tokens'])} tokens, {short(flops)}FLOP, "
+        f"Done: {config.steps} steps, {short_number(totals['tokens'])} tokens, {short_number(flops)}FLOP, "
         f"{totals['device_seconds'] / jax.device_count() / 60:.1f} minutes of training"
     )
-    live.say(f"Held out: {heldout_line(final)}")
+    live.say(f"Held out: {format_heldout(final)}")
     live.say(f"Files: {workdir}/metrics.jsonl, tensorboard/, checkpoints/{config.steps}, config.json, environment.json")
     live.say("")
 

@@ -21,7 +21,7 @@ from electra_jax.config import config_file
 from electra_jax.loading import run_checkpoint
 from electra_jax.objectives import registry
 from electra_jax.objectives.spec import Objective
-from electra_jax.runtime.progress import Live
+from electra_jax.runtime.progress import ConsoleProgress
 from electra_jax.train_config import TrainConfig
 
 ROOT = Path(__file__).parent.parent
@@ -73,9 +73,9 @@ def run(arguments: list[str], devices: int = 1, **options: Any) -> subprocess.Co
     return subprocess.run(arguments, capture_output=True, text=True, env=env, timeout=300, check=False, **options)
 
 
-def quiet() -> Live:
+def quiet() -> ConsoleProgress:
     """A report that nobody sees."""
-    return Live(Console(quiet=True))
+    return ConsoleProgress(Console(quiet=True))
 
 
 def sst2_files(folder: Path) -> Path:

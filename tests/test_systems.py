@@ -17,7 +17,7 @@ from electra_jax.config.errors import UserError
 from electra_jax.data import pipeline, tokenizer
 from electra_jax.loading import run_checkpoint
 from electra_jax.objectives import registry
-from electra_jax.runtime.progress import Live
+from electra_jax.runtime.progress import ConsoleProgress
 
 SIZES = ("tiny", "small", "base", "large")
 
@@ -127,7 +127,7 @@ def test_a_two_stage_run_goes_on_over_the_switch_with_the_same_bits(tmp_path, te
     for step in (4, 6):
         shutil.rmtree(tmp_path / "checkpoints" / str(step))
     out = io.StringIO()
-    train.train(config, tmp_path, Live(Console(file=out)))
+    train.train(config, tmp_path, ConsoleProgress(Console(file=out)))
     assert "going on from step 2" in out.getvalue()
     again = arrays(tmp_path, 6)
     assert whole.keys() == again.keys()

@@ -23,7 +23,7 @@ from electra_jax.loading import networks
 from electra_jax.report import plots
 from electra_jax.runtime import run_log
 from electra_jax.runtime.io import write_whole
-from electra_jax.runtime.progress import short
+from electra_jax.runtime.metric_text import short_number
 
 USAGE = """\
 usage: python -m electra_jax.curves --runs A B ... --tasks cola,sst2,... --data_dir=FOLDER --output=OUT [--points=N]
@@ -149,5 +149,5 @@ def markdown(tasks: Mapping[str, Any], metrics: Mapping[str, str], runs: Sequenc
                 values = list(by_run.get(of.name, {}).get(step, {}).values())
                 cell = curves.spread(values) if values else None
                 cells.append(f"{cell.median:.1f} ({cell.lowest:.1f} to {cell.highest:.1f})" if cell else "")
-            lines.append(f"| {of.name} | {step} | {short(of.counted(step)[accounting])} | {' | '.join(cells)} |")
+            lines.append(f"| {of.name} | {step} | {short_number(of.counted(step)[accounting])} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

@@ -15,7 +15,7 @@ from electra_jax.objectives import registry
 from electra_jax.planning.flops import devices, paper_runs
 from electra_jax.planning.flops.breakdown import Parts, together
 from electra_jax.planning.flops.totals import ACCOUNTINGS, first_steps
-from electra_jax.runtime.progress import short
+from electra_jax.runtime.metric_text import short_number
 from electra_jax.train_config import TrainConfig
 
 USAGE = """\
@@ -115,7 +115,8 @@ def show_paper_runs(console: Console, rows: list[dict[str, Any]]) -> None:
 
 def show_run(console: Console, run: dict[str, Any]) -> None:
     console.print(
-        f"{run['objective']}: {run['steps']:,} steps x {run['batch']} x {run['length']}, {short(run['tokens'])} tokens",
+        f"{run['objective']}: {run['steps']:,} steps x {run['batch']} x {run['length']}, "
+        f"{short_number(run['tokens'])} tokens",
         highlight=False,
     )
     for stage in run["stages"]:

@@ -18,7 +18,7 @@ from electra_jax import train_config
 from electra_jax.config import cli, config_file
 from electra_jax.config.errors import UserError
 from electra_jax.planning.estimate import Plan, best, make, sweep
-from electra_jax.runtime.progress import short
+from electra_jax.runtime.metric_text import short_number
 
 USAGE = """\
 usage: python -m electra_jax.plan --config=FILE[:ARG] --topology=KIND:SHAPE [--slices=N] [--mfu=X] [--sweep] [--json]
@@ -97,7 +97,8 @@ def _show_time(console: Console, plan: Plan) -> None:
         grid.add_row(name, f"{seconds * 1e3:.1f}", style="bold" if name == plan.bound else "")
     console.print(grid)
     console.print(
-        f"bound by {plan.bound}: {short(plan.tokens_per_second)} tokens/s at most, {plan.days:.2f} days at the least",
+        f"bound by {plan.bound}: {short_number(plan.tokens_per_second)} tokens/s at most, "
+        f"{plan.days:.2f} days at the least",
         highlight=False,
     )
 
@@ -108,7 +109,8 @@ def line(plan: Plan) -> str:
     held = f"{plan.memory['total'] / _GIB:.2f} of {plan.memory['usable'] / _GIB:.2f} GiB"
     speed = f"{plan.step_seconds * 1e3:.1f} ms at the least" if plan.seconds else ""
     return (
-        f"grad_accum_steps {s['grad_accum_steps']}, remat {s['remat']}: {_a_core(plan):g} sequences a core at once, {held}, "
+        f"grad_accum_steps {s['grad_accum_steps']}, remat {s['remat']}: {_a_core(plan):g} sequences a core at once, "
+        f"{held}, "
         f"{'fits' if plan.fits else 'does not fit'}{', ' + speed if speed else ''}"
     )
 

@@ -16,7 +16,8 @@ from electra_jax.data import cleaning, corpus, pipeline, shards
 from electra_jax.data.config import VOCABULARY_TRAINING, CorpusConfig, corpus_settings
 from electra_jax.data.local_runner import Done, LocalRunner, Watch
 from electra_jax.runtime.io import write_whole
-from electra_jax.runtime.progress import bar, short
+from electra_jax.runtime.metric_text import short_number
+from electra_jax.runtime.progress import ConsoleProgress
 
 USAGE = """\
 usage: python -m electra_jax.prepare --input=SOURCES --output=DIR [--vocab_size=30522] [--workers=N] [...]
@@ -56,36 +57,28 @@ _LINE_EVERY = 60.0  # seconds, where there is no terminal to draw a bar on
 
 
 class Bar(Watch):
-    """A progress bar on a terminal, a line a minute elsewhere. A context: the bar is drawn between enter and exit."""
+    """Shows the stages of preparation. A context."""
 
     def __init__(self, console: Console):
-        self._console = console
-        self._progress = bar(console, "{task.description}")
-        self._task: Any = None
-        self._said = time.monotonic()
+        self._progress = ConsoleProgress(console, _LINE_EVERY)
+        self._begun = 0.0
 
     def __enter__(self) -> "Bar":
-        self._progress.start()
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._progress.stop()
 
     def say(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False)
+        self._progress.say(text)
 
     def begin(self, stage: str) -> None:
-        if self._task is not None:
-            self._progress.remove_task(self._task)
-        self._task = self._progress.add_task(stage, total=1.0, numbers="")
+        self._begun = time.monotonic()
+        self._progress.start(stage)
 
     def advance(self, done: Done) -> None:
-        elapsed = self._progress.tasks[-1].elapsed or 1e-9
-        numbers = f"{done.documents:,} documents · {done.bytes / elapsed / 1e6:.1f} MB/s"
-        self._progress.update(self._task, completed=done.share, numbers=numbers)
-        if not self._console.is_terminal and time.monotonic() - self._said > _LINE_EVERY:
-            self._said = time.monotonic()
-            self.say(f"{self._progress.tasks[-1].description}: {done.share:.0%} · {numbers}")
+        elapsed = time.monotonic() - self._begun or 1e-9
+        self._progress.update(done.share, f"{done.documents:,} documents · {done.bytes / elapsed / 1e6:.1f} MB/s")
 
 
 def hands(chosen: dict[str, Any], folder: Path, watch: Watch) -> pipeline.Runner:
@@ -123,7 +116,7 @@ def show(console: Console, folder: Path, found: dict[str, Any]) -> None:
     documents, tokens = found["documents"], found["tokens"]
     facts = Table.grid(padding=(0, 3))
     facts.add_row("documents", f"{documents['train']:,} to train on, {documents['heldout']:,} held out")
-    facts.add_row("tokens", f"{short(tokens['train'])} to train on, {short(tokens['heldout'])} held out")
+    facts.add_row("tokens", f"{short_number(tokens['train'])} to train on, {short_number(tokens['heldout'])} held out")
     facts.add_row("text", f"{found['bytes'] / 1e6:,.1f} MB in {found['lines']:,} lines")
     facts.add_row("bytes a token", f"{found['bytes_per_token']:.2f}")
     facts.add_row("unknown tokens", f"{found['unknown_rate']:.3%}")

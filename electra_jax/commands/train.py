@@ -7,7 +7,7 @@ from rich.console import Console
 from electra_jax.config import config_file
 from electra_jax.objectives import registry
 from electra_jax.runtime import distributed, workdir
-from electra_jax.runtime.progress import Live
+from electra_jax.runtime.progress import ConsoleProgress
 from electra_jax.train import train
 
 USAGE = f"""\
@@ -37,6 +37,6 @@ def main(argv: list[str]) -> int:
     arguments = config_file.parse(argv, USAGE, distributed.OPTIONS, shorthands=("init_from", "generator_from"))
     if arguments is not None:
         with distributed.initialize(arguments.options):
-            live = Live() if distributed.is_first() else Live(Console(quiet=True))
+            live = ConsoleProgress(None if distributed.is_first() else Console(quiet=True))
             train(arguments.config, workdir.resolve(arguments.workdir), live)
     return 0

@@ -14,9 +14,9 @@ from electra_jax.loading.huggingface import card, directory, hf_config
 from electra_jax.loading.run_checkpoint import RunCheckpoint
 from electra_jax.modeling.subnetwork import Network, extract
 from electra_jax.planning.flops.totals import first_steps
-from electra_jax.runtime import metric_writers
+from electra_jax.runtime import run_log
 from electra_jax.runtime.io import read_json
-from electra_jax.runtime.progress import short
+from electra_jax.runtime.metric_text import short_number
 
 _KEPT = {"discriminator_head": networks.DISCRIMINATOR, "mlm_head": networks.MASKED_LM, None: networks.ENCODER}
 
@@ -81,7 +81,7 @@ def _made(run: RunCheckpoint, workdir: Path) -> card.Made:
         ("text", _text(run, workdir)),
         ("vocabulary", f"{len(run.tokenizer):,} {pieces}"),
         ("steps", f"{step:,} of {config.steps:,}, each {config.batch_size} sequences of {lengths} tokens"),
-        ("tokens seen", short(totals["tokens"])),
+        ("tokens seen", short_number(totals["tokens"])),
         ("training FLOPs", f"{flops['model']:.4g} (3 x forward, look-ups free)"),
         ("training FLOPs by the ELECTRA paper's accounting", f"{flops['paper']:.4g}"),
         ("devices", f"{len(environment.get('devices', []))} x {next(iter(environment.get('devices', [])), 'unknown')}"),
@@ -110,19 +110,11 @@ def _text(run: RunCheckpoint, workdir: Path) -> str:
                 sum(shard[what]["train"] for shard in manifest["shards"]) for what in ("documents", "tokens")
             )
             sources = ", ".join(f"`{source['name']}`" for source in manifest["sources"])
-            return f"{sources}: {documents:,} documents, {short(tokens)} tokens, held-out ones aside"
+            return f"{sources}: {documents:,} documents, {short_number(tokens)} tokens, held-out ones aside"
     return name
 
 
 def _heldout(workdir: Path, step: int) -> dict[str, float]:
     """The last held-out numbers of the run up to `step`."""
-    found: dict[str, float] = {}
-    for line in metric_writers.logged(workdir):
-        measured = {
-            name.removeprefix("heldout_"): value
-            for name, value in line.items()
-            if name.startswith("heldout_") and value is not None
-        }
-        if measured and line["step"] <= step:
-            found = measured
-    return found
+    evaluation = run_log.last_evaluation(run_log.read_metrics(workdir), until_step=step)
+    return evaluation.metrics if evaluation else {}

@@ -14,7 +14,7 @@ from electra_jax.loading import run_checkpoint
 from electra_jax.loading.huggingface import directory, tokenizer_files
 from electra_jax.modeling.subnetwork import Network, extract
 from electra_jax.runtime.io import sha256
-from electra_jax.runtime.metric_writers import METRICS
+from electra_jax.runtime.run_log import METRICS
 
 _DIGITS = 16  # of a digest
 DISCRIMINATOR, MASKED_LM, ENCODER, GENERATOR = "discriminator", "masked_lm", "encoder", "generator"  # in an export

@@ -56,7 +56,7 @@ def load(workdir: Path, at: int | None = None) -> RunCheckpoint:
 def _config(workdir: Path) -> TrainConfig:
     """The config of a run, from its config.json."""
     try:
-        return train_config.resolve(run_log.settings_of(workdir))
+        return train_config.resolve(run_log.read_config(workdir))
     except UserError as error:
         raise UserError(
             f"{workdir / 'config.json'} has settings that this version of electra_jax cannot use ({error}); use the "

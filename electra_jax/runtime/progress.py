@@ -1,102 +1,162 @@
-"""What a person sees while a run goes on: a progress bar on a terminal, a line for each logged step elsewhere."""
+"""Progress of long work: `Progress` is silent, `ConsoleProgress` draws a bar on a terminal, else prints lines."""
 
-import math
-from typing import Any
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich import progress as rich_progress
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.table import Column
+from rich.text import Text
 
-# What is shown of the metrics: a loss's name, and the yardstick that stands beside it; and what an area is of.
-LOSSES = {
-    "mlm_loss": ("MLM", "unigram_entropy"),
-    "cloze_loss": ("cloze", "unigram_entropy"),
-    "encoder_mlm_loss": ("encoder's MLM", "unigram_entropy"),
-    "all_tokens_loss": ("all-tokens", ""),
-    "all_tokens_masked_loss": ("at masked positions", "unigram_entropy"),
-    "disc_loss": ("detection", "constant_entropy"),
-    "nce_loss": ("noise-contrastive", "constant_entropy"),
-}
-AREAS = {"disc_auc": "own fakes", "nce_auc": "own noise", "unigram_auc": "unigram fakes"}
+_SEPARATOR = " · "
+_BAR_WIDTH = 8  # columns that the bar keeps on a narrow terminal
+_TIME_WIDTH = 7  # of "1:23:45"
 
 
-def short(number: float) -> str:
-    """A large number in four figures with the SI letter: 18230 -> 18.23k."""
-    for letter in ("", "k", "M", "G", "T", "P", "E"):
-        if abs(number) < 1000:
-            return f"{number:.4g}{letter}"
-        number /= 1000
-    return f"{number:.4g}Z"
+class Progress:
+    """Receives the progress of long work. This base class ignores it.
 
-
-def bar(console: Console, beginning: str) -> Progress:
-    """A progress bar between `beginning` and the task's `numbers`, and the time that is left; terminals only."""
-    return Progress(
-        TextColumn(beginning),
-        BarColumn(bar_width=None),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[numbers]}"),
-        TimeRemainingColumn(compact=True),
-        TextColumn("left"),
-        console=console,
-        disable=not console.is_terminal,
-        expand=True,
-    )
-
-
-class Live:
-    """Reports a run. Use it as a context: the bar is drawn between enter and exit."""
-
-    def __init__(self, console: Console | None = None):
-        self.console = console or Console(soft_wrap=True)
-        self._progress = bar(self.console, "step {task.completed:.0f}/{task.total:.0f}")
-        self._task: Any = None
-
-    def __enter__(self) -> "Live":
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._progress.stop()
+    Work may have several stages, one after another; `start` ends the stage before it. As a context manager it calls
+    `stop` on exit.
+    """
 
     def say(self, text: str) -> None:
-        """Prints a line above the bar."""
-        self.console.print(text, markup=False, highlight=False)
+        """Reports a line of text."""
 
-    def start(self, step: int, steps: int) -> None:
-        """Begins to draw the bar of a run that stands at `step`."""
-        self._progress.start()
-        self._task = self._progress.add_task("", total=steps, completed=step, numbers="")
+    def start(self, stage: str, total: float = 1.0, completed: float = 0.0) -> None:
+        """Starts a stage.
 
-    def advance(self, step: int) -> None:
-        self._progress.update(self._task, completed=step)
+        Args:
+          stage: its name.
+          total: the amount of work. With 1.0 `completed` is a fraction; any other total is a count, shown with the
+            stage's name.
+          completed: how much of it is done already.
+        """
+
+    def update(self, completed: float, numbers: str = "") -> None:
+        """Reports how much of the stage is done.
+
+        Args:
+          completed: the amount of work done since the stage began, in the unit of `total`.
+          numbers: what to show with it, parts separated by " · "; where there is no room, the last parts are left out.
+        """
 
     def stop(self) -> None:
-        self._progress.stop()
+        """Ends the last stage."""
 
-    def logged(self, step: int, steps: int, numbers: dict[str, float | None]) -> None:
-        """Shows the numbers of a logged step."""
-        losses = [f"{name} {numbers[key]:.4g}" for key, (name, _) in LOSSES.items() if _is_number(numbers.get(key))]
-        speed = f"{short(numbers['tokens_per_second'] or 0)} tok/s · {short(numbers['total_flops'] or 0)}FLOP"
-        text = " · ".join([*losses, speed])
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class ConsoleProgress(Progress):
+    """Shows progress to a person: a bar on a terminal, lines of text elsewhere.
+
+    Attributes:
+      console: where it is shown.
+    """
+
+    def __init__(
+        self,
+        console: Console | None = None,
+        line_every: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        """Creates a listener without a stage.
+
+        Args:
+          console: where to show it; None: standard output.
+          line_every: without a terminal, the least number of seconds between two lines of `update`; None: a line for
+            each update that has numbers.
+          clock: gives the time in seconds.
+        """
+        self.console = console or Console(soft_wrap=True)
+        self._line_every, self._clock, self._line_at = line_every, clock, clock()
+        self._stage, self._total, self._numbers = "", 1.0, ""
+        self._bar: rich_progress.Progress | None = None
+        self._task = rich_progress.TaskID(0)
+
+    def say(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False)
+
+    def start(self, stage: str, total: float = 1.0, completed: float = 0.0) -> None:
+        self.stop()
+        self._stage, self._total, self._numbers = stage, total, ""
         if self.console.is_terminal:
-            self._progress.update(self._task, completed=step, numbers=text)
-        else:
-            self.say(f"step {step}/{steps} ({step / steps:.0%}) · {text}")
+            self._bar = _make_bar(self.console)
+            self._bar.start()
+            self._task = self._bar.add_task("", total=total, numbers="")
+            self.update(completed)
 
-    def evaluated(self, step: int, heldout: dict[str, float]) -> None:
-        """Prints a line of held-out numbers, each beside its yardstick."""
-        self.say(f"step {step} held out: {heldout_line(heldout)}")
+    def update(self, completed: float, numbers: str = "") -> None:
+        if self._bar is not None:
+            self._numbers = numbers or self._numbers
+            name = self._name(completed)
+            self._bar.update(self._task, completed=completed, description=name, numbers=self._numbers)
+        elif not self.console.is_terminal and self._is_line_due(numbers):
+            self._line_at = self._clock()
+            share = f"{completed / self._total:.0%}" if self._total else "100%"
+            name = f"{self._name(completed)} ({share})" if self._counts else f"{self._stage}: {share}"
+            self.say(_SEPARATOR.join(filter(None, (name, numbers))))
+
+    def stop(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    @property
+    def _counts(self) -> bool:
+        return self._total != 1.0
+
+    def _name(self, completed: float) -> str:
+        return f"{self._stage} {completed:.0f}/{self._total:.0f}" if self._counts else self._stage
+
+    def _is_line_due(self, numbers: str) -> bool:
+        if self._line_every is None:
+            return bool(numbers)
+        return self._clock() - self._line_at >= self._line_every
 
 
-def heldout_line(h: dict[str, float]) -> str:
-    """Held-out losses, each beside its yardstick where it has one, and areas under the ROC curve."""
-    parts = []
-    for key, (name, yardstick) in LOSSES.items():
-        if _is_number(h.get(key)):
-            beside = f" ({yardstick.split('_')[0]} {h[yardstick]:.3f})" if yardstick in h else ""
-            parts.append(f"{name} loss {h[key]:.3f}{beside}")
-    areas = [f"{h[key]:.3f} {name}" for key, name in AREAS.items() if _is_number(h.get(key))]
-    return " · ".join(parts + ([f"AUC {', '.join(areas)}"] if areas else []))
+class _Numbers:
+    """One line that leaves out its last parts where it is too long."""
+
+    def __init__(self, text: str):
+        self._text = text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        text = Text(self._text)
+        while text.cell_len > options.max_width and _SEPARATOR in text.plain:
+            text = Text(text.plain.rpartition(_SEPARATOR)[0])
+        text.truncate(options.max_width, overflow="ellipsis")
+        yield text
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, Text(self._text).cell_len)
 
 
-def _is_number(value: float | None) -> bool:
-    return value is not None and not math.isnan(value)
+class _NumbersColumn(rich_progress.ProgressColumn):
+    def render(self, task: rich_progress.Task) -> _Numbers:
+        return _Numbers(str(task.fields["numbers"]))
+
+
+def _make_bar(console: Console) -> rich_progress.Progress:
+    """Stage, bar, percent, numbers, time left; of these only numbers and bar give way on a narrow terminal."""
+    fixed = Column(no_wrap=True)
+    time_left = Column(no_wrap=True, min_width=_TIME_WIDTH, justify="right")
+    return rich_progress.Progress(
+        rich_progress.TextColumn("{task.description}", markup=False, table_column=fixed),
+        rich_progress.BarColumn(bar_width=None, table_column=Column(width=_BAR_WIDTH, ratio=1)),
+        rich_progress.TaskProgressColumn(table_column=fixed),
+        _NumbersColumn(),
+        rich_progress.TimeRemainingColumn(compact=True, table_column=time_left),
+        rich_progress.TextColumn("left", table_column=fixed),
+        console=console,
+        expand=True,
+    )

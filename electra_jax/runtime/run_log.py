@@ -1,122 +1,186 @@
-"""What a work directory says of its run, as plain numbers and text."""
+"""Reads what a run has written to its work directory: its config, its metrics, the versions and devices it used.
 
+This is the only reader of `metrics.jsonl`. It needs no JAX.
+"""
+
+import contextlib
 import os
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import flatten
-from electra_jax.runtime import metric_writers
-from electra_jax.runtime.io import read_json
+from electra_jax.runtime.io import from_json, read_json
 
-_NEEDED = {"objective": dict, "model": dict, "data": dict, "steps": int}  # of a config, for it to be a run's
-_KEPT = {"python": str, "packages": dict, "devices": list, "processes": int, "commit": str}  # of its environment
+METRICS = "metrics.jsonl"
+HELDOUT = "heldout_"  # prefix of the metrics of an evaluation
+_LARGEST = 1e100  # sums, products and axes of such numbers still fit into a float
+_CONFIG_TYPES = {"objective": dict, "model": dict, "data": dict, "steps": int}
+_ENVIRONMENT_TYPES = {"python": str, "packages": dict, "devices": list, "processes": int, "commit": str}
 
 
-class Run(NamedTuple):
-    """A run.
+class Evaluation(NamedTuple):
+    """The metrics of one evaluation on held-out text.
 
     Attributes:
-      name: the shortest end of its path that no other run on the page has.
-      workdir: where it lives.
+      step: the step after which it was made.
+      metrics: its numbers, named without `heldout_`; those that are not finite are left out.
+    """
+
+    step: int
+    metrics: dict[str, float]
+
+
+class RunLog(NamedTuple):
+    """What a run has logged.
+
+    Attributes:
+      name: the shortest end of its path that no other run read with it has.
+      workdir: its work directory.
       settings: its config.
-      logged: an object a logged step.
-      environment: versions, devices and commit; empty where they were not kept.
+      metrics: one object for each logged step, in order.
+      environment: versions, devices and commit; parts that were not written are missing.
     """
 
     name: str
     workdir: Path
     settings: dict[str, Any]
-    logged: list[dict[str, Any]]
+    metrics: list[dict[str, Any]]
     environment: dict[str, Any]
 
     @property
-    def system(self) -> str:
+    def objective(self) -> str:
         return str(self.settings["objective"]["name"])
 
     @property
-    def last(self) -> dict[str, Any]:
-        """What was logged last."""
-        return self.logged[-1]
+    def steps(self) -> int:
+        """The number of steps it is to train for."""
+        return int(self.settings["steps"])
 
-    def heldout(self) -> dict[str, Any]:
-        """The last evaluation: its step, and its numbers without `heldout_`; empty where there was none yet."""
-        for line in reversed(self.logged):
-            found = {name.removeprefix("heldout_"): line[name] for name in line if name.startswith("heldout_")}
-            if any(map(is_number, found.values())):
-                return {"step": line["step"], **found}
-        return {}
+    @property
+    def last(self) -> dict[str, Any]:
+        """The metrics of the last logged step."""
+        return self.metrics[-1]
+
+    def evaluations(self) -> list[Evaluation]:
+        return evaluations(self.metrics)
+
+    def heldout(self, until_step: int | None = None) -> Evaluation | None:
+        """The last evaluation, not counting those after `until_step`; None if there was none."""
+        return last_evaluation(self.metrics, until_step)
 
     def points(self, x: str, y: str) -> list[tuple[float, float]]:
-        """What was logged as `y` against what was logged as `x`, where both are numbers."""
-        return [(line[x], line[y]) for line in self.logged if is_number(line.get(x)) and is_number(line.get(y))]
+        """(x, y) for each logged step that has numbers for both metrics."""
+        return [(line[x], line[y]) for line in self.metrics if is_number(line.get(x)) and is_number(line.get(y))]
 
 
-def read(workdirs: Sequence[Path]) -> list[Run]:
-    """The runs in `workdirs`.
+def read_run_logs(workdirs: Sequence[Path]) -> list[RunLog]:
+    """Reads the logs of several runs.
 
     Raises:
-      UserError: one is no run, has logged nothing yet, or is given twice.
+      UserError: a directory is not a run's, has no metrics yet, or is given twice.
     """
-    seen: dict[Path, Path] = {}
+    given: dict[Path, Path] = {}
     for workdir in workdirs:
-        other = seen.setdefault(workdir.resolve(), workdir)
-        if other is not workdir:
+        if given.setdefault(workdir.resolve(), workdir) is not workdir:
             raise UserError(f"--runs names {workdir} twice; name each run once")
-    return [_read(workdir, name) for workdir, name in zip(workdirs, names(workdirs), strict=True)]
+    names = unique_names(workdirs)
+    return [read_run_log(workdir)._replace(name=name) for workdir, name in zip(workdirs, names, strict=True)]
 
 
-def settings_of(workdir: Path) -> dict[str, Any]:
-    """The config of the run in `workdir`.
+def read_run_log(workdir: Path) -> RunLog:
+    """Reads the log of a run.
 
     Raises:
-      UserError: there is no run.
+      UserError: `workdir` is not a run's, or has no metrics yet.
+    """
+    if not workdir.is_dir():
+        raise UserError(f"{workdir} does not exist: expected the work directory of a run, such as runs/tiny")
+    settings = read_config(workdir)
+    metrics = read_metrics(workdir)
+    if not metrics:
+        raise UserError(f"{workdir} has no metrics yet; wait until its run has logged its first step")
+    path = workdir / "environment.json"
+    written = read_json(path) if path.exists() else {}
+    types = _ENVIRONMENT_TYPES.items()
+    environment = {name: written[name] for name, kind in types if isinstance(written.get(name), kind)}
+    return RunLog(workdir.name, workdir, settings, metrics, environment)
+
+
+def read_config(workdir: Path) -> dict[str, Any]:
+    """Reads the config of a run from its config.json.
+
+    Raises:
+      UserError: there is none, or it is not a run's.
     """
     path = workdir / "config.json"
     if not path.exists():
-        raise UserError(f"{workdir} is no work directory of a run: it has no config.json; give one, as runs/tiny")
-    found = read_json(path)
-    if not all(isinstance(found.get(part), kind) for part, kind in _NEEDED.items()) or not isinstance(
-        found["objective"].get("name"), str
+        raise UserError(f"{workdir} has no config.json: expected the work directory of a run, such as runs/tiny")
+    config = read_json(path)
+    if (
+        not all(isinstance(config.get(name), kind) for name, kind in _CONFIG_TYPES.items())
+        or not isinstance(config["objective"].get("name"), str)
+        or not (is_number(config["steps"]) and config["steps"] > 0)
     ):
-        raise UserError(f"{path} is not that of a run; give a run's work directory")
-    return found
+        raise UserError(f"{path} is not the config of a run; give the work directory of a run")
+    return config
 
 
-def _read(workdir: Path, name: str) -> Run:
-    if not workdir.is_dir():
-        raise UserError(f"{workdir} is not there; give a run's work directory, as --runs runs/tiny")
-    settings = settings_of(workdir)
-    logged = metric_writers.logged(workdir)
-    if not logged:
-        raise UserError(f"{workdir} has no metrics yet; let its run go on to the first logged step")
-    kept = workdir / "environment.json"
-    environment = read_json(kept) if kept.exists() else {}
-    known = {key: environment[key] for key, kind in _KEPT.items() if isinstance(environment.get(key), kind)}
-    return Run(name, workdir, settings, logged, known)
+def read_metrics(workdir: Path) -> list[dict[str, Any]]:
+    """Reads the lines of `metrics.jsonl`, in the order of their steps, with only the last line of each step.
+
+    Lines that are not objects with a step, such as the one during which a run was killed, are left out.
+    """
+    path = workdir / METRICS
+    by_step: dict[int, dict[str, Any]] = {}
+    for text in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
+        with contextlib.suppress(ValueError):
+            line = from_json(text)
+            if isinstance(line, dict) and type(line.get("step")) is int and is_number(line["step"]):
+                by_step[line["step"]] = line
+    return [by_step[step] for step in sorted(by_step)]
 
 
-def names(paths: Sequence[Path]) -> list[str]:
-    """For each path its shortest end that is no other's."""
-    parts = [Path(os.path.abspath(path)).parts for path in paths]
+def evaluations(metrics: Iterable[Mapping[str, Any]]) -> list[Evaluation]:
+    """The evaluations among lines of metrics."""
     found = []
-    for own in parts:
-        others = [other for other in parts if other != own]
-        shortest = (n for n in range(1, len(own) + 1) if all(other[-n:] != own[-n:] for other in others))
-        found.append("/".join(own[-next(shortest, len(own)) :]))
+    for line in metrics:
+        heldout = {
+            name.removeprefix(HELDOUT): value
+            for name, value in line.items()
+            if name.startswith(HELDOUT) and is_number(value)
+        }
+        if heldout:
+            found.append(Evaluation(line["step"], heldout))
     return found
 
 
-def differences(runs: Sequence[Run]) -> list[tuple[str, list[Any]]]:
-    """(setting, its value in each run, None where a run has no such setting) for those that are not the same in all."""
-    flat = [flatten(run.settings) for run in runs]
-    settings = dict.fromkeys(name for one in flat for name in one)
-    values = {name: [one.get(name) for one in flat] for name in settings}
-    return [(name, found) for name, found in values.items() if any(value != found[0] for value in found)]
+def last_evaluation(metrics: Iterable[Mapping[str, Any]], until_step: int | None = None) -> Evaluation | None:
+    """The last of `evaluations`, not counting those after `until_step`; None if there is none."""
+    made = [each for each in evaluations(metrics) if until_step is None or each.step <= until_step]
+    return made[-1] if made else None
+
+
+def unique_names(paths: Sequence[Path]) -> list[str]:
+    """For each path, its shortest end that no other path has."""
+    all_parts = [Path(os.path.abspath(path)).parts for path in paths]
+    names = []
+    for parts in all_parts:
+        others = [other for other in all_parts if other != parts]
+        unique = (n for n in range(1, len(parts) + 1) if all(other[-n:] != parts[-n:] for other in others))
+        names.append("/".join(parts[-next(unique, len(parts)) :]))
+    return names
+
+
+def differing_settings(runs: Sequence[RunLog]) -> list[tuple[str, list[Any]]]:
+    """(name, its value in each run) of the settings that differ between runs; None where a run has no such setting."""
+    by_run = [flatten(run.settings) for run in runs]
+    names = dict.fromkeys(name for settings in by_run for name in settings)
+    values = {name: [settings.get(name) for settings in by_run] for name in names}
+    return [(name, row) for name, row in values.items() if any(value != row[0] for value in row)]
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether it is finite, and no larger than a float can be, which an integer in JSON may."""
-    return isinstance(value, int | float) and abs(value) <= sys.float_info.max
+    """Whether a value from JSON is a number that can be shown: finite, and at most 1e100 in size."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST

@@ -138,7 +138,7 @@ def test_the_other_accounting_and_no_paper(asked, folders, glue, tmp_path):
             ["--runs=x", "--tasks=cola", "--data_dir=y", "--output=z", "--config.task.name=rte"],
             "name tasks with --tasks",
         ),
-        (["--runs=x", "--tasks=cola", "--data_dir=y", "--output=z", "--accounting=all"], "give model or paper"),
+        (["--runs=x", "--tasks=cola", "--data_dir=y", "--output=z", "--accounting=all"], "expected model or paper"),
     ],
 )
 def test_a_mistake_is_one_line(argv, message, tmp_path, capsys, monkeypatch):

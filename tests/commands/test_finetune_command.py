@@ -6,6 +6,7 @@ from cli_runs import ROOT, quiet, small_config, sst2_files
 
 from electra_jax import train
 from electra_jax.commands import finetune
+from electra_jax.commands import train as train_command
 from electra_jax.config import errors
 
 GLUE = f"--config={ROOT}/configs/glue.py:task=sst2,runlocal"
@@ -53,19 +54,19 @@ def test_a_run_whose_checkpoints_are_gone(workdir, folder, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--init_from=x", "--data_dir=y"], "--config is missing; give one of fine-tuning: configs/glue.py"),
+        (["--init_from=x", "--data_dir=y"], "--config is missing: expected a config of fine-tuning: --config=glue"),
         ([GLUE, "--data_dir=y"], "--init_from is missing; see --help"),
         ([GLUE, "--init_from=x"], "--data_dir is missing; see --help"),
         ([GLUE, "--init_from=x", "--data_dir=y", "--config.epoch=1"], "did you mean --config.epochs?"),
-        ([GLUE, "--init_from=x", "--data_dir=y", "--config.epochs=0"], "config.epochs=0 cannot be; give more than 0"),
+        ([GLUE, "--init_from=x", "--data_dir=y", "--config.epochs=0"], "config.epochs=0 is invalid: expected more than 0"),
         (
             [f"--config={ROOT}/configs/tiny.py"],
-            "is of another kind; give one of fine-tuning: configs/glue.py:task=cola",
+            "is of another kind: expected a config of fine-tuning: --config=glue:task=cola",
         ),
         ([GLUE, "--init_from=nowhere", "--data_dir=y"], "nowhere holds no model; give a run's work directory"),
         ([GLUE, "--init_from=x", "--step=3", "--data_dir=y"], "x is no run and has no checkpoint of step 3"),
         ([GLUE, "--init_from=x", "--step=0", "--data_dir=y"], "x is no run and has no checkpoint of step 0"),
-        ([GLUE, "--init_from=x", "--step=-5", "--data_dir=y"], "--step=-5 cannot be; give 0 or more"),
+        ([GLUE, "--init_from=x", "--step=-5", "--data_dir=y"], "--step=-5 is invalid: expected 0 or more"),
     ],
 )
 def test_a_mistake_is_one_line(argv, message, tmp_path, capsys, monkeypatch):
@@ -77,8 +78,8 @@ def test_a_mistake_is_one_line(argv, message, tmp_path, capsys, monkeypatch):
 
 
 def test_the_config_of_a_task_is_not_one_of_pre_training(capsys):
-    assert errors.run(train.main, [GLUE]) == 2
-    assert "is of another kind; give one of pre-training: configs/tiny.py" in capsys.readouterr().err
+    assert errors.run(train_command.main, [GLUE]) == 2
+    assert "is of another kind: expected a config of pre-training: --config=tiny" in capsys.readouterr().err
 
 
 def test_a_folder_without_the_files(workdir, tmp_path, capsys):

@@ -1,3 +1,4 @@
+import json
 import shutil
 
 import fake_runs
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from cli_runs import make_objective, quiet, small_config
 
-from electra_jax import step, train
+from electra_jax import step, train, train_config
 from electra_jax.commands import report as command
 from electra_jax.config import errors
 from electra_jax.data import pipeline, tokenizer
@@ -82,8 +83,8 @@ def test_what_cannot_be_is_said_in_a_line(tmp_path, capsys, monkeypatch):
         (["--runs", "good"], "--output is missing; try --output=report.html"),
         (["--runs", "good", "--output=nowhere/report.html"], "nowhere, the folder of --output, is not there; make it"),
         (["--runs", "good", "--output=none"], "--output=none is a folder; give a file, as none/report.html"),
-        (["--runs", "good", output, "--samples=-1"], "--samples=-1 cannot be; give 0 or more"),
-        (["--runs", "good", output, "--samples=few"], "--samples=few is no int"),
+        (["--runs", "good", output, "--samples=-1"], "--samples=-1 is invalid: expected 0 or more"),
+        (["--runs", "good", output, "--samples=few"], "--samples=few has another type: expected a int"),
         (["--runs", "good", "gone", output], "gone is not there; give a run's work directory"),
         (["--runs", "good", "none", output], "none is no work directory of a run: it has no config.json"),
         (["--runs", "good", "other", output], "other/config.json is not that of a run"),
@@ -152,7 +153,10 @@ def test_fakes_are_known_by_what_stood_there(learned, tmp_path):
 
 
 def test_a_run_that_cannot_be_asked_says_why(tmp_path):
-    (run,) = run_log.read([fake_runs.write(tmp_path / "run")])
+    workdir = fake_runs.write(tmp_path / "run")
+    settings = train_config.to_dict(train_config.as_dataclass(small_config()))
+    (workdir / "config.json").write_text(json.dumps(settings))
+    (run,) = run_log.read([workdir])
     assert "Nothing can be shown: " in samples.of(run, 5).note
     assert "has no checkpoint yet; let its run go on to the first" in samples.of(run, 5).note
 

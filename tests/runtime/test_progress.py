@@ -3,56 +3,79 @@ import io
 import pytest
 from rich.console import Console
 
-from electra_jax.runtime.progress import Live, heldout_line, short
+from electra_jax.runtime.progress import ConsoleProgress, Progress
 
-NUMBERS = {"mlm_loss": 4.25, "disc_loss": 0.3, "tokens_per_second": 18234.0, "total_flops": 3.2e12}
-HELDOUT = {
-    "mlm_loss": 4.0,
-    "unigram_entropy": 6.0,
-    "disc_loss": 0.33,
-    "constant_entropy": 0.35,
-    "disc_auc": 0.66,
-    "unigram_auc": 0.8,
-}
+NUMBERS = "MLM 4.25 · detection 0.3012 · 18.23k tok/s · 3.2TFLOP"
 
 
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [(0, "0"), (999, "999"), (18234, "18.23k"), (3.2e12, "3.2T"), (6.43e19, "64.3E"), (1e24, "1000Z")],
-)
-def test_short_numbers(number, text):
-    assert short(number) == text
+class Clock:
+    seconds = 0.0
+
+    def __call__(self):
+        return self.seconds
 
 
-def watch(**console) -> str:
+def shown(width=150, terminal=False):
+    """The text of a small run: a bar with numbers, then a line."""
     out = io.StringIO()
-    with Live(Console(file=out, width=150, **console)) as live:
-        live.start(0, 40)
-        live.advance(5)
-        live.logged(10, 40, NUMBERS)
-        live.evaluated(10, HELDOUT)
+    console = Console(file=out, width=width, force_terminal=terminal, soft_wrap=True)
+    with ConsoleProgress(console) as progress:
+        progress.start("step", 40)
+        progress.update(5)
+        progress.update(10, NUMBERS)
+        progress.say("step 10 held out: [loss] 1")
     return out.getvalue()
 
 
-def test_without_a_terminal_each_logged_step_is_a_line():
-    assert watch().splitlines() == [
-        "step 10/40 (25%) · MLM 4.25 · detection 0.3 · 18.23k tok/s · 3.2TFLOP",
-        "step 10 held out: MLM loss 4.000 (unigram 6.000) · detection loss 0.330 (constant 0.350) · "
-        "AUC 0.660 own fakes, 0.800 unigram fakes",
-    ]
+def test_without_a_terminal_each_update_with_numbers_is_a_line():
+    assert shown().splitlines() == [f"step 10/40 (25%) · {NUMBERS}", "step 10 held out: [loss] 1"]
 
 
-def test_on_a_terminal_a_bar_shows_step_share_losses_speed_flops_and_time():
-    shown = watch(force_terminal=True)
-    for part in ("step 10/40", "25%", "MLM 4.25", "detection 0.3", "18.23k tok/s", "3.2TFLOP", "left", "held out"):
-        assert part in shown
+def test_a_fraction_is_shown_as_percent():
+    out = io.StringIO()
+    with ConsoleProgress(Console(file=out, width=150)) as progress:
+        progress.start("encoding")
+        progress.update(0.25, "3 documents")
+    assert out.getvalue() == "encoding: 25% · 3 documents\n"
 
 
-def test_a_line_names_what_a_system_measures_and_nothing_else():
-    nan = float("nan")
-    assert heldout_line({"mlm_loss": 4.0, "unigram_entropy": 6.0}) == "MLM loss 4.000 (unigram 6.000)"
-    assert heldout_line({"mlm_loss": 4.0, "disc_loss": nan, "disc_auc": nan}) == "MLM loss 4.000"
-    electric = {"cloze_loss": 5.0, "nce_loss": 0.25, "nce_auc": 0.7, "unigram_auc": 0.75, "constant_entropy": 0.375}
-    assert heldout_line(electric) == (
-        "cloze loss 5.000 · noise-contrastive loss 0.250 (constant 0.375) · AUC 0.700 own noise, 0.750 unigram fakes"
-    )
+def test_without_a_terminal_lines_may_be_some_seconds_apart():
+    out, clock = io.StringIO(), Clock()
+    with ConsoleProgress(Console(file=out, width=150), line_every=30, clock=clock) as progress:
+        progress.start("seed", 5)
+        for clock.seconds in (10, 29, 31, 40, 62):
+            progress.update(clock.seconds / 31)
+    assert out.getvalue().splitlines() == ["seed 1/5 (20%)", "seed 2/5 (40%)"]
+
+
+def test_on_a_wide_terminal_the_bar_has_everything():
+    for part in ("step 10/40", "━", "25%", NUMBERS, "left", "held out: [loss] 1"):
+        assert part in shown(terminal=True)
+
+
+@pytest.mark.parametrize("width", [60, 80, 90])
+def test_on_a_narrow_terminal_numbers_give_way_to_bar_and_time(width):
+    lines = [line for line in shown(width, terminal=True).splitlines() if "step 10/40" in line]
+    assert lines
+    for part in ("━━━━", "25%", "MLM 4.25", "left"):
+        assert part in lines[-1]
+    assert "TFLOP" not in lines[-1]
+
+
+def test_a_new_stage_ends_the_one_before():
+    out = io.StringIO()
+    with ConsoleProgress(Console(file=out, width=80, force_terminal=True)) as progress:
+        progress.update(1)  # before any stage
+        progress.start("reading")
+        progress.update(1.0)
+        progress.start("encoding", 0)
+        progress.update(0)
+    assert out.getvalue().rindex("encoding") > out.getvalue().rindex("reading")
+
+
+def test_the_base_class_is_silent(capsys):
+    with Progress() as progress:
+        progress.start("step", 40)
+        progress.update(10, NUMBERS)
+        progress.say("a line")
+    assert capsys.readouterr().out == ""

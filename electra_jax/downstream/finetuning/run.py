@@ -27,31 +27,12 @@ from electra_jax.loading.networks import Pretrained, Source
 from electra_jax.modeling.downstream import Downstream
 from electra_jax.modeling.subnetwork import Network
 from electra_jax.runtime.io import read_json, write_whole
+from electra_jax.runtime.progress import Progress
 
 SCORES = "scores.json"
 _SEEDS, _ANSWERS = "seeds", "answers"
 # What another call may have otherwise: of the place of weights and of files it is their digests that count.
 _FREE = ("seed", "seeds", "seeds_at_once", "compile_cache", "init_from", "data_dir")
-
-
-class Watch:
-    """Told what happens. This one keeps it to itself."""
-
-    def say(self, text: str) -> None:
-        """A line for the person."""
-
-    def begin(self, task: Task, config: ConfigDict, data: "Data") -> None:
-        """The data are there."""
-
-    def training(self, seeds: Sequence[int], done: int, of: int) -> Callable[[int, int], None]:
-        """Some seeds begin, `done` of `of` are finished; the function that is told how many steps are."""
-        return lambda step, steps: None
-
-    def scored(self, task: Task, seed: int, scores: Mapping[str, float]) -> None:
-        """A seed is finished."""
-
-    def end(self) -> None:
-        """All are."""
 
 
 class Data(NamedTuple):
@@ -74,7 +55,7 @@ def finetune(
     workdir: Path,
     strict: bool = True,
     tests: bool = True,
-    watch: Watch | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Fine-tunes with each seed that is not done yet.
 
@@ -85,7 +66,7 @@ def finetune(
       workdir: where scores and answers go.
       strict: whether rows that cannot be used are refused.
       tests: whether test sets are answered, where there are any.
-      watch: told what happens.
+      progress: receives progress.
 
     Returns:
       What is in `scores.json`.
@@ -93,7 +74,7 @@ def finetune(
     Raises:
       UserError: the config, the files, the network or the work directory cannot be used.
     """
-    watch = watch or Watch()
+    progress = progress or Progress()
     if config.compile_cache:
         jax.config.update("jax_compilation_cache_dir", config.compile_cache)
     scores_lib.require()
@@ -108,7 +89,7 @@ def finetune(
         if found.tokenizer is None:
             raise UserError(f"{source.name} has no tokenizer; put its tokenizer.json beside its weights")
         for note in found.notes:
-            watch.say(note)
+            progress.say(note)
         model, network = make_model(config, task, found)
         data = load(config, task, found.tokenizer, data_dir, faults, tests)
         recipe, special = recipe_lib.recipe(config), found.tokenizer.special
@@ -116,12 +97,14 @@ def finetune(
         write_whole(workdir / "config.json", json.dumps(settings, indent=2) + "\n")
         longest, known = int(data.train.lengths().max()), network.config.max_length
         if longest > known:
-            watch.say(f"{task.name} has rows of {longest} tokens; the encoder was pre-trained on {known}")
-        watch.begin(task, config, data)
+            progress.say(f"{task.name} has rows of {longest} tokens; the encoder was pre-trained on {known}")
+        dev = " + ".join(f"{len(examples):,}" for examples, _ in data.dev.values())
+        progress.say(f"{task.name}: {len(data.train.input_ids):,} rows to train on, {dev} examples to evaluate on")
+        progress.start(task.name)
         for begin in range(0, len(missing), config.seeds_at_once):
             group = missing[begin : begin + config.seeds_at_once]
             since = time.perf_counter()
-            told = watch.training(group, begin, len(missing))
+            told = _report_steps(progress, group, begin, len(missing))
             try:
                 params, losses = seeds_lib.train(model, network, recipe, data.train, special, group, told)
             except seeds_lib.DivergedError as error:
@@ -140,15 +123,26 @@ def finetune(
                     "seconds": seconds / len(group),
                 }
                 write_whole(_path(workdir, seed), json.dumps(done, indent=2) + "\n")
-                watch.scored(task, seed, scores[i])
+                shown = ", ".join(f"{name} {value:.1f}" for name, value in scores[i].items())
+                progress.say(f"{task.name}, seed {seed}: {shown}")
         if faults.places:
-            watch.say(faults.summary())
+            progress.say(faults.summary())
     if tests and (said := _unanswered(task, data_dir, workdir, [seed for seed in seeds if seed not in missing])):
-        watch.say(said)
-    watch.end()
+        progress.say(said)
+    progress.stop()
     result = summary(task, config, source.name, [_done(workdir, seed) for seed in seeds])
     write_whole(workdir / SCORES, json.dumps(result, indent=2) + "\n")
     return result
+
+
+def _report_steps(progress: Progress, seeds: Sequence[int], done: int, count: int) -> Callable[[int, int], None]:
+    """The function that is called with the number of steps done and their total while `seeds` are trained."""
+    names = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
+
+    def report(step: int, steps: int) -> None:
+        progress.update((done + len(seeds) * step / steps) / count, f"{names}, step {step}/{steps}")
+
+    return report
 
 
 def make_model(config: ConfigDict, task: Task, found: Pretrained) -> tuple[Downstream, Network]:

@@ -12,6 +12,7 @@ from electra_jax.config import config_file
 from electra_jax.config.errors import UserError
 from electra_jax.downstream.finetuning import run
 from electra_jax.loading.networks import Pretrained, Source
+from electra_jax.runtime.progress import Progress
 
 SETTINGS = {"seeds": 1, "epochs": 1, "batch_size": 4, "max_length": 16, "dropout": 0.0}
 
@@ -80,15 +81,15 @@ def test_what_is_done_is_not_done_again(folder, tmp_path):
 def test_a_test_set_that_came_later_is_spoken_of(folder, tmp_path):
     (folder / "test.tsv").rename(tmp_path / "aside.tsv")
     said = []
-    watch = run.Watch()
-    watch.say = said.append
-    finetune(folder, tmp_path / "out", watch=watch)
+    progress = Progress()
+    progress.say = lambda text: said.append(text) if "not answered" in text else None
+    finetune(folder, tmp_path / "out", progress=progress)
     assert said == []
     (tmp_path / "aside.tsv").rename(folder / "test.tsv")
-    finetune(folder, tmp_path / "out", config(seeds=2), watch=watch)
+    finetune(folder, tmp_path / "out", config(seeds=2), progress=progress)
     seeds = tmp_path / "out" / "seeds"
     assert said == [f"seed 0, done before, has not answered test; remove {seeds} to have it done again"]
-    finetune(folder, tmp_path / "out", tests=False, watch=watch)
+    finetune(folder, tmp_path / "out", tests=False, progress=progress)
     assert len(said) == 1
 
 
@@ -175,11 +176,11 @@ def test_rows_that_cannot_be_used(folder, tmp_path):
     assert not (tmp_path / "out" / "seeds").exists()
     said = []
 
-    class Watch(run.Watch):
+    class Collecting(Progress):
         def say(self, text):
             said.append(text)
 
-    finetune(folder, tmp_path / "out", strict=False, watch=Watch())
+    finetune(folder, tmp_path / "out", strict=False, progress=Collecting())
     assert [text for text in said if text.startswith("1 rows left out, the first ")]
 
 
