@@ -11,7 +11,6 @@ from typing import Any
 
 from rich.console import Console
 
-from electra_jax.commands.finetune import Bar
 from electra_jax.config import cli, config_file
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import at_least, check_value, nearest, one_of
@@ -24,6 +23,7 @@ from electra_jax.report import plots
 from electra_jax.runtime import run_log
 from electra_jax.runtime.io import write_whole
 from electra_jax.runtime.metric_text import short_number
+from electra_jax.runtime.progress import ConsoleProgress
 
 USAGE = """\
 usage: python -m electra_jax.curves --runs A B ... --tasks cola,sst2,... --data_dir=FOLDER --output=OUT [--points=N]
@@ -75,15 +75,15 @@ def main(argv: list[str]) -> int:
         raise UserError(f"--tasks={unknown[0]} is unknown{nearest(unknown[0], list(glue.TASKS), '')}")
     configs = {}
     for task in dict.fromkeys(chosen["tasks"]):
-        config = configs[task] = recipe.make({"name": task}, f"size={chosen['size']}")
+        config = recipe.make(task, f"size={chosen['size']}")
         for name, value in overrides.items():
             config_file.override(config, name.removeprefix("config."), value)
-        recipe.check(config)
+        configs[task] = recipe.resolve(config)
         if config.task.name != task:
             raise UserError(f"--config.task.name={config.task.name} cannot be; name tasks with --tasks")
-    data_dirs = {task: glue.place(chosen["data_dir"], task) for task in configs}
+    data_dirs = {task: glue.task_dir(chosen["data_dir"], task) for task in configs}
     for task, place in data_dirs.items():  # before the first is fine-tuned
-        files.digests(place, ("train", *glue.TASKS[task].dev), glue.TASKS[task].suffixes)
+        files.split_digests(place, ("train", *glue.TASKS[task].dev), glue.TASKS[task].suffixes)
     plots.require()
     runs = [curves.measured(each, chosen["points"]) for each in run_log.read([Path(each) for each in chosen["runs"]])]
     output = Path(chosen["output"])
@@ -107,15 +107,17 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Fine-tunes what is not done yet; the lines of `curves.jsonl`."""
     rows: list[dict[str, Any]] = []
-    with Bar(console, len(configs) * sum(len(each.steps) for each in runs)) as watch:
+    with ConsoleProgress(console, 30.0) as progress:
         for of in runs:
             for step in of.steps:
-                watch.name = f"{of.name} at {step}"
+                progress.say(f"{of.name} at {step}")
                 found = networks.find(of.run.workdir, step)
                 source = found._replace(load=functools.cache(found.load))
                 for task, config in configs.items():
                     folder = output / "points" / source.digest / task  # known by its weights, whatever it is called
-                    result = run.finetune(config, source, data_dirs[task], folder, strict, tests=False, watch=watch)
+                    result = run.finetune_source(
+                        config, source, data_dirs[task], folder, strict=strict, tests=False, progress=progress
+                    )
                     rows += curves.rows_of(of, step, source.digest, task, result)
     return rows
 
