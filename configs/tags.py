@@ -1,13 +1,13 @@
-"""A tag for each word: names, parts of speech; columns as in the files of CoNLL.
+"""A tag for each word: named entities, parts of speech; columns as in CoNLL's files.
 
-    python -m electra_jax.finetune --config=configs/tags.py --init_from=runs/tiny --data_dir=conll
+    electra-jax finetune --config=tags --init_from=runs/tiny --data_dir=conll
 
-The folder has train.txt and dev.txt (or .conll): a word a line, its tag in the last column, a blank line between
-sentences.
+The folder has train.txt and dev.txt (or .conll): a word a line, its tag in the last column, a blank line after each
+sentence.
 """
 
 from electra_jax.downstream.finetuning import recipe
 
 
 def get_config(arg: str = ""):
-    return recipe.make({"name": "tags", "words": 0, "tags": -1}, arg)
+    return recipe.make("tags", arg)

@@ -64,9 +64,9 @@ def main(argv: list[str]) -> int:
     check_value("--accounting", options["accounting"], one_of(*_ACCOUNTINGS))
     check_value("--points", options["points"], at_least(0))
     configs = make_configs(options["tasks"], options["size"], overrides)
-    data_dirs = {task: glue.place(options["data_dir"], task) for task in configs}
+    data_dirs = {task: glue.task_dir(options["data_dir"], task) for task in configs}
     for task, data_dir in data_dirs.items():  # fails before the first fine-tuning if a file is missing
-        files.digests(data_dir, ("train", *glue.TASKS[task].dev), glue.TASKS[task].suffixes)
+        files.split_digests(data_dir, ("train", *glue.TASKS[task].dev), glue.TASKS[task].suffixes)
     logs = read_run_logs([Path(workdir) for workdir in options["runs"]])
     runs = [curves.select_checkpoints(log, options["points"]) for log in logs]
     output, accounting = Path(options["output"]), _ACCOUNTINGS[options["accounting"]]
@@ -82,7 +82,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def make_configs(tasks: tuple[str, ...], size: str, overrides: Mapping[str, str]) -> dict[str, ConfigDict]:
+def make_configs(tasks: tuple[str, ...], size: str, overrides: Mapping[str, str]) -> dict[str, FinetuneConfig]:
     """The config of each task, with `--config.NAME=VALUE` applied to all of them.
 
     Raises:
@@ -92,10 +92,10 @@ def make_configs(tasks: tuple[str, ...], size: str, overrides: Mapping[str, str]
     for task in dict.fromkeys(tasks):
         if task not in glue.TASKS:
             raise UserError(f"--tasks={task} is unknown{nearest(task, list(glue.TASKS), '')}")
-        config = configs[task] = recipe.make({"name": task}, f"size={size}")
+        config = recipe.make(task, f"size={size}")
         for name, value in overrides.items():
             config_file.override(config, name.removeprefix("config."), value)
-        recipe.check(config)
+        configs[task] = recipe.resolve(config)
         if config.task.name != task:
             raise UserError(f"--config.task.name={config.task.name} is not allowed; name tasks with --tasks")
     return configs

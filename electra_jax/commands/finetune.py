@@ -1,7 +1,6 @@
 """`electra-jax finetune`: fine-tunes an encoder."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -10,8 +9,7 @@ from rich.table import Table
 from electra_jax.config import cli, config_file
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import Check, check_value
-from electra_jax.downstream.finetuning import recipe, run
-from electra_jax.loading import networks
+from electra_jax.downstream.finetuning import results, run
 from electra_jax.runtime.progress import ConsoleProgress
 
 USAGE = """\
@@ -47,17 +45,21 @@ def main(argv: list[str]) -> int:
     cli.require(options, ("init_from", "data_dir"))
     check_value("--step", options["step"], Check(lambda step: step >= _LAST, "0 or more"))
     if "://" in arguments.workdir:
-        raise UserError(
-            f"--workdir={arguments.workdir} is not a local folder: fine-tuning writes to local folders only"
-        )
-    recipe.check(config)
-    source = networks.find(Path(options["init_from"]), None if options["step"] == _LAST else options["step"])
+        raise UserError(f"--workdir={arguments.workdir} is not a local folder: fine-tuning writes to local folders only")
+    step = None if options["step"] == _LAST else options["step"]
     console = Console(soft_wrap=True)
     with ConsoleProgress(console, _LINE_EVERY) as progress:
-        workdir, data_dir = Path(arguments.workdir), options["data_dir"]
-        result = run.finetune(config, source, data_dir, workdir, options["strict"], progress=progress)
+        result = run.finetune(
+            config,
+            options["init_from"],
+            options["data_dir"],
+            arguments.workdir,
+            step=step,
+            strict=options["strict"],
+            progress=progress,
+        )
     show_scores(console, result)
-    console.print(f"Files: {arguments.workdir}/{run.SCORES}, seeds/, answers/", markup=False, highlight=False)
+    console.print(f"Files: {arguments.workdir}/{results.SCORES}, seeds/, answers/", markup=False, highlight=False)
     return 0
 
 

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from electra_jax.modeling import layers
+from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.config import ElectraConfig
-from electra_jax.modeling.electra import ENCODERS, Batch, Embeddings, gather_positions
+from electra_jax.modeling.electra import ENCODERS, Embeddings, gather_positions
 
 Array = jax.Array
 Outputs = dict[str, Array]
@@ -30,7 +31,7 @@ class Classifier(nn.Module):
     outputs: int
 
     @nn.compact
-    def __call__(self, states_BLD: Array, batch: Batch, train: bool) -> Outputs:
+    def __call__(self, states_BLD: Array, allowed_BL: Array | None, start_B: Array | None, train: bool) -> Outputs:
         x_BD = nn.Dropout(self.config.encoder.dropout)(states_BLD[:, 0], deterministic=not train)
         return {"scores": _dense(self.outputs, "dense")(x_BD)}
 
@@ -42,7 +43,7 @@ class Tagger(nn.Module):
     outputs: int
 
     @nn.compact
-    def __call__(self, states_BLD: Array, batch: Batch, train: bool) -> Outputs:
+    def __call__(self, states_BLD: Array, allowed_BL: Array | None, start_B: Array | None, train: bool) -> Outputs:
         x_BLD = nn.Dropout(self.config.encoder.dropout)(states_BLD, deterministic=not train)
         return {"scores": _dense(self.outputs, "dense")(x_BLD)}
 
@@ -63,11 +64,12 @@ class Answerer(nn.Module):
     beam: int
 
     @nn.compact
-    def __call__(self, states_BLD: Array, batch: Batch, train: bool) -> Outputs:
+    def __call__(self, states_BLD: Array, allowed_BL: Array | None, start_B: Array | None, train: bool) -> Outputs:
         """To train, `start_logp` and `end_logp` [B, L], the latter given the true start; else the best:
         `start_score` and `start_index` [B, S], `end_score` and `end_index` [B, S, S]. And `impossible` [B], a logit.
         """
-        never_BL = jnp.where(batch["allowed"] == 1, 0.0, _NEVER)
+        assert allowed_BL is not None
+        never_BL = jnp.where(allowed_BL == 1, 0.0, _NEVER)
         start_BL = _dense(1, "start")(states_BLD)[..., 0] + never_BL
         start_logp = jax.nn.log_softmax(start_BL)
         # A dense layer on [start's state; token's state], the token's half of it computed once for all starts.
@@ -83,7 +85,8 @@ class Answerer(nn.Module):
 
         result: Outputs
         if train:
-            result = {"start_logp": start_logp, "end_logp": ends(batch["start"])}
+            assert start_B is not None
+            result = {"start_logp": start_logp, "end_logp": ends(start_B)}
         else:
             beam = min(self.beam, states_BLD.shape[1])
             start_score_BS, start_BS = jax.lax.top_k(start_logp, beam)
@@ -128,9 +131,18 @@ class Downstream(nn.Module):
             return Answerer(self.config, self.outputs, self.beam)
         return (Tagger if self.kind == "tagging" else Classifier)(self.config, self.outputs)
 
-    def __call__(self, batch: Batch, train: bool = False) -> Outputs:
-        """What the head says of a batch; dropout is on in training."""
-        sequences = batch["sequence_ids"]
-        x_BLE = self.embeddings(batch["input_ids"], batch["token_type_ids"], sequences, train)
+    def __call__(
+        self, batch: Batch, allowed: Array | None = None, start: Array | None = None, train: bool = False
+    ) -> Outputs:
+        """The outputs of the head.
+
+        Args:
+          batch: the rows.
+          allowed: for answering, [B, L], 1 where an answer may begin or end.
+          start: to train answering, [B], where the true answer begins.
+          train: whether dropout is on.
+        """
+        sequences = batch.sequence_ids
+        x_BLE = self.embeddings(batch.input_ids, batch.token_type_ids, sequences, train)
         states_BLD = self.encoder(x_BLE, layers.same_sequence(sequences), train)
-        return self.head(states_BLD.astype(jnp.float32), batch, train)
+        return self.head(states_BLD.astype(jnp.float32), allowed, start, train)

@@ -33,7 +33,7 @@ def asked(monkeypatch):
     """The fine-tunings that were asked for; each scores its seed, plus 10 for RTE."""
     calls = []
 
-    def finetune(config, source, data_dir, workdir, strict, tests, watch):
+    def finetune(config, source, data_dir, workdir, *, strict, tests, progress):
         assert strict
         assert not tests
         calls.append((source.name, data_dir, workdir, config.epochs))
@@ -41,7 +41,7 @@ def asked(monkeypatch):
         scores = [{"seed": seed, "scores": {metric: seed + 10.0 * (metric == "accuracy")}} for seed in range(3)]
         return {"metric": metric, "seeds": scores}
 
-    monkeypatch.setattr(curves_command.run, "finetune", finetune)
+    monkeypatch.setattr(curves_command.run, "finetune_source", finetune)
     found = lambda workdir, step: Source(f"{workdir.name} at step {step}", f"{workdir.name}{step}", dict)  # noqa: E731
     monkeypatch.setattr(curves_command.networks, "find", found)
     return calls

@@ -21,7 +21,7 @@ from electra_jax.loading.huggingface import directory
 from electra_jax.modeling.downstream import Downstream
 
 STEPS, LAYERS, VOCABULARY, OUTPUTS = 20, 3, 300, 3
-PAPER = recipe.recipe(recipe.make({"name": "cola"}))
+PAPER = recipe.resolve(recipe.make("cola"))
 OPTIM = dataclasses.replace(PAPER.optim, learning_rate=1e-3, weight_decay=0.01)
 RECIPE = dataclasses.replace(PAPER, epochs=1, batch_size=8, optim=OPTIM)
 SHAPE = {
@@ -71,18 +71,19 @@ def by_torch(model, head, text, kind):
     named = [(name, p, power(name)) for name, p in model.named_parameters()]
     named += [(name, p, 0) for name, p in head.named_parameters()]
     moments = [(torch.zeros_like(p), torch.zeros_like(p)) for _, p, _ in named]
-    plan, found = RECIPE.plan(text, [0]), []
+    plan, found = multi_seed.plan_steps(RECIPE, text, [0]), []
     for step, (length, (numbers,)) in enumerate(plan):
-        part = text.batch(numbers, RECIPE.batch_size, length, tokenizer.OWN)
-        batch = {name: torch.from_numpy(value) for name, value in part.items()}
+        part = text.make_batch(numbers, RECIPE.batch_size, length, tokenizer.OWN)
+        batch = {name: torch.from_numpy(value) for name, value in part.inputs._asdict().items()}
+        target = torch.from_numpy(part.targets["target"])
         inputs = {"input_ids": batch["input_ids"].long(), "attention_mask": batch["sequence_ids"].long()}
         if model.config.model_type == "electra":
             inputs["token_type_ids"] = batch["token_type_ids"].long()
         scores = head(model.train()(**inputs).last_hidden_state[:, 0])
         if kind == "classification":
-            loss = torch.nn.functional.cross_entropy(scores, batch["target"].long())
+            loss = torch.nn.functional.cross_entropy(scores, target.long())
         else:
-            loss = torch.nn.functional.mse_loss(scores[:, 0], batch["target"])
+            loss = torch.nn.functional.mse_loss(scores[:, 0], target)
         found.append(loss.item())
         grads = torch.autograd.grad(loss, [p for _, p, _ in named], allow_unused=True)
         grads = [torch.zeros_like(p) if g is None else g for g, (_, p, _) in zip(grads, named, strict=True)]
@@ -114,7 +115,7 @@ def test_the_losses_of_the_first_steps(make, kind, tmp_path):
     text = rows(kind)
     ours, losses = multi_seed.train(model, found.network, RECIPE, text, tokenizer.OWN, [0])
     # The head that a seed begins with.
-    fresh = multi_seed.begin(jnp.zeros(1, jnp.uint32), {}, model=model, optim=OPTIM).params["head"]["dense"]
+    fresh = multi_seed.init_states(jnp.zeros(1, jnp.uint32), {}, model=model, optim=OPTIM).params["head"]["dense"]
     head = torch.nn.Linear(SHAPE["hidden_size"], outputs)
     with torch.no_grad():
         head.weight.copy_(torch.from_numpy(np.array(fresh["kernel"][0]).T))

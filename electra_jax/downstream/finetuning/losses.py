@@ -1,15 +1,15 @@
-"""The loss of each kind of task: means over the rows, or tokens, that count."""
+"""The loss of each kind of task: a mean over the rows, or tokens, that count."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from electra_jax.downstream.tasks.task import IGNORED
+from electra_jax.downstream.tasks.task import IGNORED, TaskBatch
 
 Array = jax.Array
+Outputs = Mapping[str, Array]
 _IMPOSSIBLE_WEIGHT = 0.5  # google-research/electra, configure_finetuning.py, answerable_weight
 
 
@@ -17,41 +17,43 @@ def _mean(values: Array, weights: Array) -> Array:
     return jnp.sum(values * weights) / jnp.maximum(jnp.sum(weights), 1.0)
 
 
-def classification(outputs: Any, batch: Any) -> Array:
+def classification(outputs: Outputs, batch: TaskBatch) -> Array:
     """Cross-entropy."""
-    return _mean(_cross_entropy(outputs["scores"], batch["target"]), batch["weights"])
+    return _mean(_cross_entropy(outputs["scores"], batch.targets["target"]), batch.weights)
 
 
-def regression(outputs: Any, batch: Any) -> Array:
+def regression(outputs: Outputs, batch: TaskBatch) -> Array:
     """Squared error."""
-    return _mean(jnp.square(outputs["scores"][:, 0] - batch["target"]), batch["weights"])
+    return _mean(jnp.square(outputs["scores"][:, 0] - batch.targets["target"]), batch.weights)
 
 
-def tagging(outputs: Any, batch: Any) -> Array:
-    """Cross-entropy, over the tokens that have a target."""
-    counts = (batch["target"] != IGNORED) & (batch["weights"][:, None] > 0)
-    return _mean(_cross_entropy(outputs["scores"], batch["target"]), counts.astype(jnp.float32))
+def tagging(outputs: Outputs, batch: TaskBatch) -> Array:
+    """Cross-entropy over the tokens that have a target."""
+    target_BL = batch.targets["target"]
+    counts_BL = (target_BL != IGNORED) & (batch.weights[:, None] > 0)
+    return _mean(_cross_entropy(outputs["scores"], target_BL), counts_BL.astype(jnp.float32))
 
 
-def answering(outputs: Any, batch: Any) -> Array:
-    """Cross-entropy of start and end, halved together, and of whether there is no answer where that is told."""
+def answering(outputs: Outputs, batch: TaskBatch) -> Array:
+    """Mean of the cross-entropies of start and end, plus, in SQuAD 2.0, half that of there being no answer."""
 
     def nll(name: str) -> Array:
-        return -jnp.take_along_axis(outputs[f"{name}_logp"], batch[name][:, None], axis=1)[:, 0]
+        return -jnp.take_along_axis(outputs[f"{name}_logp"], batch.targets[name][:, None], axis=1)[:, 0]
 
-    loss = (nll("start") + nll("end")) / 2
+    loss_B = (nll("start") + nll("end")) / 2
     if "impossible" in outputs:
-        truth = batch["impossible"].astype(jnp.float32)
-        loss += _IMPOSSIBLE_WEIGHT * optax.sigmoid_binary_cross_entropy(outputs["impossible"], truth)
-    return _mean(loss, batch["weights"])
+        truth_B = batch.targets["impossible"].astype(jnp.float32)
+        loss_B += _IMPOSSIBLE_WEIGHT * optax.sigmoid_binary_cross_entropy(outputs["impossible"], truth_B)
+    return _mean(loss_B, batch.weights)
 
 
 def _cross_entropy(scores: Array, target: Array) -> Array:
-    """[...] of scores [..., C]; of what is ignored, that of class 0."""
-    return optax.softmax_cross_entropy_with_integer_labels(scores, jnp.maximum(target, 0))
+    """[...] for scores [..., C]; an ignored target counts as class 0, for the caller to mask."""
+    loss: Array = optax.softmax_cross_entropy_with_integer_labels(scores, jnp.maximum(target, 0))
+    return loss
 
 
-BY_KIND: dict[str, Callable[[Any, Any], Array]] = {
+BY_KIND: dict[str, Callable[[Outputs, TaskBatch], Array]] = {
     "classification": classification,
     "regression": regression,
     "tagging": tagging,

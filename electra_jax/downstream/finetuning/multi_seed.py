@@ -1,10 +1,9 @@
-"""Several seeds of one fine-tuning, trained at once: their parameters are stacked, [S, ...], and a step is mapped over.
+"""Several seeds of one fine-tuning trained at once: parameters are stacked, [S, ...], and the step is vmapped.
 
-A seed decides over the head's first weights, the order of the rows and dropout. What it comes to does not depend, but
-for rounding, on how many are trained with it.
+A seed decides the head's initial weights, the order of the rows and dropout. Its result does not depend, except for
+rounding, on how many seeds are trained with it.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,183 +17,192 @@ from electra_jax import step as step_lib
 from electra_jax.config.errors import UserError
 from electra_jax.data.tokenizer import Special
 from electra_jax.downstream.finetuning import losses, rates
+from electra_jax.downstream.finetuning.rates import FinetuneOptimConfig
+from electra_jax.downstream.finetuning.recipe import FinetuneConfig
 from electra_jax.downstream.tasks import batches
-from electra_jax.downstream.tasks.task import Rows
+from electra_jax.downstream.tasks.task import Rows, TaskBatch
+from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.downstream import Downstream
 from electra_jax.modeling.subnetwork import Network
 
 Array = jax.Array
 State = step_lib.TrainState
-_READ = ("input_ids", "token_type_ids", "sequence_ids", "allowed")  # of a batch, by the model
+Steps = list[tuple[int, list[np.ndarray]]]
+_ADVICE = "lower config.optim.learning_rate"
 
 
 class DivergedError(UserError):
-    """Raised where the loss of a seed is no number."""
+    """Raised when the loss or the parameters of a seed are not finite."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Recipe:
-    """How a seed is trained.
-
-    Attributes:
-      epochs, batch_size: how often it sees the rows, and how many of them at once.
-      shortest_bucket: see `batches.buckets`.
-      optim: of the optimizer.
-    """
-
-    epochs: int
-    batch_size: int
-    shortest_bucket: int
-    optim: rates.Settings
-
-    def plan(self, rows: Rows, seeds: Sequence[int]) -> list[tuple[int, list[np.ndarray]]]:
-        """(length, the rows' numbers for each seed), step by step."""
-        lengths = rows.lengths()
-        sizes = batches.buckets(lengths, self.shortest_bucket)
-        steps = []
-        for epoch in range(self.epochs):
-            orders = [batches.epoch(lengths, sizes, self.batch_size, seed, epoch) for seed in seeds]
-            steps += [(each[0][0], [numbers for _, numbers in each]) for each in zip(*orders, strict=True)]
-        return steps
+def plan_steps(config: FinetuneConfig, rows: Rows, seeds: Sequence[int]) -> Steps:
+    """(length, [row numbers of each seed]) of each step."""
+    lengths = rows.lengths()
+    sizes = batches.buckets(lengths, config.shortest_bucket)
+    steps: Steps = []
+    for epoch in range(config.epochs):
+        orders = [batches.epoch_batches(lengths, sizes, config.batch_size, seed, epoch) for seed in seeds]
+        steps += [(step[0][0], [numbers for _, numbers in step]) for step in zip(*orders, strict=True)]
+    return steps
 
 
 @functools.partial(jax.jit, static_argnames=("model", "optim"))
-def begin(seeds: Array, given: Any, *, model: Downstream, optim: rates.Settings) -> State:
-    """Fresh states, stacked: the `embeddings` and `encoder` that are given, and heads at random."""
-    none = jnp.zeros((1, 2), jnp.int32)
-    inputs = {**dict.fromkeys(_READ, none), "start": none[:, 0]}
+def init_states(seeds: Array, pretrained: Any, *, model: Downstream, optim: FinetuneOptimConfig) -> State:
+    """Fresh states, stacked: pretrained `embeddings` and `encoder`, and random heads."""
+    zeros = jnp.zeros((1, 2), jnp.int32)
 
-    def one(seed: Array) -> State:
+    def init_state(seed: Array) -> State:
         keys = {name: jax.random.key(seed) for name in ("params", "dropout")}
-        params = model.init(keys, inputs, True)["params"] | given
-        optimizer = rates.make(optim, params, model.config.encoder.layers, steps=1)
+        variables = model.init(keys, Batch(zeros, zeros, zeros), zeros, zeros[:, 0], True)
+        params = variables["params"] | pretrained
+        optimizer = rates.make_optimizer(optim, params, model.config.encoder.layers, steps=1)
         return State(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
-    return jax.vmap(one)(seeds)
+    return jax.vmap(init_state)(seeds)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "optim"), donate_argnames="states")
 def train_step(
-    states: State, seeds: Array, batch: Any, steps: Array, *, model: Downstream, optim: rates.Settings
+    states: State, seeds: Array, batch: TaskBatch, steps: Array, *, model: Downstream, optim: FinetuneOptimConfig
 ) -> tuple[State, Array]:
-    """One step, of `steps`, of every seed, on a batch of its own: new states, and the losses [S].
+    """One step of every seed, each on its own batch.
 
-    Compiled for a shape of batches, it serves every task of as many outputs.
+    Compiled once for a shape of batches; serves every task with as many outputs.
+
+    Args:
+      states: the seeds' states, stacked.
+      seeds: [S].
+      batch: the seeds' batches, stacked.
+      steps: steps of the whole fine-tuning, for the schedule.
+      model: the task's model.
+      optim: the optimizer.
+
+    Returns:
+      The new states, and the losses [S].
     """
 
-    def one(state: State, seed: Array, batch: Any) -> tuple[State, Array]:
+    def step_of_seed(state: State, seed: Array, batch: TaskBatch) -> tuple[State, Array]:
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 1), state.step)
 
         def loss(params: Any) -> Array:
-            outputs = model.apply({"params": params}, batch, True, rngs={"dropout": key})
+            allowed, start = batch.targets.get("allowed"), batch.targets.get("start")
+            outputs: Any = model.apply({"params": params}, batch.inputs, allowed, start, True, rngs={"dropout": key})
             return losses.BY_KIND[model.kind](outputs, batch)
 
         value, grads = jax.value_and_grad(loss)(state.params)
-        optimizer = rates.make(optim, state.params, model.config.encoder.layers, steps)
+        optimizer = rates.make_optimizer(optim, state.params, model.config.encoder.layers, steps)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = jax.tree.map(jnp.add, state.params, updates)
         return State(state.step + 1, params, opt_state), value
 
-    return jax.vmap(one)(states, seeds, batch)
+    return jax.vmap(step_of_seed)(states, seeds, batch)
 
 
 @functools.partial(jax.jit, static_argnames="model")
-def _outputs(params: Any, batch: Any, *, model: Downstream) -> Any:
-    return jax.vmap(lambda each: model.apply({"params": each}, batch))(params)
+def _apply(params: Any, inputs: Batch, allowed: Array | None, *, model: Downstream) -> Any:
+    return jax.vmap(lambda params_of_seed: model.apply({"params": params_of_seed}, inputs, allowed))(params)
 
 
 @jax.jit
-def _finite(params: Any) -> Array:
+def _all_finite(params: Any) -> Array:
     return jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(params)]).all()
 
 
 def train(
     model: Downstream,
     network: Network,
-    recipe: Recipe,
+    config: FinetuneConfig,
     rows: Rows,
     special: Special,
     seeds: Sequence[int],
-    told: Callable[[int, int], None] = lambda step, steps: None,
+    on_step: Callable[[int, int], None] = lambda step, steps: None,
 ) -> tuple[Any, np.ndarray]:
-    """Fine-tunes a network with each of `seeds`.
+    """Fine-tunes a network with each of `seeds`, all at once.
 
     Args:
-      model: of the task, with the network's encoder.
-      network: what it begins with.
-      recipe: how.
-      rows: to train on.
-      special: of the tokenizer.
-      seeds: trained at once.
-      told: after each step, how many of how many are done.
+      model: the task's model, with the network's encoder.
+      network: the pretrained network.
+      config: the fine-tuning.
+      rows: the training set.
+      special: the tokenizer's special tokens.
+      seeds: the seeds.
+      on_step: called after each step with the steps that are done and their total.
 
     Returns:
       The parameters, stacked, and the losses [S, steps].
 
     Raises:
-      DivergedError: the loss is not finite.
+      DivergedError: a loss or a parameter is not finite.
     """
-    plan = recipe.plan(rows, seeds)
-    mesh = _mesh(recipe.batch_size)
-    everywhere, by_row = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((), (None, "data")))
-    keys = jax.device_put(np.asarray(seeds, np.uint32), everywhere)
-    steps = jax.device_put(np.float32(len(plan)), everywhere)
-    given = jax.device_put({name: network.params[name] for name in ("embeddings", "encoder")}, everywhere)
-    # Placed as a step leaves them, or the second step would be compiled for again.
-    states = jax.device_put(begin(keys, given, model=model, optim=recipe.optim), everywhere)
+    plan = plan_steps(config, rows, seeds)
+    mesh = _make_mesh(config.batch_size)
+    replicated, by_row = _sharding(mesh), _sharding(mesh, None, "data")
+    keys = jax.device_put(np.asarray(seeds, np.uint32), replicated)
+    steps = jax.device_put(np.float32(len(plan)), replicated)
+    pretrained = jax.device_put({name: network.params[name] for name in ("embeddings", "encoder")}, replicated)
+    # Placed as a step returns them: otherwise the second step would compile again.
+    states = jax.device_put(init_states(keys, pretrained, model=model, optim=config.optim), replicated)
     values = []
-    for number, (length, chosen) in enumerate(plan, 1):
-        parts = [rows.batch(numbers, recipe.batch_size, length, special) for numbers in chosen]
-        batch = jax.device_put({name: np.stack([part[name] for part in parts]) for name in parts[0]}, by_row)
-        states, loss = train_step(states, keys, batch, steps, model=model, optim=recipe.optim)
+    for number, (length, rows_of_seeds) in enumerate(plan, 1):
+        parts = [rows.make_batch(numbers, config.batch_size, length, special) for numbers in rows_of_seeds]
+        batch = jax.device_put(jax.tree.map(lambda *arrays: np.stack(arrays), *parts), by_row)
+        states, loss = train_step(states, keys, batch, steps, model=model, optim=config.optim)
         values.append(loss)
-        told(number, len(plan))
-    measured = np.stack(jax.device_get(values), axis=1)
-    if not np.all(np.isfinite(measured)):
-        step = int(np.argmin(np.isfinite(measured).all(axis=0)))
-        raise DivergedError(f"the loss is no number from step {step} on; give a lower config.optim.learning_rate")
-    if not jax.device_get(_finite(states.params)):
-        raise DivergedError(
-            "the last step left parameters that are no numbers; give a lower config.optim.learning_rate"
-        )
-    return states.params, measured
+        on_step(number, len(plan))
+    losses_SN = np.stack(jax.device_get(values), axis=1)
+    finite_N = np.isfinite(losses_SN).all(axis=0)
+    if not finite_N.all():
+        raise DivergedError(f"the loss is not finite from step {int(np.argmin(finite_N))} on; {_ADVICE}")
+    if not jax.device_get(_all_finite(states.params)):
+        raise DivergedError(f"the parameters are not finite after the last step; {_ADVICE}")
+    return states.params, losses_SN
 
 
-def outputs(model: Downstream, params: Any, rows: Rows, special: Special, recipe: Recipe) -> list[dict[str, Any]]:
-    """What each seed's model says of every row, whatever the size of the batches: by name, [rows, ...].
+def predict(
+    model: Downstream, params: Any, rows: Rows, special: Special, config: FinetuneConfig
+) -> list[dict[str, Any]]:
+    """The outputs of each seed's model for every row, by name.
 
-    What it says of each token of a row is a list, of [tokens, ...].
+    Returns:
+      For each seed and name an array [rows, ...]; for tagging a list of [tokens, ...], one for each row. Outputs do not
+      depend on the batch size.
     """
     lengths = rows.lengths()
-    by_row = NamedSharding(_mesh(recipe.batch_size), PartitionSpec("data"))
-    sizes = batches.buckets(lengths, recipe.shortest_bucket)
-    found: list[tuple[np.ndarray, Any]] = []
-    for length, numbers in batches.in_order(lengths, sizes, recipe.batch_size):
-        whole = rows.batch(numbers, recipe.batch_size, length, special)
-        batch = jax.device_put({name: whole[name] for name in _READ if name in whole}, by_row)
-        found.append((numbers, _outputs(params, batch, model=model)))
-    order = np.argsort(np.concatenate([numbers for numbers, _ in found]))
-    fetched = jax.device_get([said for _, said in found])
-    result = []
-    for seed in range(len(jax.tree.leaves(params)[0])):
-        said_of: dict[str, Any] = {}
-        for name in fetched[0]:
-            if model.kind == "tagging":
-                ragged = [
-                    said[name][seed, i, : lengths[row]]
-                    for (numbers, _), said in zip(found, fetched, strict=True)
-                    for i, row in enumerate(numbers)
-                ]
-                said_of[name] = [ragged[i] for i in order]
-            else:
-                parts = [said[name][seed, : len(numbers)] for (numbers, _), said in zip(found, fetched, strict=True)]
-                said_of[name] = np.concatenate(parts)[order]
-        result.append(said_of)
-    return result
+    by_row = _sharding(_make_mesh(config.batch_size), "data")
+    sizes = batches.buckets(lengths, config.shortest_bucket)
+    numbers_of: list[np.ndarray] = []
+    pending: list[Any] = []
+    for length, numbers in batches.evaluation_batches(lengths, sizes, config.batch_size):
+        batch = rows.make_batch(numbers, config.batch_size, length, special)
+        inputs, allowed = jax.device_put((batch.inputs, batch.targets.get("allowed")), by_row)
+        numbers_of.append(numbers)
+        pending.append(_apply(params, inputs, allowed, model=model))
+    outputs = jax.device_get(pending)  # for each batch, by name [S, B, ...]
+    order = np.argsort(np.concatenate(numbers_of))
+    count = len(jax.tree.leaves(params)[0])
+
+    def array_of(name: str, seed: int) -> np.ndarray:
+        parts = [part[name][seed, : len(numbers)] for part, numbers in zip(outputs, numbers_of, strict=True)]
+        return np.concatenate(parts)[order]
+
+    def list_of(name: str, seed: int) -> list[np.ndarray]:
+        parts = [
+            part[name][seed, i, : lengths[row]]  # without padding
+            for part, numbers in zip(outputs, numbers_of, strict=True)
+            for i, row in enumerate(numbers)
+        ]
+        return [parts[i] for i in order]
+
+    collect = list_of if model.kind == "tagging" else array_of
+    return [{name: collect(name, seed) for name in outputs[0]} for seed in range(count)]
 
 
-def _mesh(batch_size: int) -> jax.sharding.Mesh:
-    """Of as many devices of this process as divide a batch."""
+def _make_mesh(batch_size: int) -> jax.sharding.Mesh:
+    """A mesh of as many of this process's devices as divide a batch."""
     devices = jax.local_devices()
     count = max(n for n in range(1, len(devices) + 1) if batch_size % n == 0)
     return jax.sharding.Mesh(np.array(devices[:count]), ("data",))
+
+
+def _sharding(mesh: jax.sharding.Mesh, *axes: str | None) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec(*axes))  # type: ignore[no-untyped-call] # JAX has no types here

@@ -9,80 +9,84 @@ import numpy as np
 import optax
 
 from electra_jax import optim
+from electra_jax.config.settings import Check, above, at_least, from_up_to_below, setting, within
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """`config.optim` of fine-tuning, hashable.
+class FinetuneOptimConfig:
+    """The optimizer; hashable, so that a compiled step can depend on it."""
 
-    Attributes:
-      learning_rate: the head's, at the end of the warm-up.
-      layer_decay, reference_rates: see `by_layer`.
-      warmup: share of the steps.
-      weight_decay, b1, b2, eps, clip_norm: as in pre-training.
-    """
-
-    learning_rate: float
-    layer_decay: float
-    reference_rates: bool
-    warmup: float
-    weight_decay: float
-    b1: float
-    b2: float
-    eps: float
-    clip_norm: float
-
-
-_BELOW = ("embedding_norm", "project")  # of an encoder, before its first layer
+    learning_rate: float = setting(1e-4, "The head's learning rate at the end of the warm-up.", above(0))
+    layer_decay: float = setting(
+        0.8,
+        "Each layer's learning rate as a share of the one above.",
+        Check(lambda value: 0 < value <= 1, "more than 0, 1 or less"),
+    )
+    reference_rates: bool = setting(
+        False, "Start at layer_decay squared in the last layer, as the reference's code does, unlike its paper."
+    )
+    warmup: float = setting(0.1, "Share of the steps that warm up.", within(0, 1))
+    weight_decay: float = setting(0.0, "Weight decay, not of biases and norms.", at_least(0))
+    b1: float = setting(0.9, "Adam's decay of first moments.", from_up_to_below(0, 1))
+    b2: float = setting(0.999, "Adam's decay of second moments.", from_up_to_below(0, 1))
+    eps: float = setting(1e-6, "Adam's epsilon.", above(0))
+    clip_norm: float = setting(1.0, "Largest global norm of a gradient.", above(0))
 
 
-def by_layer(params: Any, layers: int, decay: float, reference: bool = False) -> Any:
-    """What each parameter's learning rate is multiplied with: 1 for the head, layer i of n decay^(n - i), the
-    embeddings decay^(n + 1); i counts from 0.
+_BELOW = ("embedding_norm", "project")  # the encoder's parameters before its first layer
 
-    The layer norm after the last layer goes with that layer. google-research/electra, model/optimization.py, starts one
-    power lower than its paper says: there the last layer has decay^2 (its issue 51).
+
+def rate_factors(params: Any, layers: int, decay: float, reference: bool = False) -> Any:
+    """The factor of each parameter's learning rate: 1 in the head, decay^(n - i) in layer i of n, counted from 0, and
+    decay^(n + 1) in the embeddings.
+
+    The norm after the last layer belongs to that layer. google-research/electra, model/optimization.py, starts one
+    power lower than its paper says: its last layer has decay^2 (its issue 51).
 
     Args:
-      params: of `Downstream`.
-      layers: of its encoder, n.
-      decay: a layer's share of the one above.
-      reference: whether to do as the reference does.
+      params: the parameters of `Downstream`.
+      layers: the number of the encoder's layers, n.
+      decay: a layer's rate as a share of the rate above.
+      reference: whether to start one power lower.
 
     Returns:
-      A tree like `params` of numbers, of the encoder's layers [n, 1, ...] for what has an axis of layers.
+      A tree like `params`; each leaf is a number, or [n, 1, ...] for parameters that are stacked by layer.
     """
-    slip = 1 if reference else 0
+    first = 2 if reference else 1  # power of the last layer
 
     def factor(path: Any, leaf: Any) -> np.ndarray:
         names = [key.key for key in path]
+        powers: int | np.ndarray
         if names[0] == "head":
-            powers: Any = 0
+            powers = 0
         elif names[0] == "embeddings" or names[1] in _BELOW:
-            powers = layers + 1 + slip
+            powers = layers + first
         elif names[1] == "layers":
-            powers = (layers - np.arange(layers) + slip).reshape(-1, *(1 for _ in leaf.shape[1:]))
+            powers = (layers - 1 - np.arange(layers) + first).reshape(-1, *(1 for _ in leaf.shape[1:]))
         else:
-            powers = 1 + slip
+            powers = first
         return np.asarray(decay**powers, np.float32)
 
     return jax.tree_util.tree_map_with_path(factor, params)
 
 
-def make(settings: Settings, params: Any, layers: int, steps: Any) -> optax.GradientTransformation:
-    """The optimizer of pre-training, with a schedule of `steps` and each parameter's rate times its factor.
+def make_optimizer(
+    config: FinetuneOptimConfig, params: Any, layers: int, steps: int | jax.Array
+) -> optax.GradientTransformation:
+    """The optimizer of pre-training with layer-wise learning rates.
 
     Args:
-      settings: of it.
-      params, layers: as `by_layer` takes them.
-      steps: of the run; may be traced, so that one program serves runs of any length.
+      config: its settings.
+      params: the parameters of `Downstream`.
+      layers: the number of the encoder's layers.
+      steps: steps of the fine-tuning; may be traced, so that one compiled step serves fine-tunings of any length.
     """
-    factors = by_layer(params, layers, settings.layer_decay, settings.reference_rates)
-    rate = optim.schedule(settings.learning_rate, jnp.round(settings.warmup * jnp.asarray(steps, jnp.float32)), steps)
+    factors = rate_factors(params, layers, config.layer_decay, config.reference_rates)
+    rate = optim.schedule(config.learning_rate, jnp.round(config.warmup * jnp.asarray(steps, jnp.float32)), steps)
     return optax.chain(
-        optax.clip_by_global_norm(settings.clip_norm),
-        optim.scale_by_uncorrected_adam(settings.b1, settings.b2, settings.eps),
-        optax.add_decayed_weights(settings.weight_decay, optim.decay_mask),
+        optax.clip_by_global_norm(config.clip_norm),
+        optim.scale_by_uncorrected_adam(config.b1, config.b2, config.eps),
+        optax.add_decayed_weights(config.weight_decay, optim.decay_mask),
         optax.stateless(lambda updates, _: jax.tree.map(lambda u, f: u * jnp.asarray(f), updates, factors)),
         optax.scale_by_learning_rate(rate),
     )

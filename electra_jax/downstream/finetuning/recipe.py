@@ -1,113 +1,130 @@
-"""Configs of fine-tuning: the paper's recipe, by task (arXiv 2003.10555, appendix B, and configure_finetuning.py)."""
+"""The config of a fine-tuning: every setting in one typed dataclass, and the paper's recipe for each task.
 
+Source of the recipes: arXiv 2003.10555, appendix B, and google-research/electra, configure_finetuning.py.
+"""
+
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
 
+from electra_jax.config import settings
 from electra_jax.config.errors import UserError
-from electra_jax.config.settings import Check, above, at_least, between, check_value, one_of, within
-from electra_jax.downstream.finetuning import rates
-from electra_jax.downstream.finetuning.multi_seed import Recipe
+from electra_jax.config.settings import above, at_least, check_value, from_up_to_below, one_of, setting
+from electra_jax.downstream.finetuning.rates import FinetuneOptimConfig
+from electra_jax.downstream.tasks import config as tasks_config
+from electra_jax.downstream.tasks.config import TaskConfig
 
-# Learning rate and its decay from layer to layer. (The paper's own small model was trained at 3e-4.)
+# Learning rate and layer decay. (The paper's own small model was trained at 3e-4.)
 _SIZES = {"small": (1e-4, 0.8), "base": (1e-4, 0.8), "large": (5e-5, 0.9)}
-# Epochs that are not 3, and settings of SQuAD.
 _EPOCHS = {"rte": 10, "stsb": 10, "squad1": 2, "squad2": 2}
-ANSWERING = {"query": 64, "stride": 128, "max_answer": 30, "beam": 20}
-THRESHOLD = {"threshold": -2.75}  # of the logit of there being no answer
-_SETTINGS = {
-    "squad1": {"name", *ANSWERING},
-    "squad2": {"name", *ANSWERING, *THRESHOLD},
-    "table": {"name", "kind", "text", "pair", "label", "labels", "index"},
-    "tags": {"name", "words", "tags"},
-}
+_SQUAD = ("squad1", "squad2")
 
 
-def make(task: dict[str, Any], arg: str = "") -> ConfigDict:
-    """A config, locked.
+@dataclasses.dataclass(frozen=True)
+class FinetuneConfig:
+    """A fine-tuning: one task, and seeds that differ in the head's initial weights, the order of rows and dropout."""
+
+    task: TaskConfig = TaskConfig()
+    seed: int = setting(0, "The first seed.", at_least(0), resumable=True)
+    seeds: int = setting(5, "How many seeds are trained; the paper: 10.", above(0), resumable=True)
+    seeds_at_once: int = setting(1, "How many seeds one compiled step trains together.", above(0), resumable=True)
+    epochs: int = setting(3, "Epochs over the training set.", above(0))
+    examples: int = setting(0, "Training examples, the same for every seed; 0: all.", at_least(0))
+    dev_examples: int = setting(0, "Examples to evaluate on; 0: all.", at_least(0))
+    batch_size: int = setting(32, "Rows in a step.", above(0))
+    max_length: int = setting(128, "Tokens of the longest row; longer texts are cut, or read in windows.", above(4))
+    shortest_bucket: int = setting(16, "Rows are padded to 1, 1.5, 2, 3, 4, 6 ... times this many tokens.", above(0))
+    dropout: float = setting(0.1, "Dropout rate in encoder and head.", from_up_to_below(0, 1))
+    dtype: str = setting(
+        "float32", "Precision of the encoder; the head computes in float32.", one_of("float32", "bfloat16")
+    )
+    compile_cache: str = setting("", "Folder of compiled programs, so that a restart need not compile.", resumable=True)
+    optim: FinetuneOptimConfig = FinetuneOptimConfig()
+
+
+RESUMABLE = frozenset(name for name, each in settings.settings_of(FinetuneConfig).items() if each.resumable)
+
+
+def make(task: str, arg: str = "") -> ConfigDict:
+    """The paper's recipe for a task, locked, for a config file to return.
 
     Args:
-      task: its `name`, and the settings that it has beside.
-      arg: nothing, or some of these with commas between: `size=small`, `base` or `large`, of the encoder, for the
-        learning rates; `runlocal`, the same shrunk to a minute, for tests and for a first look.
+      task: a name in `tasks.config.NAMES`.
+      arg: empty, or some of these, separated by commas. `size=small`, `base` or `large`: the learning rates for an
+        encoder of this size. `runlocal`: the same fine-tuning shrunk to a minute.
 
     Raises:
-      UserError: an argument that is unknown.
+      UserError: the task or an argument is unknown.
     """
+    check_value("config.task.name", task, one_of(*tasks_config.NAMES))
     given = dict(part.partition("=")[::2] for part in arg.split(",") if part)
     size = given.pop("size", "base")
     if size not in _SIZES:
-        raise UserError(f"config argument size={size} is unknown; there are {', '.join(_SIZES)}")
+        raise UserError(f"config argument size={size} is unknown: expected {' or '.join(_SIZES)}")
     rate, decay = _SIZES[size]
-    answering = task["name"] in ("squad1", "squad2")
-    config = ConfigDict(
-        {
-            "task": task,
-            "seed": 0,  # the first
-            "seeds": 5,  # the paper: 10
-            "seeds_at_once": 1,  # trained as one program
-            "epochs": _EPOCHS.get(task["name"], 3),
-            "examples": 0,  # that it is trained on, drawn once; 0: all
-            "dev_examples": 0,  # that it is evaluated on
-            "batch_size": 32,
-            "max_length": 512 if answering else 128,
-            "shortest_bucket": 128 if answering else 16,  # rows are padded to this, or 1.5, 2, 3, 4 ... times as much
-            "dropout": 0.1,
-            "dtype": "float32",  # or bfloat16
-            "compile_cache": "",
-            "optim": {
-                "learning_rate": rate,
-                "layer_decay": decay,
-                "reference_rates": False,  # the last layer begins with layer_decay squared, as in the reference's code
-                "warmup": 0.1,  # of all steps
-                "weight_decay": 0.0,
-                "b1": 0.9,
-                "b2": 0.999,
-                "eps": 1e-6,
-                "clip_norm": 1.0,
-            },
-        }
+    config = FinetuneConfig(
+        task=TaskConfig(name=task),
+        epochs=_EPOCHS.get(task, 3),
+        max_length=512 if task in _SQUAD else 128,
+        shortest_bucket=128 if task in _SQUAD else 16,
+        optim=FinetuneOptimConfig(learning_rate=rate, layer_decay=decay),
     )
     if given.pop("runlocal", None) is not None:
-        config.update(seeds=2, epochs=1, examples=64, dev_examples=64, batch_size=8, max_length=128)
+        config = dataclasses.replace(
+            config, seeds=2, epochs=1, examples=64, dev_examples=64, batch_size=8, max_length=128
+        )
     if given:
-        raise UserError(f"config argument {next(iter(given))!r} is unknown; there are task=, size=, runlocal")
-    return config.lock()
+        raise UserError(f"config argument {next(iter(given))!r} is unknown: expected task=, size= or runlocal")
+    return ConfigDict(to_dict(config)).lock()
 
 
-_CHECKS: dict[str, Check] = {
-    **{name: above(0) for name in ("seeds", "seeds_at_once", "epochs", "batch_size", "shortest_bucket")},
-    **{name: at_least(0) for name in ("seed", "examples", "dev_examples")},
-    "max_length": above(4),
-    "dropout": Check(lambda value: 0 <= value < 1, "0 or more, less than 1"),
-    "dtype": one_of("float32", "bfloat16"),
-    **{f"optim.{name}": above(0) for name in ("learning_rate", "eps", "clip_norm")},
-    **{f"optim.{name}": between(-1e-9, 1) for name in ("b1", "b2")},
-    "optim.layer_decay": Check(lambda value: 0 < value <= 1, "more than 0, 1 or less"),
-    "optim.warmup": within(0, 1),
-    "optim.weight_decay": at_least(0),
-    "task.kind": one_of("classification", "regression"),
-    **{f"task.{name}": above(0) for name in ("query", "stride", "max_answer", "beam")},
-}
+def to_dict(config: FinetuneConfig) -> dict[str, Any]:
+    """A config as a nested dict that JSON can hold, without settings that its task does not use."""
+    return settings.to_dict(config, _unused_settings(config.task.name))
 
 
-def check(config: ConfigDict) -> None:
-    """Raises UserError at the first setting that no fine-tuning can have."""
-    flat = {f"{name}.{key}": value for name in ("task", "optim") for key, value in config[name].items()}
-    values = {**config, **flat}
-    for name, check in _CHECKS.items():
-        if name in values:
-            check_value(f"config.{name}", values[name], check)
+def resolve(config: ConfigDict | FinetuneConfig | Mapping[str, Any]) -> FinetuneConfig:
+    """A config as a dataclass, checked.
+
+    Args:
+      config: what a config file returns, or what a fine-tuning's config.json holds under the same names.
+
+    Raises:
+      UserError: a setting is unknown, missing or invalid, or two settings contradict each other.
+    """
+    if not isinstance(config, FinetuneConfig):
+        name = config["task"]["name"]
+        check_value("config.task.name", name, one_of(*tasks_config.NAMES))
+        unused = _unused_settings(name)
+        known = {each for each in settings.settings_of(FinetuneConfig) if each.startswith("task.")}
+        if {each for each in settings.flatten(config) if each.startswith("task.")} & known != known - unused:
+            raise UserError(
+                f"config.task.name={name} does not match the other settings of config.task; choose the task by the "
+                f"config: --config={_config_of(name)}"
+            )
+        config = settings.from_dict(FinetuneConfig, config, optional=unused)
+    _check(config)
+    return config
+
+
+def _check(config: FinetuneConfig) -> None:
+    settings.validate(config)
     if config.seed + config.seeds > 2**32:
-        raise UserError(f"config.seed={config.seed} is too large; a seed is below 2^32")
-    if set(config.task) != _SETTINGS.get(config.task.name, {"name"}):
-        raise UserError(f"config.task.name={config.task.name} is not the task of this config; give its own --config")
-    if "beam" in config.task and config.shortest_bucket < config.task.beam:
+        raise UserError(f"config.seed={config.seed} is too large: expected seeds below 2^32")
+    if config.task.name in _SQUAD and config.shortest_bucket < config.task.beam:
         raise UserError(
-            f"config.shortest_bucket={config.shortest_bucket} has no room for config.task.beam={config.task.beam} "
-            "starts; lengthen the one or lessen the other"
+            f"config.shortest_bucket={config.shortest_bucket} is invalid: expected config.task.beam="
+            f"{config.task.beam} or more"
         )
 
 
-def recipe(config: ConfigDict) -> Recipe:
-    return Recipe(config.epochs, config.batch_size, config.shortest_bucket, rates.Settings(**config.optim))
+def _unused_settings(task: str) -> set[str]:
+    return {f"task.{name}" for name in tasks_config.unused_settings(task)}
+
+
+def _config_of(task: str) -> str:
+    """The packaged config of a task."""
+    versions = {"squad1": "squad:version=1.1", "squad2": "squad:version=2.0", "table": "table", "tags": "tags"}
+    return versions.get(task, f"glue:task={task}")

@@ -1,10 +1,9 @@
-"""One task, one encoder, several seeds: from files to scores. Each seed's are written when it is done, so that another
-call goes on with those that are missing.
+"""Fine-tunes one encoder on one task with several seeds, from files to scores.
+
+Each seed's result is written when the seed is finished; another call trains only the seeds that are missing.
 """
 
 import dataclasses
-import json
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,264 +15,329 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from electra_jax.config.errors import UserError
-from electra_jax.config.settings import differences
-from electra_jax.data.tokenizer import Tokenizer
-from electra_jax.downstream.finetuning import multi_seed as seeds_lib
+from electra_jax.data.tokenizer import Special, Tokenizer
+from electra_jax.downstream.finetuning import multi_seed
 from electra_jax.downstream.finetuning import recipe as recipe_lib
+from electra_jax.downstream.finetuning.recipe import FinetuneConfig
+from electra_jax.downstream.finetuning.results import Results
 from electra_jax.downstream.tasks import files, registry
 from electra_jax.downstream.tasks import scores as scores_lib
 from electra_jax.downstream.tasks.task import BadRows, Rows, Task
-from electra_jax.loading.networks import Pretrained, Source
+from electra_jax.loading import networks
+from electra_jax.loading.networks import Source
 from electra_jax.modeling.downstream import Downstream
 from electra_jax.modeling.subnetwork import Network
-from electra_jax.runtime.io import read_json, write_whole
 from electra_jax.runtime.progress import Progress
 
-SCORES = "scores.json"
-_SEEDS, _ANSWERS = "seeds", "answers"
-# What another call may have otherwise: of the place of weights and of files it is their digests that count.
-_FREE = ("seed", "seeds", "seeds_at_once", "compile_cache", "init_from", "data_dir")
+
+class Split(NamedTuple):
+    """The examples of a split, and their rows."""
+
+    examples: list[Any]
+    rows: Rows
 
 
 class Data(NamedTuple):
     """A task's examples, encoded.
 
     Attributes:
-      train: to train on.
-      dev, test: by split, (examples, rows).
+      train: the rows to train on.
+      dev: the splits to evaluate on, by name.
+      test: the splits to answer for a leaderboard, by name.
     """
 
     train: Rows
-    dev: dict[str, tuple[list[Any], Rows]]
-    test: dict[str, tuple[list[Any], Rows]]
+    dev: dict[str, Split]
+    test: dict[str, Split]
 
 
 def finetune(
-    config: ConfigDict,
+    config: ConfigDict | FinetuneConfig,
+    init_from: str | Path,
+    data_dir: str | Path,
+    workdir: str | Path,
+    *,
+    step: int | None = None,
+    strict: bool = True,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Fine-tunes an encoder on a downstream task with every seed that is not finished yet.
+
+    Args:
+      config: the fine-tuning, for example `electra_jax.configs.glue("task=cola")`.
+      init_from: a run's work directory, an export, or a Hugging Face directory.
+      data_dir: the folder with the task's files, or `tfds:NAME/CONFIG`.
+      workdir: the local folder for scores and answers.
+      step: for a run, the step of the checkpoint; None: the last.
+      strict: whether a row that cannot be used is an error; otherwise such rows are left out and counted.
+      progress: receives the progress; None: nobody does.
+
+    Returns:
+      The content of `scores.json`: `task`, `metric` (the main score's name), `init_from`; `median`, `lowest`, `highest`
+      and `std` of each score over the seeds, in percent; and `seeds`, the result of each seed.
+
+    Raises:
+      UserError: the config, the network, the files or the work directory cannot be used.
+    """
+    if "://" in str(workdir):
+        raise UserError(f"workdir {workdir} is invalid: expected a local folder")
+    resolved = recipe_lib.resolve(config)
+    source = networks.find(Path(init_from), step)
+    return finetune_source(resolved, source, str(data_dir), Path(workdir), strict=strict, progress=progress)
+
+
+def finetune_source(
+    config: FinetuneConfig,
     source: Source,
     data_dir: str,
     workdir: Path,
+    *,
     strict: bool = True,
     tests: bool = True,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Fine-tunes with each seed that is not done yet.
+    """As `finetune`, with a network that is loaded only if a seed is missing.
 
     Args:
-      config: a task's, which `recipe.check` has passed.
-      source: what it begins with; loaded where a seed is missing.
+      config: the fine-tuning, as `recipe.resolve` returns it.
+      source: the pretrained network.
       data_dir: the folder with the task's files, or `tfds:NAME/CONFIG`.
-      workdir: where scores and answers go.
-      strict: whether rows that cannot be used are refused.
-      tests: whether test sets are answered, where there are any.
-      progress: receives progress.
+      workdir: the folder for scores and answers.
+      strict: whether a row that cannot be used is an error.
+      tests: whether to answer the test sets that exist.
+      progress: receives the progress.
 
     Returns:
-      What is in `scores.json`.
-
-    Raises:
-      UserError: the config, the files, the network or the work directory cannot be used.
+      The content of `scores.json`.
     """
     progress = progress or Progress()
-    if config.compile_cache:
-        jax.config.update("jax_compilation_cache_dir", config.compile_cache)
     scores_lib.require()
-    task = registry.make(config.task, data_dir)
-    settings = _settings(config, source, task, data_dir, strict)
+    task = registry.make_task(config.task, data_dir)
+    results = Results(workdir)
+    identity = _identity(config, source, task, data_dir, strict)
+    results.check_same(identity)
     seeds = range(config.seed, config.seed + config.seeds)
-    missing = [seed for seed in seeds if not _path(workdir, seed).exists()]
-    _check_same(settings, workdir)
-    faults = BadRows(strict)
+    missing = results.missing(seeds)
     if missing:
-        found = source.load()
-        if found.tokenizer is None:
-            raise UserError(f"{source.name} has no tokenizer; put its tokenizer.json beside its weights")
-        for note in found.notes:
-            progress.say(note)
-        model, network = make_model(config, task, found)
-        data = load(config, task, found.tokenizer, data_dir, faults, tests)
-        recipe, special = recipe_lib.recipe(config), found.tokenizer.special
-        (workdir / _SEEDS).mkdir(parents=True, exist_ok=True)
-        write_whole(workdir / "config.json", json.dumps(settings, indent=2) + "\n")
-        longest, known = int(data.train.lengths().max()), network.config.max_length
-        if longest > known:
-            progress.say(f"{task.name} has rows of {longest} tokens; the encoder was pre-trained on {known}")
-        dev = " + ".join(f"{len(examples):,}" for examples, _ in data.dev.values())
-        progress.say(f"{task.name}: {len(data.train.input_ids):,} rows to train on, {dev} examples to evaluate on")
+        job, bad_rows = _load(config, task, source, data_dir, strict, tests, progress)
+        results.write_config(identity)
+        _describe(job, progress)
         progress.start(task.name)
-        for begin in range(0, len(missing), config.seeds_at_once):
-            group = missing[begin : begin + config.seeds_at_once]
-            since = time.perf_counter()
-            told = _report_steps(progress, group, begin, len(missing))
-            try:
-                params, losses = seeds_lib.train(model, network, recipe, data.train, special, group, told)
-            except seeds_lib.DivergedError as error:
-                raise UserError(f"{task.name} from {source.name}: {error}") from error
-            seconds = time.perf_counter() - since
-            scores, answers = evaluate(task, model, params, recipe, special, data)
-            for i, seed in enumerate(group):
-                _write_answers(task, workdir, seed, data, answers[i])
-                epochs = np.array_split(losses[i], config.epochs)
-                done = {
-                    "seed": seed,
-                    "scores": scores[i],
-                    "losses": [float(epoch.mean()) for epoch in epochs],
-                    "steps": losses.shape[1],
-                    "rows_left_out": len(faults.places),
-                    "seconds": seconds / len(group),
-                }
-                write_whole(_path(workdir, seed), json.dumps(done, indent=2) + "\n")
-                shown = ", ".join(f"{name} {value:.1f}" for name, value in scores[i].items())
-                progress.say(f"{task.name}, seed {seed}: {shown}")
-        if faults.places:
-            progress.say(faults.summary())
-    if tests and (said := _unanswered(task, data_dir, workdir, [seed for seed in seeds if seed not in missing])):
-        progress.say(said)
-    progress.stop()
-    result = summary(task, config, source.name, [_done(workdir, seed) for seed in seeds])
-    write_whole(workdir / SCORES, json.dumps(result, indent=2) + "\n")
-    return result
+        try:
+            _train_missing(job, results, missing, source.name, len(bad_rows.problems), progress)
+        finally:
+            progress.stop()
+        if bad_rows.problems:
+            progress.say(bad_rows.summary())
+    if tests:
+        _report_unanswered(results, task, data_dir, [seed for seed in seeds if seed not in missing], progress)
+    return results.summarize(task, source.name, seeds)
 
 
-def _report_steps(progress: Progress, seeds: Sequence[int], done: int, count: int) -> Callable[[int, int], None]:
-    """The function that is called with the number of steps done and their total while `seeds` are trained."""
-    names = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
+class Job(NamedTuple):
+    """A fine-tuning that is loaded and ready to train.
 
-    def report(step: int, steps: int) -> None:
-        progress.update((done + len(seeds) * step / steps) / count, f"{names}, step {step}/{steps}")
+    Attributes:
+      config: its settings.
+      task: the task.
+      model: the task's model.
+      network: the pretrained network.
+      special: the tokenizer's special tokens.
+      data: the task's data.
+    """
 
-    return report
+    config: FinetuneConfig
+    task: Task
+    model: Downstream
+    network: Network
+    special: Special
+    data: Data
 
 
-def make_model(config: ConfigDict, task: Task, found: Pretrained) -> tuple[Downstream, Network]:
-    """The task's model, and the network that it begins with."""
-    shape = found.encoder.config
+def _load(
+    config: FinetuneConfig,
+    task: Task,
+    source: Source,
+    data_dir: str,
+    strict: bool,
+    tests: bool,
+    progress: Progress,
+) -> tuple[Job, BadRows]:
+    """Loads network and data; the rows that were left out."""
+    pretrained = source.load()
+    if pretrained.tokenizer is None:
+        raise UserError(f"{source.name} has no tokenizer: expected its tokenizer.json next to its weights")
+    for note in pretrained.notes:
+        progress.say(note)
+    network, tokenizer = pretrained.encoder, pretrained.tokenizer
+    model = make_model(config, task, network)
+    bad_rows = BadRows(strict)
+    data = load_data(config, task, tokenizer, data_dir, bad_rows, tests)
+    return Job(config, task, model, network, tokenizer.special, data), bad_rows
+
+
+def _train_missing(
+    job: Job, results: Results, seeds: Sequence[int], init_from: str, rows_left_out: int, progress: Progress
+) -> None:
+    """Trains seeds, `seeds_at_once` at a time, and writes what each comes to."""
+    examples = {name: split.examples for name, split in {**job.data.dev, **job.data.test}.items()}
+    for done in range(0, len(seeds), job.config.seeds_at_once):
+        group = seeds[done : done + job.config.seeds_at_once]
+        try:
+            outcomes = train_seeds(job, group, _show_steps(progress, group, done, len(seeds)))
+        except multi_seed.DivergedError as error:
+            raise UserError(f"{job.task.name} from {init_from}: {error}") from error
+        for seed, (result, answers) in zip(group, outcomes, strict=True):
+            results.write_answers(job.task, seed, examples, answers)
+            results.write_seed(seed, {**result, "rows_left_out": rows_left_out})
+            text = ", ".join(f"{name} {value:.1f}" for name, value in result["scores"].items())
+            progress.say(f"{job.task.name}, seed {seed}: {text}")
+
+
+def _show_steps(progress: Progress, seeds: Sequence[int], done: int, count: int) -> Callable[[int, int], None]:
+    """Updates the progress while `seeds` are trained, after `done` of `count` seeds."""
+    label = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
+
+    def on_step(step: int, steps: int) -> None:
+        progress.update((done + len(seeds) * step / steps) / count, f"{label}, step {step}/{steps}")
+
+    return on_step
+
+
+def train_seeds(
+    job: Job, seeds: Sequence[int], on_step: Callable[[int, int], None] = lambda step, steps: None
+) -> list[tuple[dict[str, Any], dict[str, list[Any]]]]:
+    """Trains some seeds at once and evaluates them.
+
+    Args:
+      job: the fine-tuning.
+      seeds: the seeds.
+      on_step: called after each step with the steps that are done and their total.
+
+    Returns:
+      For each seed, its result (`seed`, `scores`, `losses` by epoch, `steps`, `seconds`), and its answers by split.
+
+    Raises:
+      DivergedError: a loss or a parameter is not finite.
+    """
+    begin = time.perf_counter()
+    params, losses_SN = multi_seed.train(
+        job.model, job.network, job.config, job.data.train, job.special, seeds, on_step
+    )
+    seconds = (time.perf_counter() - begin) / len(seeds)
+    scores, answers = _evaluate(job, params)
+    results = [
+        {
+            "seed": seed,
+            "scores": scores[i],
+            "losses": [float(epoch.mean()) for epoch in np.array_split(losses_SN[i], job.config.epochs)],
+            "steps": losses_SN.shape[1],
+            "seconds": seconds,
+        }
+        for i, seed in enumerate(seeds)
+    ]
+    return list(zip(results, answers, strict=True))
+
+
+def _evaluate(job: Job, params: Any) -> tuple[list[dict[str, float]], list[dict[str, list[Any]]]]:
+    """For each seed, its scores and its answers by split."""
+    count = len(jax.tree.leaves(params)[0])
+    answers: list[dict[str, list[Any]]] = [{} for _ in range(count)]
+    scores: list[dict[str, dict[str, float]]] = [{} for _ in range(count)]
+    for split, (examples, rows) in {**job.data.dev, **job.data.test}.items():
+        for i, outputs in enumerate(multi_seed.predict(job.model, params, rows, job.special, job.config)):
+            answers[i][split] = job.task.answer(outputs, rows, examples)
+            if split in job.data.dev:
+                scores[i][split] = job.task.score(examples, answers[i][split])
+    return [job.task.combine(by_split) for by_split in scores], answers
+
+
+def make_model(config: FinetuneConfig, task: Task, network: Network) -> Downstream:
+    """The task's model, with the encoder of a pretrained network.
+
+    Raises:
+      UserError: `config.max_length` is longer than the encoder's position table.
+    """
+    shape = network.config
     if shape.absolute and config.max_length > shape.max_length:
         raise UserError(
-            f"config.max_length={config.max_length} is longer than the {shape.max_length} positions of what it begins "
-            f"from; give --config.max_length={shape.max_length}"
+            f"config.max_length={config.max_length} is invalid: the pretrained encoder has {shape.max_length} "
+            f"positions; use --config.max_length={shape.max_length}"
         )
     encoder = dataclasses.replace(
         shape.encoder, dropout=config.dropout, dtype=jnp.dtype(config.dtype), remat="none", unroll=False
     )
     own = dataclasses.replace(shape, encoder=encoder, heads=())
-    return Downstream(own, task.kind, task.outputs, config.task.get("beam", 0)), found.encoder
+    return Downstream(own, task.kind, task.outputs, config.task.beam if task.kind == "answering" else 0)
 
 
-def load(
-    config: ConfigDict, task: Task, tokenizer: Tokenizer, data_dir: str, faults: BadRows, tests: bool = False
+def load_data(
+    config: FinetuneConfig, task: Task, tokenizer: Tokenizer, data_dir: str, bad_rows: BadRows, tests: bool = False
 ) -> Data:
-    """Reads and encodes the splits; those of test sets only with `tests`, and where there are any."""
+    """Reads and encodes a task's splits.
 
-    def some(examples: list[Any], count: int) -> list[Any]:
-        if not count or count >= len(examples):
-            return examples
-        return [examples[i] for i in np.sort(np.random.default_rng(0).choice(len(examples), count, replace=False))]
+    Args:
+      config: the fine-tuning.
+      task: the task.
+      tokenizer: the pretrained network's tokenizer.
+      data_dir: the folder with the task's files, or `tfds:NAME/CONFIG`.
+      bad_rows: receives the rows of train and dev that cannot be used; a bad row of a test set is always an error.
+      tests: whether to read the test sets that exist.
+    """
 
-    def encoded(examples: list[Any]) -> tuple[list[Any], Rows]:
-        return examples, task.encode(examples, tokenizer, config.max_length, train=False)
+    def encode(examples: list[Any]) -> Split:
+        return Split(examples, task.encode(examples, tokenizer, config.max_length, train=False))
 
-    train = some(task.read(data_dir, "train", faults), config.examples)
-    dev = {split: encoded(some(task.read(data_dir, split, faults), config.dev_examples)) for split in task.dev}
-    hidden = _test_sets(task, data_dir) if tests else []
-    whole = BadRows(way_out="mend it: a leaderboard wants an answer to every row")
-    test = {split: encoded(task.read(data_dir, split, whole)) for split in hidden}
+    train = _sample(task.read(data_dir, "train", bad_rows), config.examples)
+    dev = {split: encode(_sample(task.read(data_dir, split, bad_rows), config.dev_examples)) for split in task.dev}
+    never = BadRows(advice="mend it: a leaderboard wants an answer to every row")
+    names = _test_splits(task, data_dir) if tests else []
+    test = {split: encode(task.read(data_dir, split, never)) for split in names}
     return Data(task.encode(train, tokenizer, config.max_length, train=True), dev, test)
 
 
-def summary(task: Task, config: ConfigDict, place: str, seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Median, lowest, highest and standard deviation over seeds of each score."""
-    names = seeds[0]["scores"]
-    by_name = {name: [seed["scores"][name] for seed in seeds] for name in names}
-    return {
-        "task": config.task.name,
-        "metric": task.main,
-        "init_from": place,
-        "median": {name: statistics.median(values) for name, values in by_name.items()},
-        "lowest": {name: min(values) for name, values in by_name.items()},
-        "highest": {name: max(values) for name, values in by_name.items()},
-        "std": {name: statistics.stdev(values) if len(values) > 1 else None for name, values in by_name.items()},
-        "seeds": list(seeds),
-    }
+def _sample(examples: list[Any], count: int) -> list[Any]:
+    """`count` examples in their order, the same ones each time; all of them if `count` is 0."""
+    if not count or count >= len(examples):
+        return examples
+    return [examples[i] for i in np.sort(np.random.default_rng(0).choice(len(examples), count, replace=False))]
 
 
-def evaluate(
-    task: Task, model: Downstream, params: Any, recipe: seeds_lib.Recipe, special: Any, data: Data
-) -> tuple[list[dict[str, float]], list[dict[str, list[Any]]]]:
-    """For each seed: scores, and the answers by split."""
-    count = len(jax.tree.leaves(params)[0])
-    answers: list[dict[str, list[Any]]] = [{} for _ in range(count)]
-    by_split: list[dict[str, dict[str, float]]] = [{} for _ in range(count)]
-    for split, (examples, rows) in {**data.dev, **data.test}.items():
-        for i, outputs in enumerate(seeds_lib.outputs(model, params, rows, special, recipe)):
-            answers[i][split] = task.answer(outputs, rows, examples)
-            if split in data.dev:
-                by_split[i][split] = task.score(examples, answers[i][split])
-    return [task.combine(scores) for scores in by_split], answers
+def _describe(job: Job, progress: Progress) -> None:
+    name, data = job.task.name, job.data
+    longest, known = int(data.train.lengths().max()), job.network.config.max_length
+    if longest > known:
+        progress.say(f"{name} has rows of {longest} tokens; the encoder was pre-trained on {known}")
+    dev = " + ".join(f"{len(split.examples):,}" for split in data.dev.values())
+    progress.say(f"{name}: {len(data.train.input_ids):,} rows to train on, {dev} examples to evaluate on")
 
 
-def _test_sets(task: Task, data_dir: str) -> list[str]:
-    """Those of the task's that are there."""
-    return [split for split in task.test if files.has(data_dir, split, task.suffixes)]
-
-
-def _unanswered(task: Task, data_dir: str, workdir: Path, done: Sequence[int]) -> str:
-    """A sentence about a test set that came after seeds were done; empty where there is none."""
-    for split in _test_sets(task, data_dir):
-        without = [seed for seed in done if not any(_answers(workdir, seed).glob(f"{task.test[split]}.*"))]
+def _report_unanswered(
+    results: Results, task: Task, data_dir: str, finished: Sequence[int], progress: Progress
+) -> None:
+    """Says so if a test set was added after seeds were finished."""
+    for split in _test_splits(task, data_dir):
+        without = [seed for seed in finished if not results.has_answered(task, seed, split)]
         if without:
-            return (
-                f"seed {', '.join(map(str, without))}, done before, has not answered {split}; remove "
-                f"{workdir / _SEEDS} to have it done again"
+            progress.say(
+                f"seed {', '.join(map(str, without))} finished before {split} was added and has not answered it; "
+                f"remove {results.seeds_dir} to train again"
             )
-    return ""
+            return
 
 
-def _write_answers(task: Task, workdir: Path, seed: int, data: Data, answers: Mapping[str, list[Any]]) -> None:
-    folder = _answers(workdir, seed)
-    folder.mkdir(parents=True, exist_ok=True)
-    for split, said in answers.items():
-        examples, _ = data.dev[split] if split in data.dev else data.test[split]
-        task.write(folder / task.test.get(split, split), examples, said)
+def _test_splits(task: Task, data_dir: str) -> list[str]:
+    """The test sets that exist."""
+    return [split for split in task.test if files.has_split(data_dir, split, task.suffixes)]
 
 
-def _settings(config: ConfigDict, source: Source, task: Task, data_dir: str, strict: bool) -> dict[str, Any]:
-    """What a fine-tuning is known by."""
+def _identity(config: FinetuneConfig, source: Source, task: Task, data_dir: str, strict: bool) -> Mapping[str, Any]:
+    """What identifies a fine-tuning, for config.json."""
     return {
-        **json.loads(config.to_json_best_effort()),
+        **recipe_lib.to_dict(config),
         "strict": strict,
         "init_from": source.name,
         "weights": source.digest,
         "data_dir": data_dir,
-        "data": files.digests(data_dir, ("train", *task.dev), task.suffixes),
+        "data": files.split_digests(data_dir, ("train", *task.dev), task.suffixes),
     }
-
-
-def _check_same(settings: dict[str, Any], workdir: Path) -> None:
-    """Raises UserError where the folder is not this fine-tuning's: seeds of two must not be counted as one's."""
-    path = workdir / "config.json"
-    done = any((workdir / _SEEDS).glob("*.json"))
-    before = read_json(path) if path.exists() else {}
-    if (done and not before) or (before and "task" not in before):
-        raise UserError(f"{workdir} is not the folder of a fine-tuning, but holds something else; give another folder")
-    changed = differences(before, settings)
-    fixed = [f"{name}: {text}" for name, text in changed.items() if name not in _FREE]
-    if done and fixed:
-        raise UserError(f"{workdir} holds another fine-tuning ({'; '.join(fixed)}); give another folder")
-
-
-def _answers(workdir: Path, seed: int) -> Path:
-    return workdir / _ANSWERS / f"seed-{seed}"
-
-
-def _done(workdir: Path, seed: int) -> dict[str, Any]:
-    """What was written when a seed was done."""
-    path = _path(workdir, seed)
-    found = read_json(path)
-    if found.get("seed") != seed or not isinstance(found.get("scores"), dict) or not found["scores"]:
-        raise UserError(f"{path} is not what a seed ends with; remove it, and the same command does that seed again")
-    return found
-
-
-def _path(workdir: Path, seed: int) -> Path:
-    return workdir / _SEEDS / f"{seed}.json"

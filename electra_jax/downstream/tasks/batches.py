@@ -1,58 +1,58 @@
-"""Batches of rows of like length, so that little of them is padding, and each length is compiled for once."""
+"""Batches of rows of similar length: little padding, and each length is compiled once."""
 
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-_MULTIPLE = 16  # of the longest
+_MULTIPLE = 16  # the longest bucket is a multiple of this
 
 
 def buckets(lengths: np.ndarray, shortest: int) -> list[int]:
-    """The lengths that rows are padded to: `shortest`, and 1.5, 2, 3, 4, 6 ... times that; the last holds the longest.
+    """The lengths that rows are padded to: 1, 1.5, 2, 3, 4, 6 ... times `shortest`; the last holds the longest row.
 
     Args:
-      lengths: of the rows.
-      shortest: of the lengths; as long as the longest row, or longer, for one length only.
+      lengths: tokens of each row.
+      shortest: the shortest bucket; there is only one bucket where the longest row fits into it.
     """
     longest = _MULTIPLE * -(-int(lengths.max()) // _MULTIPLE)
-    found = []
+    sizes: list[int] = []
     while shortest < longest:
-        found += [shortest, shortest * 3 // 2]
+        sizes += [shortest, shortest * 3 // 2]
         shortest *= 2
-    return [*(length for length in found if length < longest), longest]
+    return [*(size for size in sizes if size < longest), longest]
 
 
-def epoch(
-    lengths: np.ndarray, sizes: Sequence[int], batch_size: int, seed: int, number: int
+def epoch_batches(
+    lengths: np.ndarray, sizes: Sequence[int], batch_size: int, seed: int, epoch: int
 ) -> list[tuple[int, np.ndarray]]:
-    """One epoch: each row once, in (length, numbers of the rows) for each step.
+    """One epoch, each row once: (length, row numbers) of each step.
 
-    What is left over in a bucket goes to the next longer one, so that only one batch may be short. The lengths, step by
-    step, are the same for every seed, which are so trained at once; the rows are not.
+    Rows that do not fill a batch of their bucket move to the next longer one, so only one batch of the epoch may be
+    short. The sequence of lengths is the same for every seed, so several seeds can train at once; the rows differ.
 
     Args:
-      lengths: of the rows.
-      sizes: from `buckets`.
-      batch_size: rows a step.
-      seed: of the rows' order.
-      number: of the epoch.
+      lengths: tokens of each row.
+      sizes: the result of `buckets`.
+      batch_size: rows in a step.
+      seed: decides the order of the rows.
+      epoch: number of the epoch.
     """
-    order = np.random.default_rng((seed, number)).permutation(len(lengths))
-    fits = np.searchsorted(sizes, lengths[order])
-    found: list[tuple[int, np.ndarray]] = []
+    order = np.random.default_rng((seed, epoch)).permutation(len(lengths))
+    bucket_of = np.searchsorted(sizes, lengths[order])
+    steps: list[tuple[int, np.ndarray]] = []
     rest = np.empty(0, np.int64)
     for i, size in enumerate(sizes):
-        rows = np.concatenate([rest, order[fits == i]])
+        rows = np.concatenate([rest, order[bucket_of == i]])
         whole = len(rows) // batch_size * batch_size if i + 1 < len(sizes) else len(rows)
-        found += [(size, rows[begin : begin + batch_size]) for begin in range(0, whole, batch_size)]
+        steps += [(size, rows[begin : begin + batch_size]) for begin in range(0, whole, batch_size)]
         rest = rows[whole:]
-    return [found[i] for i in np.random.default_rng(number).permutation(len(found))]
+    return [steps[i] for i in np.random.default_rng(epoch).permutation(len(steps))]
 
 
-def in_order(lengths: np.ndarray, sizes: Sequence[int], batch_size: int) -> Iterator[tuple[int, np.ndarray]]:
-    """Each row once, by length, to evaluate on; only each length's last batch may be short."""
-    fits = np.searchsorted(sizes, lengths)
+def evaluation_batches(lengths: np.ndarray, sizes: Sequence[int], batch_size: int) -> Iterator[tuple[int, np.ndarray]]:
+    """(length, row numbers) of each batch of an evaluation; only the last batch of each bucket may be short."""
+    bucket_of = np.searchsorted(sizes, lengths)
     for i, size in enumerate(sizes):
-        rows = np.flatnonzero(fits == i)
+        rows = np.flatnonzero(bucket_of == i)
         for begin in range(0, len(rows), batch_size):
             yield size, rows[begin : begin + batch_size]

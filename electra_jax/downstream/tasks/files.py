@@ -1,4 +1,4 @@
-"""Rows with named columns, from `.tsv`, `.csv` and `.jsonl` files or TensorFlow Datasets, each with its place."""
+"""Records with named columns, from `.tsv`, `.csv` and `.jsonl` files or TensorFlow Datasets, each with its place."""
 
 import csv
 import re
@@ -14,128 +14,132 @@ from electra_jax.downstream.tasks.task import BadRows
 from electra_jax.runtime.io import from_json, sha256
 
 TFDS = "tfds:"
-_HALF = re.compile("[\ud800-\udfff]")  # which JSON can have, and no encoding
+_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can escape one, no encoding can hold one
 
 
 class Record(NamedTuple):
-    """A row.
+    """A row of a table.
 
     Attributes:
       place: file and line.
-      values: by column; text, or of JSON and TFDS what they have.
+      values: the row's values by column: text, or what JSON or TFDS gives.
     """
 
     place: str
     values: dict[str, Any]
 
 
-def find(folder: Path, split: str, suffixes: Sequence[str]) -> Path:
+def find_split(folder: Path, split: str, suffixes: Sequence[str]) -> Path:
     """The file of a split.
 
     Raises:
       UserError: there is none, or more than one.
     """
-    there = [folder / f"{split}{suffix}" for suffix in suffixes if (folder / f"{split}{suffix}").is_file()]
-    if not there:
+    paths = [folder / f"{split}{suffix}" for suffix in suffixes if (folder / f"{split}{suffix}").is_file()]
+    if not paths:
         names = " or ".join(f"{split}{suffix}" for suffix in suffixes)
-        raise UserError(f"{folder} has no {names}; give the folder with the task's files as --data_dir")
-    if len(there) > 1:
-        raise UserError(f"{folder} has {' and '.join(path.name for path in there)}; leave the one that is meant")
-    return there[0]
+        raise UserError(f"{folder} has no {names}; set --data_dir to the folder with the task's files")
+    if len(paths) > 1:
+        names = " and ".join(path.name for path in paths)
+        raise UserError(f"{folder} has {names}: expected one of them; remove the rest")
+    return paths[0]
 
 
-def has(place: str, split: str, suffixes: Sequence[str]) -> bool:
-    """Whether a folder, or a TFDS set, has the split."""
-    if place.startswith(TFDS):
-        return _tfds_name(split) in tfds_splits(place.removeprefix(TFDS))
-    return any((Path(place) / f"{split}{suffix}").is_file() for suffix in suffixes)
+def has_split(data_dir: str, split: str, suffixes: Sequence[str]) -> bool:
+    """Whether a folder, or a TFDS dataset, has the split."""
+    if data_dir.startswith(TFDS):
+        return _tfds_name(split) in tfds_splits(data_dir.removeprefix(TFDS))
+    return any((Path(data_dir) / f"{split}{suffix}").is_file() for suffix in suffixes)
 
 
-def digests(place: str, splits: Sequence[str], suffixes: Sequence[str]) -> dict[str, str]:
-    """SHA-256 of each split's file, by its name; of TFDS, whose sets have versions, what the set is called.
+def split_digests(data_dir: str, splits: Sequence[str], suffixes: Sequence[str]) -> dict[str, str]:
+    """SHA-256 of each split's file, by its name; for TFDS, whose datasets have versions, the dataset's name.
 
     Raises:
-      UserError: a file is not there.
+      UserError: a file does not exist.
     """
-    if place.startswith(TFDS):
-        return {"set": place}
-    paths = [find(Path(place), split, suffixes) for split in splits]
+    if data_dir.startswith(TFDS):
+        return {"set": data_dir}
+    paths = [find_split(Path(data_dir), split, suffixes) for split in splits]
     return {path.name: sha256(path) for path in paths}
 
 
-def read(
+def read_records(
     path: Path,
-    wanted: Sequence[str],
-    faults: BadRows,
+    required: Sequence[str],
+    bad_rows: BadRows,
     columns: Sequence[str] | None = None,
-    also: Sequence[str] = (),
+    optional: Sequence[str] = (),
 ) -> Iterator[Record]:
-    """The rows of a file, by its suffix.
+    """The rows of a file, in the format that its suffix names.
 
     Args:
       path: the file.
-      wanted: columns that each row must have.
-      faults: told of rows that cannot be used.
-      columns: of a table without a first line that names them.
-      also: columns that it may have.
+      required: columns that each row must have.
+      bad_rows: receives the rows that cannot be used.
+      columns: names of all columns, for a table whose first line does not give them.
+      optional: columns that a row may have.
 
     Raises:
       UserError: the file lacks a column.
     """
     if path.suffix == ".jsonl":
-        yield from _objects(path, wanted, faults, also)
+        yield from _read_json_lines(path, required, bad_rows, optional)
     else:
-        yield from _table(path, wanted, faults, columns)
+        yield from _read_table(path, required, bad_rows, columns)
 
 
-def lines(path: Path, faults: BadRows) -> Iterator[tuple[int, str]]:
+def read_lines(path: Path, bad_rows: BadRows) -> Iterator[tuple[int, str]]:
     """(number, text) of each line of a file in UTF-8."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
-                faults(f"{path}:{number}", f"byte {line[error.start]:#04x} in column {error.start + 1} is no UTF-8")
+                problem = f"byte {line[error.start]:#04x} in column {error.start + 1} is not valid UTF-8"
+                bad_rows.add(f"{path}:{number}", problem)
 
 
-def _table(path: Path, wanted: Sequence[str], faults: BadRows, columns: Sequence[str] | None) -> Iterator[Record]:
+def _read_table(
+    path: Path, required: Sequence[str], bad_rows: BadRows, columns: Sequence[str] | None
+) -> Iterator[Record]:
     header = list(columns or ())
     empty: list[Record] = []
-    for number, fields in (_comma_separated if path.suffix == ".csv" else _tab_separated)(path, faults):
+    for number, fields in (_split_at_commas if path.suffix == ".csv" else _split_at_tabs)(path, bad_rows):
+        place = f"{path}:{number}"
         if fields == [""]:
-            if len(header) == 1:  # of one column: a row, unless it is the last
-                empty.append(Record(f"{path}:{number}", {header[0]: ""}))
+            if len(header) == 1:  # in a table of one column an empty line is a row, unless it is the last
+                empty.append(Record(place, {header[0]: ""}))
         elif not header:
             header = fields
-            _check_columns(path, wanted, header)
+            _check_header(path, required, header)
             if len({*header}) < len(header):
-                raise UserError(f"{path}:{number}: two columns have the same name; rename one of {', '.join(header)}")
+                raise UserError(f"{place}: two columns have the same name; rename one of {', '.join(header)}")
         elif len(fields) != len(header):
-            what = f"{len(fields)} fields, expected {len(header)} ({', '.join(header)})"
-            faults(f"{path}:{number}", what)
+            bad_rows.add(place, f"{len(fields)} fields, expected {len(header)} ({', '.join(header)})")
         else:
             yield from empty
             empty = []
-            yield Record(f"{path}:{number}", dict(zip(header, fields, strict=True)))
+            yield Record(place, dict(zip(header, fields, strict=True)))
 
 
-def _tab_separated(path: Path, faults: BadRows) -> Iterator[tuple[int, list[str]]]:
-    """As GLUE's files are, whose quotation marks are nothing but that."""
-    return ((number, line.split("\t")) for number, line in lines(path, faults))
+def _split_at_tabs(path: Path, bad_rows: BadRows) -> Iterator[tuple[int, list[str]]]:
+    """(line number, fields) as in GLUE's files, where quotation marks have no special meaning."""
+    return ((number, line.split("\t")) for number, line in read_lines(path, bad_rows))
 
 
-def _comma_separated(path: Path, faults: BadRows) -> Iterator[tuple[int, list[str]]]:
-    """Fields may be quoted, and have commas and new lines then (RFC 4180)."""
+def _split_at_commas(path: Path, bad_rows: BadRows) -> Iterator[tuple[int, list[str]]]:
+    """(last line number, fields) of each row; quoted fields may hold commas and line breaks (RFC 4180)."""
     csv.field_size_limit(2**31 - 1)
     number = ended = 0
 
-    def counted() -> Iterator[str]:
+    def numbered_lines() -> Iterator[str]:
         nonlocal number
-        for at, line in lines(path, faults):
-            number = at
+        for line_number, line in read_lines(path, bad_rows):
+            number = line_number
             yield line + "\n"
 
-    reader = csv.reader(counted(), strict=True)
+    reader = csv.reader(numbered_lines(), strict=True)
     try:
         for fields in reader:
             yield number, fields or [""]
@@ -144,79 +148,77 @@ def _comma_separated(path: Path, faults: BadRows) -> Iterator[tuple[int, list[st
         raise UserError(f"{path}:{ended + 1}: {error}; mend the row that begins there") from error
 
 
-def _objects(path: Path, wanted: Sequence[str], faults: BadRows, also: Sequence[str]) -> Iterator[Record]:
-    for number, line in lines(path, faults):
+def _read_json_lines(
+    path: Path, required: Sequence[str], bad_rows: BadRows, optional: Sequence[str]
+) -> Iterator[Record]:
+    for number, line in read_lines(path, bad_rows):
         if not line.strip():
             continue
         place = f"{path}:{number}"
         try:
-            found = from_json(line)
+            values = from_json(line)
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            faults(place, "no JSON object")
-            continue
-        if half := half_character(*(found.get(column) for column in (*wanted, *also))):
-            faults(place, half)
-            continue
-        missing = [name for name in wanted if name not in found]
-        if missing:
-            faults(place, f"no {missing[0]!r}, expected {', '.join(map(repr, wanted))}")
-            continue
-        yield Record(place, found)
+            values = None
+        if not isinstance(values, dict):
+            bad_rows.add(place, "not a JSON object")
+        elif surrogate := describe_surrogate(*(values.get(column) for column in (*required, *optional))):
+            bad_rows.add(place, surrogate)
+        elif missing := [name for name in required if name not in values]:
+            bad_rows.add(place, f"no {missing[0]!r}, expected {', '.join(map(repr, required))}")
+        else:
+            yield Record(place, values)
 
 
-def half_character(*values: Any) -> str:
-    """What is wrong with the texts among `values`, if one has a surrogate without its other; else empty."""
-    half = _HALF.search("\n".join(value for value in values if isinstance(value, str)))
-    return f"half a character, {half[0]!a}" if half else ""
+def describe_surrogate(*values: Any) -> str:
+    """Names the first unpaired surrogate in the texts among `values`; empty if there is none."""
+    match = _SURROGATE.search("\n".join(value for value in values if isinstance(value, str)))
+    return f"unpaired surrogate {match[0]!a}" if match else ""
 
 
-def _check_columns(path: Path, wanted: Sequence[str], header: Sequence[str]) -> None:
-    missing = [name for name in wanted if name not in header]
+def _check_header(path: Path, required: Sequence[str], header: Sequence[str]) -> None:
+    missing = [name for name in required if name not in header]
     if missing:
         raise UserError(f"{path}:1: no column {missing[0]!r}; its columns are {', '.join(map(repr, header)) or 'none'}")
 
 
-def read_tfds(place: str, split: str, wanted: Sequence[str], also: Sequence[str] = ()) -> Iterator[Record]:
-    """The rows of a split of a TensorFlow Datasets set; classes by their names, bytes as text, arrays as lists.
+def read_tfds_records(name: str, split: str, required: Sequence[str], optional: Sequence[str] = ()) -> Iterator[Record]:
+    """The rows of a split of a TensorFlow Datasets dataset: class names for classes, text for bytes, lists for arrays.
 
     Args:
-      place: `tfds:NAME/CONFIG`.
-      split: as a folder's files are called.
-      wanted: columns that it must have.
-      also: columns that it may have.
+      name: `tfds:NAME/CONFIG`.
+      split: the split, named as the files in a folder are.
+      required: columns that the dataset must have.
+      optional: columns that it may have.
 
     Raises:
-      UserError: the library, the set, the split or a column is not there.
+      UserError: the library, the dataset, the split or a column is missing.
     """
     split = _tfds_name(split)
-    data = tfds_split(place.removeprefix(TFDS), split)
+    data = tfds_split(name.removeprefix(TFDS), split)
     features = data.dataset_info.features
-    missing = [column for column in wanted if column not in features]
+    missing = [column for column in required if column not in features]
     if missing:
-        raise UserError(f"{place} has no column {missing[0]!r}; its columns are {', '.join(map(repr, features))}")
-    columns = [*wanted, *(column for column in also if column in features)]
+        raise UserError(f"{name} has no column {missing[0]!r}; its columns are {', '.join(map(repr, features))}")
+    columns = [*required, *(column for column in optional if column in features)]
 
     def value_of(column: str, value: Any) -> Any:
         if hasattr(features[column], "int2str"):
             return features[column].int2str(int(value)) if int(value) >= 0 else ""
-        return _plain(value)
+        return _to_json_types(value)
 
     for number, record in enumerate(data, 1):
-        yield Record(f"{place}:{split}:{number}", {column: value_of(column, record[column]) for column in columns})
+        yield Record(f"{name}:{split}:{number}", {column: value_of(column, record[column]) for column in columns})
 
 
 def _tfds_name(split: str) -> str:
     return split.replace("dev", "validation")
 
 
-def _plain(value: Any) -> Any:
-    """As JSON would have it."""
+def _to_json_types(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, Mapping):
-        return {name: _plain(part) for name, part in value.items()}
+        return {name: _to_json_types(part) for name, part in value.items()}
     if isinstance(value, (list, np.ndarray)):
-        return [_plain(part) for part in value]
+        return [_to_json_types(part) for part in value]
     return value.item() if isinstance(value, np.generic) else value

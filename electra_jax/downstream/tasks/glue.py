@@ -1,4 +1,4 @@
-"""The nine tasks of GLUE (gluebenchmark.com): columns as in its files, scores as on its leaderboard."""
+"""The nine tasks of GLUE (gluebenchmark.com), with the columns of its files and the scores of its leaderboard."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ _SENTENCES = Columns(("sentence1", "sentence2"), "label")
 
 
 def _tfds(*texts: str) -> Columns:
-    """The columns in TensorFlow Datasets, which shuffles the rows: `idx` is a row's number in the files."""
+    """The columns in TensorFlow Datasets. It shuffles the rows; `idx` is a row's number in GLUE's files."""
     return Columns(texts, "label", name="idx")
 
 
@@ -99,7 +99,7 @@ TASKS = {
     )
 }
 
-# What the folders of GLUE are called.
+# Names of the folders in GLUE's download.
 _FOLDERS = {
     "cola": "CoLA",
     "sst2": "SST-2",
@@ -113,6 +113,6 @@ _FOLDERS = {
 }
 
 
-def place(data_dir: str, task: str) -> str:
-    """Where a task's files are: in a folder of GLUE's folders, or `tfds:glue`."""
+def task_dir(data_dir: str, task: str) -> str:
+    """The `data_dir` of one task, given the folder that holds all of GLUE, or `tfds:glue`."""
     return f"{data_dir}/{task}" if data_dir.startswith(files.TFDS) else str(Path(data_dir) / _FOLDERS[task])

@@ -1,31 +1,33 @@
-"""The tasks by name, made of a config's settings."""
+"""The tasks by name."""
 
-from typing import Any
-
-from electra_jax.config.errors import UserError
+from electra_jax.config.settings import check_value, one_of
 from electra_jax.downstream.tasks import custom_table, glue, tagging
+from electra_jax.downstream.tasks.config import NAMES, TaskConfig
 from electra_jax.downstream.tasks.squad import Answering
 from electra_jax.downstream.tasks.task import Task
 
-NAMES = (*glue.TASKS, "squad1", "squad2", "table", "tags")
 
-
-def make(settings: Any, place: str) -> Task:
-    """The task that `config.task` describes; what its settings leave open is read from its training set.
+def make_task(config: TaskConfig, data_dir: str) -> Task:
+    """The task that a config describes. The labels of `table` and `tags` are read from their training sets.
 
     Args:
-      settings: `name`, and of `table` and `tags` where its files have what.
-      place: the folder with its files.
+      config: the task's settings.
+      data_dir: the folder with the task's files, or `tfds:NAME/CONFIG`.
 
     Raises:
-      UserError: the files cannot be read.
+      UserError: there is no such task, or its files cannot be read.
     """
-    if settings.name in glue.TASKS:
-        return glue.TASKS[settings.name]
-    if settings.name == "table":
-        return custom_table.in_place(settings, place)
-    if settings.name == "tags":
-        return tagging.in_place(place, settings.words, settings.tags)
-    if settings.name in ("squad1", "squad2"):
-        return Answering(**{name: settings[name] for name in settings if name != "beam"})
-    raise UserError(f"there is no task {settings.name!r}; there are {', '.join(NAMES)}")
+    check_value("config.task.name", config.name, one_of(*NAMES))
+    if config.name in glue.TASKS:
+        return glue.TASKS[config.name]
+    if config.name == "table":
+        return custom_table.make_task(config, data_dir)
+    if config.name == "tags":
+        return tagging.make_task(data_dir, config.words, config.tags)
+    return Answering(
+        name=config.name,
+        query=config.query,
+        stride=config.stride,
+        max_answer=config.max_answer,
+        threshold=config.threshold,
+    )

@@ -1,4 +1,4 @@
-"""Sentences and pairs of them: a class each, or a number. The tasks of GLUE, and anyone's tables."""
+"""Classification of, and regression on, single texts and pairs of texts: GLUE's tasks and users' own tables."""
 
 import dataclasses
 import math
@@ -16,16 +16,16 @@ from electra_jax.downstream.tasks.files import Record
 from electra_jax.downstream.tasks.task import BadRows, Rows, Task, frame, truncate
 from electra_jax.runtime.io import write_whole
 
-_BREAKS = re.compile(r"[\t\r\n]")  # which a table of lines cannot have in a field
+_BREAKS = re.compile(r"[\t\r\n]")  # not allowed in a field of a .tsv file
 
 
 class Example(NamedTuple):
     """A row of a table.
 
     Attributes:
-      name: of the row, for the leaderboard.
-      texts: one or two.
-      target: the number of its class, or a number; None in a test set.
+      name: the row's name, for the leaderboard.
+      texts: one or two texts.
+      target: the number of its class, or the number to predict; None in a test set.
     """
 
     name: str
@@ -35,13 +35,13 @@ class Example(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """Where a table has what.
+    """Names of a table's columns.
 
     Attributes:
-      texts: names of one column or of two.
-      label: the class's, or the number's.
-      name: the row's; rows are counted from 0 where there is no such column.
-      order: of all columns, where the table does not begin with their names.
+      texts: the columns of the texts, one or two.
+      label: the column of the class or number.
+      name: the column of the row's name; without it rows are counted from 0.
+      order: all columns, for a table whose first line does not name them.
     """
 
     texts: tuple[str, ...]
@@ -52,19 +52,19 @@ class Columns:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sentences(Task):
-    """Classification, or with `labels` empty regression.
+    """Classification, or regression if `labels` is empty.
 
     Attributes:
-      name: of the task.
-      columns: of its files.
+      name: the task's name.
+      columns: the columns of its files.
       labels: the classes, in the order of their numbers.
-      metrics: names of `scores.BY_NAME`, the main one first.
-      scale: of regression, (offset, factor): what is learned is (number - offset) / factor.
-      swapped: whether pairs are also trained on the other way round.
-      tfds: columns in TensorFlow Datasets, where they are others.
-      tfds_labels: names of the classes there, in the order of `labels`, where they are others.
-      test_columns: of the test set, where they are others than of the others.
-      bounds: what answers are clipped to where they are written, of regression.
+      metrics: names in `scores.BY_NAME`, the main one first.
+      scale: (offset, factor) of regression: the model learns (number - offset) / factor.
+      swapped: whether training adds each pair in swapped order.
+      tfds: the columns in TensorFlow Datasets, if they differ.
+      tfds_labels: the names of the classes there, in the order of `labels`, if they differ.
+      test_columns: the columns of the test set, if they differ from those of the other splits.
+      bounds: regression: written answers are clipped to this range.
     """
 
     name: str
@@ -89,55 +89,59 @@ class Sentences(Task):
         return max(1, len(self.labels))
 
     @property
-    def main(self) -> str:
+    def main_metric(self) -> str:
         return self.metrics[0]
 
-    def read(self, place: str, split: str, faults: BadRows) -> list[Example]:
-        found: list[Example] = []
-        for number, (record, columns) in enumerate(self.records(place, split, faults)):
-            example = self._example(record, columns, number, split in self.test, faults)
+    def read(self, data_dir: str, split: str, bad_rows: BadRows) -> list[Example]:
+        examples: list[Example] = []
+        for number, (record, columns) in enumerate(self.records(data_dir, split, bad_rows)):
+            example = self._make_example(record, columns, number, split in self.test, bad_rows)
             if example is not None:
-                found.append(example)
-        if not found:
-            what = f"no example to use in {split}{faults.aside()}"
-            raise UserError(f"{place} has {what}; give the folder with the task's files")
-        if place.startswith(files.TFDS) and self.tfds:
-            found.sort(key=lambda example: int(example.name))  # as GLUE's files have them
-        return found
+                examples.append(example)
+        if not examples:
+            raise UserError(
+                f"{data_dir} has no example to use in {split}{bad_rows.in_brackets()}; set --data_dir to the folder "
+                "with the task's files"
+            )
+        if data_dir.startswith(files.TFDS) and self.tfds:
+            examples.sort(key=lambda example: int(example.name))  # the order of GLUE's files
+        return examples
 
-    def records(self, place: str, split: str, faults: BadRows) -> Iterator[tuple[Record, Columns]]:
-        """The rows of a split, and what their columns are."""
+    def records(self, data_dir: str, split: str, bad_rows: BadRows) -> Iterator[tuple[Record, Columns]]:
+        """The rows of a split, each with the names of its columns."""
         testing = split in self.test
-        if place.startswith(files.TFDS):
+        if data_dir.startswith(files.TFDS):
             columns = self.tfds or self.columns
-            wanted = columns.texts if testing else (*columns.texts, columns.label)
-            records = files.read_tfds(place, split, wanted, also=(columns.name,))
+            required = columns.texts if testing else (*columns.texts, columns.label)
+            records = files.read_tfds_records(data_dir, split, required, optional=(columns.name,))
         else:
             columns = (testing and self.test_columns) or self.columns
-            wanted = columns.texts if testing else (*columns.texts, columns.label)
-            path = files.find(Path(place), split, self.suffixes)
-            records = files.read(path, wanted, faults, columns.order or None, also=(columns.name,))
+            required = columns.texts if testing else (*columns.texts, columns.label)
+            path = files.find_split(Path(data_dir), split, self.suffixes)
+            records = files.read_records(path, required, bad_rows, columns.order or None, optional=(columns.name,))
         return ((record, columns) for record in records)
 
-    def _example(self, record: Record, columns: Columns, number: int, testing: bool, faults: BadRows) -> Example | None:
+    def _make_example(
+        self, record: Record, columns: Columns, number: int, testing: bool, bad_rows: BadRows
+    ) -> Example | None:
         values = record.values
         texts = tuple(values[column] for column in columns.texts)
         wrong = [column for column, text in zip(columns.texts, texts, strict=True) if not isinstance(text, str)]
         if wrong:
-            faults(record.place, f"{wrong[0]} is {values[wrong[0]]!r}, expected a text")
+            bad_rows.add(record.place, f"{wrong[0]} is {values[wrong[0]]!r}, expected a text")
             return None
         target = None
         if not testing:
-            target = self._target(values[columns.label])
+            target = self._parse_target(values[columns.label])
             if target is None:
-                wanted = " or ".join(self.labels) or "a number"
-                faults(record.place, f"{columns.label} is {str(values[columns.label])!r}, expected {wanted}")
+                expected = " or ".join(self.labels) or "a number"
+                bad_rows.add(record.place, f"{columns.label} is {str(values[columns.label])!r}, expected {expected}")
                 return None
         return Example(str(values.get(columns.name, number)), texts, target)
 
-    def _target(self, value: Any) -> float | None:
+    def _parse_target(self, value: Any) -> float | None:
         if self.labels:
-            for text in (label_text(value), str(value)):  # a class that was given may be as JSON has it, 1.0
+            for text in (label_text(value), str(value)):  # config.task.labels may spell a class as JSON does: 1.0
                 names = self.tfds_labels if text in self.tfds_labels else self.labels
                 if text in names:
                     return names.index(text)
@@ -156,8 +160,7 @@ class Sentences(Task):
         ids, second = [], []
         for first, *other in pairs:
             if other:
-                cut = truncate(first, other[0], max_length - 3)
-                row, begin = frame(*cut, tokenizer.special)
+                row, begin = frame(*truncate(first, other[0], max_length - 3), tokenizer.special)
             else:
                 row, begin = frame(first[: max_length - 2], None, tokenizer.special)
             ids.append(row)
@@ -169,29 +172,29 @@ class Sentences(Task):
         target = numbers.astype(np.int32) if self.labels else (numbers - self.scale[0]) / self.scale[1]
         return Rows(ids, second, example, {"target": target})
 
-    def answer(self, outputs: Mapping[str, np.ndarray], rows: Rows, examples: Sequence[Example]) -> list[float]:
-        del rows, examples  # one row each
-        scores = outputs["scores"]
+    def answer(self, outputs: Mapping[str, Any], rows: Rows, examples: Sequence[Example]) -> list[float]:
+        del rows, examples  # each example has one row
+        scores_BC = outputs["scores"]
         if self.labels:
-            return np.argmax(scores, axis=-1).tolist()
+            return [int(number) for number in np.argmax(scores_BC, axis=-1)]
         offset, factor = self.scale
-        return (scores[:, 0].astype(np.float64) * factor + offset).tolist()
+        return [float(number) for number in scores_BC[:, 0].astype(np.float64) * factor + offset]
 
     def score(self, examples: Sequence[Example], answers: Sequence[float]) -> dict[str, float]:
         truth = [example.target for example in examples]
         return {name: scores.BY_NAME[name](truth, answers) for name in self.metrics}
 
     def write(self, path: Path, examples: Sequence[Example], answers: Sequence[float]) -> None:
-        # GLUE's numbers have three digits; anyone else's may be of any size.
+        # GLUE's numbers have three decimals; the numbers of a user's table may have any magnitude.
         digits = ".3f" if math.isfinite(self.bounds[1]) else ".6g"
-        said = [self.labels[int(x)] if self.labels else format(np.clip(x, *self.bounds), digits) for x in answers]
-        rows = zip((example.name for example in examples), said, strict=True)
+        texts = [self.labels[int(x)] if self.labels else format(np.clip(x, *self.bounds), digits) for x in answers]
+        rows = zip((example.name for example in examples), texts, strict=True)
         lines = ["\t".join(_BREAKS.sub(" ", part) for part in row) for row in rows]
         write_whole(path.with_name(f"{path.name}.tsv"), "\n".join(["index\tprediction", *lines]) + "\n")
 
 
 def label_text(value: Any) -> str:
-    """A class as text: what JSON has for true is true, and 1.0 is 1; empty where there is none."""
+    """A label as text: JSON's true is "true", 1.0 is "1"; empty for a missing label."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):

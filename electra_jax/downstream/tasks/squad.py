@@ -1,15 +1,12 @@
-"""Questions about a text, answered by a part of it or, in SQuAD 2.0, by nothing.
+"""Questions about a text, answered by a span of it or, in SQuAD 2.0, left unanswered.
 
 Windows, targets and the choice of answers follow google-research/electra (finetune/qa/) and, where that does,
-google-research/bert (run_squad.py); answers are cut out of the text by the characters that the pieces stand for.
+google-research/bert (run_squad.py). An answer's text is cut out of the context by the characters that its tokens cover.
 """
 
 import dataclasses
-import gzip
 import itertools
 import json
-import lzma
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,42 +15,23 @@ import numpy as np
 
 from electra_jax.config.errors import UserError
 from electra_jax.data.tokenizer import Tokenizer
-from electra_jax.downstream.tasks import files
-from electra_jax.downstream.tasks import squad_metrics as measures
+from electra_jax.downstream.tasks import files, squad_files, squad_metrics
+from electra_jax.downstream.tasks.squad_files import Example
 from electra_jax.downstream.tasks.task import BadRows, Rows, Task, frame
-from electra_jax.runtime.io import from_json, write_whole
+from electra_jax.runtime.io import write_whole
 
 _VERSIONS = {"squad1": "1.1", "squad2": "2.0"}
-_OPENERS: dict[str, Any] = {".xz": lzma.open, ".gz": gzip.open}
-_LENGTH_WEIGHT = 0.01  # run_squad.py: of a window's length, where two have as much context around a token
-
-
-class Example(NamedTuple):
-    """A question.
-
-    Attributes:
-      id: of it, in what the leaderboard takes.
-      question: its text.
-      context: the text that is asked about.
-      answers: (text, where it begins in the context); none where there is none, or in a test set.
-      impossible: whether it has no answer.
-    """
-
-    id: str
-    question: str
-    context: str
-    answers: tuple[tuple[str, int], ...]
-    impossible: bool
+_LENGTH_WEIGHT = 0.01  # run_squad.py, _check_is_max_context: breaks ties in favour of the longer window
 
 
 class Window(NamedTuple):
-    """Which pieces of its context a row has.
+    """The part of its context that a row holds.
 
     Attributes:
-      at: where in the row they begin.
-      first: number of the first.
-      length: how many they are.
-      spans: of all pieces of the context, the characters [begin, end) of it.
+      at: where in the row the window begins.
+      first: number of the window's first token in the context.
+      length: tokens in the window.
+      spans: for all tokens of the context, the characters [begin, end) that they cover.
     """
 
     at: int
@@ -63,12 +41,12 @@ class Window(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What is said.
+    """A predicted answer.
 
     Attributes:
-      text: empty: that there is no answer.
-      no_answer: the logit of there being none; 0 in SQuAD 1.1.
-      best: the answer if there is one.
+      text: the answer; empty if the question is left unanswered.
+      no_answer: logit of the question having no answer; 0 in SQuAD 1.1.
+      best: the best answer, whether or not it is given.
     """
 
     text: str
@@ -78,21 +56,21 @@ class Answer(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answering(Task):
-    """SQuAD, and what is written as it.
+    """SQuAD, and data in its format.
 
     Attributes:
-      name: `squad1`, where each question has an answer, or `squad2`, where some have none.
-      query: tokens that a question is cut to.
-      stride: tokens from one window to the next.
-      max_answer: tokens of an answer.
-      threshold: logit above which a question is said to have no answer.
+      name: `squad1`, where every question has an answer, or `squad2`, where some have none.
+      query: longer questions are cut to this many tokens.
+      stride: tokens from the start of one window to the next.
+      max_answer: tokens of the longest answer.
+      threshold: logit above which a question is left unanswered.
     """
 
     name: str
-    query: int = 64
-    stride: int = 128
-    max_answer: int = 30
-    threshold: float = 0.0
+    query: int
+    stride: int
+    max_answer: int
+    threshold: float
     dev: tuple[str, ...] = ("dev",)
     test: Mapping[str, str] = dataclasses.field(default_factory=lambda: {"test": "test"})
 
@@ -101,85 +79,46 @@ class Answering(Task):
         return "answering"
 
     @property
-    def may_be_none(self) -> bool:
-        """Whether questions may have no answer."""
+    def may_be_impossible(self) -> bool:
+        """Whether a question may have no answer."""
         return self.name == "squad2"
 
     @property
     def outputs(self) -> int:
-        return 2 if self.may_be_none else 1
+        return 2 if self.may_be_impossible else 1
 
     @property
-    def main(self) -> str:
+    def main_metric(self) -> str:
         return "f1"
 
     @property
     def suffixes(self) -> tuple[str, ...]:
         return tuple(f"{v}.json{c}" for v in ("", f"-v{_VERSIONS[self.name]}") for c in ("", ".gz", ".xz"))
 
-    def read(self, place: str, split: str, faults: BadRows) -> list[Example]:
-        if place.startswith(files.TFDS):
-            source, questions = f"{place}:{split}", _questions_of_tfds(place, split, self.may_be_none)
+    def read(self, data_dir: str, split: str, bad_rows: BadRows) -> list[Example]:
+        if data_dir.startswith(files.TFDS):
+            source = f"{data_dir}:{split}"
+            questions = squad_files.read_tfds(data_dir, split, self.may_be_impossible)
         else:
-            path = files.find(Path(place), split, self.suffixes)
-            source, questions = str(path), _questions(path)
-        found: dict[str, Example] = {}
-        for number, (context, question) in enumerate(questions, 1):
-            id_ = str(question.get("id", f"number {number}"))
-            where = f"{source}: question {id_}"
-            example = self._example(id_, context, question, split in self.test)
-            if isinstance(example, str):
-                faults(where, example)
-            elif id_ in found:
-                faults(where, "another one before it has the same id")
-            else:
-                found[id_] = example
-        if not found:
-            raise UserError(f"{source} has no question to use; give the folder with SQuAD's files")
-        return [*found.values()]
-
-    def _example(self, id_: str, context: str, question: Mapping[str, Any], testing: bool) -> Example | str:
-        """The example, or what is wrong."""
-        text = question.get("question")
-        if not isinstance(text, str):
-            return f"question is {text!r}, expected a text"
-        if half := files.half_character(id_, text, context):
-            return half
-        if testing:
-            return Example(id_, text, context, (), False)
-        impossible = question.get("is_impossible") is True
-        if impossible and self.may_be_none:
-            return Example(id_, text, context, (), True)  # its plausible_answers are wrong ones
-        found = []
-        answers = question.get("answers") or []
-        if not isinstance(answers, list):
-            return f"answers is {answers!r}, expected a list"
-        for answer in answers:
-            said, start = (answer.get("text"), answer.get("answer_start")) if isinstance(answer, dict) else (None, None)
-            if not isinstance(said, str) or not said or not isinstance(start, int) or start < 0:
-                return f"answer {answer!r}, expected text and answer_start"
-            there = context[start : start + len(said)]
-            if there != said:
-                return f"answer_start {start} has {there!r}, expected {said!r}"
-            found.append((said, start))
-        if not found:
-            other = "is_impossible" if self.may_be_none else "SQuAD 2.0 (configs/squad.py:version=2.0)"
-            return f"no answer, expected one, or {other}"
-        return Example(id_, text, context, tuple(found), False)
+            path = files.find_split(Path(data_dir), split, self.suffixes)
+            source, questions = str(path), squad_files.read_file(path)
+        return squad_files.parse_examples(
+            questions, source, bad_rows, self.may_be_impossible, with_answers=split not in self.test
+        )
 
     def encode(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int, train: bool) -> Rows:
-        """CLS question SEP window SEP, windows one `stride` after another, until all of the context is in one.
+        """CLS question SEP window SEP; windows advance by `stride` until they cover the context.
 
-        Targets: `allowed`, for each token whether an answer may begin or end there; to train, also `start` and `end`,
-        0 (CLS) where the first answer is not wholly in the window, and `impossible`.
+        Targets: `allowed`, whether an answer may begin or end at a token; for training also `start` and `end`,
+        0 (CLS) if the first answer is not wholly in the window, and `impossible`.
 
         Raises:
           UserError: there is no room for the context.
         """
         if max_length <= self.query + 3:
             raise UserError(
-                f"config.max_length={max_length} has no room for a text beside config.task.query={self.query} tokens "
-                "of the question and 3; lengthen the one or lessen the other"
+                f"config.max_length={max_length} leaves no room for the context: expected more than config.task.query="
+                f"{self.query} + 3"
             )
         contexts: dict[str, tuple[list[int], list[tuple[int, int]]]] = {}
         queries = tokenizer.encode([example.question for example in examples])
@@ -188,56 +127,53 @@ class Answering(Task):
         for number, (example, query) in enumerate(zip(examples, queries, strict=True)):
             if example.context not in contexts:
                 contexts[example.context] = tokenizer.spans(example.context)
-            pieces, spans = contexts[example.context]
+            tokens, spans = contexts[example.context]
             query = query[: self.query]
-            at = len(query) + 2
-            answer = _pieces_of(example, spans) if train else None
-            for first, length in windows(len(pieces), max_length - 3 - len(query), self.stride):
-                row, second = frame(query, pieces[first : first + length], tokenizer.special)
-                may = np.zeros(len(row), np.int8)
-                may[0] = may[at : at + length] = 1
-                start = end = 0
-                if answer and first <= answer[0] and answer[1] < first + length:
-                    start, end = answer[0] - first + at, answer[1] - first + at
+            answer = _answer_tokens(example, spans) if train else None
+            for first, length in windows(len(tokens), max_length - 3 - len(query), self.stride):
+                window = Window(len(query) + 2, first, length, spans)
+                row, second = frame(query, tokens[first : first + length], tokenizer.special)
                 rows.input_ids.append(row)
                 rows.second.append(second)
-                rows.extra.append(Window(at, first, length, spans))
+                rows.extra.append(window)
                 owners.append(number)
-                allowed.append(may)
-                bounds.append((start, end))
-        example_of = np.array(owners, np.int64)
+                allowed.append(_allowed(window, len(row)))
+                bounds.append(_bounds(window, answer))
         targets: dict[str, Any] = {"allowed": allowed}
         if train:
             targets["start"], targets["end"] = np.array(bounds, np.int32).T
             targets["impossible"] = np.array([examples[i].impossible for i in owners], np.int32)
-        return rows._replace(example=example_of, targets=targets)
+        return rows._replace(example=np.array(owners, np.int64), targets=targets)
 
     def answer(self, outputs: Mapping[str, Any], rows: Rows, examples: Sequence[Example]) -> list[Answer]:
-        """The answer of each example, over its rows.
+        """The best answer to each example, over all of its rows.
 
         Args:
-          outputs: of N rows `start_score` [N, K], log-probabilities of the K best starts, and `start_index`;
-            `end_score` [N, K, K], log-probabilities of the K best ends after each start, and `end_index`; where there
-            may be no answer, `impossible` [N], logits.
-          rows: that they are of.
-          examples: that the rows are of.
+          outputs: for N rows `start_score` [N, S], log-probabilities of the S best starts, and `start_index`;
+            `end_score` [N, S, S], log-probabilities of the S best ends given each start, and `end_index`; in SQuAD 2.0
+            `impossible` [N], logits.
+          rows: the rows that the outputs belong to.
+          examples: the examples that the rows belong to.
         """
-        chosen, value = self._best_in_rows(outputs, rows)
+        bounds, value = self._best_in_rows(outputs, rows)
         texts, best = [""] * len(examples), np.full(len(examples), -np.inf)
         for row, number in enumerate(rows.example):
             if value[row] > best[number]:
                 best[number] = value[row]
                 window = rows.extra[row]
-                begin, end = (window.spans[window.first + at - window.at] for at in chosen[row])
+                begin, end = (window.spans[window.first + at - window.at] for at in bounds[row])
                 texts[number] = examples[number].context[begin[0] : end[1]].strip()
-        if not self.may_be_none:
+        if not self.may_be_impossible:
             return [Answer(text, 0.0, text) for text in texts]
-        none = np.full(len(examples), np.inf)
-        np.minimum.at(none, rows.example, outputs["impossible"])
-        return [Answer("" if n > self.threshold else text, float(n), text) for text, n in zip(texts, none, strict=True)]
+        logits = np.full(len(examples), np.inf)
+        np.minimum.at(logits, rows.example, outputs["impossible"])
+        return [
+            Answer("" if logit > self.threshold else text, float(logit), text)
+            for text, logit in zip(texts, logits, strict=True)
+        ]
 
     def _best_in_rows(self, outputs: Mapping[str, Any], rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-        """([N, 2] where the best answer of each row begins and ends, [N] its log-probability; -inf if it has none)."""
+        """[N, 2], first and last token of each row's best answer, and [N], its log-probability; -inf for no answer."""
         start, end = outputs["start_index"], outputs["end_index"]
         total = outputs["start_score"][:, :, None] + outputs["end_score"]
         owned = _owned(rows)
@@ -247,76 +183,47 @@ class Answering(Task):
         length = end - start[:, :, None] + 1
         good = begins[:, :, None] & (length > 0) & (length <= self.max_answer) & (end < stop[:, None, None])
         value = np.where(good, total, -np.inf).reshape(len(total), -1)
-        best, each = value.argmax(axis=1), np.arange(len(total))
-        found = np.stack([start[each, best // end.shape[2]], end.reshape(len(end), -1)[each, best]], axis=1)
-        return found, value[each, best]
+        best, row = value.argmax(axis=1), np.arange(len(total))
+        bounds = np.stack([start[row, best // end.shape[2]], end.reshape(len(end), -1)[row, best]], axis=1)
+        return bounds, value[row, best]
 
     def score(self, examples: Sequence[Example], answers: Sequence[Answer]) -> dict[str, float]:
-        """Exact match and F1 of words; in SQuAD 2.0 also of each kind, and at the thresholds best for these examples.
-
-        Thresholds are logits, as `threshold` is.
+        """Exact match and F1 of words. SQuAD 2.0: also for questions with and without an answer, and at the thresholds
+        (logits) that are best for these examples.
         """
-        true = [[text for text, _ in example.answers] for example in examples]
-        none = self.may_be_none
-        found = [measures.measure(t, answer.text, none) for t, answer in zip(true, answers, strict=True)]
-        scores = measures.mean(found)._asdict()
-        if not none:
+        truths = [[text for text, _ in example.answers] for example in examples]
+        impossible = self.may_be_impossible
+        measures = [squad_metrics.measure(t, a.text, impossible) for t, a in zip(truths, answers, strict=True)]
+        scores = squad_metrics.mean(measures)._asdict()
+        if not impossible:
             return scores
         for name, wanted in (("has_ans", True), ("no_ans", False)):
-            part = [each for each, t in zip(found, true, strict=True) if bool(t) == wanted]
+            part = [measure for measure, t in zip(measures, truths, strict=True) if bool(t) == wanted]
             if part:
-                scores |= {f"{name}_{key}": value for key, value in measures.mean(part)._asdict().items()}
-        best = [measures.measure(t, answer.best, none) for t, answer in zip(true, answers, strict=True)]
-        for key in measures.Measure._fields:
-            scores[f"best_{key}"], scores[f"best_{key}_thresh"] = measures.best_threshold(
+                scores |= {f"{name}_{key}": value for key, value in squad_metrics.mean(part)._asdict().items()}
+        best = [squad_metrics.measure(t, a.best, impossible) for t, a in zip(truths, answers, strict=True)]
+        for key in squad_metrics.Measure._fields:
+            scores[f"best_{key}"], scores[f"best_{key}_thresh"] = squad_metrics.best_threshold(
                 [answer.no_answer for answer in answers],
-                [getattr(each, key) for each in best],
-                [bool(t) for t in true],
+                [getattr(measure, key) for measure in best],
+                [bool(t) for t in truths],
                 [answer.best for answer in answers],
             )
         return scores
 
     def write(self, path: Path, examples: Sequence[Example], answers: Sequence[Answer]) -> None:
-        """The answers by id; of SQuAD 2.0 beside them NAME.na_prob.json, the probabilities that there is none."""
+        """Answers by id; for SQuAD 2.0 also NAME.na_prob.json, the probability of each question having no answer."""
         texts = {example.id: answer.text for example, answer in zip(examples, answers, strict=True)}
         write_whole(path.with_name(f"{path.name}.json"), json.dumps(texts, ensure_ascii=False) + "\n")
-        if self.may_be_none:
+        if self.may_be_impossible:
             logits = np.array([answer.no_answer for answer in answers], np.float64)
             probabilities = np.exp(-np.logaddexp(0.0, -logits)).tolist()
-            whole = dict(zip(texts, probabilities, strict=True))
-            write_whole(path.with_name(f"{path.name}.na_prob.json"), json.dumps(whole) + "\n")
-
-
-def _questions(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(context, question) of a file, packed or not."""
-    try:
-        with _OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8-sig") as file:
-            found = from_json(file.read())
-    except (ValueError, EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path} is no JSON ({error}); get the file again") from error
-    try:
-        for article in found["data"]:
-            for paragraph in article["paragraphs"]:
-                for question in paragraph["qas"]:
-                    if not isinstance(paragraph["context"], str) or not isinstance(question, dict):
-                        raise TypeError
-                    yield paragraph["context"], question
-    except (KeyError, TypeError) as error:
-        layout = "data > paragraphs > context, qas > id, question, answers"
-        raise UserError(f"{path} is not laid out as SQuAD ({layout}); give one of its files") from error
-
-
-def _questions_of_tfds(place: str, split: str, may_be_none: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(context, question) of `tfds:squad/v1.1` or `v2.0`, the question as the files have it."""
-    wanted = ("id", "question", "context", "answers", *(("is_impossible",) if may_be_none else ()))
-    for _, values in files.read_tfds(place, split, wanted):
-        texts, starts = (values["answers"][name] for name in ("text", "answer_start"))
-        answers = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
-        yield values["context"], {**values, "answers": answers}
+            by_id = dict(zip(texts, probabilities, strict=True))
+            write_whole(path.with_name(f"{path.name}.na_prob.json"), json.dumps(by_id) + "\n")
 
 
 def windows(tokens: int, room: int, stride: int) -> Iterator[tuple[int, int]]:
-    """(first, length) of the windows that `tokens` are read through, `room` at once; an empty one of no tokens."""
+    """(first, length) of each window over `tokens` tokens, at most `room` long; one empty window for no tokens."""
     for first in itertools.count(0, min(stride, room)):
         length = min(tokens - first, room)
         yield first, length
@@ -324,8 +231,23 @@ def windows(tokens: int, room: int, stride: int) -> Iterator[tuple[int, int]]:
             return
 
 
-def _pieces_of(example: Example, spans: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
-    """(first, last) piece of the first answer; None where there is none, or normalization leaves nothing of it."""
+def _allowed(window: Window, length: int) -> np.ndarray:
+    """[length], 1 where an answer may begin or end: at CLS, and in the window."""
+    allowed_L = np.zeros(length, np.int8)
+    allowed_L[0] = allowed_L[window.at : window.at + window.length] = 1
+    return allowed_L
+
+
+def _bounds(window: Window, answer: tuple[int, int] | None) -> tuple[int, int]:
+    """Where in the row the answer begins and ends; (0, 0) if it is not wholly in the window."""
+    if answer is None or answer[0] < window.first or answer[1] >= window.first + window.length:
+        return 0, 0
+    shift = window.at - window.first
+    return answer[0] + shift, answer[1] + shift
+
+
+def _answer_tokens(example: Example, spans: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+    """(first, last) token of the first answer; None if there is none, or normalization leaves nothing of it."""
     if not example.answers:
         return None
     text, start = example.answers[0]
@@ -335,9 +257,9 @@ def _pieces_of(example: Example, spans: Sequence[tuple[int, int]]) -> tuple[int,
 
 
 def _owned(rows: Rows) -> np.ndarray:
-    """[rows, tokens] bool: where a row has a token of its context with more around it than the example's others have.
+    """[rows, tokens] bool: whether this row shows the context's token with more context than the example's other rows.
 
-    As run_squad.py, _check_is_max_context: with as many tokens on the side that has fewer; the first of equal ones.
+    As run_squad.py, _check_is_max_context: the side with fewer tokens counts; the first of equal rows wins.
     """
     owned = np.zeros((len(rows.input_ids), int(rows.lengths().max())), bool)
     by_example: dict[int, list[int]] = {}

@@ -1,4 +1,4 @@
-"""Scores of answers, as the evaluation scripts of SQuAD 1.1 and 2.0 have them (rajpurkar.github.io/SQuAD-explorer)."""
+"""Scores of answers, as in the evaluation scripts of SQuAD 1.1 and 2.0 (rajpurkar.github.io/SQuAD-explorer)."""
 
 import re
 import string
@@ -11,11 +11,11 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 class Measure(NamedTuple):
-    """Of an answer, or their mean.
+    """Scores of an answer, or their mean.
 
     Attributes:
-      exact: 1 where it is one of the true ones, else 0.
-      f1: of the words that it shares with the true one that it shares most with.
+      exact: 1 if it equals one of the true answers, else 0.
+      f1: F1 of the words that it shares with the most similar true answer.
     """
 
     exact: float
@@ -23,38 +23,38 @@ class Measure(NamedTuple):
 
 
 def normalize(text: str) -> str:
-    """`text` in lower case without ASCII's punctuation, then without articles, with single spaces."""
+    """`text` in lower case without ASCII punctuation, then without articles, with single spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
-def overlap(true: str, said: str, wordless: float) -> float:
-    """F1 of the words of two normalized texts; `wordless` of two without any."""
-    there, found = true.split(), said.split()
-    if not there and not found:
+def overlap(true: str, predicted: str, wordless: float) -> float:
+    """F1 of the words of two normalized texts; `wordless` if neither has a word."""
+    true_words, predicted_words = true.split(), predicted.split()
+    if not true_words and not predicted_words:
         return wordless
-    both = sum((Counter(there) & Counter(found)).values())
-    return 2 * both / (len(there) + len(found))
+    shared = sum((Counter(true_words) & Counter(predicted_words)).values())
+    return 2 * shared / (len(true_words) + len(predicted_words))
 
 
-def measure(true: Sequence[str], said: str, may_be_none: bool) -> Measure:
-    """An answer's scores.
+def measure(true: Sequence[str], predicted: str, may_be_impossible: bool) -> Measure:
+    """The scores of an answer.
 
     Args:
-      true: the answers, any of which is right; none where the question has no answer.
-      said: the answer; empty: that there is none.
-      may_be_none: as in SQuAD 2.0, where a true answer without a word, such as "a", does not count, and saying nothing
-        is right where there is none. In 1.1 it counts, though it has F1 0.
+      true: the true answers, any of which is right; empty if the question has no answer.
+      predicted: the predicted answer; empty if the question is left unanswered.
+      may_be_impossible: whether to score as SQuAD 2.0 does. There a true answer without a word, such as "a", does not
+        count, and no answer is right where there is none. In 1.1 it counts, though it has F1 0.
     """
-    wanted = [normalize(text) for text in true]
-    if may_be_none:
-        wanted = list(filter(None, wanted)) or [""]
-    normal = normalize(said)
-    f1 = max((overlap(text, normal, float(may_be_none)) for text in wanted), default=0.0)
-    return Measure(float(normal in wanted), f1)
+    normal_true = [normalize(text) for text in true]
+    if may_be_impossible:
+        normal_true = list(filter(None, normal_true)) or [""]
+    normal = normalize(predicted)
+    f1 = max((overlap(text, normal, float(may_be_impossible)) for text in normal_true), default=0.0)
+    return Measure(float(normal in normal_true), f1)
 
 
 def mean(measures: Sequence[Measure]) -> Measure:
-    """In percent; 0 of none."""
+    """The mean in percent; 0 if there are none."""
     if not measures:
         return Measure(0.0, 0.0)
     exact, f1 = (100 * sum(values) / len(measures) for values in zip(*measures, strict=True))
@@ -62,26 +62,26 @@ def mean(measures: Sequence[Measure]) -> Measure:
 
 
 def best_threshold(
-    no_answer: Sequence[float], scores: Sequence[float], answerable: Sequence[bool], said: Sequence[str]
+    no_answer: Sequence[float], scores: Sequence[float], answerable: Sequence[bool], predicted: Sequence[str]
 ) -> tuple[float, float]:
-    """The mean score at the best threshold, above which questions are said to have no answer.
+    """The best mean score over all thresholds above which questions are left unanswered.
 
-    As SQuAD 2.0's script, which goes through the questions from the most answerable on, one by one even where they are
-    alike.
+    As in SQuAD 2.0's script, which goes through the questions from the most answerable on, one by one even if their
+    scores are equal.
 
     Args:
-      no_answer: of each question, the score of its having no answer.
-      scores: of what is said where it is said to have one.
-      answerable: whether it has one.
-      said: what is said then.
+      no_answer: for each question, the score of its having no answer.
+      scores: for each question, the score of its answer if it is given.
+      answerable: whether each question has an answer.
+      predicted: each question's answer if it is given.
 
     Returns:
-      (percent, threshold). Where it is best to answer none, the threshold is 1 below the lowest.
+      (percent, threshold). If it is best to answer no question, the threshold is 1 below the lowest score.
     """
     score = best = float(len(answerable) - sum(answerable))
     threshold = min(no_answer) - 1.0
     for i in sorted(range(len(no_answer)), key=no_answer.__getitem__):
-        score += scores[i] if answerable[i] else -float(said[i] != "")
+        score += scores[i] if answerable[i] else -float(predicted[i] != "")
         if score > best:
             best, threshold = score, no_answer[i]
     return 100 * best / len(answerable), threshold

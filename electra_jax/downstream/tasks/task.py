@@ -1,4 +1,4 @@
-"""What a downstream task is, whatever its kind: read, encode, answer, score, write."""
+"""What every downstream task does: read examples, encode them, turn outputs into answers, score and write answers."""
 
 import abc
 from collections.abc import Mapping, Sequence
@@ -9,45 +9,66 @@ import numpy as np
 
 from electra_jax.config.errors import UserError
 from electra_jax.data.tokenizer import Special, Tokenizer
+from electra_jax.modeling.batch import Batch
 
-IGNORED = -1  # a target that has no loss: padding, and the pieces of a word after its first
+IGNORED = -1  # target without a loss: padding, and the pieces of a word after its first
 
 
 class BadRows:
-    """Rows that cannot be used: refused at the first, or left out and counted."""
+    """Rows that cannot be used: the first one is an error, or all are left out and counted.
 
-    def __init__(self, strict: bool = True, way_out: str = "mend it, or leave such rows out with --strict=false"):
-        self._strict, self._way_out = strict, way_out
-        self.places: list[str] = []
+    Attributes:
+      problems: a line for each row that was left out: its place and what is wrong.
+    """
 
-    def __call__(self, place: str, what: str) -> None:
-        """At `place`, a file and a line, there is `what`.
+    def __init__(self, strict: bool = True, advice: str = "mend it, or leave such rows out with --strict=false"):
+        """With `strict` the first bad row is an error, which ends with `advice`."""
+        self._strict, self._advice = strict, advice
+        self.problems: list[str] = []
+
+    def add(self, place: str, problem: str) -> None:
+        """Counts the row at `place`, a file and a line.
 
         Raises:
-          UserError: such rows are not to be left out.
+          UserError: bad rows are not to be left out.
         """
         if self._strict:
-            raise UserError(f"{place}: {what}; {self._way_out}")
-        self.places.append(f"{place}: {what}")
+            raise UserError(f"{place}: {problem}; {self._advice}")
+        self.problems.append(f"{place}: {problem}")
 
     def summary(self) -> str:
-        """A line about what was left out; empty where nothing was."""
-        return f"{len(self.places)} rows left out, the first {self.places[0]}" if self.places else ""
+        """One line about the rows that were left out; empty if there are none."""
+        return f"{len(self.problems)} rows left out, the first {self.problems[0]}" if self.problems else ""
 
-    def aside(self) -> str:
-        """The same in brackets, to stand within another sentence."""
-        return f" ({self.summary()})" if self.places else ""
+    def in_brackets(self) -> str:
+        """The summary in brackets, for use within a sentence."""
+        return f" ({self.summary()})" if self.problems else ""
+
+
+class TaskBatch(NamedTuple):
+    """Rows of a task, padded to one length.
+
+    Attributes:
+      inputs: what the encoder reads, [B, L] each.
+      weights: [B], 1 for rows and 0 for repeated rows that fill the batch up.
+      targets: by name, [B] or [B, L], `IGNORED` at padding. For answering also `allowed`, [B, L], 1 where an answer
+        may begin or end.
+    """
+
+    inputs: Batch
+    weights: Any
+    targets: dict[str, Any]
 
 
 class Rows(NamedTuple):
-    """Encoded examples. A long one may have several rows.
+    """Encoded examples. A long example may have several rows.
 
     Attributes:
-      input_ids: of each row, framed by CLS and SEP.
-      second: of each row, where its second segment begins; its length where there is none.
-      example: [rows], the number of the example that it is of.
-      targets: by name, a number for each row, or for each token of each row.
-      extra: what the task wants to know of each row when it answers.
+      input_ids: tokens of each row, framed by CLS and SEP.
+      second: where the second segment of each row begins; the row's length where it has none.
+      example: [rows], the number of each row's example.
+      targets: by name, a number for each row (an array), or for each token of each row (a list).
+      extra: what the task needs to know about each row in order to answer.
     """
 
     input_ids: list[list[int]]
@@ -57,24 +78,18 @@ class Rows(NamedTuple):
     extra: Any = None
 
     def lengths(self) -> np.ndarray:
+        """[rows], tokens of each row."""
         return np.array([len(ids) for ids in self.input_ids], np.int64)
 
-    def batch(
-        self, chosen: Sequence[int] | np.ndarray, size: int, length: int, special: Special
-    ) -> dict[str, np.ndarray]:
-        """The chosen rows, padded to `length`, and to `size` rows with the first of them again.
-
-        Returns:
-          `input_ids`, `token_type_ids` and `sequence_ids` [size, length] as in pre-training, `weights` [size], 0 for
-          what is filled up, and the targets, `IGNORED` where there is none.
-        """
+    def make_batch(self, chosen: Sequence[int] | np.ndarray, size: int, length: int, special: Special) -> TaskBatch:
+        """The chosen rows, padded to `length` tokens; the first one is repeated until there are `size` rows."""
         ids = np.full((size, length), special.pad, np.int32)
         types, used = np.zeros_like(ids), np.zeros_like(ids)
         targets = {
-            name: np.full((size, length) if isinstance(values, list) else (size,), IGNORED, _type(values))
+            name: np.full((size, length) if isinstance(values, list) else (size,), IGNORED, _target_dtype(values))
             for name, values in self.targets.items()
         }
-        # Not with empty rows: an encoder may have fewer positions than `length`.
+        # Empty rows would not do: an encoder may have fewer positions than `length`.
         for row, number in enumerate([*chosen, *[chosen[0]] * (size - len(chosen))]):
             tokens = self.input_ids[number]
             ids[row, : len(tokens)], used[row, : len(tokens)] = tokens, 1
@@ -85,20 +100,20 @@ class Rows(NamedTuple):
                 else:
                     targets[name][row] = values[number]
         weights = (np.arange(size) < len(chosen)).astype(np.float32)
-        return {"input_ids": ids, "token_type_ids": types, "sequence_ids": used, "weights": weights, **targets}
+        return TaskBatch(Batch(ids, types, used), weights, targets)
 
 
-def _type(values: Any) -> Any:
+def _target_dtype(values: list[Any] | np.ndarray) -> type[np.int32] | type[np.float32]:
     return np.int32 if isinstance(values, list) or values.dtype.kind in "iu" else np.float32
 
 
 class Task(abc.ABC):
-    """A task.
+    """A downstream task.
 
     Attributes:
-      name: what it is called.
+      name: the task's name.
       dev: names of the splits that are evaluated.
-      test: of those whose answers are written for a leaderboard, each with the name of its file there.
+      test: names of the splits whose answers are written for a leaderboard, each with the name of its file there.
     """
 
     name: str
@@ -108,62 +123,62 @@ class Task(abc.ABC):
     @property
     @abc.abstractmethod
     def kind(self) -> str:
-        """`classification`, `regression`, `tagging` or `answering`: which head and loss it has."""
+        """`classification`, `regression`, `tagging` or `answering`; decides head and loss."""
 
     @property
     @abc.abstractmethod
     def outputs(self) -> int:
-        """Numbers that the head gives; 1 for regression, and for answering 2 where it also says that there is none."""
+        """Numbers that the head gives. Regression: 1. Answering: 1, or 2 if a question may have no answer."""
 
     @property
     @abc.abstractmethod
-    def main(self) -> str:
-        """The score that stands for all."""
+    def main_metric(self) -> str:
+        """Name of the score that stands for all."""
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """Of the files that it reads."""
+        """Suffixes of the files that the task reads."""
         return (".tsv", ".csv", ".jsonl")
 
     @abc.abstractmethod
-    def read(self, place: str, split: str, faults: BadRows) -> list[Any]:
+    def read(self, data_dir: str, split: str, bad_rows: BadRows) -> list[Any]:
         """The examples of a split.
 
         Args:
-          place: the folder with the task's files, or `tfds:NAME/CONFIG`.
-          split: `train`, or one of `dev` and `test`.
-          faults: told of rows that cannot be used.
+          data_dir: the folder with the task's files, or `tfds:NAME/CONFIG`.
+          split: `train`, or a name in `dev` or `test`.
+          bad_rows: receives the rows that cannot be used.
 
         Raises:
-          UserError: there is no such split.
+          UserError: the split does not exist, or has no example to use.
         """
 
     @abc.abstractmethod
     def encode(self, examples: Sequence[Any], tokenizer: Tokenizer, max_length: int, train: bool) -> Rows:
-        """Rows of at most `max_length` tokens; to train on, as many as the task's recipe makes of each example."""
+        """Rows of at most `max_length` tokens; for training, as many as the task's recipe makes of each example."""
 
     @abc.abstractmethod
-    def answer(self, outputs: Mapping[str, np.ndarray], rows: Rows, examples: Sequence[Any]) -> list[Any]:
-        """What the model answers, for each example; `outputs` by name, for each row."""
+    def answer(self, outputs: Mapping[str, Any], rows: Rows, examples: Sequence[Any]) -> list[Any]:
+        """The model's answer to each example, from its outputs by name for each row."""
 
     @abc.abstractmethod
     def score(self, examples: Sequence[Any], answers: Sequence[Any]) -> dict[str, float]:
-        """Scores in percent, `main` among them."""
+        """Scores in percent, `main_metric` among them."""
 
     @abc.abstractmethod
     def write(self, path: Path, examples: Sequence[Any], answers: Sequence[Any]) -> None:
-        """Writes answers as the leaderboard takes them; the file's suffix is added to `path`."""
+        """Writes answers in the leaderboard's format; adds the file's suffix to `path`."""
 
     def combine(self, scores: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-        """The scores of all evaluated splits as one table; those of the first under their own names."""
+        """The scores of all evaluated splits in one table; those of the first split keep their names."""
         first, *others = scores
         return dict(scores[first]) | {f"{name}_{split}": v for split in others for name, v in scores[split].items()}
 
 
 def truncate(first: list[int], second: list[int], room: int) -> tuple[list[int], list[int]]:
-    """Cuts a pair to `room` tokens, one after another off the end of the longer, the second where they are equal.
+    """Cuts a pair to `room` tokens in all, token by token off the end of the longer one, or of the second if equal.
 
-    google-research/bert, run_classifier.py, _truncate_seq_pair.
+    Source: google-research/bert, run_classifier.py, _truncate_seq_pair.
     """
     excess = max(0, len(first) + len(second) - room)
     ahead = min(excess, abs(len(first) - len(second)))
@@ -174,6 +189,6 @@ def truncate(first: list[int], second: list[int], room: int) -> tuple[list[int],
 
 
 def frame(first: list[int], second: list[int] | None, special: Special) -> tuple[list[int], int]:
-    """(CLS A SEP [B SEP], where B begins)."""
+    """CLS first SEP [second SEP], and where the second segment begins."""
     begin = [special.cls, *first, special.sep]
     return (begin, len(begin)) if second is None else ([*begin, *second, special.sep], len(begin))

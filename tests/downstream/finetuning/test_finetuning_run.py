@@ -10,8 +10,11 @@ from tiny_models import network
 
 from electra_jax.config import config_file
 from electra_jax.config.errors import UserError
-from electra_jax.downstream.finetuning import run
+from electra_jax.downstream.finetuning import recipe, results, run
+from electra_jax.downstream.tasks import files, registry
+from electra_jax.downstream.tasks.task import BadRows
 from electra_jax.loading.networks import Pretrained, Source
+from electra_jax.modeling.batch import Batch
 from electra_jax.runtime.progress import Progress
 
 SETTINGS = {"seeds": 1, "epochs": 1, "batch_size": 4, "max_length": 16, "dropout": 0.0}
@@ -20,7 +23,7 @@ SETTINGS = {"seeds": 1, "epochs": 1, "batch_size": 4, "max_length": 16, "dropout
 def config(file="glue", arg="task=sst2", **overrides):
     c = config_file.load(ROOT / "configs" / f"{file}.py", arg)
     c.update_from_flattened_dict({**SETTINGS, **{name.replace("__", "."): v for name, v in overrides.items()}})
-    return c
+    return recipe.resolve(c)
 
 
 @pytest.fixture
@@ -39,12 +42,12 @@ GIVEN = Pretrained(network("modernbert", head=None), None, Letters())
 
 
 def finetune(folder, workdir, settings=None, get=lambda: GIVEN, digest="1", **options):
-    return run.finetune(settings or config(), Source("a network", digest, get), str(folder), workdir, **options)
+    return run.finetune_source(settings or config(), Source("a network", digest, get), str(folder), workdir, **options)
 
 
 def test_scores_answers_and_what_is_kept(folder, tmp_path):
     result = finetune(folder, tmp_path / "out")
-    assert result == json.loads((tmp_path / "out" / run.SCORES).read_text())
+    assert result == json.loads((tmp_path / "out" / results.SCORES).read_text())
     assert (result["task"], result["metric"]) == ("sst2", "accuracy")
     (seed,) = result["seeds"]
     assert seed["seed"] == 0
@@ -69,7 +72,7 @@ def test_what_is_done_is_not_done_again(folder, tmp_path):
     assert second["median"]["accuracy"] == np.median(values)
     assert (second["lowest"]["accuracy"], second["highest"]["accuracy"]) == (min(values), max(values))
     assert second["std"]["accuracy"] == pytest.approx(np.std(values, ddof=1))
-    with pytest.raises(UserError, match=r"holds another fine-tuning .*epochs: 1 -> 2.*; give another folder"):
+    with pytest.raises(UserError, match=r"holds another fine-tuning .*epochs: 1 -> 2.*; use another folder"):
         finetune(folder, tmp_path / "out", config(epochs=2))
     with pytest.raises(UserError, match=r"holds another fine-tuning \(weights: '1' -> '2'\)"):
         finetune(folder, tmp_path / "out", digest="2")
@@ -88,16 +91,16 @@ def test_a_test_set_that_came_later_is_spoken_of(folder, tmp_path):
     (tmp_path / "aside.tsv").rename(folder / "test.tsv")
     finetune(folder, tmp_path / "out", config(seeds=2), progress=progress)
     seeds = tmp_path / "out" / "seeds"
-    assert said == [f"seed 0, done before, has not answered test; remove {seeds} to have it done again"]
+    assert said == [f"seed 0 finished before test was added and has not answered it; remove {seeds} to train again"]
     finetune(folder, tmp_path / "out", tests=False, progress=progress)
     assert len(said) == 1
 
 
 @pytest.mark.parametrize("text", ["{}", '{"seed": 1, "scores": {"accuracy": 1}}', '{"seed": 0, "scores": {}}'])
-def test_what_no_seed_ended_with_is_named(folder, tmp_path, text):
+def test_a_damaged_seed_is_an_error(folder, tmp_path, text):
     finetune(folder, tmp_path / "out")
     (tmp_path / "out" / "seeds" / "0.json").write_text(text)
-    with pytest.raises(UserError, match=r"seeds/0\.json is not what a seed ends with; remove it"):
+    with pytest.raises(UserError, match=r"seeds/0\.json is damaged: expected the scores of seed 0; remove it"):
         finetune(folder, tmp_path / "out")
 
 
@@ -110,7 +113,7 @@ def test_a_row_of_a_test_set_is_never_left_out(folder, tmp_path):
 def test_a_folder_of_something_else_is_left_alone(folder, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text('{"objective": {"name": "electra"}}')
-    with pytest.raises(UserError, match="is not the folder of a fine-tuning, but holds something else"):
+    with pytest.raises(UserError, match="holds something other than a fine-tuning; use another folder"):
         finetune(folder, tmp_path / "run")
     assert (tmp_path / "run" / "config.json").read_text() == '{"objective": {"name": "electra"}}'
     finetune(folder, tmp_path / "out", config(seed=1))
@@ -118,29 +121,29 @@ def test_a_folder_of_something_else_is_left_alone(folder, tmp_path):
         finetune(folder, tmp_path / "out", config(epochs=2))  # of a seed that is not done
     assert [seed["seed"] for seed in finetune(folder, tmp_path / "out", config(seeds=2))["seeds"]] == [0, 1]
     (tmp_path / "out" / "config.json").unlink()
-    with pytest.raises(UserError, match="holds something else"):
+    with pytest.raises(UserError, match="holds something other than a fine-tuning"):
         finetune(folder, tmp_path / "out")
 
 
 def test_a_set_of_tfds_is_known_by_its_name(folder, tmp_path, monkeypatch):
     finetune(folder, tmp_path / "out")
-    digests = run.files.digests
+    digests = files.split_digests
     assert digests("tfds:a", ("train",), ()) != digests("tfds:b", ("train",), ())
-    monkeypatch.setattr(run.files, "digests", lambda place, *others: digests("tfds:a", *others))
+    monkeypatch.setattr(files, "split_digests", lambda place, *others: digests("tfds:a", *others))
     with pytest.raises(UserError, match=r"holds another fine-tuning .*data"):
         finetune(folder, tmp_path / "out")
 
 
-def test_parameters_that_are_no_numbers_are_not_scored(folder, tmp_path):
+def test_parameters_that_are_not_finite_are_not_scored(folder, tmp_path):
     # A single step: its loss is that of the parameters before it.
-    with pytest.raises(UserError, match="the last step left parameters that are no numbers; give a lower"):
+    with pytest.raises(UserError, match="the parameters are not finite after the last step; lower"):
         finetune(folder, tmp_path / "out", config(batch_size=12, optim__learning_rate=float("inf"), optim__warmup=0.0))
     assert not [*(tmp_path / "out" / "seeds").glob("*")]
 
 
-def test_a_loss_that_is_no_number_leaves_nothing_behind(folder, tmp_path):
+def test_a_loss_that_is_not_finite_leaves_nothing_behind(folder, tmp_path):
     broken = jax.tree.map(lambda x: x * np.float32(np.nan), GIVEN.encoder.params)
-    with pytest.raises(UserError, match="sst2 from a network: the loss is no number from step 0 on; give a lower"):
+    with pytest.raises(UserError, match="sst2 from a network: the loss is not finite from step 0 on; lower"):
         finetune(folder, tmp_path, get=lambda: GIVEN._replace(encoder=GIVEN.encoder._replace(params=broken)))
     finetune(folder, tmp_path, config(optim__learning_rate=1e-5))
 
@@ -158,11 +161,10 @@ def test_rows_may_be_padded_beyond_the_positions_that_there_are(folder, tmp_path
 
 
 def test_heads_compute_in_float32(folder, tmp_path):
-    task = run.table.make(config().task, str(folder))
-    model, _ = run.make_model(config(dtype="bfloat16"), task, GIVEN)
+    task = registry.make_task(config().task, str(folder))
+    model = run.make_model(config(dtype="bfloat16"), task, GIVEN.encoder)
     ids = np.ones((1, 4), np.int32)
-    batch = dict.fromkeys(("input_ids", "token_type_ids", "sequence_ids"), ids)
-    said, params = jax.eval_shape(model.init_with_output, jax.random.key(0), batch)
+    said, params = jax.eval_shape(model.init_with_output, jax.random.key(0), Batch(ids, ids, ids))
     assert said["scores"].dtype == np.float32
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype("float32")}
     assert np.isfinite(finetune(folder, tmp_path, config(dtype="bfloat16"))["median"]["accuracy"])
@@ -186,18 +188,19 @@ def test_rows_that_cannot_be_used(folder, tmp_path):
 
 def test_positions_that_are_not_there(folder, tmp_path):
     bert = Pretrained(network("bert", head=None), None, Letters())
-    with pytest.raises(UserError, match=r"config\.max_length=17 is longer than the 16 positions .*max_length=16"):
+    message = r"config\.max_length=17 is invalid: the pretrained encoder has 16 positions; use .*max_length=16"
+    with pytest.raises(UserError, match=message):
         finetune(folder, tmp_path / "out", config(max_length=17), get=lambda: bert)
 
 
 def test_a_network_without_a_tokenizer(folder, tmp_path):
-    with pytest.raises(UserError, match=r"a network has no tokenizer; put its tokenizer\.json beside"):
+    with pytest.raises(UserError, match=r"a network has no tokenizer: expected its tokenizer\.json next to"):
         finetune(folder, tmp_path / "out", get=lambda: GIVEN._replace(tokenizer=None))
 
 
 def test_fewer_examples_are_the_same_ones_for_every_seed(folder):
-    task = run.table.make(config().task, str(folder))
-    some = [run.load(config(examples=5, seed=seed), task, Letters(), str(folder), run.BadRows()) for seed in (0, 1)]
+    task = registry.make_task(config().task, str(folder))
+    some = [run.load_data(config(examples=5, seed=seed), task, Letters(), str(folder), BadRows()) for seed in (0, 1)]
     assert len(some[0].train.input_ids) == 5
     assert some[0].train.input_ids == some[1].train.input_ids
 

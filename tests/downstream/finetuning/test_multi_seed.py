@@ -9,9 +9,10 @@ from electra_jax.config.errors import UserError
 from electra_jax.data import tokenizer
 from electra_jax.downstream.finetuning import multi_seed, recipe
 from electra_jax.downstream.tasks.task import Rows
+from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.downstream import Downstream
 
-PAPER = recipe.recipe(recipe.make({"name": "cola"}))
+PAPER = recipe.resolve(recipe.make("cola"))
 OPTIM = dataclasses.replace(PAPER.optim, learning_rate=3e-3, layer_decay=1.0)
 RECIPE = dataclasses.replace(PAPER, epochs=2, batch_size=4, optim=OPTIM)
 
@@ -34,7 +35,7 @@ def given():
 
 
 @pytest.fixture(scope="module")
-def extract(given):
+def alone(given):
     """Seed 1: its parameters, its losses, and how often a step was compiled."""
     before = multi_seed.train_step._cache_size()
     params, losses = multi_seed.train(model(given), given, RECIPE, rows(), tokenizer.OWN, [1])
@@ -51,7 +52,7 @@ def test_a_seed_comes_to_the_same_alone_and_beside_others(given, alone):
 
 
 def test_each_length_is_compiled_for_once(given, alone):
-    assert alone[2] == len({length for length, _ in RECIPE.plan(rows(), [1])}) == 2
+    assert alone[2] == len({length for length, _ in multi_seed.plan_steps(RECIPE, rows(), [1])}) == 2
     before = multi_seed.train_step._cache_size()
     params, losses = multi_seed.train(model(given), given, RECIPE, rows(), tokenizer.OWN, [1])
     assert multi_seed.train_step._cache_size() == before
@@ -62,7 +63,7 @@ def test_each_length_is_compiled_for_once(given, alone):
 def test_what_is_learned_is_the_task(given):
     longer = dataclasses.replace(RECIPE, epochs=60)
     params, losses = multi_seed.train(model(given), given, longer, rows(), tokenizer.OWN, [1])
-    (found,) = multi_seed.outputs(model(given), params, rows(), tokenizer.OWN, longer)
+    (found,) = multi_seed.predict(model(given), params, rows(), tokenizer.OWN, longer)
     right = np.argmax(found["scores"], axis=-1) == rows().targets["target"]
     assert np.median(losses[0, -30:]) < 0.3 < losses[0, 0]
     assert right.sum() >= 10  # of 11
@@ -75,11 +76,10 @@ def test_what_is_said_of_a_row_depends_on_the_row_alone(given, kind, outputs):
     whole = model(given, kind, outputs)
     start = np.zeros((1,), np.int32)
     ids = np.zeros((1, 8), np.int32)
-    batch = {**dict.fromkeys(("input_ids", "token_type_ids", "sequence_ids", "allowed"), ids), "start": start}
     keys = {name: jax.random.key(0) for name in ("params", "dropout")}
-    params = jax.tree.map(lambda x: x[None], whole.init(keys, batch, True)["params"])
+    params = jax.tree.map(lambda x: x[None], whole.init(keys, Batch(ids, ids, ids), ids, start, True)["params"])
     found = [
-        multi_seed.outputs(whole, params, some, tokenizer.OWN, dataclasses.replace(RECIPE, batch_size=size))[0]
+        multi_seed.predict(whole, params, some, tokenizer.OWN, dataclasses.replace(RECIPE, batch_size=size))[0]
         for size in (4, 16)
     ]
     for other in found[1:]:
@@ -107,7 +107,7 @@ def test_answers_begin_and_end_where_they_may(given):
         tokenizer.OWN,
         [0],
     )
-    (found,) = multi_seed.outputs(whole, states, some, tokenizer.OWN, RECIPE)
+    (found,) = multi_seed.predict(whole, states, some, tokenizer.OWN, RECIPE)
     assert set(found) == {"start_score", "start_index", "end_score", "end_index"}
     assert set(found["start_index"][:, :4].ravel()) <= {0, 3, 4, 5}
     assert set(found["end_index"][:, :, :4].ravel()) <= {0, 3, 4, 5}
@@ -116,7 +116,7 @@ def test_answers_begin_and_end_where_they_may(given):
     np.testing.assert_allclose(np.exp(found["end_score"][:, :, :4]).sum(axis=2), 1, rtol=1e-5)
 
 
-def test_a_loss_that_is_no_number_is_said(given):
+def test_a_loss_that_is_not_finite_is_an_error(given):
     broken = given._replace(params=jax.tree.map(lambda x: x * np.float32(np.nan), given.params))
-    with pytest.raises(UserError, match="the loss is no number from step 0 on"):
+    with pytest.raises(UserError, match="the loss is not finite from step 0 on"):
         multi_seed.train(model(given), broken, RECIPE, rows(), tokenizer.OWN, [1])

@@ -5,14 +5,12 @@ import numpy as np
 import pytest
 from char_tokenizer import Letters
 from cli_runs import arrays, logged, quiet, small_config, sst2_files
-from ml_collections import ConfigDict
 from tiny_models import network
 
 from electra_jax import train
 from electra_jax.config.errors import UserError
 from electra_jax.downstream.finetuning.probe import Probe
-
-SETTINGS = ConfigDict({"every": 1, "task": "sst2", "data_dir": "", "examples": 6, "epochs": 1})
+from electra_jax.train_config import ProbeConfig
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +19,7 @@ def folder(tmp_path_factory):
 
 
 def settings(folder):
-    return ConfigDict({**SETTINGS, "data_dir": str(folder)})
+    return ProbeConfig(every=1, task="sst2", data_dir=str(folder), examples=6, epochs=1)
 
 
 def test_the_same_encoder_scores_the_same(folder):
@@ -46,7 +44,5 @@ def test_a_run_with_probes_is_the_run_without(folder, text_file, tmp_path):
 
 
 def test_files_are_asked_for_before_the_run_begins(folder, text_file, tmp_path):
-    with pytest.raises(
-        UserError, match=r"config\.probe\.every=1 lacks the files of cola; give config\.probe\.data_dir"
-    ):
+    with pytest.raises(UserError, match=r"config\.probe\.every=1 needs the files of cola; set config\.probe\.data_dir"):
         train.train(small_config(text_file, probe__every=1), tmp_path, quiet())

@@ -1,21 +1,19 @@
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
 from tiny_models import network
 
-from electra_jax.downstream.finetuning import rates, recipe
+from electra_jax.downstream.finetuning import rates
+from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.downstream import Downstream
 
-SETTINGS = dataclasses.replace(recipe.recipe(recipe.make({"name": "cola"})).optim, learning_rate=1.0, layer_decay=0.25)
+SETTINGS = rates.FinetuneOptimConfig(learning_rate=1.0, layer_decay=0.25)
 
 
 def parameters(kind):
     model = Downstream(network(kind, head=None, embedding_size=16).config, "classification", 2)
     ids = np.zeros((1, 4), np.int32)
-    batch = dict.fromkeys(("input_ids", "token_type_ids", "sequence_ids"), ids)
-    return jax.eval_shape(model.init, jax.random.key(0), batch)["params"]
+    return jax.eval_shape(model.init, jax.random.key(0), Batch(ids, ids, ids))["params"]
 
 
 # Three layers, decay 1/2: by the paper, and as the reference's code has it.
@@ -24,7 +22,7 @@ def parameters(kind):
     [(False, 1, [1 / 8, 1 / 4, 1 / 2], 1 / 16, 1 / 2), (True, 1, [1 / 16, 1 / 8, 1 / 4], 1 / 32, 1 / 4)],
 )
 def test_rates_of_three_layers(reference, head, layers, embeddings, last_norm):
-    bert, modern = (rates.by_layer(parameters(kind), 3, 0.5, reference) for kind in ("bert", "modernbert"))
+    bert, modern = (rates.rate_factors(parameters(kind), 3, 0.5, reference) for kind in ("bert", "modernbert"))
     for tree in (bert, modern):
         assert {float(x) for x in jax.tree.leaves(tree["head"])} == {head}
         assert {float(x) for x in jax.tree.leaves(tree["embeddings"])} == {embeddings}
@@ -37,7 +35,7 @@ def test_rates_of_three_layers(reference, head, layers, embeddings, last_norm):
 
 def test_a_factor_stands_before_every_entry_of_its_layer():
     params = parameters("bert")
-    factors = rates.by_layer(params, 3, 0.5)
+    factors = rates.rate_factors(params, 3, 0.5)
     kernel, factor = params["encoder"]["layers"]["ffn_in"]["kernel"], factors["encoder"]["layers"]["ffn_in"]["kernel"]
     assert factor.shape == (3, 1, 1)
     assert np.broadcast_shapes(kernel.shape, factor.shape) == kernel.shape
@@ -45,7 +43,7 @@ def test_a_factor_stands_before_every_entry_of_its_layer():
 
 def test_an_update_is_the_rate_times_the_factor():
     params = {"head": np.ones(2, np.float32), "encoder": {"final_norm": {"scale": np.ones(2, np.float32)}}}
-    optimizer = rates.make(SETTINGS, params, layers=3, steps=10)
+    optimizer = rates.make_optimizer(SETTINGS, params, layers=3, steps=10)
     grads = jax.tree.map(lambda x: 0.1 * x, params)
     _, state = optimizer.update(grads, optimizer.init(params), params)
     updates, _ = optimizer.update(grads, state, params)

@@ -1,7 +1,7 @@
 import pytest
 from cli_runs import ROOT
 
-from electra_jax.config import config_file
+from electra_jax.config import config_file, settings
 from electra_jax.config.errors import UserError
 from electra_jax.downstream.finetuning import recipe
 from electra_jax.downstream.tasks import glue
@@ -10,7 +10,7 @@ from electra_jax.downstream.tasks import glue
 @pytest.mark.parametrize("name", glue.TASKS)
 def test_glue_as_in_the_paper(name):
     c = config_file.load(ROOT / "configs" / "glue.py", f"task={name}")
-    recipe.check(c)
+    recipe.resolve(c)
     assert (c.optim.learning_rate, c.optim.layer_decay, c.optim.warmup, c.optim.weight_decay) == (1e-4, 0.8, 0.1, 0)
     assert (c.batch_size, c.max_length, c.dropout) == (32, 128, 0.1)
     assert c.epochs == (10 if name in ("rte", "stsb") else 3)
@@ -21,24 +21,24 @@ def test_glue_as_in_the_paper(name):
 @pytest.mark.parametrize("version", ["1.1", "2.0"])
 def test_squad_as_in_the_paper(version):
     c = config_file.load(ROOT / "configs" / "squad.py", f"version={version}")
-    recipe.check(c)
+    recipe.resolve(c)
     assert (c.task.name, c.epochs, c.max_length) == (f"squad{version[0]}", 2, 512)
     assert (c.task.query, c.task.stride, c.task.max_answer, c.task.beam) == (64, 128, 30, 20)
 
 
 @pytest.mark.parametrize("name", ["table", "tags"])
 def test_tasks_of_ones_own(name):
-    recipe.check(config_file.load(ROOT / "configs" / f"{name}.py", "runlocal"))
+    recipe.resolve(config_file.load(ROOT / "configs" / f"{name}.py", "runlocal"))
 
 
 @pytest.mark.parametrize(
     ("file", "arg", "message"),
     [
-        ("glue", "", r"configs/glue\.py: names no task; give configs/glue\.py:task=cola or sst2"),
-        ("glue", "task=colla", r"configs/glue\.py:task=colla names no task"),
-        ("glue", "task=cola,size=huge", "size=huge is unknown; there are small, base, large"),
-        ("glue", "task=cola,local", "config argument 'local' is unknown; there are task=, size=, runlocal"),
-        ("squad", "version=3", r"version=3 names no version; give configs/squad\.py:version=1\.1 or version=2\.0"),
+        ("glue", "", r"config argument '' names no task of GLUE: expected task=cola or sst2"),
+        ("glue", "task=colla", r"config argument 'task=colla' names no task of GLUE"),
+        ("glue", "task=cola,size=huge", "size=huge is unknown: expected small or base or large"),
+        ("glue", "task=cola,local", "config argument 'local' is unknown: expected task=, size= or runlocal"),
+        ("squad", "version=3", r"'version=3' names no version of SQuAD: expected version=1\.1 or version=2\.0"),
     ],
 )
 def test_arguments_that_are_none(file, arg, message):
@@ -49,15 +49,39 @@ def test_arguments_that_are_none(file, arg, message):
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("seeds", 0, r"config\.seeds=0 cannot be; give more than 0"),
-        ("optim.layer_decay", 1.5, r"config\.optim\.layer_decay=1\.5 cannot be; give more than 0, up to 1"),
-        ("seed", 2**32 - 1, r"config\.seed=4294967295 is too large; a seed is below 2\^32"),
-        ("task.name", "squad2", r"config\.task\.name=squad2 is not the task of this config"),
-        ("shortest_bucket", 16, r"config\.shortest_bucket=16 has no room for config\.task\.beam=20"),
+        ("seeds", 0, r"config\.seeds=0 is invalid: expected more than 0"),
+        ("optim.layer_decay", 1.5, r"config\.optim\.layer_decay=1\.5 is invalid: expected more than 0, 1 or less"),
+        ("seed", 2**32 - 1, r"config\.seed=4294967295 is too large: expected seeds below 2\^32"),
+        ("task.name", "squad2", r"config\.task\.name=squad2 does not match .*: --config=squad:version=2\.0"),
+        ("task.name", "colla", r"config\.task\.name='colla' is invalid: expected cola or "),
+        ("shortest_bucket", 16, r"config\.shortest_bucket=16 is invalid: expected config\.task\.beam=20 or more"),
     ],
 )
 def test_settings_that_cannot_be(name, value, message):
     c = config_file.load(ROOT / "configs" / "squad.py", "version=1.1")
     c.update_from_flattened_dict({name: value})
     with pytest.raises(UserError, match=message):
-        recipe.check(c)
+        recipe.resolve(c)
+
+
+@pytest.mark.parametrize(("task", "used"), [("cola", set()), ("squad1", {"query", "stride", "max_answer", "beam"})])
+def test_a_config_has_the_settings_that_its_task_uses(task, used):
+    c = recipe.make(task)
+    assert set(c.task) == {"name", *used}
+    assert recipe.to_dict(recipe.resolve(c)) == c.to_dict()
+    assert recipe.resolve(recipe.resolve(c)) == recipe.resolve(c)
+
+
+def test_a_setting_that_does_not_exist():
+    c = recipe.make("cola").to_dict()
+    with pytest.raises(UserError, match=r"config\.epoch is unknown; did you mean config\.epochs\?"):
+        recipe.resolve({**c, "epoch": 3})
+    with pytest.raises(UserError, match=r"config\.task\.colour is unknown"):
+        recipe.resolve({**c, "task": {"name": "cola", "colour": "red"}})
+
+
+def test_every_setting_is_documented():
+    text = settings.describe(recipe.FinetuneConfig)
+    assert "--config.optim.layer_decay=0.8  (float, more than 0, 1 or less)" in text
+    assert "--config.seeds=5  (int, more than 0, may change on resume)" in text
+    assert all(each.doc.endswith(".") for each in settings.settings_of(recipe.FinetuneConfig).values())

@@ -17,7 +17,7 @@ def test_buckets():
 @given(LENGTHS, st.integers(1, 9), st.integers(0, 3))
 def test_an_epoch_has_each_row_once_in_a_length_that_holds_it(lengths, batch_size, seed):
     sizes = batches.buckets(lengths, 16)
-    steps = batches.epoch(lengths, sizes, batch_size, seed, 0)
+    steps = batches.epoch_batches(lengths, sizes, batch_size, seed, 0)
     assert sorted(np.concatenate([rows for _, rows in steps])) == list(range(len(lengths)))
     assert all(lengths[rows].max() <= length for length, rows in steps)
     assert len(steps) == -(-len(lengths) // batch_size)  # only one batch may be short
@@ -27,14 +27,14 @@ def test_an_epoch_has_each_row_once_in_a_length_that_holds_it(lengths, batch_siz
 @given(LENGTHS, st.integers(1, 9))
 def test_seeds_have_the_same_lengths_and_other_rows(lengths, batch_size):
     sizes = batches.buckets(lengths, 16)
-    first, second = (batches.epoch(lengths, sizes, batch_size, seed, 1) for seed in (0, 1))
+    first, second = (batches.epoch_batches(lengths, sizes, batch_size, seed, 1) for seed in (0, 1))
     assert [(length, len(rows)) for length, rows in first] == [(length, len(rows)) for length, rows in second]
 
 
 def test_epochs_and_seeds_differ():
     lengths = np.full(64, 10)
     orders = [
-        np.concatenate([rows for _, rows in batches.epoch(lengths, [16], 8, seed, number)]).tolist()
+        np.concatenate([rows for _, rows in batches.epoch_batches(lengths, [16], 8, seed, number)]).tolist()
         for seed in (0, 1)
         for number in (0, 1)
     ]
@@ -44,7 +44,7 @@ def test_epochs_and_seeds_differ():
 @given(LENGTHS, st.integers(1, 9))
 def test_to_evaluate_each_row_comes_once_in_the_shortest_length_that_holds_it(lengths, batch_size):
     sizes = batches.buckets(lengths, 16)
-    found = list(batches.in_order(lengths, sizes, batch_size))
+    found = list(batches.evaluation_batches(lengths, sizes, batch_size))
     assert sorted(np.concatenate([rows for _, rows in found])) == list(range(len(lengths)))
     for length, rows in found:
         shorter = max((size for size in sizes if size < length), default=0)

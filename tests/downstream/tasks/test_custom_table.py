@@ -1,86 +1,78 @@
+import dataclasses
+
 import pytest
 
 from electra_jax.config.errors import UserError
 from electra_jax.downstream.tasks import custom_table
+from electra_jax.downstream.tasks.config import TaskConfig
 from electra_jax.downstream.tasks.sentences import Example
 from electra_jax.downstream.tasks.task import BadRows
 
-SETTINGS = {
-    "name": "table",
-    "kind": "classification",
-    "text": "t",
-    "pair": "",
-    "label": "l",
-    "labels": "",
-    "index": "i",
-}
-
-
-class Settings(dict):
-    __getattr__ = dict.__getitem__
+TABLE = TaskConfig(name="table", text="t", label="l", index="i")
 
 
 def test_a_table_of_ones_own_has_the_classes_of_its_training_set(tmp_path):
     lines = ['{"t": "x", "l": true}', '{"t": "y", "l": false}', '{"t": "z", "l": true}', '{"t": "z", "l": false}']
     (tmp_path / "train.jsonl").write_text("\n".join(lines))
-    task = custom_table.in_place(Settings(SETTINGS), str(tmp_path))
+    task = custom_table.make_task(TABLE, str(tmp_path))
     assert (task.labels, task.metrics, task.kind) == (
         ("false", "true"),
         ("accuracy", "f1", "matthews"),
         "classification",
     )
     assert [example.target for example in task.read(str(tmp_path), "train", BadRows())] == [1, 0, 1, 0]
-    given = custom_table.in_place(Settings(SETTINGS, labels="true,false,other"), str(tmp_path))
+    given = custom_table.make_task(dataclasses.replace(TABLE, labels="true,false,other"), str(tmp_path))
     assert (given.labels, given.outputs) == (("true", "false", "other"), 3)
 
 
 def test_classes_that_are_given_may_be_as_the_file_has_them(tmp_path):
     (tmp_path / "train.jsonl").write_text('{"t": "x", "l": 1.0}\n{"t": "y", "l": 2.0}\n')
     for labels in ("1,2", "1.0,2.0"):
-        task = custom_table.in_place(Settings(SETTINGS, labels=labels), str(tmp_path))
+        task = custom_table.make_task(dataclasses.replace(TABLE, labels=labels), str(tmp_path))
         assert [example.target for example in task.read(str(tmp_path), "train", BadRows())] == [0, 1]
 
 
 def test_a_table_of_numbers_is_scaled_by_its_training_set(tmp_path):
     (tmp_path / "train.csv").write_text("t,l\nx,1\ny,3\n")
-    task = custom_table.in_place(Settings(SETTINGS, kind="regression"), str(tmp_path))
-    assert (task.kind, task.scale, task.main) == ("regression", (2.0, 1.0), "spearman")
+    task = custom_table.make_task(dataclasses.replace(TABLE, kind="regression"), str(tmp_path))
+    assert (task.kind, task.scale, task.main_metric) == ("regression", (2.0, 1.0), "spearman")
     (tmp_path / "train.csv").write_text("t,l\nx,1\ny,1\n")
-    with pytest.raises(UserError, match="every l in train is 1; there is nothing to learn"):
-        custom_table.in_place(Settings(SETTINGS, kind="regression"), str(tmp_path))
+    with pytest.raises(UserError, match="every l in train is 1: expected different numbers"):
+        custom_table.make_task(dataclasses.replace(TABLE, kind="regression"), str(tmp_path))
 
 
 def test_a_column_that_holds_no_classes(tmp_path):
     (tmp_path / "train.csv").write_text("t,l\n" + "\n".join(f"x,{number}" for number in range(10)) + "\n")
     with pytest.raises(UserError, match=r"column l has 10 different values in the 10 rows .*task\.kind=regression"):
-        custom_table.in_place(Settings(SETTINGS), str(tmp_path))
+        custom_table.make_task(TABLE, str(tmp_path))
 
 
 def test_columns_of_text_that_hold_none(tmp_path):
     (tmp_path / "train.jsonl").write_text('{"t": 3, "l": "a"}\n{"t": "y", "l": "b"}\n')
+    task = custom_table.make_task(dataclasses.replace(TABLE, labels="a,b"), str(tmp_path))
     with pytest.raises(UserError, match=r"train\.jsonl:1: t is 3, expected a text"):
-        custom_table.in_place(Settings(SETTINGS, labels="a,b"), str(tmp_path)).read(str(tmp_path), "train", BadRows())
+        task.read(str(tmp_path), "train", BadRows())
 
 
 def test_what_is_missing_is_no_class(tmp_path):
     lines = ['{"t": "x", "l": 1}', '{"t": "y", "l": 0}', '{"t": "z", "l": 1.0}', '{"t": "z", "l": 0}']
     missing = ['{"t": "z", "l": null}', '{"t": "z", "l": NaN}', '{"t": "z", "l": [1]}', '{"t": "z", "l": ""}']
     (tmp_path / "train.jsonl").write_text("\n".join(lines + missing))
-    task = custom_table.in_place(Settings(SETTINGS), str(tmp_path))
+    task = custom_table.make_task(TABLE, str(tmp_path))
     assert task.labels == ("0", "1")
     with pytest.raises(UserError, match=r"train\.jsonl:5: l is 'None', expected 0 or 1"):
         task.read(str(tmp_path), "train", BadRows())
-    faults = BadRows(strict=False)
-    assert [example.target for example in task.read(str(tmp_path), "train", faults)] == [1, 0, 1, 0]
-    assert len(faults.places) == 4
+    bad_rows = BadRows(strict=False)
+    assert [example.target for example in task.read(str(tmp_path), "train", bad_rows)] == [1, 0, 1, 0]
+    assert len(bad_rows.problems) == 4
     (tmp_path / "train.jsonl").write_text("\n".join(f'{{"t": "x", "l": {n}}}' for n in (1234567.5, 1234568.5) * 2))
-    assert custom_table.in_place(Settings(SETTINGS), str(tmp_path)).labels == ("1234567.5", "1234568.5")
-    with pytest.raises(UserError, match="labels=a,b,a: give two classes or more, each once"):
-        custom_table.in_place(Settings(SETTINGS, labels="a,b,a"), str(tmp_path))
+    assert custom_table.make_task(TABLE, str(tmp_path)).labels == ("1234567.5", "1234568.5")
+    with pytest.raises(UserError, match="labels=a,b,a is invalid: expected two or more different classes"):
+        custom_table.make_task(dataclasses.replace(TABLE, labels="a,b,a"), str(tmp_path))
 
 
 def test_answers_are_a_table_whatever_the_numbers_and_names(tmp_path):
     (tmp_path / "train.csv").write_text("t,l\nx,0.000001\ny,0.000003\n")
-    task = custom_table.in_place(Settings(SETTINGS, kind="regression"), str(tmp_path))
+    task = custom_table.make_task(dataclasses.replace(TABLE, kind="regression"), str(tmp_path))
     task.write(tmp_path / "test", [Example("a\tb", ("x",), None)], [2e-6])
     assert (tmp_path / "test.tsv").read_text() == "index\tprediction\na b\t2e-06\n"

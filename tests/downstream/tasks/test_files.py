@@ -11,9 +11,9 @@ from electra_jax.downstream.tasks import files
 from electra_jax.downstream.tasks.task import BadRows
 
 
-def rows(path, wanted=("text", "label"), columns=None, strict=True):
-    faults = BadRows(strict)
-    return [record.values for record in files.read(path, wanted, faults, columns)], faults
+def rows(path, required=("text", "label"), columns=None, strict=True):
+    bad_rows = BadRows(strict)
+    return [record.values for record in files.read_records(path, required, bad_rows, columns)], bad_rows
 
 
 @pytest.mark.parametrize(
@@ -34,19 +34,19 @@ def test_each_format_gives_the_same_rows(tmp_path, name, content):
 def test_a_quoted_field_may_have_lines_and_the_place_is_the_line_it_ends_at(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text('text,label\n"one\ntwo",1\nthree,0\n')
-    found = list(files.read(path, ("text",), BadRows()))
+    found = list(files.read_records(path, ("text",), BadRows()))
     assert [(record.place, record.values["text"]) for record in found] == [
         (f"{path}:3", "one\ntwo"),
         (f"{path}:4", "three"),
     ]
 
 
-def test_half_a_character_matters_where_it_is_used(tmp_path):
+def test_an_unpaired_surrogate_matters_where_it_is_used(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "x", "label": "1", "other": "\\ud83d"}\n')
     assert rows(path)[0] == [{"text": "x", "label": "1", "other": "\ud83d"}]
-    with pytest.raises(UserError, match=r"a\.jsonl:1: half a character"):
-        list(files.read(path, ("text",), BadRows(), also=("other",)))
+    with pytest.raises(UserError, match=r"a\.jsonl:1: unpaired surrogate"):
+        list(files.read_records(path, ("text",), BadRows(), optional=("other",)))
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
@@ -67,10 +67,10 @@ def test_columns_may_be_named_where_the_file_does_not(tmp_path):
     [
         ("a.tsv", b"text\tlabel\nx\n", r"a\.tsv:2: 1 fields, expected 2 \(text, label\)"),
         ("a.tsv", b"text\tlabel\nx\t1\t2\n", r"a\.tsv:2: 3 fields, expected 2"),
-        ("a.tsv", b"text\tlabel\nx\xff\t1\n", r"a\.tsv:2: byte 0xff in column 2 is no UTF-8"),
+        ("a.tsv", b"text\tlabel\nx\xff\t1\n", r"a\.tsv:2: byte 0xff in column 2 is not valid UTF-8"),
         ("a.jsonl", b'{"text": "x"}\n', r"a\.jsonl:1: no 'label', expected 'text', 'label'"),
-        ("a.jsonl", b'{"text"\n', r"a\.jsonl:1: no JSON object"),
-        ("a.jsonl", b"[1]\n", r"a\.jsonl:1: no JSON object"),
+        ("a.jsonl", b'{"text"\n', r"a\.jsonl:1: not a JSON object"),
+        ("a.jsonl", b"[1]\n", r"a\.jsonl:1: not a JSON object"),
     ],
 )
 def test_rows_that_cannot_be_used_are_refused_or_counted(tmp_path, name, content, message):
@@ -78,10 +78,10 @@ def test_rows_that_cannot_be_used_are_refused_or_counted(tmp_path, name, content
     path.write_bytes(content)
     with pytest.raises(UserError, match=message + ".*--strict=false"):
         rows(path)
-    found, faults = rows(path, strict=False)
+    found, bad_rows = rows(path, strict=False)
     assert found == []
-    assert len(faults.places) == 1
-    assert faults.summary().startswith("1 rows left out, the first ")
+    assert len(bad_rows.problems) == 1
+    assert bad_rows.summary().startswith("1 rows left out, the first ")
 
 
 def test_a_column_that_is_not_there_is_refused_in_any_case(tmp_path):
@@ -100,14 +100,14 @@ def test_an_open_quotation_mark_says_where(tmp_path):
 
 def test_the_file_of_a_split_is_found_by_its_suffix(tmp_path):
     with pytest.raises(UserError, match=r"has no dev\.tsv or dev\.csv"):
-        files.find(tmp_path, "dev", (".tsv", ".csv"))
+        files.find_split(tmp_path, "dev", (".tsv", ".csv"))
     (tmp_path / "dev.csv").touch()
-    assert files.find(tmp_path, "dev", (".tsv", ".csv")) == tmp_path / "dev.csv"
-    assert files.has(str(tmp_path), "dev", (".tsv", ".csv"))
-    assert not files.has(str(tmp_path), "test", (".tsv", ".csv"))
+    assert files.find_split(tmp_path, "dev", (".tsv", ".csv")) == tmp_path / "dev.csv"
+    assert files.has_split(str(tmp_path), "dev", (".tsv", ".csv"))
+    assert not files.has_split(str(tmp_path), "test", (".tsv", ".csv"))
     (tmp_path / "dev.tsv").touch()
-    with pytest.raises(UserError, match=r"has dev\.tsv and dev\.csv; leave the one that is meant"):
-        files.find(tmp_path, "dev", (".tsv", ".csv"))
+    with pytest.raises(UserError, match=r"has dev\.tsv and dev\.csv: expected one of them; remove the rest"):
+        files.find_split(tmp_path, "dev", (".tsv", ".csv"))
 
 
 class Feature:
@@ -127,18 +127,18 @@ def test_tfds_gives_text_names_of_classes_and_numbers(monkeypatch):
     record = {"sentence": b"caf\xc3\xa9", "label": np.int64(1), "score": np.float32(2.5)}
     hidden = {**record, "label": np.int64(-1)}
     monkeypatch.setattr(files, "tfds_split", lambda name, split: Set([record, hidden]))
-    first, second = files.read_tfds("tfds:some/set", "dev", ("sentence", "label"), also=("score", "other"))
+    first, second = files.read_tfds_records("tfds:some/set", "dev", ("sentence", "label"), optional=("score", "other"))
     assert first.place == "tfds:some/set:validation:1"
     assert first.values == {"sentence": "café", "label": "yes", "score": 2.5}
     assert second.values["label"] == ""
     with pytest.raises(UserError, match="tfds:some/set has no column 'text'; its columns are 'sentence', 'label'"):
-        list(files.read_tfds("tfds:some/set", "dev", ("text",)))
+        list(files.read_tfds_records("tfds:some/set", "dev", ("text",)))
 
 
 def test_tfds_gives_what_is_nested_as_json_has_it(monkeypatch):
     record = {"sentence": {"text": np.array([b"a", b"b"], object), "at": np.array([3, 5], np.int32)}, "label": 0}
     monkeypatch.setattr(files, "tfds_split", lambda name, split: Set([record]))
-    (found,) = files.read_tfds("tfds:set", "train", ("sentence",))
+    (found,) = files.read_tfds_records("tfds:set", "train", ("sentence",))
     assert found.values == {"sentence": {"text": ["a", "b"], "at": [3, 5]}}
 
 
@@ -189,15 +189,16 @@ for builder in (Cola, Asked):
 """
 _READ = """
 import json, sys
-from electra_jax.tasks import files, glue
-from electra_jax.tasks.squad import Answering
-from electra_jax.tasks.task import BadRows
+from electra_jax.downstream.tasks import files, glue
+from electra_jax.downstream.tasks import registry
+from electra_jax.downstream.tasks.config import TaskConfig
+from electra_jax.downstream.tasks.task import BadRows
 
-assert files.has("tfds:cola", "test", ()) and not files.has("tfds:cola", "diagnostic", ())
+assert files.has_split("tfds:cola", "test", ()) and not files.has_split("tfds:cola", "diagnostic", ())
 splits = ("train", "dev", "test")
 found = {split: glue.TASKS["cola"].read("tfds:cola", split, BadRows()) for split in splits}
 found = {split: [(e.texts[0], e.target) for e in examples] for split, examples in found.items()}
-found["squad"] = sorted(Answering(name="squad2").read("tfds:asked", "train", BadRows()))
+found["squad"] = sorted(registry.make_task(TaskConfig(name="squad2"), "").read("tfds:asked", "train", BadRows()))
 assert "tensorflow" not in sys.modules
 print(json.dumps(found))
 """
@@ -226,9 +227,9 @@ def test_glue_and_squad_of_tfds(tmp_path):
     ]
 
 
-def test_half_characters_are_faults(tmp_path):
+def test_unpaired_surrogates_are_bad_rows(tmp_path):
     path = tmp_path / "train.jsonl"
     path.write_text('{"t": "a \\ud83d"}\n{"t": "\\ud83d\\ude00"}\n')
-    with pytest.raises(UserError, match=r"train\.jsonl:1: half a character, '\\ud83d'"):
-        list(files.read(path, ("t",), BadRows()))
-    assert [record.values["t"] for record in files.read(path, ("t",), BadRows(strict=False))] == ["\U0001f600"]
+    with pytest.raises(UserError, match=r"train\.jsonl:1: unpaired surrogate '\\ud83d'"):
+        list(files.read_records(path, ("t",), BadRows()))
+    assert [record.values["t"] for record in files.read_records(path, ("t",), BadRows(strict=False))] == ["\U0001f600"]

@@ -66,8 +66,9 @@ def test_mnli_has_two_dev_sets_and_three_test_sets(tmp_path):
 
 
 def test_every_task_of_glue_has_its_folder():
-    assert {glue.place("glue/", task) for task in glue.TASKS} >= {"glue/CoLA", "glue/SST-2", "glue/MNLI", "glue/WNLI"}
-    assert glue.place("tfds:glue", "sst2") == "tfds:glue/sst2"
+    folders = {glue.task_dir("glue/", task) for task in glue.TASKS}
+    assert folders >= {"glue/CoLA", "glue/SST-2", "glue/MNLI", "glue/WNLI"}
+    assert glue.task_dir("tfds:glue", "sst2") == "tfds:glue/sst2"
 
 
 def test_answers_in_the_format_of_the_leaderboard(tmp_path):
@@ -108,7 +109,7 @@ def test_glue_in_the_columns_of_tfds(monkeypatch, name):
     rows = [{**row, "label": value, "idx": np.int32(idx)} for idx in (10, 9)]
     monkeypatch.setattr(files, "tfds_split", lambda *given: asked.append(given) or Rows(rows))
     task = glue.TASKS[name]
-    first, second = task.read(glue.place("tfds:glue", name), task.dev[0], BadRows())
+    first, second = task.read(glue.task_dir("tfds:glue", name), task.dev[0], BadRows())
     assert asked == [(f"glue/{name}", split)]
     assert first.texts == second.texts == tuple(f"{column} of it" for column in columns)
     assert first.target == second.target == target

@@ -25,5 +25,5 @@ def test_what_does_not_vary_scores_nothing():
 
 def test_a_library_that_is_missing_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "sklearn.metrics", None)
-    with pytest.raises(UserError, match=r"scores need sklearn; pip install 'electra_jax\[downstream\]'"):
+    with pytest.raises(UserError, match=r"scores need sklearn; run pip install 'electra_jax\[downstream\]'"):
         scores.accuracy([1], [1])

@@ -25,9 +25,9 @@ def test_labels_that_are_none(tmp_path, name, line, message):
     (tmp_path / "train.tsv").write_text(f"{line}\n" + line.splitlines()[1].rpartition("\t")[0] + "\t1\n")
     with pytest.raises(UserError, match=message):
         glue.TASKS[name].read(str(tmp_path), "train", BadRows())
-    faults = BadRows(strict=False)
-    assert len(glue.TASKS[name].read(str(tmp_path), "train", faults)) == 1
-    assert len(faults.places) == 1
+    bad_rows = BadRows(strict=False)
+    assert len(glue.TASKS[name].read(str(tmp_path), "train", bad_rows)) == 1
+    assert len(bad_rows.problems) == 1
 
 
 def test_a_split_without_examples_is_refused(tmp_path):
@@ -56,12 +56,12 @@ def test_pairs_are_framed_and_to_train_on_also_swapped():
 
 def test_a_batch_is_padded_and_filled_up():
     rows = PAIRS.encode(EXAMPLES, Letters(), 8, train=False)
-    batch = rows.batch([1], 2, 6, tokenizer.OWN)
-    assert batch["input_ids"].tolist() == [[CLS, 15, SEP, 16, SEP, 0]] * 2
-    assert batch["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 0]] * 2
-    assert batch["sequence_ids"].tolist() == [[1, 1, 1, 1, 1, 0]] * 2
-    assert batch["weights"].tolist() == [1, 0]
-    assert batch["target"].tolist() == [0, 0]
+    batch = rows.make_batch([1], 2, 6, tokenizer.OWN)
+    assert batch.inputs.input_ids.tolist() == [[CLS, 15, SEP, 16, SEP, 0]] * 2
+    assert batch.inputs.token_type_ids.tolist() == [[0, 0, 0, 1, 1, 0]] * 2
+    assert batch.inputs.sequence_ids.tolist() == [[1, 1, 1, 1, 1, 0]] * 2
+    assert batch.weights.tolist() == [1, 0]
+    assert batch.targets["target"].tolist() == [0, 0]
 
 
 def test_single_sentences_are_cut():

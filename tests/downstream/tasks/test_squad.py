@@ -10,13 +10,21 @@ from hypothesis import strategies as st
 from electra_jax.config.errors import UserError
 from electra_jax.data import tokenizer
 from electra_jax.data.config import CorpusConfig
-from electra_jax.downstream.tasks import squad
-from electra_jax.downstream.tasks.squad import Answer, Answering, Example
+from electra_jax.downstream.tasks import registry, squad
+from electra_jax.downstream.tasks.config import TaskConfig
+from electra_jax.downstream.tasks.squad import Answer
+from electra_jax.downstream.tasks.squad_files import Example
 from electra_jax.downstream.tasks.task import BadRows
 
 CONTEXT = "The Norse raiders came from Denmark, Iceland and Norway in the 10th century (900\u2013999). É was ½ of it!"
 WORDS = CONTEXT.split()
-SQUAD1, SQUAD2 = Answering(name="squad1"), Answering(name="squad2")
+
+
+def answering(name, **settings):
+    return registry.make_task(TaskConfig(name=name, **{"threshold": 0.0, **settings}), "")
+
+
+SQUAD1, SQUAD2 = answering("squad1"), answering("squad2")
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +87,7 @@ def test_questions_of_both_versions(tmp_path):
     assert SQUAD1.read(str(tmp_path), "train", BadRows()) == [
         Example("q1", "Where from?", CONTEXT, (("Denmark", 28),), False)
     ]
-    assert (SQUAD1.kind, SQUAD1.outputs, SQUAD1.main) == ("answering", 1, "f1")
+    assert (SQUAD1.kind, SQUAD1.outputs, SQUAD1.main_metric) == ("answering", 1, "f1")
     assert SQUAD2.outputs == 2
 
 
@@ -102,8 +110,8 @@ def test_a_test_set_needs_no_answers(tmp_path):
         (question("q2", [("Denmark", 28), ("it!", 99)]), "question q2: answer_start 99 has ',*', expected 'it!'"),
         (question("q2", [("Denmark", -7)]), "question q2: answer {'text': 'Denmark', 'answer_start': -7}, expected"),
         (question("q2", [("", 3)]), "question q2: answer {'text': '', 'answer_start': 3}, expected text and"),
-        (question("q2", ()), "question q2: no answer, expected one, or SQuAD 2.0 (configs/squad.py:version=2.0)"),
-        (question("q1"), "question q1: another one before it has the same id"),
+        (question("q2", ()), "question q2: no answer, expected one, or SQuAD 2.0 (--config=squad:version=2.0)"),
+        (question("q1"), "question q1: an earlier question has the same id"),
         ({"id": "q2", "question": None}, "question q2: question is None, expected a text"),
         ({"question": 3}, "question number 2: question is 3, expected a text"),
     ],
@@ -115,12 +123,12 @@ def test_questions_that_cannot_be_used(tmp_path, bad, what):
         SQUAD1.read(str(tmp_path), "dev", BadRows())
     assert str(error.value).startswith(f"{tmp_path}/dev.json: {what}")
     assert "\n" not in str(error.value)
-    faults = BadRows(strict=False)
-    assert len(SQUAD1.read(str(tmp_path), "dev", faults)) == 1
-    assert [place.startswith(f"{tmp_path}/dev.json: {what}") for place in faults.places] == [True]
+    bad_rows = BadRows(strict=False)
+    assert len(SQUAD1.read(str(tmp_path), "dev", bad_rows)) == 1
+    assert [place.startswith(f"{tmp_path}/dev.json: {what}") for place in bad_rows.problems] == [True]
 
 
-def test_no_answer_without_is_impossible_is_a_fault(tmp_path):
+def test_no_answer_without_is_impossible_is_a_bad_row(tmp_path):
     (tmp_path / "dev.json").write_text(content(question(answers=())))
     with pytest.raises(UserError, match=r"question q1: no answer, expected one, or is_impossible; mend it"):
         SQUAD2.read(str(tmp_path), "dev", BadRows())
@@ -129,11 +137,11 @@ def test_no_answer_without_is_impossible_is_a_fault(tmp_path):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"{", "is no JSON"),
-        (b"\xff{}", "is no JSON"),
-        (b"[]", "is not laid out as SQuAD .data > paragraphs > context, qas"),
-        (b'{"data": [{"paragraphs": [{"qas": [{}]}]}]}', "is not laid out as SQuAD"),
-        (b'{"data": "text"}', "is not laid out as SQuAD"),
+        (b"{", "is not valid JSON"),
+        (b"\xff{}", "is not valid JSON"),
+        (b"[]", "does not have SQuAD's layout: expected data > paragraphs > context, qas"),
+        (b'{"data": [{"paragraphs": [{"qas": [{}]}]}]}', "does not have SQuAD's layout"),
+        (b'{"data": "text"}', "does not have SQuAD's layout"),
         (b'{"data": []}', "has no question to use"),
     ],
 )
@@ -148,13 +156,13 @@ def test_packed_files_that_are_cut_or_no_such(tmp_path, suffix):
     whole = {".gz": gzip.compress, ".xz": lzma.compress}[suffix](content(question()).encode())
     for data in (b"{}", whole[:-20]):
         (tmp_path / f"dev.json{suffix}").write_bytes(data)
-        with pytest.raises(UserError, match=f"dev.json{suffix} is no JSON .*; get the file again"):
+        with pytest.raises(UserError, match=f"dev.json{suffix} is not valid JSON .*; download the file again"):
             SQUAD1.read(str(tmp_path), "dev", BadRows())
 
 
 def test_a_folder_without_the_version_is_refused(tmp_path):
     (tmp_path / "dev-v1.1.json").write_text(content(question()))
-    with pytest.raises(UserError, match=r"has no dev.json or .*dev-v2.0.json or .*; give the folder"):
+    with pytest.raises(UserError, match=r"has no dev.json or .*dev-v2.0.json or .*; set --data_dir to the folder"):
         SQUAD2.read(str(tmp_path), "dev", BadRows())
 
 
@@ -177,18 +185,19 @@ def test_a_row_is_the_question_and_the_context(pieces):
     (start,), (end,) = rows.targets["start"], rows.targets["end"]
     assert pieces.decode(ids[start : end + 1]) == "denmark"
     assert rows.targets["impossible"].tolist() == [0]
-    batch = rows.batch([0], 2, 128, special)
-    assert batch["allowed"][0, len(ids) :].tolist() == [-1] * (128 - len(ids))
-    assert batch["start"].tolist() == [start, start]
-    assert {value.dtype for name, value in batch.items() if name != "weights"} == {np.dtype(np.int32)}
+    batch = rows.make_batch([0], 2, 128, special)
+    assert batch.targets["allowed"][0, len(ids) :].tolist() == [-1] * (128 - len(ids))
+    assert batch.targets["start"].tolist() == [start, start]
+    assert {value.dtype for value in (*batch.inputs, *batch.targets.values())} == {np.dtype(np.int32)}
     assert {*SQUAD2.encode([example()], pieces, 128, train=False).targets} == {"allowed"}
 
 
 def test_the_question_is_cut(pieces):
-    task = Answering(name="squad1", query=3)
+    task = answering(name="squad1", query=3)
     (ids,) = task.encode([example(query="Where from? " * 9)], pieces, 128, train=False).input_ids
     assert ids[1:5] == [*pieces.encode(["Where from?"])[0][:3], pieces.special.sep]
-    with pytest.raises(UserError, match=r"config.max_length=67 has no room for a text beside config.task.query=64 tok"):
+    message = "config.max_length=67 leaves no room for the context: expected more than config.task.query=64"
+    with pytest.raises(UserError, match=message):
         SQUAD1.encode([example()], pieces, 67, train=False)
 
 
@@ -198,7 +207,7 @@ def test_an_impossible_question_points_at_cls(pieces):
 
 
 def test_an_answer_that_a_window_cuts_is_not_in_it(pieces):
-    task = Answering(name="squad2", query=4, stride=5)
+    task = answering(name="squad2", query=4, stride=5)
     rows = task.encode([example("Iceland and Norway")], pieces, 27, train=True)
     length = len(pieces.encode([" Iceland and Norway"])[0])
     assert len(rows.input_ids) > 3
@@ -216,7 +225,7 @@ def test_the_best_allowed_answer_is_said(pieces):
     rows = SQUAD1.encode([example()], pieces, 128, train=True)
     (start,), (end,), at = rows.targets["start"], rows.targets["end"], rows.extra[0].at
     longest = int(end - start + 1)
-    task = Answering(name="squad1", max_answer=longest)
+    task = answering(name="squad1", max_answer=longest)
     last = at + rows.extra[0].length - 1
     bad = {
         (0, 0, 0): 0.0,  # CLS
@@ -243,7 +252,7 @@ def test_end_scores_count(pieces):
 
 
 def test_a_token_counts_in_the_window_with_most_around_it(pieces):
-    task = Answering(name="squad1", query=4, stride=8)
+    task = answering(name="squad1", query=4, stride=8)
     rows = task.encode([example()], pieces, 27, train=True)
     holding = np.flatnonzero(rows.targets["start"])
     assert len(holding) > 1
@@ -262,7 +271,7 @@ def test_a_token_counts_in_the_window_with_most_around_it(pieces):
 
 
 def test_no_answer_is_the_least_of_the_rows_logits(pieces):
-    task = Answering(name="squad2", query=4, stride=8, threshold=1.0)
+    task = answering(name="squad2", query=4, stride=8, threshold=1.0)
     rows = task.encode([example()], pieces, 27, train=True)
     holding = np.flatnonzero(rows.targets["start"])
     chosen = {(row, int(rows.targets["start"][row]), int(rows.targets["end"][row])): 0.0 for row in holding}
@@ -290,7 +299,7 @@ def asked(draw):
 @given(st.lists(asked(), min_size=1, max_size=3), st.integers(9, 60), st.integers(1, 40))
 @settings(max_examples=40, deadline=None)
 def test_windows_lose_no_token_and_know_their_characters(pieces, examples, length, stride):
-    rows = Answering(name="squad1", query=4, stride=stride).encode(examples, pieces, length, train=False)
+    rows = answering(name="squad1", query=4, stride=stride).encode(examples, pieces, length, train=False)
     owned = squad._owned(rows)
     for number, each in enumerate(examples):
         ids, spans = pieces.spans(each.context)
@@ -310,7 +319,7 @@ def test_windows_lose_no_token_and_know_their_characters(pieces, examples, lengt
 @settings(max_examples=40, deadline=None)
 def test_what_is_perfect_has_all_points(pieces, examples, data):
     """Answers of whole words: what a piece more or less changes is no word."""
-    task = Answering(name="squad2", max_answer=1000)
+    task = answering(name="squad2", max_answer=1000)
     none = [data.draw(st.booleans()) for _ in examples]
     examples = [
         each._replace(id=str(i), impossible=no, answers=() if no else each.answers)

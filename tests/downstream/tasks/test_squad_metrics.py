@@ -37,21 +37,21 @@ def test_normalized_texts(text, normal):
         (["cat"], "", 0, 0),
     ],
 )
-@pytest.mark.parametrize("may_be_none", [False, True])
-def test_measures_are_those_of_the_best_true_answer(true, said, exact, f1, may_be_none):
-    assert squad_metrics.measure(true, said, may_be_none) == pytest.approx(Measure(exact, f1))
+@pytest.mark.parametrize("may_be_impossible", [False, True])
+def test_measures_are_those_of_the_best_true_answer(true, said, exact, f1, may_be_impossible):
+    assert squad_metrics.measure(true, said, may_be_impossible) == pytest.approx(Measure(exact, f1))
 
 
 def test_nothing_is_right_where_there_is_nothing():
-    assert squad_metrics.measure([], "", may_be_none=True) == Measure(1, 1)
-    assert squad_metrics.measure([], "cat", may_be_none=True) == Measure(0, 0)
-    assert squad_metrics.measure([], "the.", may_be_none=True) == Measure(1, 1)
+    assert squad_metrics.measure([], "", may_be_impossible=True) == Measure(1, 1)
+    assert squad_metrics.measure([], "cat", may_be_impossible=True) == Measure(0, 0)
+    assert squad_metrics.measure([], "the.", may_be_impossible=True) == Measure(1, 1)
 
 
 def test_answers_without_a_word_are_as_in_each_script():
-    assert squad_metrics.measure(["a"], "The", may_be_none=False) == Measure(1, 0)
-    assert squad_metrics.measure(["a", "cat"], "The", may_be_none=True) == Measure(0, 0)
-    assert squad_metrics.measure(["a"], "", may_be_none=True) == Measure(1, 1)
+    assert squad_metrics.measure(["a"], "The", may_be_impossible=False) == Measure(1, 0)
+    assert squad_metrics.measure(["a", "cat"], "The", may_be_impossible=True) == Measure(0, 0)
+    assert squad_metrics.measure(["a"], "", may_be_impossible=True) == Measure(1, 1)
 
 
 @given(WORDS, WORDS)

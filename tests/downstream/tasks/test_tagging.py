@@ -8,13 +8,19 @@ from electra_jax.config.errors import UserError
 from electra_jax.data import tokenizer
 from electra_jax.data.config import CorpusConfig
 from electra_jax.downstream.tasks import tagging
-from electra_jax.downstream.tasks.tagging import Sentence, Tagging, chunks
+from electra_jax.downstream.tasks.chunks import find_chunks
+from electra_jax.downstream.tasks.conll import Sentence
+from electra_jax.downstream.tasks.tagging import Tagging
 from electra_jax.downstream.tasks.task import IGNORED, BadRows
 
 TEXT = "Germany and France sent the lamb to a Brussels market in May . #"
 WORDS = TEXT.split()
 NAMES = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
 TRAIN = "-DOCSTART- -X- O\n\nGermany NNP B-LOC\nsent VBD O\n\nFrance NNP B-LOC\n. . O\n"
+
+
+def tagger(labels=NAMES, words=0, tags=-1):
+    return Tagging(labels=labels, words=words, tags=tags)
 
 
 @pytest.fixture(scope="module")
@@ -32,21 +38,22 @@ def folder(tmp_path):
 
 def read(folder, text, strict=True, name="dev.txt", **columns):
     (folder / name).write_text(text)
-    faults = BadRows(strict)
-    return Tagging(labels=NAMES, **columns).read(str(folder), name.partition(".")[0], faults), faults.places
+    bad_rows = BadRows(strict)
+    task = tagger(**columns)
+    return task.read(str(folder), name.partition(".")[0], bad_rows), bad_rows.problems
 
 
 def test_columns_of_conll_2003(folder):
-    task = tagging.in_place(str(folder))
+    task = tagging.make_task(str(folder), 0, -1)
     assert task.labels == ("O", "B-LOC")
-    assert (task.kind, task.outputs, task.main, task.name) == ("tagging", 2, "f1", "tags")
+    assert (task.kind, task.outputs, task.main_metric, task.name) == ("tagging", 2, "f1", "tags")
     assert task.read(str(folder), "dev", BadRows()) == [
         Sentence(("Germany", "sent"), ("B-LOC", "O")),
         Sentence(("France", "."), ("B-LOC", "O")),
     ]
-    speech = tagging.in_place(str(folder), tags=1)
+    speech = tagging.make_task(str(folder), 0, 1)
     assert speech.labels == (".", "NNP", "VBD")
-    assert speech.main == "accuracy"
+    assert speech.main_metric == "accuracy"
 
 
 def test_columns_of_conll_u(folder):
@@ -63,7 +70,7 @@ def test_a_word_that_begins_with_a_hash_is_no_comment(folder):
 
 def test_a_test_set_needs_no_tags(folder):
     (folder / "test.txt").write_text("Germany\nsent\n\nFrance NNP\n")
-    found = Tagging(labels=NAMES).read(str(folder), "test", BadRows())
+    found = tagger().read(str(folder), "test", BadRows())
     assert found == [Sentence(("Germany", "sent"), None), Sentence(("France",), None)]
 
 
@@ -96,10 +103,10 @@ def test_a_sentence_with_a_line_that_is_no_text_is_left_out_whole(folder, lost):
     good = b"market O\n"
     for after in (b"\n\n" + good, b"\n", b""):
         (folder / "dev.txt").write_bytes(good + b"\n" + b"\n".join(lines) + after)
-        faults = BadRows(strict=False)
-        found = Tagging(labels=NAMES).read(str(folder), "dev", faults)
+        bad_rows = BadRows(strict=False)
+        found = tagger().read(str(folder), "dev", bad_rows)
         assert [sentence.words for sentence in found] == [("market",)] * (2 if good in after else 1)
-        assert faults.places == [f"{folder}/dev.txt:{3 + lost}: byte 0xe9 in column 4 is no UTF-8"]
+        assert bad_rows.problems == [f"{folder}/dev.txt:{3 + lost}: byte 0xe9 in column 4 is not valid UTF-8"]
 
 
 def test_a_no_break_space_is_within_a_word(folder):
@@ -108,7 +115,7 @@ def test_a_no_break_space_is_within_a_word(folder):
 
 
 def test_files_that_cannot_be_used(folder):
-    with pytest.raises(UserError, match=r"dev.txt has no sentence to use; give a file"):
+    with pytest.raises(UserError, match=r"dev.txt has no sentence to use: expected one word a line"):
         read(folder, "\n\n-DOCSTART- O\n")
     with pytest.raises(UserError, match=r"dev.txt has no sentence to use \(1 rows left out, .*dev.txt:1: 1 columns"):
         read(folder, "Germany\n", strict=False)
@@ -116,17 +123,17 @@ def test_files_that_cannot_be_used(folder):
         read(folder, "a b c\n", words=2, tags=2)
     (folder / "train.txt").write_text("Germany O\nsent O\n")
     with pytest.raises(
-        UserError, match=r"train.txt has 1 tags in column -1; give the tags' column as config.task.tags"
+        UserError, match=r"train.txt has 1 tags in column -1: expected two or more; set config.task.tags"
     ):
-        tagging.in_place(str(folder))
+        tagging.make_task(str(folder), 0, -1)
     (folder / "train.txt").unlink()
-    with pytest.raises(UserError, match=r"has no train.txt or train.conll or train.tsv; give the folder"):
-        tagging.in_place(str(folder))
+    with pytest.raises(UserError, match=r"has no train.txt or train.conll or train.tsv; set --data_dir to the folder"):
+        tagging.make_task(str(folder), 0, -1)
 
 
 def test_the_first_piece_of_a_word_has_its_target(pieces):
     example = Sentence(("Germany", "marketing", "sent"), ("B-LOC", "O", "I-LOC"))
-    rows = Tagging(labels=NAMES).encode([example], pieces, 64, train=True)
+    rows = tagger().encode([example], pieces, 64, train=True)
     first, second, third = pieces.encode(list(example.words))
     (ids,), (target,) = rows.input_ids, rows.targets["target"]
     assert ids == [pieces.special.cls, *first, *second, *third, pieces.special.sep]
@@ -134,14 +141,14 @@ def test_the_first_piece_of_a_word_has_its_target(pieces):
     for at, label in ((1, 1), (1 + len(first), 0), (1 + len(first) + len(second), 2)):
         expected[at] = label
     assert target.tolist() == expected
-    batch = rows.batch([0], 2, 32, pieces.special)
-    assert batch["target"][0, len(ids) :].tolist() == [IGNORED] * (32 - len(ids))
+    batch = rows.make_batch([0], 2, 32, pieces.special)
+    assert batch.targets["target"][0, len(ids) :].tolist() == [IGNORED] * (32 - len(ids))
     assert rows.second == [len(ids)]
 
 
 def test_a_word_that_is_no_piece_is_unknown(pieces):
     example = Sentence(("\u200b", "sent"), ("O", "B-LOC"))
-    rows = Tagging(labels=NAMES).encode([example], pieces, 64, train=True)
+    rows = tagger().encode([example], pieces, 64, train=True)
     assert rows.input_ids[0][1] == pieces.special.unk
     assert rows.targets["target"][0][1:3].tolist() == [0, 1]
 
@@ -157,7 +164,7 @@ def test_byte_level_words_after_the_first_have_their_space():
     )
     model.train_from_iterator([TEXT, "a a"] * 20, trainer)
     found = tokenizer.Library(model.to_str().encode())
-    rows = Tagging(labels=NAMES).encode([Sentence(tuple(WORDS), None)], found, 128, train=False)
+    rows = tagger().encode([Sentence(tuple(WORDS), None)], found, 128, train=False)
     assert rows.input_ids[0][1:-1] == found.encode([TEXT])[0]
     assert all(found.word_starts[rows.input_ids[0][i]] for i in rows.extra[0][1:])
 
@@ -168,7 +175,7 @@ SENTENCES = st.lists(st.lists(st.sampled_from([*WORDS, "\u200b", "markets" * 9])
 @given(SENTENCES, st.integers(3, 20), st.randoms(use_true_random=False))
 @settings(max_examples=60, deadline=None)
 def test_no_word_is_lost_in_rows_and_answers(pieces, sentences, length, random):
-    task = Tagging(labels=NAMES)
+    task = tagger()
     examples = [Sentence(tuple(words), tuple(random.choice(NAMES) for _ in words)) for words in sentences]
     rows = task.encode(examples, pieces, length, train=False)
     assert max(rows.lengths()) <= length
@@ -203,7 +210,7 @@ def test_no_word_is_lost_in_rows_and_answers(pieces, sentences, length, random):
     ],
 )
 def test_chunks_of_every_scheme(tags, expected):
-    assert list(chunks(tags.split())) == expected
+    assert list(find_chunks(tags.split())) == expected
 
 
 @given(st.lists(st.tuples(st.sampled_from("XYO"), st.integers(1, 4))))
@@ -218,16 +225,16 @@ def test_chunks_are_those_that_were_written(parts):
         iob2 += [f"B-{kind}"] + [f"I-{kind}"] * (length - 1)
         middle = [f"B-{kind}"] + [f"I-{kind}"] * (length - 2) + [f"E-{kind}"]
         bioes += middle if length > 1 else [f"S-{kind}"]
-    assert list(chunks(iob2)) == list(chunks(bioes)) == expected
+    assert list(find_chunks(iob2)) == list(find_chunks(bioes)) == expected
 
 
 def test_scores_are_of_chunks_and_of_words():
     tags = ["B-PER", "I-PER", "O", "B-LOC", "O"]
     said = ["B-PER", "I-PER", "B-LOC", "O", "O"]
     examples = [Sentence(("w",) * 5, tuple(tags)), Sentence(("w",), ("O",))]
-    scores = Tagging(labels=NAMES).score(examples, [said, ["B-LOC"]])
+    scores = tagger().score(examples, [said, ["B-LOC"]])
     assert scores == pytest.approx({"f1": 100 * 2 / 5, "precision": 100 / 3, "recall": 50, "accuracy": 50})
-    nothing = Tagging(labels=NAMES).score(examples[1:], [["O"]])
+    nothing = tagger().score(examples[1:], [["O"]])
     assert nothing == {"f1": 0, "precision": 0, "recall": 0, "accuracy": 100}
 
 
@@ -242,10 +249,10 @@ def test_scores_are_of_chunks_and_of_words():
     ],
 )
 def test_the_main_score_is_by_the_tags(labels, main):
-    assert Tagging(labels=labels).main == main
+    assert tagger(labels).main_metric == main
 
 
 def test_answers_are_written_beside_the_words(tmp_path):
     examples = [Sentence(("New York", "sent"), None), Sentence(("Löwe",), None)]
-    Tagging(labels=NAMES).write(tmp_path / "test", examples, [["B-LOC", "O"], ["O"]])
+    tagger().write(tmp_path / "test", examples, [["B-LOC", "O"], ["O"]])
     assert (tmp_path / "test.txt").read_text(encoding="utf-8") == "New York\tB-LOC\nsent\tO\n\nLöwe\tO\n"

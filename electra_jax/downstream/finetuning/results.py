@@ -1,0 +1,117 @@
+"""The work directory of a fine-tuning: its config, what each seed came to, answers and the summary.
+
+config.json       what the fine-tuning is, so that seeds of two fine-tunings are never mixed
+seeds/N.json      the scores and losses of a finished seed
+answers/seed-N/   its answers to each split
+scores.json       the summary over the seeds
+"""
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from electra_jax.config.errors import UserError
+from electra_jax.config.settings import differences
+from electra_jax.downstream.finetuning import recipe
+from electra_jax.downstream.tasks.task import Task
+from electra_jax.runtime.io import read_json, write_whole
+
+SCORES = "scores.json"
+# The digests of weights and files identify them, not their paths.
+_MAY_CHANGE = {*recipe.RESUMABLE, "init_from", "data_dir"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """The files of a fine-tuning.
+
+    Attributes:
+      workdir: the folder.
+    """
+
+    workdir: Path
+
+    @property
+    def seeds_dir(self) -> Path:
+        return self.workdir / "seeds"
+
+    def answers_dir(self, seed: int) -> Path:
+        return self.workdir / "answers" / f"seed-{seed}"
+
+    def missing(self, seeds: Iterable[int]) -> list[int]:
+        """The seeds that are not finished."""
+        return [seed for seed in seeds if not self._seed_path(seed).exists()]
+
+    def check_same(self, identity: Mapping[str, Any]) -> None:
+        """Raises UserError if the folder holds another fine-tuning, or something else.
+
+        Args:
+          identity: what config.json is to hold.
+        """
+        path = self.workdir / "config.json"
+        any_seed = any(self.seeds_dir.glob("*.json"))
+        before = read_json(path) if path.exists() else {}
+        if (any_seed and not before) or (before and "task" not in before):
+            raise UserError(f"{self.workdir} holds something other than a fine-tuning; use another folder")
+        changed = [f"{name}: {text}" for name, text in differences(before, identity).items() if name not in _MAY_CHANGE]
+        if any_seed and changed:
+            raise UserError(f"{self.workdir} holds another fine-tuning ({'; '.join(changed)}); use another folder")
+
+    def write_config(self, identity: Mapping[str, Any]) -> None:
+        self.seeds_dir.mkdir(parents=True, exist_ok=True)
+        _write_json(self.workdir / "config.json", identity)
+
+    def write_seed(self, seed: int, result: Mapping[str, Any]) -> None:
+        _write_json(self._seed_path(seed), result)
+
+    def write_answers(
+        self, task: Task, seed: int, examples: Mapping[str, list[Any]], answers: Mapping[str, list[Any]]
+    ) -> None:
+        """Writes a seed's answers to each split in the leaderboard's format."""
+        folder = self.answers_dir(seed)
+        folder.mkdir(parents=True, exist_ok=True)
+        for split in answers:
+            task.write(folder / task.test.get(split, split), examples[split], answers[split])
+
+    def has_answered(self, task: Task, seed: int, split: str) -> bool:
+        """Whether a finished seed has answered a test set."""
+        return any(self.answers_dir(seed).glob(f"{task.test[split]}.*"))
+
+    def summarize(self, task: Task, init_from: str, seeds: Iterable[int]) -> dict[str, Any]:
+        """Writes scores.json, and returns what it holds: each score's median, lowest, highest and standard deviation.
+
+        Raises:
+          UserError: the file of a seed is damaged.
+        """
+        by_seed = [self._read_seed(seed) for seed in seeds]
+        summary = {"task": task.name, "metric": task.main_metric, "init_from": init_from, **_statistics(by_seed)}
+        _write_json(self.workdir / SCORES, summary)
+        return summary
+
+    def _read_seed(self, seed: int) -> dict[str, Any]:
+        path = self._seed_path(seed)
+        result = read_json(path)
+        if result.get("seed") != seed or not isinstance(result.get("scores"), dict) or not result["scores"]:
+            raise UserError(f"{path} is damaged: expected the scores of seed {seed}; remove it to train the seed again")
+        return result
+
+    def _seed_path(self, seed: int) -> Path:
+        return self.seeds_dir / f"{seed}.json"
+
+
+def _statistics(seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    by_name = {name: [seed["scores"][name] for seed in seeds] for name in seeds[0]["scores"]}
+    return {
+        "median": {name: statistics.median(values) for name, values in by_name.items()},
+        "lowest": {name: min(values) for name, values in by_name.items()},
+        "highest": {name: max(values) for name, values in by_name.items()},
+        "std": {name: statistics.stdev(values) if len(values) > 1 else None for name, values in by_name.items()},
+        "seeds": list(seeds),
+    }
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    write_whole(path, json.dumps(content, indent=2) + "\n")

@@ -1,0 +1,64 @@
+"""The chunks that tags mark, and their scores, as in conlleval (the CoNLL-2000 script)."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+OUTSIDE = "O"
+# IOB, and the schemes that also mark a chunk's last word (E, L) and a chunk of one word (S, U).
+_PREFIXED = re.compile(r"([BIELSU])-(.*)", re.DOTALL)
+_MARKS = tuple("OBIELSU")
+_SYNONYMS = {"L": "E", "U": "S"}
+
+
+def mark_chunks(labels: Sequence[str]) -> bool:
+    """Whether tags mark chunks, as B-PER does; tags of parts of speech do not."""
+    only_marks = OUTSIDE in labels and len(labels) > 1 and {*labels} <= {*_MARKS}
+    return only_marks or any(map(_PREFIXED.fullmatch, labels))
+
+
+def find_chunks(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+    """The chunks that tags mark: (type, first word, one past the last word).
+
+    A chunk begins and ends as in conlleval (with B, I, E, S, O), in any scheme, and also where tags are not in order.
+    In tags without a prefix, each run of the same tag is a chunk.
+    """
+    begin, before, type_before = 0, OUTSIDE, ""
+    for i, tag in enumerate([*tags, OUTSIDE]):
+        mark, type_ = _split_tag(tag)
+        changes = type_ != type_before
+        ends = before in "ES" or mark in "BSO" or changes
+        if before != OUTSIDE and ends:
+            yield type_before, begin, i
+        if mark in "BS" or (mark in "IE" and (before in "ESO" or changes)):
+            begin = i
+        before, type_before = mark, type_
+
+
+def _split_tag(tag: str) -> tuple[str, str]:
+    """(B, I, E, S or O, type)."""
+    prefixed = _PREFIXED.fullmatch(tag)
+    mark, type_ = prefixed.groups() if prefixed else (tag, "") if tag in _MARKS else ("I", tag)
+    return _SYNONYMS.get(mark, mark), type_
+
+
+def score(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:
+    """In percent: F1, precision and recall of chunks, right if words and type agree, and accuracy of words."""
+    right = words = 0
+    for true_tags, tags in zip(truth, predicted, strict=True):
+        right += sum(a == b for a, b in zip(true_tags, tags, strict=True))
+        words += len(true_tags)
+    true_chunks, chunks = (
+        {(number, *chunk) for number, tags in enumerate(sentences) for chunk in find_chunks(tags)}
+        for sentences in (truth, predicted)
+    )
+    shared = len(true_chunks & chunks)
+    return {
+        "f1": _percent(2 * shared, len(true_chunks) + len(chunks)),
+        "precision": _percent(shared, len(chunks)),
+        "recall": _percent(shared, len(true_chunks)),
+        "accuracy": _percent(right, words),
+    }
+
+
+def _percent(part: int, total: int) -> float:
+    return 100 * part / total if total else 0.0

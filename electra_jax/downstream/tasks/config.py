@@ -1,0 +1,42 @@
+"""The settings of a downstream task, `config.task`."""
+
+import dataclasses
+
+from electra_jax.config.settings import above, one_of, setting
+from electra_jax.downstream.tasks import glue
+
+_SQUAD = ("query", "stride", "max_answer", "beam")
+_SETTINGS: dict[str, tuple[str, ...]] = {  # of each task, besides its name
+    **dict.fromkeys(glue.TASKS, ()),
+    "squad1": _SQUAD,
+    "squad2": (*_SQUAD, "threshold"),
+    "table": ("kind", "text", "pair", "label", "labels", "index"),
+    "tags": ("words", "tags"),
+}
+NAMES = tuple(_SETTINGS)
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskConfig:
+    """The downstream task. Each task uses some of these settings; a config has those that its task uses."""
+
+    name: str = setting("cola", "The task; chosen by the config file and its argument.", one_of(*NAMES))
+    query: int = setting(64, "SQuAD: longer questions are cut to this many tokens.", above(0))
+    stride: int = setting(128, "SQuAD: tokens from the start of one window of the context to the next.", above(0))
+    max_answer: int = setting(30, "SQuAD: tokens of the longest answer.", above(0))
+    beam: int = setting(20, "SQuAD: starts, and ends for each start, among which an answer is chosen.", above(0))
+    # google-research/electra, configure_finetuning.py, qa_na_threshold.
+    threshold: float = setting(-2.75, "SQuAD 2.0: logit above which a question is left unanswered.")
+    kind: str = setting("classification", "Table: what to learn.", one_of("classification", "regression"))
+    text: str = setting("text", "Table: column of the text.")
+    pair: str = setting("", "Table: column of the second text; empty for single texts.")
+    label: str = setting("label", "Table: column of the class or number.")
+    labels: str = setting("", "Table: the classes, separated by commas; empty for those of the training set.")
+    index: str = setting("index", "Table: column that names a row in the written predictions; without it rows count.")
+    words: int = setting(0, "Tags: column of the words, from 0; negative numbers count from the last column.")
+    tags: int = setting(-1, "Tags: column of the tags, from 0; negative numbers count from the last column.")
+
+
+def unused_settings(name: str) -> set[str]:
+    """Names of the fields of `TaskConfig` that a task does not use."""
+    return {field.name for field in dataclasses.fields(TaskConfig)} - {"name", *_SETTINGS[name]}

@@ -1,0 +1,122 @@
+"""Sentences in the column format of CoNLL's shared tasks: a word a line, a blank line after each sentence."""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from electra_jax.config.errors import UserError
+from electra_jax.downstream.tasks import files
+from electra_jax.downstream.tasks.task import BadRows
+
+_DOCUMENT = "-DOCSTART-"
+_COMMENT = "#"
+
+
+class Sentence(NamedTuple):
+    """A sentence.
+
+    Attributes:
+      words: the words.
+      tags: the tag of each word; None in a test set.
+    """
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...] | None
+
+
+class Columns(NamedTuple):
+    """Numbers of columns; negative ones count from the last.
+
+    Attributes:
+      words: the column of the words.
+      tags: the column of the tags; None if there are none to read.
+    """
+
+    words: int
+    tags: int | None
+
+    def fewest(self) -> int:
+        """The fewest columns that a row may have.
+
+        Raises:
+          UserError: words and tags are the same column.
+        """
+        used = [self.words] if self.tags is None else [self.words, self.tags]
+        if len({*used}) < len(used):
+            raise UserError(f"config.task.words and config.task.tags are both {self.words}: expected different columns")
+        fewest = max(column + 1 if column >= 0 else -column for column in used)
+        # Columns 0 and -1 need two: in a row of one they would be the same.
+        return fewest + (len({column % fewest for column in used}) < len(used))
+
+
+def read_sentences(
+    path: Path, columns: Columns, bad_rows: BadRows, labels: frozenset[str] = frozenset()
+) -> Iterator[Sentence]:
+    """The sentences of a file. A sentence with a bad row is left out as a whole.
+
+    Args:
+      path: the file; tabs separate its columns, or else spaces.
+      columns: the columns of words and tags.
+      bad_rows: receives the rows that cannot be used.
+      labels: the valid tags; empty: any.
+
+    Raises:
+      UserError: the file has no sentence to use.
+    """
+    fewest, empty = columns.fewest(), True
+    known = len(bad_rows.problems)
+    lines = [*files.read_lines(path, bad_rows)]
+    lines.append((len(lines) + len(bad_rows.problems) - known + 1, ""))  # ends the last sentence
+    is_comment = _make_is_comment(line for _, line in lines)
+    words: list[str] = []
+    tags: list[str] = []
+    at_start = usable = True
+    for (before, _), (number, line) in itertools.pairwise([(0, ""), *lines]):
+        if number > before + 1:  # the line between was not UTF-8, and may have been a word
+            usable = False
+        if not line.strip() or line.startswith(_DOCUMENT):
+            if words and usable:
+                empty = False
+                yield Sentence(tuple(words), None if columns.tags is None else tuple(tags))
+            words, tags, at_start, usable = [], [], True, True
+        elif not (at_start and is_comment(line)):
+            at_start = False
+            row = _parse_row(_split_fields(line), columns, fewest, labels)
+            if isinstance(row, str):
+                bad_rows.add(f"{path}:{number}", row)
+                usable = False
+            word, tag = ("", "") if isinstance(row, str) else row
+            words.append(word)
+            tags.append(tag)
+    if empty:
+        raise UserError(f"{path} has no sentence to use{bad_rows.in_brackets()}: expected one word a line")
+
+
+def _parse_row(fields: list[str], columns: Columns, fewest: int, labels: frozenset[str]) -> tuple[str, str] | str:
+    """(word, tag), the tag empty if there is none to read; or what is wrong with the row."""
+    if len(fields) < fewest:
+        return f"{len(fields)} columns, expected at least {fewest}"
+    word = fields[columns.words]
+    if not word.strip():
+        return f"no word in column {columns.words}"
+    if columns.tags is None:
+        return word, ""
+    tag = fields[columns.tags]
+    if tag not in labels if labels else not tag.strip():
+        expected = f"one of {', '.join(sorted(labels))}" if labels else "a tag"
+        return f"column {columns.tags} is {tag!r}, expected {expected}"
+    return word, tag
+
+
+def _split_fields(line: str) -> list[str]:
+    # Not at other Unicode white space: a no-break space is part of a word.
+    return line.split("\t") if "\t" in line else [field for field in line.split(" ") if field]
+
+
+def _make_is_comment(lines: Iterable[str]) -> Callable[[str], bool]:
+    """Tells a comment from a word that begins with #: the word has as many columns as other words."""
+    words = (line for line in lines if line.strip() and not line.startswith((_COMMENT, _DOCUMENT)))
+    word = next(words, "")
+    shape = "\t" in word, len(_split_fields(word))
+    return lambda line: line.startswith(_COMMENT) and ("\t" in line, len(_split_fields(line))) != shape
