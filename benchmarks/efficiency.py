@@ -19,7 +19,8 @@ from pathlib import Path
 from cli_runs import make_objective
 
 from electra_jax.config import cli, config_file, errors
-from electra_jax.planning.flops.totals import first_steps
+from electra_jax.planning.flops import hardware
+from electra_jax.planning.flops.breakdown import sum_networks
 
 # Of the paper's table 5, the most efficient first.
 SYSTEMS = ("electra", "all_tokens_mlm", "replace_mlm", "electra_15", "mlm")
@@ -46,7 +47,9 @@ def steps_for(config_path: Path, system: str, vocab_size: int, flops: float, ove
         name, _, value = text.removeprefix("--config.").partition("=")
         config_file.override(config, name, value)
     objective = make_objective(config, vocab_size)
-    one = first_steps(objective, config.batch_size, [(config.data.seq_length, 1)], 1)["model"]
+    one = sum_networks(
+        hardware.train_step(objective, objective.stages[0], config.batch_size, config.data.seq_length)
+    )
     return round(flops / one)
 
 

@@ -25,11 +25,13 @@ from electra_jax.data import corpus, examples, loader, pipeline, tokenizer
 from electra_jax.data.local_runner import Watch
 from electra_jax.downstream.finetuning.probe import Probe
 from electra_jax.loading import detection, warm_start
+from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.subnetwork import extract
 from electra_jax.objectives import registry
+from electra_jax.objectives.segments import segment_at
 from electra_jax.planning.flops import devices
-from electra_jax.planning.flops.totals import first_steps
-from electra_jax.runtime import distributed, metric_writers, sharding
+from electra_jax.planning.flops.totals import count_flops
+from electra_jax.runtime import distributed, metric_writers, rng, sharding
 from electra_jax.runtime.checkpoint import Checkpoints
 from electra_jax.runtime.io import read_json, write_whole
 from electra_jax.runtime.progress import Live, heldout_line, short
@@ -102,7 +104,7 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: Live) -> dic
         config.objective, config.model, config.steps, vocab_size, text.unigram, special, text.tokenizer.word_starts
     )
     run = sharded_step.ShardedStep(config, objective, mesh)
-    operations = functools.partial(first_steps, objective, config.batch_size, phases)
+    operations = functools.partial(count_flops, objective, run.segments, config.batch_size)
     peak = devices.peak(jax.devices()[0].device_kind, config.model.dtype)
 
     ########## State ###################################################################################################
@@ -125,11 +127,14 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: Live) -> dic
 
     ########## Compile #################################################################################################
     everywhere = sharding.replicated(mesh)
-    eval_step = run.jit(evaluate.make_eval_step(objective), out_shardings=everywhere)
     evaluator = evaluate.Evaluator(
-        eval_step, heldout, config.seed, special, lambda batch: put({name: batch[name][rows] for name in batch})
+        objective,
+        [Batch(**batch) for batch in heldout],
+        config.seed,
+        put=lambda batch: put(jax.tree.map(lambda x: x[rows], batch)),
+        jit=functools.partial(run.jit, out_shardings=everywhere),
     )
-    compiled = {length: run.compile(length) for length, _ in phases}
+    compiled = {segment.start: run.compile(segment) for segment in run.segments if segment.stop > first}
     whole = run.jit(lambda params: params, out_shardings=everywhere)
 
     def probed() -> dict[str, float]:
@@ -152,7 +157,7 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: Live) -> dic
                 f"the loss is {measured['loss']} near step {at}; the checkpoints before it are kept: start again with "
                 "another --workdir and a lower config.optim.learning_rate or a longer config.optim.warmup_steps"
             )
-        evaluation = evaluator(state.params, state.step) if evaluating else {}
+        evaluation = evaluator(state.params, at) if evaluating else {}
         probes = probed() if probing else {}
         totals["tokens"] += measured["tokens"]
         totals["device_seconds"] += seconds * jax.device_count()
@@ -193,11 +198,14 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: Live) -> dic
         live.start(first, config.steps)
         for at in range(first + 1, config.steps + 1):
             waiting_since = time.perf_counter()
-            batch = next(batches)
+            batch = Batch(**next(batches))
+            segment = segment_at(run.segments, at - 1)
             window.waited(time.perf_counter() - waiting_since)
             profile.before(at)
             with jax.transfer_guard("disallow"):  # but the batch, nothing goes between host and devices for a step
-                state, measured = compiled[batch["input_ids"].shape[1]](state, put(batch))
+                state, measured = compiled[segment.start](state, put(batch))
+            if at == segment.stop < config.steps:
+                state = run.begin(segment_at(run.segments, at), state)
 
             # The step before this one is read while this one runs: the devices never wait for the host ...
             if pending is not None:
@@ -232,11 +240,11 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: Live) -> dic
     if int(state.step) < config.steps:
         live.say(f"stopped and saved at step {int(state.step)}; the same command goes on from there")
         return {}
-    final = final or evaluator(state.params, state.step)
+    final = final or evaluator(state.params, config.steps)
     summarise(live, config, workdir, totals, operations(config.steps)["model"], final)
     if objective.system.detect is not None:
         texts = detection.sentences(text.heldout, _SAMPLES, length, config.seed, special)
-        key = jax.random.fold_in(jax.random.key(config.seed), 3)
+        key = rng.stream_key(config.seed, rng.Stream.SAMPLES)
         corrupt_and_detect = jax.jit(detection.make_corrupt_and_detect(objective), out_shardings=everywhere)
         found = corrupt_and_detect(state.params, state.step, texts, key)
         detection.show(live.console, text.tokenizer, zip(*jax.device_get(found), strict=True))

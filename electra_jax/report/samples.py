@@ -11,6 +11,7 @@ from electra_jax.data import corpus
 from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.loading import detection, run_checkpoint
 from electra_jax.objectives import registry
+from electra_jax.runtime import rng
 from electra_jax.runtime.run_log import Run
 
 
@@ -64,11 +65,11 @@ def _ask(workdir: Path, count: int) -> Samples:
         config.objective, config.model, config.steps, len(vocabulary), text.unigram, vocabulary.special, starts
     )
     texts = detection.sentences(text.heldout, count, config.data.seq_length, config.seed, vocabulary.special)
-    if not len(texts["input_ids"]):
+    if not len(texts.input_ids):
         raise UserError("no held-out line has the length of a sentence")
-    key = jax.random.fold_in(jax.random.key(config.seed), 3)  # as at the end of training
+    key = rng.stream_key(config.seed, rng.Stream.SAMPLES)  # as at the end of training
     found = jax.device_get(jax.jit(detection.make_corrupt_and_detect(objective))(state.params, state.step, texts, key))
-    rows = zip(texts["input_ids"], *found, strict=True)
+    rows = zip(texts.input_ids, *found, strict=True)
     return Samples(int(state.step), [marked(vocabulary, *row) for row in rows], objective.system.scores)
 
 

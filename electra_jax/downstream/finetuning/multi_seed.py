@@ -20,8 +20,10 @@ from electra_jax.data.tokenizer import Special
 from electra_jax.downstream.finetuning import losses, rates
 from electra_jax.downstream.tasks import batches
 from electra_jax.downstream.tasks.task import Rows
+from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.downstream import Downstream
 from electra_jax.modeling.subnetwork import Network
+from electra_jax.runtime import rng
 
 Array = jax.Array
 State = step_lib.TrainState
@@ -58,6 +60,12 @@ class Recipe:
         return steps
 
 
+def _inputs(batch: Any) -> tuple[Batch, Any, Any]:
+    """The arguments of `Downstream.__call__`."""
+    texts = Batch(batch["input_ids"], batch["token_type_ids"], batch["sequence_ids"])
+    return texts, batch.get("allowed"), batch.get("start")
+
+
 @functools.partial(jax.jit, static_argnames=("model", "optim"))
 def begin(seeds: Array, given: Any, *, model: Downstream, optim: rates.Settings) -> State:
     """Fresh states, stacked: the `embeddings` and `encoder` that are given, and heads at random."""
@@ -66,7 +74,7 @@ def begin(seeds: Array, given: Any, *, model: Downstream, optim: rates.Settings)
 
     def one(seed: Array) -> State:
         keys = {name: jax.random.key(seed) for name in ("params", "dropout")}
-        params = model.init(keys, inputs, True)["params"] | given
+        params = model.init(keys, *_inputs(inputs), True)["params"] | given
         optimizer = rates.make(optim, params, model.config.encoder.layers, steps=1)
         return State(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
@@ -83,10 +91,10 @@ def train_step(
     """
 
     def one(state: State, seed: Array, batch: Any) -> tuple[State, Array]:
-        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 1), state.step)
+        key = jax.random.fold_in(rng.stream_key(seed, rng.Stream.STEP), state.step)
 
         def loss(params: Any) -> Array:
-            outputs = model.apply({"params": params}, batch, True, rngs={"dropout": key})
+            outputs = model.apply({"params": params}, *_inputs(batch), True, rngs={"dropout": key})
             return losses.BY_KIND[model.kind](outputs, batch)
 
         value, grads = jax.value_and_grad(loss)(state.params)
@@ -100,7 +108,7 @@ def train_step(
 
 @functools.partial(jax.jit, static_argnames="model")
 def _outputs(params: Any, batch: Any, *, model: Downstream) -> Any:
-    return jax.vmap(lambda each: model.apply({"params": each}, batch))(params)
+    return jax.vmap(lambda each: model.apply({"params": each}, *_inputs(batch)))(params)
 
 
 @jax.jit
