@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import optax
 
 from electra_jax.config.settings import above, at_least, from_up_to_below, one_of, setting
+from electra_jax.runtime import rng
 
-_NOT_DECAYED = ("bias", "scale")  # names of biases and of layer norms' parameters
+_NOT_DECAYED = ("bias", "scale")  # biases, and the scales of layer norms
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +47,7 @@ def schedule(peak: float, warmup_steps: Any, steps: Any) -> optax.Schedule:
 
 
 def in_stages(settings: OptimConfig, stages: Sequence[int]) -> optax.Schedule:
-    """`schedule` begun anew in each stage, with a warm-up of its own; `stages` are their lengths in steps."""
+    """`schedule` restarted at each stage, warm-up included; `stages` are the stages' numbers of steps."""
     schedules = [schedule(settings.learning_rate, settings.warmup_steps, steps) for steps in stages]
     return optax.join_schedules(schedules, list(itertools.accumulate(stages[:-1])))
 
@@ -59,10 +60,9 @@ def scale_by_uncorrected_adam(
     google-research/electra, model/optimization.py, AdamWeightDecayOptimizer; optax.scale_by_adam always corrects.
 
     Args:
-      b1, b2, eps: of Adam.
-      dtype: that both moments are kept in; they are computed in float32. A step moves the second moment by 1 - b2 of
-        itself, less than half of bfloat16's last digit where b2 is .999, and would be lost: it is rounded up or down by
-        chance, right on average.
+      b1, b2, eps: Adam's parameters.
+      dtype: the type to store moments in; they are computed in float32. In bfloat16, second moments use stochastic
+        rounding: with b2 = .999 an update is below half a unit in the last place, and would be lost otherwise.
     """
 
     def init(params: Any) -> optax.ScaleByAdamState:
@@ -76,17 +76,16 @@ def scale_by_uncorrected_adam(
         nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), old_nu, grads)
         updates = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu, nu)
         if dtype == jnp.bfloat16:
-            key = jax.random.fold_in(jax.random.key(0), state.count)
-            mu, nu = optax.tree.cast(mu, dtype), stochastic_round(key, nu)
+            mu, nu = optax.tree.cast(mu, dtype), stochastic_round(rng.rounding_key(state.count), nu)
         return updates, optax.ScaleByAdamState(count=state.count + 1, mu=mu, nu=nu)
 
     return optax.GradientTransformation(init, update)
 
 
 def stochastic_round(key: jax.Array, tree: Any) -> Any:
-    """A tree of float32 as bfloat16, each number up or down with the probabilities that keep its mean.
+    """Rounds a float32 tree to bfloat16, up or down with the probabilities that keep each number's expectation.
 
-    A bfloat16 is the upper half of a float32: 16 random bits are added to the lower half, which is then dropped.
+    A bfloat16 is the upper half of a float32: this adds 16 random bits to the lower half and truncates.
     """
     leaves, structure = jax.tree.flatten(tree)
 
@@ -100,19 +99,19 @@ def stochastic_round(key: jax.Array, tree: Any) -> Any:
 
 
 def decay_mask(params: Any) -> Any:
-    """True where weight decay applies: everywhere but biases and layer norms."""
+    """True where weight decay applies: not for biases and layer norms."""
     return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key not in _NOT_DECAYED, params)
 
 
 def make(settings: OptimConfig, *stages: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """Clip by global norm, Adam, decoupled decay lr x wd x p, learning rate.
+    """Clipping by global norm, Adam, and decoupled weight decay lr x wd x p.
 
     Args:
       settings: the run's `config.optim`.
-      stages: lengths in steps of the run's stages, or of the whole run.
+      stages: the number of steps in each stage of the run; the learning rate's schedule restarts at each.
 
     Returns:
-      The transformation, and the schedule, for logging.
+      The optimizer, and the learning rate by step, for logging.
     """
     rate = in_stages(settings, stages)
     return optax.chain(

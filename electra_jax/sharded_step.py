@@ -1,31 +1,33 @@
-"""The step of a config on a mesh: what `train` runs, and what `plan` compiles for devices that are not there.
+"""The train step of a config on a mesh. `train` runs it; `plan` compiles it for devices of another machine.
 
-Compiled ahead of time, a second compilation cannot happen unseen: compiled code refuses other shapes.
+Steps are compiled ahead of time. Compiled code rejects other shapes, so nothing is recompiled unnoticed.
 """
 
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
+import optax
 from jax.sharding import Mesh
 
-from electra_jax import optim, step
+from electra_jax import optim, step, train_config
 from electra_jax.config.errors import UserError
-from electra_jax.objectives.spec import Objective
+from electra_jax.objectives.segments import Segment, make_segments
+from electra_jax.objectives.spec import Objective, Params
 from electra_jax.runtime import sharding
 from electra_jax.train_config import TrainConfig
 
 
 @dataclasses.dataclass(frozen=True)
 class ShardedStep:
-    """A run's computations on a mesh.
+    """The state and the steps of a run on a mesh.
 
     Attributes:
-      config: the run.
-      objective: its system and model.
-      mesh: from `sharding.make_mesh`.
+      config: the run's config.
+      objective: the run's objective.
+      mesh: the devices, from `sharding.make_mesh`.
     """
 
     config: TrainConfig
@@ -33,7 +35,12 @@ class ShardedStep:
     mesh: Mesh
 
     @functools.cached_property
-    def _optimizer(self) -> Any:
+    def segments(self) -> tuple[Segment, ...]:
+        """The run's schedule; each segment has a step of its own."""
+        return make_segments(self.objective.stages, train_config.phases(self.config.data, self.config.steps))
+
+    @functools.cached_property
+    def _optimizer(self) -> tuple[optax.GradientTransformation, optax.Schedule]:
         return optim.make(self.config.optim, *(stage.steps for stage in self.objective.stages))
 
     @functools.cached_property
@@ -46,38 +53,61 @@ class ShardedStep:
         return step.init_state(self.objective, self._optimizer[0], config.seed, config.data.seq_length)
 
     def fresh_state(self) -> step.TrainState:
-        """A fresh state, made where it lies."""
-        return self.jit(self._init, out_shardings=sharding.shardings(self.state))()
+        """A fresh state, initialized on the devices that hold it."""
+        return cast(step.TrainState, self.jit(self._init, out_shardings=sharding.shardings(self.state))())
 
-    def fresh_params(self) -> Any:
-        """Fresh parameters on this host, numpy arrays."""
+    def fresh_params(self) -> Params:
+        """Fresh parameters as NumPy arrays."""
         with jax.default_device(jax.local_devices()[0]):
             return jax.device_get(jax.jit(lambda: self._init().params)())
 
-    def compile(self, length: int) -> jax.stages.Compiled:
-        """The train step for sequences of `length`; call it with (state, batch)."""
+    def begin(self, segment: Segment, state: step.TrainState) -> step.TrainState:
+        """The state to start a segment from, given the state after the segment before it.
+
+        Where the segment is the first of a stage with `init_params`, they are applied to the parameters.
+        """
+        init_params = segment.stage.init_params
+        before = [other for other in self.segments if other.stop == segment.start]
+        if init_params is None or (before and before[0].stage is segment.stage):
+            return state
+        params = self.jit(init_params, out_shardings=sharding.of(self.state.params))(state.params)
+        return step.TrainState(state.step, params, state.opt_state)
+
+    def compile(self, segment: Segment) -> jax.stages.Compiled:
+        """The train step of a segment; call it with (state, batch).
+
+        Raises:
+          UserError: XLA rejects `config.compiler_options`.
+        """
         options: dict[str, str | bool] = {}
-        options.update(option.split("=", 1) for option in self.config.compiler_options.split(",") if option)
+        for option in filter(None, self.config.compiler_options.split(",")):
+            name, _, value = option.partition("=")
+            options[name] = value
         try:
-            return self.lower(length).compile(compiler_options=options)
+            return self.lower(segment).compile(compiler_options=options)
         except jax.errors.JaxRuntimeError as error:
             if options and "INVALID_ARGUMENT" in str(error):
                 raise UserError(f"config.compiler_options={self.config.compiler_options}: {error}") from error
             raise
 
-    def lower(self, length: int) -> jax.stages.Lowered:
-        """The train step for sequences of `length`, for the compiler."""
+    def lower(self, segment: Segment) -> jax.stages.Lowered:
+        """The train step of a segment, before compilation."""
         config, (optimizer, schedule) = self.config, self._optimizer
         shardings, batch = sharding.shardings(self.state), sharding.batch_sharding(self.mesh)
-        return self.jit(
-            step.make_train_step(self.objective, optimizer, schedule, config.seed, config.grad_accum_steps),
+        train_step = step.make_train_step(
+            self.objective, segment.stage, optimizer, schedule, config.seed, config.grad_accum_steps
+        )
+        jitted = self.jit(
+            train_step,
             donate_argnums=0,
             in_shardings=(shardings, batch),
             out_shardings=(shardings, sharding.replicated(self.mesh)),
-        ).lower(self.state, step.batch_shapes(config.batch_size, length, batch))
+        )
+        batch_shapes = step.batch_shapes(config.batch_size, segment.length, batch)
+        return cast(jax.stages.Lowered, jitted.lower(self.state, batch_shapes))
 
     def jit(self, function: Callable[..., Any], **options: Any) -> Any:
-        """`jax.jit` of a function whose states are placed on the mesh (`modeling.layers.shard_batch`)."""
+        """`jax.jit` of a function that reads the mesh (`modeling.transformer.shard_batch`)."""
 
         @functools.wraps(function)
         def on_mesh(*args: Any) -> Any:

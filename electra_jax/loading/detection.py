@@ -14,7 +14,7 @@ from rich.text import Text
 from electra_jax.data.records import Split
 from electra_jax.data.tokenizer import Special, Tokenizer
 from electra_jax.modeling import electra as networks
-from electra_jax.modeling.electra import Batch
+from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.subnetwork import Network
 from electra_jax.objectives.spec import Objective
 
@@ -60,8 +60,8 @@ def detect(network: Network, tokenizer: Tokenizer, texts: Iterable[str]) -> list
 
     @jax.jit
     def score(params: Any, batch: Batch) -> Array:
-        states_BLD = networks.read(network.model, params, "encoder", batch, batch["input_ids"])
-        return jax.nn.sigmoid(networks.score(network.model, params, "discriminator_head", states_BLD))
+        states_BLD = networks.encode(network.model, params, batch)
+        return jax.nn.sigmoid(networks.discriminator_logits(network.model, params, states_BLD))
 
     result: list[Row] = []
     for begin in range(0, len(rows), _AT_ONCE):
@@ -69,7 +69,7 @@ def detect(network: Network, tokenizer: Tokenizer, texts: Iterable[str]) -> list
         fill: list[list[int]] = [[]] * (min(len(rows), _AT_ONCE) - len(some))  # one shape, one compilation
         batch = framed([*some, *fill], length, special)
         probabilities = np.asarray(score(network.params, batch))
-        scored = zip(batch["input_ids"], probabilities, strict=True)
+        scored = zip(batch.input_ids, probabilities, strict=True)
         result += [(row, None, found) for row, found in list(scored)[: len(some)]]
     return result
 
@@ -83,14 +83,14 @@ def sentences(split: Split, count: int, length: int, seed: int, special: Special
     return framed([split.tokens.take(split.lines[[line]], sizes[[line]]) for line in chosen], length, special)
 
 
-def framed(rows: Sequence[Sequence[int] | np.ndarray], length: int, special: Special) -> dict[str, np.ndarray]:
+def framed(rows: Sequence[Sequence[int] | np.ndarray], length: int, special: Special) -> Batch:
     """A batch of single segments, each between CLS and SEP, padded to `length`."""
     ids = np.full((len(rows), length), special.pad, np.int32)
     used = np.zeros_like(ids)
     for row, tokens in enumerate(rows):
         ids[row, : len(tokens) + 2] = [special.cls, *tokens, special.sep]
         used[row, : len(tokens) + 2] = 1
-    return {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "sequence_ids": used}
+    return Batch(ids, np.zeros_like(ids), used)
 
 
 def render(words: Sequence[tuple[str, float, bool]], colours: bool) -> Text:

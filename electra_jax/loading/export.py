@@ -13,7 +13,8 @@ from electra_jax.loading import networks, run_checkpoint
 from electra_jax.loading.huggingface import card, directory, hf_config
 from electra_jax.loading.run_checkpoint import RunCheckpoint
 from electra_jax.modeling.subnetwork import Network, extract
-from electra_jax.planning.flops.totals import first_steps
+from electra_jax.objectives.segments import make_segments
+from electra_jax.planning.flops.totals import count_flops
 from electra_jax.runtime import run_log
 from electra_jax.runtime.io import read_json
 from electra_jax.runtime.metric_text import short_number
@@ -71,7 +72,8 @@ def _write(run: RunCheckpoint, made: card.Made, output: Path) -> dict[str, str]:
 def _made(run: RunCheckpoint, workdir: Path) -> card.Made:
     """What the run's files say of how it was made."""
     config, step, totals = run.config, int(run.state.step), run.progress["totals"]
-    flops = first_steps(run.objective, config.batch_size, train_config.phases(config.data, config.steps), step)
+    segments = make_segments(run.objective.stages, train_config.phases(config.data, config.steps))
+    flops = count_flops(run.objective, segments, config.batch_size, step)
     path = workdir / "environment.json"
     environment = read_json(path) if path.exists() else {}
     packages = environment.get("packages", {})

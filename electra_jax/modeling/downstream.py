@@ -1,14 +1,17 @@
 """An encoder with the head of a downstream task.
 
-Heads and initialisers are those of google-research/electra, finetune/. Heads compute in float32, whatever the encoder's
-dtype: bfloat16 makes ties of scores that are to be ranked. S is the number of starts of answers.
+Heads and initializers are those of google-research/electra, finetune/. Heads compute in float32 for every encoder
+dtype: in bfloat16, scores that must be ranked would tie. The shape letter S is the number of candidate answer starts, C
+the number of classes.
 """
+
+from typing import cast
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from electra_jax.modeling import layers
+from electra_jax.modeling import transformer
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.config import ElectraConfig
 from electra_jax.modeling.electra import ENCODERS, Embeddings, gather_positions
@@ -16,8 +19,8 @@ from electra_jax.modeling.electra import ENCODERS, Embeddings, gather_positions
 Array = jax.Array
 Outputs = dict[str, Array]
 
-_HIDDEN = 512  # width of the answering heads' inner layers
-_NEVER = -1000.0  # what is added to the score of a token that no answer begins or ends at
+_HIDDEN = 512  # inner width of the answering heads
+_NEVER = -1000.0  # added to the logits of tokens that cannot start or end an answer
 
 
 def _dense(features: int, name: str) -> nn.Dense:
@@ -25,13 +28,13 @@ def _dense(features: int, name: str) -> nn.Dense:
 
 
 class Classifier(nn.Module):
-    """Dropout and a dense layer on the state of CLS: `scores` [B, C]."""
+    """Dropout and a dense layer on the state of [CLS]: `scores` [B, C]."""
 
     config: ElectraConfig
     outputs: int
 
     @nn.compact
-    def __call__(self, states_BLD: Array, allowed_BL: Array | None, start_B: Array | None, train: bool) -> Outputs:
+    def __call__(self, states_BLD: Array, train: bool) -> Outputs:
         x_BD = nn.Dropout(self.config.encoder.dropout)(states_BLD[:, 0], deterministic=not train)
         return {"scores": _dense(self.outputs, "dense")(x_BD)}
 
@@ -43,20 +46,22 @@ class Tagger(nn.Module):
     outputs: int
 
     @nn.compact
-    def __call__(self, states_BLD: Array, allowed_BL: Array | None, start_B: Array | None, train: bool) -> Outputs:
+    def __call__(self, states_BLD: Array, train: bool) -> Outputs:
         x_BLD = nn.Dropout(self.config.encoder.dropout)(states_BLD, deterministic=not train)
         return {"scores": _dense(self.outputs, "dense")(x_BLD)}
 
 
 class Answerer(nn.Module):
-    """Where an answer begins, where it ends given that, and whether there is none.
+    """Scores where an answer starts, where it ends given its start, and whether there is none.
 
-    The start by a dense layer; the end by two, on the start's state beside each token's; that there is none by two, on
-    the state of CLS beside the mean state of the start (arXiv 2003.10555, appendix B, after XLNet's).
+    The start is a dense layer on each token's state. The end is two dense layers on [start's state; token's state].
+    Whether there is no answer is two dense layers on [state of CLS; mean state of the start] (arXiv 2003.10555, appendix
+    B, after XLNet).
 
     Attributes:
-      outputs: 2 where it says whether there is none.
-      beam: starts, and ends of each, that are returned.
+      config: the encoder's config.
+      outputs: 2 where questions may have no answer, else 1.
+      beam: starts to return, and ends for each of them.
     """
 
     config: ElectraConfig
@@ -64,33 +69,41 @@ class Answerer(nn.Module):
     beam: int
 
     @nn.compact
-    def __call__(self, states_BLD: Array, allowed_BL: Array | None, start_B: Array | None, train: bool) -> Outputs:
-        """To train, `start_logp` and `end_logp` [B, L], the latter given the true start; else the best:
-        `start_score` and `start_index` [B, S], `end_score` and `end_index` [B, S, S]. And `impossible` [B], a logit.
+    def __call__(self, states_BLD: Array, allowed_BL: Array, start_B: Array | None, train: bool) -> Outputs:
+        """Returns log-probabilities in training, and otherwise the best answers.
+
+        Args:
+          states_BLD: the encoder's states.
+          allowed_BL: 1 where an answer may start or end.
+          start_B: the true starts; needed in training only.
+          train: which of the two to return.
+
+        Returns:
+          In training `start_logp` and `end_logp` [B, L], the latter given the true start; else `start_score` and
+          `start_index` [B, S], `end_score` and `end_index` [B, S, S]. With two outputs also `impossible` [B], a logit.
         """
-        assert allowed_BL is not None
         never_BL = jnp.where(allowed_BL == 1, 0.0, _NEVER)
         start_BL = _dense(1, "start")(states_BLD)[..., 0] + never_BL
         start_logp = jax.nn.log_softmax(start_BL)
-        # A dense layer on [start's state; token's state], the token's half of it computed once for all starts.
+        # A dense layer on [start's state; token's state]; the token's half is computed once for all starts.
         width = states_BLD.shape[-1]
         kernel = self.param("end_hidden_kernel", nn.initializers.xavier_uniform(), (2 * width, _HIDDEN))
         bias = self.param("end_hidden_bias", nn.initializers.zeros, (_HIDDEN,))
         token_BLH = states_BLD @ kernel[width:] + bias[None, None]
         end = _dense(1, "end")
 
-        def ends(begin_B: Array) -> Array:
-            begin_B1H = gather_positions(states_BLD, begin_B[:, None]) @ kernel[:width]
-            return jax.nn.log_softmax(end(layers.gelu(begin_B1H + token_BLH))[..., 0] + never_BL)
+        def end_logp(start_B: Array) -> Array:
+            start_B1H = gather_positions(states_BLD, start_B[:, None]) @ kernel[:width]
+            return jax.nn.log_softmax(end(transformer.gelu(start_B1H + token_BLH))[..., 0] + never_BL)
 
         result: Outputs
         if train:
             assert start_B is not None
-            result = {"start_logp": start_logp, "end_logp": ends(start_B)}
+            result = {"start_logp": start_logp, "end_logp": end_logp(start_B)}
         else:
             beam = min(self.beam, states_BLD.shape[1])
             start_score_BS, start_BS = jax.lax.top_k(start_logp, beam)
-            end_score_SBS, end_SBS = jax.lax.map(lambda begin_B: jax.lax.top_k(ends(begin_B), beam), start_BS.T)
+            end_score_SBS, end_SBS = jax.lax.map(lambda start_B: jax.lax.top_k(end_logp(start_B), beam), start_BS.T)
             result = {
                 "start_score": start_score_BS,
                 "start_index": start_BS,
@@ -99,20 +112,20 @@ class Answerer(nn.Module):
             }
         if self.outputs == 2:
             start_BD = jnp.einsum("bl,bld->bd", jax.nn.softmax(start_BL), states_BLD)
-            beside_BD = jnp.concatenate([states_BLD[:, 0], start_BD], axis=-1)
-            inner = layers.gelu(_dense(_HIDDEN, "impossible_hidden")(beside_BD))
+            both_B2D = jnp.concatenate([states_BLD[:, 0], start_BD], axis=-1)
+            inner = transformer.gelu(_dense(_HIDDEN, "impossible_hidden")(both_B2D))
             result["impossible"] = _dense(1, "impossible")(inner)[:, 0]
         return result
 
 
 class Downstream(nn.Module):
-    """`embeddings` and `encoder`, as in `Electra`, and `head`.
+    """An encoder with a task's head: parameters `embeddings` and `encoder`, as in `Electra`, and `head`.
 
     Attributes:
-      config: of the encoder.
-      kind: of the task: `classification`, `regression`, `tagging` or `answering`.
-      outputs: of the task.
-      beam: of answering.
+      config: the encoder's config.
+      kind: the kind of task: `classification`, `regression`, `tagging` or `answering`.
+      outputs: the number of the head's outputs.
+      beam: as `Answerer.beam`.
     """
 
     config: ElectraConfig
@@ -120,7 +133,7 @@ class Downstream(nn.Module):
     outputs: int
     beam: int = 0
 
-    def setup(self):
+    def setup(self) -> None:
         c = self.config
         self.embeddings = Embeddings(c)
         self.encoder = ENCODERS[c.encoder.kind](c.encoder)
@@ -134,15 +147,16 @@ class Downstream(nn.Module):
     def __call__(
         self, batch: Batch, allowed: Array | None = None, start: Array | None = None, train: bool = False
     ) -> Outputs:
-        """The outputs of the head.
+        """The head's outputs.
 
         Args:
-          batch: the rows.
-          allowed: for answering, [B, L], 1 where an answer may begin or end.
-          start: to train answering, [B], where the true answer begins.
+          batch: the texts.
+          allowed: [B, L] int32, 1 where an answer may start or end; answering needs it.
+          start: [B] int32, where the answers start; answering needs it in training.
           train: whether dropout is on.
         """
-        sequences = batch.sequence_ids
-        x_BLE = self.embeddings(batch.input_ids, batch.token_type_ids, sequences, train)
-        states_BLD = self.encoder(x_BLE, layers.same_sequence(sequences), train)
-        return self.head(states_BLD.astype(jnp.float32), allowed, start, train)
+        x_BLE = self.embeddings(batch, train)
+        states_BLD = self.encoder(x_BLE, transformer.same_sequence(batch.sequence_ids), train).astype(jnp.float32)
+        if self.kind == "answering":
+            return cast(Outputs, self.head(states_BLD, allowed, start, train))
+        return cast(Outputs, self.head(states_BLD, train))

@@ -1,18 +1,23 @@
-"""The networks of the ELECTRA paper and of its successors: an encoder, a generator, their embeddings and heads."""
+"""The networks of ELECTRA and its successors: an encoder, a generator, their embeddings and heads.
 
-from collections.abc import Mapping
+`Electra` is the Linen module. The functions at the end apply it to given parameters; losses call those.
+"""
+
+from collections.abc import Callable
 from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
-from electra_jax.modeling import bert, layers, modernbert
+from electra_jax.modeling import modernbert, transformer
+from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.config import ElectraConfig, EncoderConfig
 
 Array = jax.Array
-Batch = Mapping[str, Any]  # input_ids, token_type_ids, sequence_ids, each [B, L] int32; see data/examples.py
-ENCODERS = {"bert": bert.Encoder, "modernbert": modernbert.Encoder}
+Params = Any  # the nested dict of float32 arrays that `Electra.init` returns
+ENCODERS: dict[str, Any] = {"bert": transformer.BertEncoder, "modernbert": modernbert.ModernBertEncoder}
 _SEGMENTS = 2
 
 
@@ -20,45 +25,47 @@ class Embeddings(nn.Module):
     """The word table, and for BERT the position and segment tables and their layer norm.
 
     Attributes:
-      config: of the whole model.
-      base: where it is given, every table of these is the base's, without a gradient to it, plus its own difference,
-        zero at the start: gradient-disentangled embedding sharing (DeBERTaV3, arXiv 2111.09543, section 3.3).
+      config: the whole model's config.
+      base: embeddings to share without passing them a gradient; None: share nothing. Each table is then
+        stop_gradient(base's table) plus its own difference, which starts at zero: gradient-disentangled embedding
+        sharing (DeBERTaV3, arXiv 2111.09543, section 3.3).
     """
 
     config: ElectraConfig
     base: "Embeddings | None" = None
 
-    def setup(self):
+    def setup(self) -> None:
         c = self.config
-        init = layers.truncated_normal(c.encoder.init_stddev) if self.base is None else nn.initializers.zeros
+        init = transformer.truncated_normal(c.encoder.init_stddev) if self.base is None else nn.initializers.zeros
         self.word = self.param("word", init, (c.padded_vocab_size, c.embedding_size))
         if c.absolute:
             self.position = self.param("position", init, (c.max_length, c.embedding_size))
             self.segment = self.param("segment", init, (_SEGMENTS, c.embedding_size))
-            self.norm = layers.LayerNorm(bert.EPSILON, True, c.encoder.dtype)
+            self.norm = transformer.LayerNorm(transformer.EPSILON, True, c.encoder.dtype)
         self.drop = nn.Dropout(c.encoder.dropout)
 
     def table(self, name: str) -> Array:
-        """The table `word`, `position` or `segment` as it is used, [entries, E]."""
+        """The effective table `word`, `position` or `segment`, [entries, E]."""
         own = getattr(self, name)
         table = own if self.base is None else jax.lax.stop_gradient(self.base.table(name)) + own
-        return layers.shard_vocab(table) if name == "word" else table
+        return transformer.shard_vocab(table) if name == "word" else table
 
-    def __call__(self, input_ids_BL: Array, token_type_ids_BL: Array, sequence_ids_BL: Array, train: bool) -> Array:
+    def __call__(self, batch: Batch, train: bool) -> Array:
+        """[B, L, E]."""
         c = self.config
-        x_BLE = jnp.take(self.table("word"), input_ids_BL, axis=0)
+        x_BLE = jnp.take(self.table("word"), batch.input_ids, axis=0)
         if not c.absolute:
             return x_BLE.astype(c.encoder.dtype)
-        x_BLE += jnp.take(self.table("position"), layers.sequence_positions(sequence_ids_BL), axis=0)
-        x_BLE += jnp.take(self.table("segment"), token_type_ids_BL, axis=0)
-        return self.drop(self.norm(x_BLE), deterministic=not train)
+        x_BLE += jnp.take(self.table("position"), transformer.sequence_positions(batch.sequence_ids), axis=0)
+        x_BLE += jnp.take(self.table("segment"), batch.token_type_ids, axis=0)
+        return cast(Array, self.drop(self.norm(x_BLE), deterministic=not train))
 
 
 class TwoTowers(nn.Module):
-    """A network that predicts every token from the others at once: one reads from the left, one from the right.
+    """Two causal encoders, left-to-right and right-to-left, that see every token but the one to predict.
 
-    What comes out for a position is the left tower's state before it beside the right tower's after it, zeros where its
-    sequence has none (arXiv 1903.07785, as Electric uses it, arXiv 2012.08561).
+    The output at a position is the left tower's state at the position before, concatenated with the right tower's state
+    at the position after; zeros where the sequence ends (arXiv 1903.07785, as used by Electric, arXiv 2012.08561).
     """
 
     config: EncoderConfig
@@ -67,7 +74,7 @@ class TwoTowers(nn.Module):
     def __call__(self, x_BLE: Array, sequence_ids_BL: Array, train: bool) -> Array:
         """[B, L, 2 D]."""
         encoder = ENCODERS[self.config.kind]
-        same = layers.same_sequence(sequence_ids_BL)
+        same = transformer.same_sequence(sequence_ids_BL)
         length = x_BLE.shape[1]
         seen = jnp.tril(jnp.ones((length, length), bool))[None, None]
         left_BLD = encoder(self.config, name="left")(x_BLE, same & seen, train)
@@ -82,8 +89,8 @@ class TwoTowers(nn.Module):
 class MLMHead(nn.Module):
     """dense(D -> E), GELU, layer norm, times the word table, plus a bias [V].
 
-    ModernBERT's is dense(D -> D), GELU, layer norm, and where E is not D a linear map D -> E before the table: folded
-    into it, that is the head of `transformers.ModernBertForMaskedLM`.
+    ModernBERT's head is dense(D -> D), GELU, layer norm, then where E differs from D a linear map D -> E. Multiplied
+    into the table, it gives the head of `transformers.ModernBertForMaskedLM`.
     """
 
     config: EncoderConfig
@@ -91,26 +98,26 @@ class MLMHead(nn.Module):
 
     @nn.compact
     def __call__(self, x_BMD: Array, table_VE: Array) -> Array:
-        """Scores of every vocabulary entry, [B, M, V] float32; the lowest float for padded entries."""
+        """Logits [B, M, V] float32; the lowest float for entries that only pad the table."""
         c = self.config
         is_bert = c.kind == "bert"
         padded, size = table_VE.shape
-        init = layers.truncated_normal(c.init_stddev if is_bert else modernbert.out_stddev(c))
+        init = transformer.truncated_normal(c.init_stddev if is_bert else modernbert.out_stddev(c))
         width = size if is_bert else c.width
         x = nn.Dense(width, use_bias=is_bert, dtype=c.dtype, kernel_init=init, name="dense")(x_BMD)
-        epsilon = bert.EPSILON if is_bert else modernbert.EPSILON
-        x_BME = layers.LayerNorm(epsilon, is_bert, c.dtype, name="norm")(layers.gelu(x))
+        epsilon = transformer.EPSILON if is_bert else modernbert.EPSILON
+        x_BME = transformer.LayerNorm(epsilon, is_bert, c.dtype, name="norm")(transformer.gelu(x))
         if width != size:
             init = nn.initializers.xavier_uniform()
             x_BME = nn.Dense(size, use_bias=False, dtype=c.dtype, kernel_init=init, name="project")(x_BME)
         table = table_VE.astype(x_BME.dtype)
         logits = jnp.einsum("bme,ve->bmv", x_BME, table, preferred_element_type=jnp.float32)
         logits += self.param("bias", nn.initializers.zeros, (padded,))[None, None]
-        return jnp.where((jnp.arange(padded) < self.vocab_size)[None, None], logits, jnp.finfo(jnp.float32).min)
+        return jnp.where((jnp.arange(padded) < self.vocab_size)[None, None], logits, np.finfo(np.float32).min)
 
 
 class DiscriminatorHead(nn.Module):
-    """dense(D -> D), GELU, (for ModernBERT a layer norm,) dense(D -> 1)."""
+    """dense(D -> D), GELU, dense(D -> 1); ModernBERT's has a layer norm after GELU."""
 
     config: EncoderConfig
 
@@ -118,13 +125,13 @@ class DiscriminatorHead(nn.Module):
     def __call__(self, x_BLD: Array) -> Array:
         c = self.config
         is_bert = c.kind == "bert"
-        init = layers.truncated_normal(c.init_stddev if is_bert else modernbert.out_stddev(c))
+        init = transformer.truncated_normal(c.init_stddev if is_bert else modernbert.out_stddev(c))
         x = nn.Dense(c.width, use_bias=is_bert, dtype=c.dtype, kernel_init=init, name="dense")(x_BLD)
-        x = layers.gelu(x)
+        x = transformer.gelu(x)
         if not is_bert:
-            x = layers.LayerNorm(modernbert.EPSILON, False, c.dtype, name="norm")(x)
-        # Glorot as the reference; ModernBERT's own classifiers are normal with 1 / sqrt(D).
-        init = nn.initializers.xavier_uniform() if is_bert else layers.truncated_normal(c.width**-0.5)
+            x = transformer.LayerNorm(modernbert.EPSILON, False, c.dtype, name="norm")(x)
+        # Glorot as in the reference; classifiers of ModernBERT use a normal distribution of deviation 1 / sqrt(D).
+        init = nn.initializers.xavier_uniform() if is_bert else transformer.truncated_normal(c.width**-0.5)
         return nn.Dense(1, dtype=c.dtype, kernel_init=init, name="classifier")(x)[..., 0].astype(jnp.float32)
 
 
@@ -141,20 +148,20 @@ class ScalarHead(nn.Module):
 
 
 class Electra(nn.Module):
-    """The networks that a system trains.
+    """The networks of an objective.
 
-    Parameters, all float32: `embeddings` and `encoder`; where there is a generator, `generator` and `generator_head`;
-    and the heads that `config.heads` names. `config.tying` says what the generator shares with the encoder:
+    Parameters, all float32: `embeddings` and `encoder`; with a generator also `generator` and `generator_head`; and the
+    heads named by `config.heads`. `config.tying` says what the generator shares with the encoder:
 
-      none        nothing; `generator_embeddings` are its own
+      none        nothing; the generator has its own `generator_embeddings`
       embeddings  the embeddings, as in the paper
-      all         embeddings and encoder, the heads aside; there is no `generator`
-      gdes        `generator_embeddings` are its own, and `embeddings` hold the encoder's difference from them
+      all         the embeddings and the encoder; there is no `generator`, only its head
+      gdes        `generator_embeddings` are the generator's; `embeddings` hold the encoder's difference from them
     """
 
     config: ElectraConfig
 
-    def setup(self):
+    def setup(self) -> None:
         c = self.config
         base = None
         if c.generator is not None:
@@ -181,63 +188,99 @@ class Electra(nn.Module):
             return ScalarHead(c.generator)
         return ScalarHead(c.encoder)
 
-    def _embeddings_of(self, network: str) -> Embeddings:
-        own = network == "generator" and self.config.tying in ("none", "gdes")
-        return self.generator_embeddings if own else self.embeddings
+    def encode(self, batch: Batch, train: bool = False) -> Array:
+        """The encoder's states, [B, L, D]."""
+        x_BLE = self.embeddings(batch, train)
+        return cast(Array, self.encoder(x_BLE, transformer.same_sequence(batch.sequence_ids), train))
 
-    def read(
-        self, network: str, input_ids_BL: Array, token_type_ids_BL: Array, sequence_ids_BL: Array, train: bool = False
-    ) -> Array:
-        """States [B, L, D] of `generator` ([B, L, 2 D] of two towers) or `encoder`."""
-        x_BLE = self._embeddings_of(network)(input_ids_BL, token_type_ids_BL, sequence_ids_BL, train)
-        if network == "generator" and self.config.two_towers:
-            return self.generator(x_BLE, sequence_ids_BL, train)
-        reader = self.encoder if network == "encoder" or self.config.tying == "all" else self.generator
-        return reader(x_BLE, layers.same_sequence(sequence_ids_BL), train)
+    def generator_states(self, batch: Batch, train: bool = False) -> Array:
+        """The generator's states, [B, L, D]; [B, L, 2 D] from two towers."""
+        x_BLE = self._generator_embeddings()(batch, train)
+        if self.config.two_towers:
+            return cast(Array, self.generator(x_BLE, batch.sequence_ids, train))
+        network = self.encoder if self.config.tying == "all" else self.generator
+        return cast(Array, network(x_BLE, transformer.same_sequence(batch.sequence_ids), train))
 
-    def predict(self, network: str, states_BMD: Array) -> Array:
-        """Logits [B, M, V] float32 of the tokens at states of `generator` or `encoder`, over that network's table."""
-        head = self.generator_head if network == "generator" else self.mlm_head
-        return head(states_BMD, self._embeddings_of(network).table("word"))
+    def _generator_embeddings(self) -> Embeddings:
+        return self.generator_embeddings if self.config.tying in ("none", "gdes") else self.embeddings
 
-    def score(self, head: str, states_BMD: Array) -> Array:
-        """One number a state, [B, M] float32, by `discriminator_head`, `copy_gate` or `baseline`."""
-        return getattr(self, head)(states_BMD)
+    def generator_logits(self, states_BMD: Array) -> Array:
+        """The generator's token logits, [B, M, V] float32."""
+        return self.generator_head(states_BMD, self._generator_embeddings().table("word"))
 
-    def __call__(self, input_ids_BL: Array, token_type_ids_BL: Array, sequence_ids_BL: Array) -> None:
+    def mlm_logits(self, states_BMD: Array) -> Array:
+        """The encoder's token logits, [B, M, V] float32."""
+        return cast(Array, self.mlm_head(states_BMD, self.embeddings.table("word")))
+
+    def discriminator_logits(self, states_BLD: Array) -> Array:
+        """Logits of "this token was replaced", [B, L] float32."""
+        return cast(Array, self.discriminator_head(states_BLD))
+
+    def copy_logits(self, states_BLD: Array) -> Array:
+        """Logits of the copy gate, [B, L] float32."""
+        return cast(Array, self.copy_gate(states_BLD))
+
+    def baseline_logits(self, states_BMD: Array) -> Array:
+        """Logits of the baseline, from the generator's states, [B, M] float32."""
+        return cast(Array, self.baseline(states_BMD))
+
+    def __call__(self, batch: Batch) -> None:
         """Uses every parameter once, for `init`."""
-        batch = (input_ids_BL, token_type_ids_BL, sequence_ids_BL)
-        states = {name: self.read(name, *batch) for name in self.networks}
-        if "generator" in states:
-            self.predict("generator", states["generator"])
-        for head in self.config.heads:
-            if head == "mlm_head":
-                self.predict("encoder", states["encoder"])
-            else:
-                self.score(head, states["generator" if head == "baseline" else "encoder"])
+        heads = self.config.heads
+        encoder_BLD = self.encode(batch)
+        if self.config.generator is not None:
+            generator_BLD = self.generator_states(batch)
+            self.generator_logits(generator_BLD)
+            if "baseline" in heads:
+                self.baseline_logits(generator_BLD)
+        if "mlm_head" in heads:
+            self.mlm_logits(encoder_BLD)
+        if "discriminator_head" in heads:
+            self.discriminator_logits(encoder_BLD)
+        if "copy_gate" in heads:
+            self.copy_logits(encoder_BLD)
 
-    @property
-    def networks(self) -> tuple[str, ...]:
-        return ("encoder",) if self.config.generator is None else ("generator", "encoder")
+
+def encode(model: Electra, params: Params, batch: Batch, dropout_key: Array | None = None) -> Array:
+    """The encoder's states [B, L, D]; dropout is on where it is given a key."""
+    return _states(Electra.encode, model, params, batch, dropout_key)
 
 
-def read(
-    model: Electra, params: Any, network: str, batch: Batch, input_ids_BL: Array, dropout_key: Array | None = None
+def generator_states(model: Electra, params: Params, batch: Batch, dropout_key: Array | None = None) -> Array:
+    """The generator's states, [B, L, D] or from two towers [B, L, 2 D]; dropout is on where it is given a key."""
+    return _states(Electra.generator_states, model, params, batch, dropout_key)
+
+
+def generator_logits(model: Electra, params: Params, states_BMD: Array) -> Array:
+    """The generator's token logits, [B, M, V] float32."""
+    return cast(Array, model.apply({"params": params}, states_BMD, method=Electra.generator_logits))
+
+
+def mlm_logits(model: Electra, params: Params, states_BMD: Array) -> Array:
+    """The encoder's token logits, [B, M, V] float32."""
+    return cast(Array, model.apply({"params": params}, states_BMD, method=Electra.mlm_logits))
+
+
+def discriminator_logits(model: Electra, params: Params, states_BLD: Array) -> Array:
+    """Logits of "this token was replaced", [B, L] float32."""
+    return cast(Array, model.apply({"params": params}, states_BLD, method=Electra.discriminator_logits))
+
+
+def copy_logits(model: Electra, params: Params, states_BLD: Array) -> Array:
+    """Logits of the copy gate, [B, L] float32."""
+    return cast(Array, model.apply({"params": params}, states_BLD, method=Electra.copy_logits))
+
+
+def baseline_logits(model: Electra, params: Params, states_BMD: Array) -> Array:
+    """Logits of the baseline, from the generator's states, [B, M] float32."""
+    return cast(Array, model.apply({"params": params}, states_BMD, method=Electra.baseline_logits))
+
+
+def _states(
+    method: Callable[..., Array], model: Electra, params: Params, batch: Batch, dropout_key: Array | None
 ) -> Array:
-    """`Electra.read` of `input_ids_BL` in the place of the batch's own; dropout is on where it has a key."""
-    inputs = (network, input_ids_BL, batch["token_type_ids"], batch["sequence_ids"])
     rngs = None if dropout_key is None else {"dropout": dropout_key}
-    return cast(Array, model.apply({"params": params}, *inputs, train=rngs is not None, method="read", rngs=rngs))
-
-
-def predict(model: Electra, params: Any, network: str, states_BMD: Array) -> Array:
-    """`Electra.predict`."""
-    return cast(Array, model.apply({"params": params}, network, states_BMD, method="predict"))
-
-
-def score(model: Electra, params: Any, head: str, states_BMD: Array) -> Array:
-    """`Electra.score`."""
-    return cast(Array, model.apply({"params": params}, head, states_BMD, method="score"))
+    return cast(Array, model.apply({"params": params}, batch, train=rngs is not None, method=method, rngs=rngs))
 
 
 def gather_positions(states_BLD: Array, positions_BM: Array) -> Array:

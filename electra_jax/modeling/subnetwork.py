@@ -1,4 +1,4 @@
-"""One network of a system as a model of its own: what is exported, imported, and shown a text."""
+"""One network of an objective as a model of its own, for export, import, fine-tuning and detection."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -7,18 +7,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.config import ElectraConfig
 from electra_jax.modeling.electra import Electra
 
-_OF_ENCODERS = ("discriminator_head", "mlm_head", "copy_gate")
+_ENCODER_HEADS = ("discriminator_head", "mlm_head", "copy_gate")
 
 
 class Network(NamedTuple):
     """An encoder with its embeddings and heads, without a generator.
 
     Attributes:
-      config: its shape; `config.heads` are those that it has.
-      params: of `Electra(config)`, in NumPy: `embeddings`, `encoder` and the heads.
+      config: the config of this network alone.
+      params: the parameters of `Electra(config)`, NumPy arrays: `embeddings`, `encoder` and the heads.
     """
 
     config: ElectraConfig
@@ -32,13 +33,13 @@ class Network(NamedTuple):
 def shapes(config: ElectraConfig) -> Any:
     """The parameters of `Electra(config)`, as ShapeDtypeStructs."""
     ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    return jax.eval_shape(Electra(config).init, jax.random.key(0), ids, ids, ids)["params"]
+    return jax.eval_shape(Electra(config).init, jax.random.key(0), Batch(ids, ids, ids))["params"]
 
 
 def config_of(config: ElectraConfig, network: str) -> ElectraConfig | None:
-    """The config of `extract(config, params, network)`, None where there is no such network of one tower."""
+    """The config of `extract(config, params, network)`; None where `extract` returns None."""
     if network == "encoder":
-        heads = tuple(head for head in config.heads if head in _OF_ENCODERS)
+        heads = tuple(head for head in config.heads if head in _ENCODER_HEADS)
         return dataclasses.replace(config, generator=None, two_towers=False, tying="embeddings", heads=heads)
     if config.generator is None or config.two_towers:
         return None
@@ -48,22 +49,22 @@ def config_of(config: ElectraConfig, network: str) -> ElectraConfig | None:
 
 
 def extract(config: ElectraConfig, params: Any, network: str) -> Network | None:
-    """`encoder` or `generator` of a system, with all that it reads, whatever the two share.
+    """The encoder or the generator of a model, with its embeddings and heads.
 
     Args:
-      config: of the system's model.
-      params: its parameters.
-      network: which; a generator's head becomes an `mlm_head`.
+      config: the model's config.
+      params: the model's parameters.
+      network: `encoder` or `generator`; a generator's head becomes an `mlm_head`.
 
     Returns:
-      The network; None where the system has no such, or one of two towers.
+      The network, which shares nothing with the rest; None for a generator that does not exist or has two towers.
     """
     own = config_of(config, network)
     if own is None:
         return None
     if network == "encoder":
         tables = params["embeddings"]
-        if config.tying == "gdes":  # what is kept is the difference from the generator's
+        if config.tying == "gdes":  # these tables hold the difference from the generator's
             base = params["generator_embeddings"]
             tables = {name: value + base[name] if name != "norm" else value for name, value in tables.items()}
         parts = {"encoder": params["encoder"], **{head: params[head] for head in own.heads}}

@@ -1,9 +1,11 @@
-"""Adversarial ELECTRA: the generator is trained to make the encoder's detection fail (arXiv 2003.10555, appendix F).
+"""Adversarial ELECTRA: the generator is trained to maximise the detection loss (arXiv 2003.10555, appendix F).
 
-Samples have no gradient, so the generator learns by REINFORCE: the reward of a sample is the detection loss at its
-position, and a baseline learned from the generator's state there is taken off, which changes the variance of the
-gradient and not its expectation. The maximum-likelihood loss is measured, not trained.
+Sampling has no gradient, so the generator learns by REINFORCE. The reward of a sample is the detection loss at its
+position, minus a baseline predicted from the generator's state there, which reduces the gradient's variance and keeps
+its expectation. The maximum-likelihood loss is logged and not trained.
 """
+
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +13,7 @@ import optax
 
 from electra_jax import metrics
 from electra_jax.modeling import electra as networks
-from electra_jax.objectives import corruption, electra, spec
+from electra_jax.objectives import electra, spec
 from electra_jax.objectives.spec import Inputs, Loss, Objective, Params
 
 Array = jax.Array
@@ -19,17 +21,19 @@ Array = jax.Array
 
 def loss(o: Objective, params: Params, x: Inputs) -> Loss:
     """generator_weight x (REINFORCE + baseline) + discriminator_weight x replaced-token detection."""
-    found = corruption.corrupt(o, params, x)
-    scores_BL = electra.discriminate(o, params, x, found.input_ids)
-    detection, detected = electra.detection_loss(scores_BL, found.labels, x.masked.real)
+    corrupted = electra.corrupt(o, params, x)
+    scores_BL = electra.discriminate(o, params, x, corrupted.input_ids)
+    detection, detected = electra.detection_loss(scores_BL, corrupted.labels, x.masked.real)
 
-    loss_BL = optax.sigmoid_binary_cross_entropy(scores_BL, found.labels)
+    loss_BL = optax.sigmoid_binary_cross_entropy(scores_BL, corrupted.labels)
     reward_BM = jax.lax.stop_gradient(jnp.take_along_axis(loss_BL, x.masked.positions, axis=1))
-    assert found.states is not None
-    gate_BM = networks.score(o.model, params, "baseline", jax.lax.stop_gradient(found.states))
-    policy = metrics.mean(policy_loss(found.sampled, found.fakes, reward_BM, baseline(gate_BM)), x.masked.weights)
+    assert corrupted.states is not None
+    gate_BM = networks.baseline_logits(o.model, params, jax.lax.stop_gradient(corrupted.states))
+    policy = metrics.mean(
+        policy_loss(corrupted.sampling_logits, corrupted.fakes, reward_BM, baseline(gate_BM)), x.masked.weights
+    )
     fit = metrics.mean(baseline_loss(gate_BM, reward_BM), x.masked.weights)
-    nll, accuracy = corruption.mlm(found.logits, x)
+    nll, accuracy = electra.mlm(corrupted.logits, x)
 
     s = o.settings
     total = s.generator_weight * (policy.sum + fit.sum) / x.counts.masked
@@ -43,20 +47,20 @@ def loss(o: Objective, params: Params, x: Inputs) -> Loss:
     }
 
 
-def policy_loss(sampled_BMV: Array, fakes_BM: Array, reward_BM: Array, baseline_BM: Array) -> Array:
-    """[B, M]: -(reward - baseline) log p(fake), whose gradient is that of REINFORCE, to be descended."""
-    log_prob = -optax.softmax_cross_entropy_with_integer_labels(sampled_BMV, fakes_BM)
-    return -jax.lax.stop_gradient(reward_BM - baseline_BM) * log_prob
+def policy_loss(logits_BMV: Array, fakes_BM: Array, reward_BM: Array, baseline_BM: Array) -> Array:
+    """[B, M]: -(reward - baseline) log p(fake), whose gradient is the one of REINFORCE for descent."""
+    log_prob = -optax.softmax_cross_entropy_with_integer_labels(logits_BMV, fakes_BM)
+    return cast(Array, -jax.lax.stop_gradient(reward_BM - baseline_BM) * log_prob)
 
 
 def baseline(gate_BM: Array) -> Array:
-    """The reward that is expected, -log sigmoid(gate): a detection loss, as the reward is one."""
+    """The expected reward, -log sigmoid(gate): a detection loss, like the reward."""
     return -jax.nn.log_sigmoid(gate_BM)
 
 
 def baseline_loss(gate_BM: Array, reward_BM: Array) -> Array:
-    """Cross-entropy of sigmoid(gate) with exp(-reward), the probability that the encoder gave to the right answer."""
-    return optax.sigmoid_binary_cross_entropy(gate_BM, jnp.exp(-reward_BM))
+    """Cross-entropy of sigmoid(gate) with exp(-reward), the encoder's probability of the right label."""
+    return cast(Array, optax.sigmoid_binary_cross_entropy(gate_BM, jnp.exp(-reward_BM)))
 
 
 ADVERSARIAL = spec.ObjectiveSpec(
@@ -64,7 +68,6 @@ ADVERSARIAL = spec.ObjectiveSpec(
     paper="Adversarial ELECTRA, figure 3 and appendix F",
     settings={**spec.MASKING, **spec.SAMPLING, **electra.WEIGHTS},
     heads=("discriminator_head", "baseline"),
-    loss=loss,
-    stages=corruption.beside(electra.DISCRIMINATOR),
+    stages=electra.with_generator(loss, electra.DISCRIMINATOR),
     detect=electra.detect,
 )

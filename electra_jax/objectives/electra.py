@@ -1,60 +1,211 @@
-"""ELECTRA: a generator trained by masked language modelling, an encoder trained to find what it replaced."""
+"""ELECTRA: a generator fills masked positions, and the encoder detects which tokens it replaced (arXiv 2003.10555).
+
+The file reads in that order: the generator and its loss, sampling fakes and putting them into the text, the
+discriminator and the total loss. Other objectives use the parts.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from electra_jax import metrics
+from electra_jax.data.tokenizer import Special
 from electra_jax.modeling import electra as networks
-from electra_jax.objectives import corruption, spec
-from electra_jax.objectives.spec import Detection, Inputs, Loss, Objective, Params, Pass
+from electra_jax.modeling.config import VOCAB_MULTIPLE
+from electra_jax.objectives import masking, spec
+from electra_jax.objectives.spec import Detection, Inputs, Loss, Objective, ObjectiveConfig, Params, Pass, Stage
 
 Array = jax.Array
+LOWEST = np.finfo(np.float32).min
+TRAINED_GENERATOR = Pass("generator", "mlm", everywhere=False)
+FROZEN_GENERATOR = Pass("generator", "mlm", everywhere=False, trained=False)
 DISCRIMINATOR = Pass("encoder", "discriminator", everywhere=True)
 WEIGHTS = {"generator_weight": 1.0, "discriminator_weight": 50.0}
 
 
-def loss(o: Objective, params: Params, x: Inputs) -> Loss:
-    """generator_weight x MLM + discriminator_weight x replaced-token detection, over every real position."""
-    return _loss(o, params, x, x.masked.real, x.counts.real)
+########## The generator ###############################################################################################
 
 
-def loss_15(o: Objective, params: Params, x: Inputs) -> Loss:
-    """As `loss`, but detection is learned, and measured, at the masked positions alone."""
-    return _loss(o, params, x, x.masked.chosen, x.counts.masked)
+class Corrupted(NamedTuple):
+    """A text with fakes.
+
+    Attributes:
+      input_ids: [B, L] int32.
+      labels: [B, L] float32, 1 where the token differs from the original.
+      fakes: [B, M] int32, the samples; some equal the originals.
+      logits: [B, M, V] float32, the generator's logits, for its loss.
+      sampling_logits: [B, M, V] float32, the logits that the fakes are sampled from, see `temper`.
+      states: [B, M, D], the generator's states at the masked positions; None for a generator without parameters.
+    """
+
+    input_ids: Array
+    labels: Array
+    fakes: Array
+    logits: Array
+    sampling_logits: Array
+    states: Array | None
 
 
-def _loss(o: Objective, params: Params, x: Inputs, weights_BL: Array, count: Array) -> Loss:
-    found = corruption.corrupt(o, params, x)
-    generator, measured = corruption.generator_loss(o, found, x)
-    detection, detected = detection_loss(discriminate(o, params, x, found.input_ids), found.labels, weights_BL)
-    total = generator + o.settings.discriminator_weight * detection.sum / count
-    return total, {**measured, **detected}
+def corrupt(o: Objective, params: Params, x: Inputs) -> Corrupted:
+    """Runs the generator and replaces the masked positions by its samples; no gradient flows through them."""
+    logits_BMV, states_BMD = _GENERATORS[o.settings.generator](o, params, x)
+    sampling_logits = temper(o, logits_BMV, x)
+    fakes_BM = sample(x.masked.uniform, jax.lax.stop_gradient(sampling_logits))
+    corrupted_BL, labels_BL = put_fakes(x.masked, fakes_BM)
+    return Corrupted(corrupted_BL, labels_BL, fakes_BM, logits_BMV, sampling_logits, states_BMD)
 
 
-def resting_generator_loss(o: Objective, params: Params, x: Inputs) -> Loss:
-    """discriminator_weight x replaced-token detection; the generator, without dropout, is only measured."""
-    found = corruption.corrupt(o, params, x._replace(key=None))
-    nll, accuracy = corruption.mlm(found.logits, x)
-    detection, detected = detection_loss(discriminate(o, params, x, found.input_ids), found.labels, x.masked.real)
-    total = o.settings.discriminator_weight * detection.sum / x.counts.real
-    return total, {"mlm_loss": nll, "mlm_accuracy": accuracy, **detected}
+def _transformer(o: Objective, params: Params, x: Inputs) -> tuple[Array, Array | None]:
+    batch = x.masked.batch._replace(input_ids=x.masked.input_ids)
+    states_BLD = networks.generator_states(o.model, params, batch, x.generator_key)
+    states_BMD = networks.gather_positions(states_BLD, x.masked.positions)
+    return networks.generator_logits(o.model, params, states_BMD), states_BMD
 
 
-def detect(o: Objective, params: Params, x: Inputs) -> Detection:
-    """The generator's fakes, and what the encoder thinks of them."""
-    found = corruption.corrupt(o, params, x)
-    return Detection(found.input_ids, found.labels, discriminate(o, params, x, found.input_ids))
+def _unigram(o: Objective, params: Params, x: Inputs) -> tuple[Array, Array | None]:
+    del params
+    return unigram_logits(o, x), None
+
+
+def unigram_logits(o: Objective, x: Inputs) -> Array:
+    """Log-frequencies of the training text's tokens, [B, M, V] float32 (arXiv 2003.10555, section 3.2)."""
+    return jnp.broadcast_to(jnp.asarray(o.unigram), (*x.masked.positions.shape, len(o.unigram)))
+
+
+def _uniform(o: Objective, params: Params, x: Inputs) -> tuple[Array, Array | None]:
+    """The same logit for every token that is not special (google-research/electra, `uniform_generator`)."""
+    del params
+    c = o.model.config
+    logits = log_frequencies(np.ones(c.vocab_size), c.padded_vocab_size, o.special)
+    return jnp.broadcast_to(jnp.asarray(logits), (*x.masked.positions.shape, len(logits))), None
+
+
+_GENERATORS = {"transformer": _transformer, "unigram": _unigram, "uniform": _uniform}
+
+
+def log_frequencies(counts: np.ndarray, padded_size: int, special: Special) -> np.ndarray:
+    """Log-probabilities [padded_size] float32 of tokens that occur `counts` [V] times; special tokens get none."""
+    frequency = np.zeros(padded_size)
+    frequency[: len(counts)] = counts
+    frequency[list(special)] = 0
+    with np.errstate(divide="ignore"):
+        logits = np.log(frequency / frequency.sum())
+    result: np.ndarray = np.maximum(logits, LOWEST).astype(np.float32)
+    return result
+
+
+def generator_loss(o: Objective, corrupted: Corrupted, x: Inputs) -> Loss:
+    """generator_weight x MLM, and its metrics; zero and no metrics for a generator without parameters."""
+    if corrupted.states is None:
+        return jnp.float32(0), {}
+    loss, accuracy = mlm(corrupted.logits, x)
+    return o.settings.generator_weight * loss.sum / x.counts.masked, {"mlm_loss": loss, "mlm_accuracy": accuracy}
+
+
+def mlm(logits_BMV: Array, x: Inputs) -> tuple[metrics.Mean, metrics.Mean]:
+    """(negative log-likelihood, accuracy) of the originals at the masked positions."""
+    return prediction(logits_BMV, x.masked.targets, x.masked.weights)
+
+
+def prediction(logits_BMV: Array, targets_BM: Array, weights_BM: Array) -> tuple[metrics.Mean, metrics.Mean]:
+    """(negative log-likelihood, accuracy) of `targets_BM`."""
+    nll_BM = optax.softmax_cross_entropy_with_integer_labels(logits_BMV, targets_BM)
+    correct_BM = (jnp.argmax(logits_BMV, axis=-1) == targets_BM).astype(jnp.float32)
+    return metrics.mean(nll_BM, weights_BM), metrics.mean(correct_BM, weights_BM)
+
+
+########## Fakes #######################################################################################################
+
+
+def temper(o: Objective, logits_BMV: Array, x: Inputs) -> Array:
+    """The logits to sample fakes from: divided by the temperature; with `disallow_correct` without the original."""
+    logits = soften(o, logits_BMV, x.step)
+    if o.settings.disallow_correct:
+        entries = jnp.arange(logits.shape[-1])[None, None]
+        logits = jnp.where(entries == x.masked.targets[..., None], LOWEST, logits)
+    return logits
+
+
+def soften(o: Objective, logits: Array, step: Array) -> Array:
+    """The logits divided by the temperature."""
+    # A temperature below 1 would turn the lowest float into -inf.
+    return jnp.maximum(logits / temperature(o, step), LOWEST)
+
+
+def temperature(o: Objective, step: Array) -> Array:
+    """1 + (temperature - 1) exp(-u / temperature_decay), u the share of the run that is done; constant if that is 0.
+
+    Fast-ELECTRA's schedule (arXiv 2310.07347).
+    """
+    start, decay = o.settings.temperature, o.settings.temperature_decay
+    if not decay:
+        return jnp.float32(start)
+    done = step.astype(jnp.float32) / o.steps
+    return 1 + (start - 1) * jnp.exp(-done / decay)
+
+
+def sample(uniform: Array, logits_NV: Array, block: int = VOCAB_MULTIPLE) -> Array:
+    """Draws one entry from each categorical distribution, from one uniform number each.
+
+    Gumbel sampling needs a random number for every entry. This inverts the cumulative distribution in two levels, first
+    over blocks of the vocabulary, then within the chosen block: exact up to float32 rounding.
+
+    Args:
+      uniform: [...] float32 in [0, 1), a number for each draw.
+      logits_NV: [..., V] float32, unnormalised log-probabilities; V is a multiple of `block`.
+      block: entries in a block.
+
+    Returns:
+      Ids [...] int32. An entry whose probability rounds to 0 is never drawn.
+    """
+    rows, size = logits_NV.shape[:-1], logits_NV.shape[-1]
+    if size % block:
+        raise ValueError(f"{size} entries cannot be split into blocks of {block}: expected a multiple of {block}")
+    highest = jnp.max(logits_NV, axis=-1, keepdims=True)
+    mass = jnp.exp(logits_NV - highest).reshape(*rows, size // block, block)
+    chosen, rest = _invert(jnp.sum(mass, axis=-1), uniform)
+    within = jnp.take_along_axis(mass, chosen[..., None, None], axis=-2)[..., 0, :]
+    entry, _ = _invert(within, rest)
+    return chosen * block + entry
+
+
+def _invert(mass: Array, uniform: Array) -> tuple[Array, Array]:
+    """The entry of `mass` [..., n] at quantile `uniform` [...], and the quantile within that entry, both in [0, 1).
+
+    Only entries of positive mass qualify, so that rounding in the cumulative sum cannot select an empty one.
+    """
+    ends = jnp.cumsum(mass, axis=-1)
+    total = jnp.max(jnp.where(mass > 0, ends, 0.0), axis=-1)
+    target = (uniform * total)[..., None]
+    index = jnp.argmax((ends > target) & (mass > 0), axis=-1).astype(jnp.int32)
+    end = jnp.take_along_axis(ends, index[..., None], axis=-1)
+    size = jnp.take_along_axis(mass, index[..., None], axis=-1)
+    into = 1.0 - (end - target) / size
+    return index, jnp.clip(into[..., 0], 0.0, 1.0 - 2.0**-24)
+
+
+def put_fakes(masked: masking.Masked, fakes_BM: Array) -> tuple[Array, Array]:
+    """The original text with fakes at the masked positions, and labels [B, L] float32: 1 where the token changed."""
+    corrupted = masking.scatter(masked.original, masked.positions, fakes_BM, masked.weights > 0)
+    return corrupted, (corrupted != masked.original).astype(jnp.float32)
+
+
+########## The discriminator ###########################################################################################
 
 
 def discriminate(o: Objective, params: Params, x: Inputs, input_ids_BL: Array) -> Array:
-    """The logit of "this token was replaced" at every position of `input_ids_BL`, [B, L] float32."""
-    states_BLD = networks.read(o.model, params, "encoder", x.masked.batch, input_ids_BL, x.encoder_key)
-    return networks.score(o.model, params, "discriminator_head", states_BLD)
+    """Logits of "this token was replaced" at every position of `input_ids_BL`, [B, L] float32."""
+    batch = x.masked.batch._replace(input_ids=input_ids_BL)
+    states_BLD = networks.encode(o.model, params, batch, x.encoder_key)
+    return networks.discriminator_logits(o.model, params, states_BLD)
 
 
 def detection_loss(scores_BL: Array, labels_BL: Array, weights_BL: Array) -> tuple[metrics.Mean, metrics.Metrics]:
-    """Sigmoid cross-entropy; and with it accuracy, AUC, and the share of the positions that was replaced."""
+    """Sigmoid cross-entropy, and the metrics: loss, accuracy, AUC, and the share of the positions that was replaced."""
     agreed = ((scores_BL > 0) == (labels_BL > 0)).astype(jnp.float32)
     loss = metrics.mean(optax.sigmoid_binary_cross_entropy(scores_BL, labels_BL), weights_BL)
     return loss, {
@@ -65,13 +216,58 @@ def detection_loss(scores_BL: Array, labels_BL: Array, weights_BL: Array) -> tup
     }
 
 
+def loss(o: Objective, params: Params, x: Inputs) -> Loss:
+    """generator_weight x MLM + discriminator_weight x replaced-token detection at every position but padding."""
+    return _loss(o, params, x, x.masked.real, x.counts.real)
+
+
+def loss_15(o: Objective, params: Params, x: Inputs) -> Loss:
+    """Like `loss`, with detection trained and measured at the masked positions only."""
+    return _loss(o, params, x, x.masked.chosen, x.counts.masked)
+
+
+def _loss(o: Objective, params: Params, x: Inputs, weights_BL: Array, count: Array) -> Loss:
+    corrupted = corrupt(o, params, x)
+    generator, measured = generator_loss(o, corrupted, x)
+    detection, detected = detection_loss(discriminate(o, params, x, corrupted.input_ids), corrupted.labels, weights_BL)
+    total = generator + o.settings.discriminator_weight * detection.sum / count
+    return total, {**measured, **detected}
+
+
+def frozen_generator_loss(o: Objective, params: Params, x: Inputs) -> Loss:
+    """discriminator_weight x replaced-token detection; the generator runs without dropout and is measured only."""
+    corrupted = corrupt(o, params, x._replace(key=None))
+    nll, accuracy = mlm(corrupted.logits, x)
+    scores_BL = discriminate(o, params, x, corrupted.input_ids)
+    detection, detected = detection_loss(scores_BL, corrupted.labels, x.masked.real)
+    total = o.settings.discriminator_weight * detection.sum / x.counts.real
+    return total, {"mlm_loss": nll, "mlm_accuracy": accuracy, **detected}
+
+
+def detect(o: Objective, params: Params, x: Inputs) -> Detection:
+    """The text with the generator's fakes, and the encoder's logits for them."""
+    corrupted = corrupt(o, params, x)
+    return Detection(corrupted.input_ids, corrupted.labels, discriminate(o, params, x, corrupted.input_ids))
+
+
+def with_generator(
+    loss: Callable[[Objective, Params, Inputs], Loss], encoder: Pass
+) -> Callable[[ObjectiveConfig, int], tuple[Stage, ...]]:
+    """One stage: a pass of the encoder, and one of the generator where it has parameters."""
+
+    def stages(settings: ObjectiveConfig, steps: int) -> tuple[Stage, ...]:
+        generator = (TRAINED_GENERATOR,) if settings.generator == "transformer" else ()
+        return (Stage(steps, (*generator, encoder), loss),)
+
+    return stages
+
+
 ELECTRA = spec.ObjectiveSpec(
     summary="replaced-token detection at every position",
     paper="ELECTRA, tables 1 and 5",
     settings={**spec.MASKING, **spec.GENERATOR, **spec.SAMPLING, **WEIGHTS},
     heads=("discriminator_head",),
-    loss=loss,
-    stages=corruption.beside(DISCRIMINATOR),
+    stages=with_generator(loss, DISCRIMINATOR),
     detect=detect,
 )
 ELECTRA_15 = spec.ObjectiveSpec(
@@ -79,7 +275,6 @@ ELECTRA_15 = spec.ObjectiveSpec(
     paper="ELECTRA 15%, table 5",
     settings=ELECTRA.settings,
     heads=("discriminator_head",),
-    loss=loss_15,
-    stages=corruption.beside(DISCRIMINATOR),
+    stages=with_generator(loss_15, DISCRIMINATOR),
     detect=detect,
 )

@@ -1,20 +1,20 @@
-"""ELECTRA with a generator that is trained already and rests, sampled at a temperature that falls: Fast-ELECTRA.
+"""Fast-ELECTRA: ELECTRA with a pre-trained, frozen generator and a decaying sampling temperature (arXiv 2310.07347).
 
-(arXiv 2310.07347.) Its weights are given, `config.generator_from`: another run's generator, or, of a system without one
-(`mlm`), its encoder; or a released one (initial.py). It costs a forward pass and no gradient.
+`config.generator_from` gives the generator's weights: another run's generator, the encoder of an `mlm` run, or a
+released network (see `loading/warm_start.py`). The generator costs a forward pass and no gradient.
 """
 
 from electra_jax import metrics
-from electra_jax.objectives import corruption, electra, spec
+from electra_jax.objectives import electra, spec
 from electra_jax.objectives.spec import Inputs, Loss, Objective, Params
 
-_GENERATOR = ("generator_embeddings", "generator", "generator_head")
+_TRAINABLE = ("embeddings", "encoder", "discriminator_head")
 
 
 def loss(o: Objective, params: Params, x: Inputs) -> Loss:
-    """As ELECTRA's, with a generator that rests; what is measured of it says how good it is."""
-    total, measured = electra.resting_generator_loss(o, params, x)
-    return total, {**measured, "temperature": metrics.scalar(corruption.temperature(o, x.step))}
+    """ELECTRA's loss with a frozen generator, whose quality is logged with the temperature."""
+    total, measured = electra.frozen_generator_loss(o, params, x)
+    return total, {**measured, "temperature": metrics.scalar(electra.temperature(o, x.step))}
 
 
 FROZEN_GENERATOR = spec.ObjectiveSpec(
@@ -28,10 +28,8 @@ FROZEN_GENERATOR = spec.ObjectiveSpec(
         "discriminator_weight": 50.0,
     },
     heads=("discriminator_head",),
-    loss=loss,
-    stages=spec.one_stage(corruption.RESTING, electra.DISCRIMINATOR),
+    stages=spec.one_stage(loss, electra.FROZEN_GENERATOR, electra.DISCRIMINATOR, trainable=_TRAINABLE),
     model={"tying": "none"},
     detect=electra.detect,
-    frozen=lambda settings, step: dict.fromkeys(_GENERATOR, True),
     pretrained_generator=True,
 )

@@ -1,15 +1,15 @@
-"""What is random about a batch in a step, dropout aside: which positions are masked, what stands there, and the numbers
-that fakes will be drawn with. All of it is drawn for the whole batch at once, so that a loss over parts of a batch sees
-the same as a loss over the whole.
+"""All random draws about a batch, except dropout: masked positions, their input ids, and uniforms for sampling fakes.
+
+They are drawn for the whole batch at once, so that gradient accumulation over its parts sees the same masks.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 
 from electra_jax.data.tokenizer import Special
-from electra_jax.modeling.electra import Batch
+from electra_jax.modeling.batch import Batch
 
 Array = jax.Array
 
@@ -18,13 +18,13 @@ class Masked(NamedTuple):
     """A masked batch.
 
     Attributes:
-      batch: as it was, `input_ids`, `token_type_ids` and `sequence_ids`, each [B, L] int32.
-      candidates: [B, L] float32, 1 where no special token is.
-      input_ids: [B, L], the chosen positions replaced by [MASK] (or by a random token, or left as they were).
+      batch: the original batch.
+      candidates: [B, L] float32, 1 where the token is not special.
+      input_ids: [B, L] int32, with [MASK] at the chosen positions (or a random token, or the original).
       positions: [B, M] int32, distinct within a row.
-      targets: [B, M] int32, the original ids there.
+      targets: [B, M] int32, the original ids at `positions`.
       weights: [B, M] float32, 1 for a chosen position, 0 for a filler.
-      uniform: [B, M] float32 in [0, 1), for `sampling.categorical`.
+      uniform: [B, M] float32 in [0, 1), for `electra.sample`.
     """
 
     batch: Batch
@@ -37,13 +37,13 @@ class Masked(NamedTuple):
 
     @property
     def original(self) -> Array:
-        """[B, L] int32: the text."""
-        return self.batch["input_ids"]
+        """[B, L] int32: the original ids."""
+        return cast(Array, self.batch.input_ids)
 
     @property
     def real(self) -> Array:
         """[B, L] float32: 1 where there is no padding."""
-        return (self.batch["sequence_ids"] > 0).astype(jnp.float32)
+        return cast(Array, self.batch.sequence_ids > 0).astype(jnp.float32)
 
     @property
     def chosen(self) -> Array:
@@ -53,7 +53,7 @@ class Masked(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """How many positions of the whole batch a loss is a mean over, float32, at least 1."""
+    """Numbers of positions in the whole batch that losses are means over, float32, at least 1."""
 
     masked: Array
     real: Array
@@ -61,7 +61,7 @@ class Counts(NamedTuple):
 
 
 def max_masked(length: int, mask_prob: float) -> int:
-    """M: the most positions masked in one sequence, 19 of 128 or 79 of 512 at .15.
+    """M, the maximum number of masked positions in a sequence: 19 of 128 or 79 of 512 at .15.
 
     google-research/electra, configure_pretraining.py: int((mask_prob + .005) * max_seq_length).
     """
@@ -69,21 +69,21 @@ def max_masked(length: int, mask_prob: float) -> int:
 
 
 def is_maskable(input_ids_BL: Array, special: Special) -> Array:
-    """[B, L] bool: where no special token stands, [UNK] aside."""
+    """[B, L] bool: where the token is not special; [UNK] may be masked."""
     never = jnp.array([special.pad, special.cls, special.sep, special.mask])
     return jnp.isin(input_ids_BL, never, invert=True)
 
 
 def random_tokens(key: Array, shape: tuple[int, ...], vocab_size: int, special: Special) -> Array:
-    """Ids of `shape`, int32, uniform among those that are not special."""
+    """Uniform ids of `shape`, int32, without special tokens."""
     ids = jax.random.randint(key, shape, 0, vocab_size - len(special), jnp.int32)
-    for taken in sorted(special):  # those from here on move up by one
+    for taken in sorted(special):  # shift ids to skip this one
         ids = jnp.where(ids >= taken, ids + 1, ids)
     return ids
 
 
 def words(starts_BL: Array, maskable_BL: Array) -> Array:
-    """[B, L] int32: the number of each position's word in its row; a special token is a word of its own."""
+    """[B, L] int32: for each position the index of its word in the row; each special token is a word."""
     begins = starts_BL | ~maskable_BL | ~jnp.roll(maskable_BL, 1, axis=1)
     return jnp.cumsum(begins.at[:, 0].set(False), axis=1, dtype=jnp.int32)
 
@@ -91,14 +91,13 @@ def words(starts_BL: Array, maskable_BL: Array) -> Array:
 def choose(
     key: Array, maskable_BL: Array, real_BL: Array, mask_prob: float, words_BL: Array | None = None
 ) -> tuple[Array, Array]:
-    """Draws positions uniformly, without replacement, among those that `maskable_BL` allows.
+    """Draws positions uniformly without replacement, where `maskable_BL` is True.
 
-    The count is clip(round(mask_prob * length without padding), 1, M). (The reference draws with replacement; its
-    author calls the duplicates a bug and proposes what is done here.)
+    Their number is clip(round(mask_prob * length without padding), 1, M). The reference draws with replacement; its
+    author calls the duplicates a bug and proposes top-k instead.
 
-    With `words_BL`, the number of each position's word, whole words are drawn, and one more would be too many: the
-    count is then at most this. (Only of a first word that is longer than the count, as in scripts without spaces, as
-    much is taken as that allows, from a position drawn at random on.)
+    With `words_BL`, the index of each position's word, whole words are drawn as long as they fit into that number. If
+    the first word alone is longer, as in scripts without spaces, a part of it is taken, from a random position on.
 
     Returns:
       Positions [B, M] int32 and weights [B, M] float32. All M positions of a row are distinct; those of weight 0 are
@@ -109,15 +108,15 @@ def choose(
     count_B = jnp.clip(jnp.round(mask_prob * length_B), 1, most).astype(jnp.int32)
     drawn = jax.random.uniform(key, maskable_BL.shape)
     if words_BL is not None:
-        drawn = jnp.take_along_axis(drawn, words_BL, axis=1)  # one number a word: its positions stay together
+        drawn = jnp.take_along_axis(drawn, words_BL, axis=1)  # one number for each word keeps its positions together
     rank = jnp.where(maskable_BL, drawn, -1.0)
-    if words_BL is not None:  # of equal ranks `top_k` takes the first; so that this is not always a word's beginning
+    if words_BL is not None:  # among equal ranks `top_k` takes the first; rotate, or it would always be a word's start
         begin = jax.random.randint(jax.random.fold_in(key, 1), (rank.shape[0], 1), 0, rank.shape[1])
-        turned = (jnp.arange(rank.shape[1])[None] + begin) % rank.shape[1]
-        rank = jnp.take_along_axis(rank, turned, axis=1)
+        rotated = (jnp.arange(rank.shape[1])[None] + begin) % rank.shape[1]
+        rank = jnp.take_along_axis(rank, rotated, axis=1)
     score_BM, positions_BM = jax.lax.top_k(rank, most)
     if words_BL is not None:
-        positions_BM = jnp.take_along_axis(turned, positions_BM, axis=1)
+        positions_BM = jnp.take_along_axis(rotated, positions_BM, axis=1)
     chosen = (jnp.arange(most)[None] < count_B[:, None]) & (score_BM >= 0)
     if words_BL is not None:
         chosen &= ~_cut_word(words_BL, maskable_BL, positions_BM, chosen)
@@ -125,20 +124,20 @@ def choose(
 
 
 def _cut_word(words_BL: Array, maskable_BL: Array, positions_BM: Array, chosen_BM: Array) -> Array:
-    """[B, M] bool: where a position was chosen, but not all of its word, and another word was chosen before it."""
+    """[B, M] bool: chosen positions whose word was chosen only in part, unless it is the first word chosen."""
     rows = jnp.arange(words_BL.shape[0])[:, None]
     word_BM = jnp.take_along_axis(words_BL, positions_BM, axis=1)
     size_BL = jnp.zeros(words_BL.shape, jnp.int32).at[rows, words_BL].add(maskable_BL.astype(jnp.int32))
     left_BL = size_BL.at[rows, word_BM].add(-chosen_BM.astype(jnp.int32))
     partly = jnp.take_along_axis(left_BL, word_BM, axis=1) > 0
-    return chosen_BM & partly & (word_BM != word_BM[:, :1])
+    return cast(Array, chosen_BM & partly & (word_BM != word_BM[:, :1]))
 
 
 def scatter(ids_BL: Array, positions_BM: Array, values_BM: Array, where_BM: Array) -> Array:
     """`ids_BL` with `values_BM` at `positions_BM` where `where_BM` holds."""
     old = jnp.take_along_axis(ids_BL, positions_BM, axis=1)
     new = jnp.where(where_BM, values_BM, old)
-    # Row by row, so that devices that have some of the rows need no others'.
+    # vmap over rows, so that a batch split over devices needs no communication.
     return jax.vmap(lambda ids, positions, values: ids.at[positions].set(values, unique_indices=True))(
         ids_BL, positions_BM, new
     )
@@ -154,24 +153,24 @@ def mask(
     random_prob: float,
     word_starts: Array | None = None,
 ) -> Masked:
-    """Draws what is random about a batch.
+    """Draws the masks of a batch, and what else is random about it except dropout.
 
     Args:
-      key: of the step.
+      key: the step's masking key.
       batch: arrays [B, L].
       vocab_size: token ids in use.
-      special: those that are special.
+      special: ids of the special tokens.
       mask_prob: share of the positions that are chosen.
-      replace_prob: of a chosen position to become [MASK]; .85 in the reference's code, .8 in BERT.
-      random_prob: of a chosen position to become a random token that is not special; 0, and .1 in BERT. What remains
-        stays as it was.
-      word_starts: [V] bool, which pieces begin a word; where given, whole words are chosen.
+      replace_prob: probability that a chosen position becomes [MASK]; .85 in the reference's code, .8 in BERT.
+      random_prob: probability that a chosen position becomes a random token that is not special; 0 in the reference, .1
+        in BERT. The remaining ones keep their token.
+      word_starts: [V] bool, the pieces that begin a word; if given, whole words are chosen.
     """
-    input_ids = batch["input_ids"]
+    input_ids = batch.input_ids
     choose_key, replace_key, random_key, uniform_key = jax.random.split(key, 4)
     maskable = is_maskable(input_ids, special)
     whole = None if word_starts is None else words(word_starts[input_ids], maskable)
-    positions, weights = choose(choose_key, maskable, batch["sequence_ids"] > 0, mask_prob, whole)
+    positions, weights = choose(choose_key, maskable, batch.sequence_ids > 0, mask_prob, whole)
     targets = jnp.take_along_axis(input_ids, positions, axis=1)
     coin = jax.random.uniform(replace_key, positions.shape)
     random = random_tokens(random_key, positions.shape, vocab_size, special)
@@ -183,5 +182,5 @@ def mask(
 
 
 def count(masked: Masked) -> Counts:
-    """Of a whole batch; the parts of an accumulated step share it."""
+    """The counts of a whole batch, which all parts of an accumulated step share."""
     return Counts(*(jnp.maximum(jnp.sum(x), 1.0) for x in (masked.weights, masked.real, masked.candidates)))

@@ -1,4 +1,4 @@
-"""Masked language modelling by the encoder itself: BERT's, and two variants that read a generator's fakes."""
+"""Masked language modelling by the encoder: BERT's, and two variants that read a generator's fakes."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import optax
 
 from electra_jax import metrics
 from electra_jax.modeling import electra as networks
-from electra_jax.objectives import corruption, spec
+from electra_jax.objectives import electra, spec
 from electra_jax.objectives.spec import Inputs, Loss, Objective, Params, Pass
 
 Array = jax.Array
@@ -14,51 +14,52 @@ _WEIGHTS = {"generator_weight": 1.0, "encoder_weight": 1.0}
 
 
 def loss(o: Objective, params: Params, x: Inputs) -> Loss:
-    """BERT: the originals are predicted where they were masked (arXiv 1810.04805, without next-sentence prediction)."""
+    """BERT's loss: the originals at the masked positions (arXiv 1810.04805, without next-sentence prediction)."""
     nll, accuracy = _predict_masked(o, params, x, x.masked.input_ids)
     return nll.sum / x.counts.masked, {"mlm_loss": nll, "mlm_accuracy": accuracy}
 
 
 def _predict_masked(o: Objective, params: Params, x: Inputs, input_ids_BL: Array) -> tuple[metrics.Mean, metrics.Mean]:
-    """(loss, accuracy) of the encoder that reads `input_ids_BL`, at the masked positions."""
-    states_BLD = networks.read(o.model, params, "encoder", x.masked.batch, input_ids_BL, x.encoder_key)
-    logits_BMV = networks.predict(o.model, params, "encoder", networks.gather_positions(states_BLD, x.masked.positions))
-    return corruption.mlm(logits_BMV, x)
+    """(loss, accuracy) at the masked positions, where the encoder reads `input_ids_BL`."""
+    states_BLD = networks.encode(o.model, params, x.masked.batch._replace(input_ids=input_ids_BL), x.encoder_key)
+    logits_BMV = networks.mlm_logits(o.model, params, networks.gather_positions(states_BLD, x.masked.positions))
+    return electra.mlm(logits_BMV, x)
 
 
 def replace_loss(o: Objective, params: Params, x: Inputs) -> Loss:
-    """The encoder predicts the originals at the masked positions, where it reads the generator's fakes."""
-    found = corruption.corrupt(o, params, x)
-    generator, measured = corruption.generator_loss(o, found, x)
-    nll, accuracy = _predict_masked(o, params, x, found.input_ids)
+    """The encoder reads the generator's fakes and predicts the originals at the masked positions."""
+    corrupted = electra.corrupt(o, params, x)
+    generator, measured = electra.generator_loss(o, corrupted, x)
+    nll, accuracy = _predict_masked(o, params, x, corrupted.input_ids)
     return generator + o.settings.encoder_weight * nll.sum / x.counts.masked, {
         **measured,
         "encoder_mlm_loss": nll,
         "encoder_mlm_accuracy": accuracy,
-        "replaced_fraction": metrics.mean(found.labels, x.masked.real),
+        "replaced_fraction": metrics.mean(corrupted.labels, x.masked.real),
     }
 
 
 def all_tokens_loss(o: Objective, params: Params, x: Inputs) -> Loss:
-    """As `replace_loss`, but every position is predicted, through the copy gate."""
-    found = corruption.corrupt(o, params, x)
-    generator, measured = corruption.generator_loss(o, found, x)
-    states_BLD = networks.read(o.model, params, "encoder", x.masked.batch, found.input_ids, x.encoder_key)
-    logits_BLV = networks.predict(o.model, params, "encoder", states_BLD)
-    gate_BL = networks.score(o.model, params, "copy_gate", states_BLD)
-    nll_BL = -copy_log_prob(gate_BL, logits_BLV, found.input_ids, x.masked.original)
+    """Like `replace_loss`, with every position predicted through the copy gate."""
+    corrupted = electra.corrupt(o, params, x)
+    generator, measured = electra.generator_loss(o, corrupted, x)
+    batch = x.masked.batch._replace(input_ids=corrupted.input_ids)
+    states_BLD = networks.encode(o.model, params, batch, x.encoder_key)
+    logits_BLV = networks.mlm_logits(o.model, params, states_BLD)
+    gate_BL = networks.copy_logits(o.model, params, states_BLD)
+    nll_BL = -copy_log_prob(gate_BL, logits_BLV, corrupted.input_ids, x.masked.original)
     nll = metrics.mean(nll_BL, x.masked.real)
     return generator + o.settings.encoder_weight * nll.sum / x.counts.real, {
         **measured,
         "all_tokens_loss": nll,
         "all_tokens_masked_loss": metrics.mean(nll_BL, x.masked.chosen),
         "copy_probability": metrics.mean(jax.nn.sigmoid(gate_BL), x.masked.real),
-        "replaced_fraction": metrics.mean(found.labels, x.masked.real),
+        "replaced_fraction": metrics.mean(corrupted.labels, x.masked.real),
     }
 
 
 def copy_log_prob(gate_BL: Array, logits_BLV: Array, input_ids_BL: Array, targets_BL: Array) -> Array:
-    """log p(target) [B, L], p(x) = D x 1[x is the input] + (1 - D) x softmax(x), D = sigmoid(gate)."""
+    """log p(target) [B, L], where p(x) = D x 1[x is the input] + (1 - D) x softmax(x) and D = sigmoid(gate)."""
     predicted = -optax.softmax_cross_entropy_with_integer_labels(logits_BLV, targets_BL)
     not_copied = jax.nn.log_sigmoid(-gate_BL) + predicted
     return jnp.where(targets_BL == input_ids_BL, jnp.logaddexp(jax.nn.log_sigmoid(gate_BL), not_copied), not_copied)
@@ -69,23 +70,20 @@ MLM = spec.ObjectiveSpec(
     paper="BERT, table 5",
     settings=spec.MASKING,
     heads=("mlm_head",),
-    loss=loss,
-    stages=spec.one_stage(Pass("encoder", "mlm", everywhere=False)),
+    stages=spec.one_stage(loss, Pass("encoder", "mlm", everywhere=False)),
     generator=None,
 )
 REPLACE_MLM = spec.ObjectiveSpec(
-    summary="masked language modelling with the generator's fakes in the place of [MASK]",
+    summary="masked language modelling with the generator's fakes in place of [MASK]",
     paper="Replace MLM, table 5",
     settings={**spec.MASKING, **spec.GENERATOR, **spec.SAMPLING, **_WEIGHTS},
     heads=("mlm_head",),
-    loss=replace_loss,
-    stages=corruption.beside(Pass("encoder", "mlm", everywhere=False)),
+    stages=electra.with_generator(replace_loss, Pass("encoder", "mlm", everywhere=False)),
 )
 ALL_TOKENS_MLM = spec.ObjectiveSpec(
     summary="as replace_mlm, but predicting every position, with a copy gate",
     paper="All-Tokens MLM, table 5",
     settings=REPLACE_MLM.settings,
     heads=("mlm_head", "copy_gate"),
-    loss=all_tokens_loss,
-    stages=corruption.beside(Pass("encoder", "copy", everywhere=True)),
+    stages=electra.with_generator(all_tokens_loss, Pass("encoder", "copy", everywhere=True)),
 )

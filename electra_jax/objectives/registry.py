@@ -1,4 +1,4 @@
-"""The table of objectives, and how a config becomes one of them."""
+"""The table of objectives, and the objective of a config."""
 
 import dataclasses
 from typing import Any
@@ -16,7 +16,6 @@ from electra_jax.objectives import (
     electric,
     frozen_generator,
     mlm,
-    sampling,
     spec,
     two_stage,
 )
@@ -34,7 +33,7 @@ SYSTEMS: dict[str, spec.ObjectiveSpec] = {
     "frozen_generator": frozen_generator.FROZEN_GENERATOR,
 }
 
-# Settings that make no difference to a generator without parameters.
+# Settings without effect on each kind of generator.
 _UNUSED_BY_GENERATOR = {
     "transformer": (),
     "unigram": ("generator_weight", "replace_prob", "random_prob"),
@@ -86,7 +85,8 @@ def check(objective: ObjectiveConfig, model: ModelConfig, steps: int) -> None:
     for name, value in SYSTEMS[objective.name].model.items():
         if getattr(model, name) != value:
             raise UserError(
-                f"config.model.{name}={getattr(model, name)!r} is invalid with objective={objective.name}: expected {value!r}"
+                f"config.model.{name}={getattr(model, name)!r} is invalid with objective={objective.name}: "
+                f"expected {value!r}"
             )
     if "generator_steps" in SYSTEMS[objective.name].settings and not 0 < objective.generator_steps < steps:
         raise UserError(
@@ -132,12 +132,12 @@ def make(
     """
     networks = electra_config(objective, model, vocab_size)
     counts = np.ones(vocab_size) if unigram_counts is None else unigram_counts
-    unigram = sampling.log_frequencies(counts, networks.padded_vocab_size, special)
+    unigram = electra.log_frequencies(counts, networks.padded_vocab_size, special)
     starts = np.ones(vocab_size, bool) if word_starts is None else word_starts
     return spec.Objective(SYSTEMS[objective.name], objective, steps, Electra(networks), unigram, special, starts)
 
 
 def describe() -> str:
-    """Two lines a system, for --help: what it does and where it is from."""
+    """Two lines for each objective, for --help: summary and source."""
     width = max(map(len, SYSTEMS))
     return "\n".join(f"{name:<{width}}  {row.summary}\n{'':<{width}}  ({row.paper})" for name, row in SYSTEMS.items())

@@ -1,12 +1,12 @@
-"""What a pre-training system is: the networks it needs, what it minimises, and what that costs.
+"""What a pre-training objective is: its networks, the stages of its training, and their losses.
 
-Each family has a file with one `ObjectiveSpec` a row of the table in `table.py`. A system is a description and some pure
-functions; `Objective` is a system with its settings and its model, ready for a step.
+Each family has a file with its losses and one `ObjectiveSpec` for each row of the table in `registry.py`. An
+`Objective` is a spec together with the settings and the model of a run.
 """
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,18 +15,20 @@ import numpy as np
 from electra_jax import metrics
 from electra_jax.config.settings import above, at_least, between, one_of, setting, within
 from electra_jax.data.tokenizer import Special
+from electra_jax.modeling import electra as networks
+from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.electra import Electra
 from electra_jax.objectives import masking
+from electra_jax.runtime import rng
 
 Array = jax.Array
-Params = Any  # the float32 tree of `Electra`
+Params = networks.Params
+Loss = tuple[Array, metrics.Metrics]  # a float32 scalar, and the metrics behind it
 
-# The settings that systems share, with the paper's values; what a system does not use is no setting of it.
+# Settings that objectives share, with the paper's values.
 MASKING = {"mask_prob": 0.15, "replace_prob": 0.85, "random_prob": 0.0, "whole_words": False}
 GENERATOR = {"generator": "transformer"}
 SAMPLING = {"temperature": 1.0, "temperature_decay": 0.0, "disallow_correct": False}
-
-
 GENERATORS = ("transformer", "unigram", "uniform")
 
 
@@ -57,40 +59,29 @@ class ObjectiveConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Pass:
-    """One network on one batch, for counting its operations.
+    """One network's pass over a batch, for counting FLOPs.
 
     Attributes:
-      network: `generator` or `encoder`.
-      head: what reads its states: `mlm`, `discriminator` or `copy`.
-      everywhere: whether the head reads every position, or the masked ones only.
-      trained: whether there is a gradient.
+      network: the network that reads the batch.
+      head: the head that reads its states.
+      everywhere: whether the head reads every position; otherwise the masked ones only.
+      trained: whether there is a backward pass.
     """
 
-    network: str
-    head: str
+    network: Literal["generator", "encoder"]
+    head: Literal["mlm", "discriminator", "copy"]
     everywhere: bool
     trained: bool = True
 
 
-@dataclasses.dataclass(frozen=True)
-class Stage:
-    """Steps that all compute the same passes; the learning rate's schedule begins anew in each stage."""
-
-    steps: int
-    passes: tuple[Pass, ...]
-
-
-Loss = tuple[Array, metrics.Metrics]  # a float32 scalar, and the sums behind what is logged
-
-
 class Inputs(NamedTuple):
-    """What a loss reads beside the parameters.
+    """What a loss reads besides the parameters.
 
     Attributes:
-      masked: a batch or a part of it.
-      counts: of the whole batch.
-      step: how many steps are done, int32.
-      key: of dropout, None where it is off.
+      masked: the masked batch, or a part of it.
+      counts: the counts of the whole batch.
+      step: int32, the number of steps done.
+      key: the step's dropout key; None where dropout is off.
     """
 
     masked: masking.Masked
@@ -100,15 +91,21 @@ class Inputs(NamedTuple):
 
     @property
     def generator_key(self) -> Array | None:
-        return None if self.key is None else jax.random.fold_in(self.key, 0)
+        return None if self.key is None else rng.dropout_key(self.key, rng.Dropout.GENERATOR)
 
     @property
     def encoder_key(self) -> Array | None:
-        return None if self.key is None else jax.random.fold_in(self.key, 1)
+        return None if self.key is None else rng.dropout_key(self.key, rng.Dropout.ENCODER)
 
 
 class Detection(NamedTuple):
-    """Fakes in a text and what the encoder says of them, each [B, L]: ids int32, labels and logits float32."""
+    """A corrupted text and the encoder's scores for it.
+
+    Attributes:
+      input_ids: [B, L] int32, the text with fakes.
+      labels: [B, L] float32, 1 where the token was replaced.
+      scores: [B, L] float32, the encoder's logits that it was.
+    """
 
     input_ids: Array
     labels: Array
@@ -116,54 +113,66 @@ class Detection(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class ObjectiveSpec:
-    """One row of the table.
+class Stage:
+    """Consecutive steps with the same loss. Each stage has a learning rate schedule of its own.
 
     Attributes:
-      summary: what it is, in a line.
-      paper: where it is from.
+      steps: the number of steps.
+      passes: what a step computes, for counting FLOPs.
+      loss: (objective, params, inputs) -> the loss and its metrics; see `Objective.loss`.
+      trainable: top-level names of the parameters that learn; None: all. The others keep their bits.
+      init_params: applied to the parameters once, when the stage begins; None: they stay as they are.
+    """
+
+    steps: int
+    passes: tuple[Pass, ...]
+    loss: Callable[["Objective", Params, Inputs], Loss]
+    trainable: tuple[str, ...] | None = None
+    init_params: Callable[[Params], Params] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ObjectiveSpec:
+    """One row of the table of objectives.
+
+    Attributes:
+      summary: one line.
+      paper: the source.
       settings: the settings of `ObjectiveConfig` that it uses, with their defaults; a function takes the run's steps.
       heads: as `ElectraConfig.heads`.
-      loss: see `Objective.loss`.
-      stages: (settings, steps of the run) -> what is computed when.
-      generator: None, `masked` (it sees [MASK]) or `two_towers`.
-      model: settings of `config.model` that it prescribes.
-      detect: (objective, params, inputs) -> `Detection`; None where the encoder does not tell fakes.
-      frozen: (settings, step) -> for top-level names of the parameters, whether they keep their bits in that step.
-      begin: (settings, params, step) -> the parameters before that step, where a stage begins with others than the last
-        one left.
-      scores: what the sigmoid of the discriminator's score says of a token, where that is not the probability that it
-        was replaced.
-      pretrained_generator: whether the generator is one that was trained before, `config.generator_from`, and stays as it is.
+      stages: (settings, steps of the run) -> the stages, in order; their steps add up to those of the run.
+      generator: None, `masked` (it reads [MASK]) or `two_towers`.
+      model: settings of `ModelConfig` that it prescribes.
+      detect: (objective, params, inputs) -> `Detection`; None where the encoder does not detect fakes.
+      scores: what the sigmoid of the discriminator's score means, where that is not the probability that the token was
+        replaced.
+      pretrained_generator: whether the generator was trained before (`config.generator_from`) and stays frozen.
     """
 
     summary: str
     paper: str
     settings: Mapping[str, Any]
     heads: tuple[str, ...]
-    loss: Callable[["Objective", Params, Inputs], Loss]
     stages: Callable[[ObjectiveConfig, int], tuple[Stage, ...]]
     generator: str | None = "masked"
     model: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     detect: Callable[["Objective", Params, Inputs], Detection] | None = None
-    frozen: Callable[[ObjectiveConfig, Array], Mapping[str, Any]] = lambda settings, step: {}
-    begin: Callable[[ObjectiveConfig, Params, Array], Params] = lambda settings, params, step: params
     scores: str = ""
     pretrained_generator: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """A system, ready for a step.
+    """An objective with the settings, the networks and the vocabulary of a run.
 
     Attributes:
-      system: its row.
-      settings: `config.objective`.
-      steps: of the whole run.
-      model: the networks it needs.
-      unigram: [V] float32, log-probabilities of the tokens of the training text.
+      system: the row of the table.
+      settings: the run's `config.objective`.
+      steps: steps of the whole run.
+      model: the networks.
+      unigram: [V] float32, log-probabilities of the tokens in the training text.
       special: ids of the special tokens.
-      word_starts: [V] bool, which pieces begin a word.
+      word_starts: [V] bool, the pieces that begin a word.
     """
 
     system: ObjectiveSpec
@@ -174,40 +183,50 @@ class Objective:
     special: Special
     word_starts: np.ndarray
 
-    def mask(self, key: Array, batch: Mapping[str, Array]) -> masking.Masked:
-        """Draws what is random about a batch, dropout aside."""
-        s = self.settings
-        starts = jnp.asarray(self.word_starts) if s.whole_words else None
-        shown = (s.replace_prob, s.random_prob)
-        return masking.mask(key, batch, self.model.config.vocab_size, self.special, s.mask_prob, *shown, starts)
-
-    def draw(self, key: Array, batch: Mapping[str, Array], step: Array) -> Inputs:
-        """What the loss of a whole batch reads, without dropout."""
-        masked = self.mask(key, batch)
-        return Inputs(masked, masking.count(masked), step)
-
-    def loss(self, params: Params, x: Inputs) -> Loss:
-        """What a step minimises.
-
-        Every term is a sum over `x.masked` divided by a count over the whole batch, so that the losses of the batch's
-        parts, and their gradients, add up to those of the whole, on whatever devices and in however many turns.
-        """
-        loss, measured = self.system.loss(self, params, x)
-        return loss, {**measured, "tokens": metrics.total(x.masked.real)}
-
     @property
     def stages(self) -> tuple[Stage, ...]:
         return self.system.stages(self.settings, self.steps)
 
-    def passes(self, step: int) -> tuple[Pass, ...]:
-        """What is computed by the step that follows `step` steps."""
-        for stage in self.stages:
+    def stage_at(self, step: int) -> Stage:
+        """The stage of the step that follows `step` steps; beyond the end of the run, the last one."""
+        stages = self.stages
+        for stage in stages:
             if step < stage.steps:
-                return stage.passes
+                return stage
             step -= stage.steps
-        return self.stages[-1].passes
+        return stages[-1]
+
+    def mask(self, key: Array, batch: Batch) -> masking.Masked:
+        """Draws all that is random about a batch, except dropout."""
+        s = self.settings
+        return masking.mask(
+            key,
+            batch,
+            self.model.config.vocab_size,
+            self.special,
+            s.mask_prob,
+            s.replace_prob,
+            s.random_prob,
+            jnp.asarray(self.word_starts) if s.whole_words else None,
+        )
+
+    def draw(self, key: Array, batch: Batch, step: Array) -> Inputs:
+        """The inputs of a loss over a whole batch, without dropout."""
+        masked = self.mask(key, batch)
+        return Inputs(masked, masking.count(masked), step)
+
+    def loss(self, stage: Stage, params: Params, x: Inputs) -> Loss:
+        """The loss that a step of `stage` minimises.
+
+        Every term is a sum over `x.masked` divided by a count over the whole batch. So the losses and the gradients of
+        the batch's parts add up to those of the whole batch, on any number of devices and accumulation steps.
+        """
+        loss, measured = stage.loss(self, params, x)
+        return loss, {**measured, "tokens": metrics.total(x.masked.real)}
 
 
-def one_stage(*passes: Pass) -> Callable[[ObjectiveConfig, int], tuple[Stage, ...]]:
-    """The same passes in every step."""
-    return lambda settings, steps: (Stage(steps, passes),)
+def one_stage(
+    loss: Callable[[Objective, Params, Inputs], Loss], *passes: Pass, trainable: tuple[str, ...] | None = None
+) -> Callable[[ObjectiveConfig, int], tuple[Stage, ...]]:
+    """The stages of an objective whose steps are all alike."""
+    return lambda settings, steps: (Stage(steps, passes, loss, trainable),)

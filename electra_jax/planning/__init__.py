@@ -1,4 +1,4 @@
-"""A run on TPUs that are not there: `python -m electra_jax.plan --config=configs/base.py --topology=v3:4x4`.
+"""What a run costs, before it is started: FLOPs of any config, and memory and time on TPU slices.
 
-The step that `train` runs, on the same mesh, is compiled by the TPU's own compiler, and its program is read.
+For TPUs, the step that `train` runs is compiled by the TPU's own compiler on this machine, and the program is analysed.
 """

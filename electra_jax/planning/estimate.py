@@ -1,23 +1,25 @@
-"""What a step needs on a slice: memory, FLOPs, traffic, and from these the time that it takes at the least."""
+"""Estimates what a train step needs on a TPU slice: memory, FLOPs, traffic, and a lower bound on its time."""
 
 import dataclasses
 import math
 import re
 import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+from ml_collections import ConfigDict
 
 from electra_jax import train_config
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import replace
-from electra_jax.data import pipeline
 from electra_jax.objectives import registry
+from electra_jax.objectives.spec import Objective
 from electra_jax.planning import hlo
 from electra_jax.planning.flops import devices as device_table
-from electra_jax.planning.flops.totals import first_steps
+from electra_jax.planning.flops.breakdown import sum_networks
+from electra_jax.planning.flops.count import make_objective
+from electra_jax.planning.flops.totals import ACCOUNTINGS, count_flops
 from electra_jax.planning.slices import slice_of
 from electra_jax.runtime import sharding
 from electra_jax.sharded_step import ShardedStep
@@ -26,28 +28,36 @@ from electra_jax.train_config import TrainConfig
 _TOO_LARGE = re.compile(r"total memory required[^(]*\(([\d.]+)([KMG])\) exceeds|Used ([\d.]+)([KMG]) of")
 _LETTERS = {"K": 2.0**10, "M": 2.0**20, "G": 2.0**30}
 _LOOPS = ("while", "body", "cond", "closed_call", "checkpoint", "rematted_computation")
-REMAT = ("none", "dots", "full")  # from the least computed again to the most
+REMAT = ("none", "dots", "full")  # in ascending order of recomputation
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """One step on one slice. Bytes and FLOPs of `step` are of all devices together, all other bytes of one device.
+    """One train step of the run's last segment on one slice.
+
+    FLOPs count all devices together, all bytes but those of `collectives` one device. Fields that default to None are
+    None where the compiler failed because the program is too large.
 
     Attributes:
-      settings: those that decide: `batch_size`, `grad_accum_steps`, `remat`, `unroll`, and the mesh.
-      topology, devices, hosts, kind: of the slice.
-      fits: whether the program can be loaded.
-      memory: bytes by kind, their `total`, and what is `usable`; not all kinds where the compiler gave up.
-      flops: of a step by our count (`model`), by XLA's of the program before it is optimised, scans unrolled (`xla`).
-      moved: bytes between memory and a device in a step; None where the compiler gave up, as all that follows.
-      collectives: by kind: how many run in a step, bytes of their results, bytes that a device must send.
-      largest: what moves most, by the operation it is from: (bytes, name).
-      seconds: of a step, at the least: by `compute`, `memory` and `interconnect`; the largest is the bound. The network
-        between slices is slower than what `interconnect` reckons with, by how much depends on the place.
-      bound: which that is.
-      tokens_per_second, days: of the run, at that bound.
-      mfu: assumed, and with it `days_at_mfu`.
-      compile_seconds: on this machine.
+      settings: `batch_size`, `grad_accum_steps`, `remat`, `unroll`, and the sizes of the mesh's axes.
+      topology: the slice, with the number of slices if there are several.
+      devices: the number of devices.
+      hosts: the number of hosts.
+      kind: the kind of device, a key of `devices.REACH`.
+      fits: whether the program fits into the device's memory.
+      memory: bytes by kind, their `total`, and what is `usable`; fewer kinds where the compiler failed.
+      flops: of a step: by our accounting (`model`) and by XLA's count before optimization, with scans unrolled (`xla`).
+      mfu: the assumed model FLOPs utilization.
+      days_at_mfu: days that the run takes at that utilization.
+      compile_seconds: compile time on this machine.
+      moved: bytes moved between memory and a device in a step.
+      collectives: by kind, how many run in a step, bytes of their results, and bytes that a device must send.
+      largest: (bytes, name) of the operations that move most, in descending order.
+      seconds: lower bounds on the time of a step, by `compute`, `memory` and `interconnect`. The network between
+        slices, which is slower than the interconnect, is not included.
+      bound: the resource with the largest of these.
+      tokens_per_second: throughput at that bound.
+      days: days that the run takes at that bound.
     """
 
     settings: dict[str, Any]
@@ -71,32 +81,42 @@ class Plan:
 
     @property
     def step_seconds(self) -> float:
-        """At the bound; infinite where the compiler gave up."""
+        """Seconds of a step at the bound; infinite where the compiler failed."""
         return max(self.seconds.values()) if self.seconds else math.inf
 
 
-def make(config: TrainConfig, topology: str, slices: int = 1, mfu: float = 0.4) -> Plan:
-    """Compiles the step of a config for a slice.
+def estimate(
+    config: ConfigDict | TrainConfig | Mapping[str, Any], topology: str, slices: int = 1, mfu: float = 0.4
+) -> Plan:
+    """Compiles the train step of a config for TPU slices that this machine need not have, and reads the program.
+
+    Args:
+      config: the run.
+      topology: the slice as KIND:SHAPE, for example `v3:4x4`.
+      slices: how many such slices.
+      mfu: the model FLOPs utilization to estimate days with, besides the bound.
 
     Raises:
-      UserError: the config, or the slice, cannot be; or its batch cannot be split over it.
+      UserError: libtpu is not installed, the slice does not exist, the config is invalid, or its batch cannot be split
+        over the slice.
     """
-    there = slice_of(topology, slices)
-    mesh = sharding.make_mesh(config.mesh, config.batch_size, config.grad_accum_steps, there)
+    config = train_config.resolve(config)
+    tpus = slice_of(topology, slices)
+    mesh = sharding.make_mesh(config.mesh, config.batch_size, config.grad_accum_steps, tpus)
     sharding.check_divisible(config.model.heads, config.model.ffn, mesh)
-    prepared = pipeline.settings_of(Path(config.data.input))
-    objective = registry.make(
-        config.objective, config.model, config.steps, prepared.get("vocab_size", config.data.vocab_size)
-    )
+    objective = make_objective(config)
     run = ShardedStep(config, objective, mesh)
-    length, phases = config.data.seq_length, train_config.phases(config.data, config.steps)
-    kind = device_table.known(there[0].device_kind) or there[0].device_kind
+    segment = run.segments[-1]
+    kind = device_table.known(tpus[0].device_kind) or tpus[0].device_kind
     if kind not in device_table.REACH:
-        raise UserError(f"--topology={topology} is of {kind}, of which nothing is known here but that it is")
+        raise UserError(
+            f"--topology={topology} has devices of unknown speed ({kind}): expected one of "
+            f"{', '.join(device_table.REACH)}"
+        )
     reach, peak = device_table.REACH[kind], device_table.peak(kind, config.model.dtype)
     assert peak is not None
-    step_flops = first_steps(objective, config.batch_size, [(length, 1)], 1)["model"]
-    run_flops = first_steps(objective, config.batch_size, phases, config.steps)["model"]
+    step_flops = sum_networks(ACCOUNTINGS["model"](objective, segment.stage, config.batch_size, segment.length))
+    run_flops = count_flops(objective, run.segments, config.batch_size, config.steps)["model"]
     plan = Plan(
         settings={
             "batch_size": config.batch_size,
@@ -106,19 +126,19 @@ def make(config: TrainConfig, topology: str, slices: int = 1, mfu: float = 0.4) 
             **mesh.shape,
         },
         topology=topology if slices == 1 else f"{slices} x {topology}",
-        devices=len(there),
-        hosts=len({device.process_index for device in there}),
+        devices=len(tpus),
+        hosts=len({device.process_index for device in tpus}),
         kind=kind,
         fits=False,
         memory={},
         flops={"model": step_flops, "xla": _xla_flops(config, objective)},
         mfu=mfu,
-        days_at_mfu=run_flops / (peak * len(there) * mfu) / 86400,
+        days_at_mfu=run_flops / (peak * len(tpus) * mfu) / 86400,
         compile_seconds=math.nan,
     )
     began = time.perf_counter()
     try:
-        compiled = run.compile(length)
+        compiled = run.compile(segment)
     except jax.errors.JaxRuntimeError as error:
         needed = _needed(str(error))
         if needed is None:
@@ -128,9 +148,9 @@ def make(config: TrainConfig, topology: str, slices: int = 1, mfu: float = 0.4) 
         return dataclasses.replace(plan, memory=memory, compile_seconds=time.perf_counter() - began)
     seconds = time.perf_counter() - began
     memory = _memory(run, compiled) | {"usable": reach.memory}
-    traffic = hlo.traffic(compiled.as_text() or "", len(there))
+    traffic = hlo.traffic(compiled.as_text() or "", len(tpus))
     times = {
-        "compute": plan.flops["xla"] / (peak * len(there)),  # in which is what is computed again
+        "compute": plan.flops["xla"] / (peak * len(tpus)),  # includes rematerialization
         "memory": traffic.bytes / reach.bandwidth,
         "interconnect": traffic.sent / reach.interconnect,
     }
@@ -145,57 +165,65 @@ def make(config: TrainConfig, topology: str, slices: int = 1, mfu: float = 0.4) 
         largest=_by_source(traffic.moved),
         seconds=times,
         bound=bound,
-        tokens_per_second=config.batch_size * length / times[bound],
+        tokens_per_second=config.batch_size * segment.length / times[bound],
         days=run_flops / step_flops * times[bound] / 86400,
     )
 
 
-def sweep(config: TrainConfig, topology: str, slices: int = 1, mfu: float = 0.4, say: Any = None) -> list[Plan]:
-    """Plans by what is computed again and in how many parts; more parts only until it fits.
+def sweep(
+    config: ConfigDict | TrainConfig | Mapping[str, Any],
+    topology: str,
+    slices: int = 1,
+    mfu: float = 0.4,
+    on_plan: Callable[[Plan], None] = lambda plan: None,
+) -> list[Plan]:
+    """Estimates every `remat`, each with the fewest `grad_accum_steps` (powers of two) that fit.
 
     Args:
-      config: a run; its own `grad_accum_steps` and `remat` do not count.
-      topology, slices, mfu: as `make`.
-      say: told each plan.
+      config: the run; its own `grad_accum_steps` and `remat` are ignored.
+      topology, slices, mfu: as for `estimate`.
+      on_plan: called with each plan.
 
     Returns:
-      What was tried, in that order; `best` of them is the fastest.
+      All plans, in the order of estimation; `best` picks the fastest.
     """
-    there = len(slice_of(topology, slices))
+    config = train_config.resolve(config)
+    devices = len(slice_of(topology, slices))
     plans = []
     for remat in REMAT:
         parts = 1
         while config.batch_size % parts == 0:
-            tried = replace(config, grad_accum_steps=parts, model__remat=remat)
+            candidate = replace(config, grad_accum_steps=parts, model__remat=remat)
             try:
-                plans.append(make(tried, topology, slices, mfu))
+                plans.append(estimate(candidate, topology, slices, mfu))
             except UserError:
                 if parts == 1:
                     raise
-                break  # no example is left for some device
-            if say is not None:
-                say(plans[-1])
-            if plans[-1].fits or parts > there * config.batch_size:
+                break  # too few examples for all devices
+            on_plan(plans[-1])
+            if plans[-1].fits or parts > devices * config.batch_size:
                 break
             parts *= 2
     return plans
 
 
 def best(plans: Sequence[Plan]) -> Plan | None:
-    """The one that fits with the shortest step; of equals the one tried first."""
+    """The plan that fits and has the shortest step, the first of equals; None if none fits."""
     return min((plan for plan in plans if plan.fits), key=lambda plan: plan.step_seconds, default=None)
 
 
-def _xla_flops(config: TrainConfig, objective: Any) -> float:
-    """XLA's count for the whole batch, scans unrolled and in one part, since it counts a scan's body once."""
+def _xla_flops(config: TrainConfig, objective: Objective) -> float:
+    """XLA's count for the whole batch, with scans unrolled and no accumulation: XLA counts a loop's body once."""
     unrolled = replace(config, model__unroll=True, grad_accum_steps=1)
-    here = sharding.make_mesh(sharding.ONE_DEVICE, config.batch_size, 1, jax.local_devices(backend="cpu")[:1])
-    system = registry.make(unrolled.objective, unrolled.model, unrolled.steps, objective.model.config.vocab_size)
-    return float(ShardedStep(unrolled, system, here).lower(config.data.seq_length).cost_analysis()["flops"])  # type: ignore[index]
+    mesh = sharding.make_mesh(sharding.ONE_DEVICE, config.batch_size, 1, jax.local_devices(backend="cpu")[:1])
+    vocab_size = objective.model.config.vocab_size
+    run = ShardedStep(unrolled, registry.make(unrolled.objective, unrolled.model, unrolled.steps, vocab_size), mesh)
+    costs: Any = run.lower(run.segments[-1]).cost_analysis()
+    return float(costs["flops"])
 
 
 def _memory(run: ShardedStep, compiled: Any) -> dict[str, float]:
-    """Bytes of one device by kind, and their total."""
+    """Bytes on one device by kind, and their total."""
     analysis, state = compiled.memory_analysis(), _of_state(run)
     memory = {
         **state,
@@ -208,7 +236,7 @@ def _memory(run: ShardedStep, compiled: Any) -> dict[str, float]:
 
 
 def _of_state(run: ShardedStep) -> dict[str, float]:
-    """Bytes of what one device keeps between steps."""
+    """Bytes that one device keeps between steps."""
 
     def share(tree: Any) -> float:
         return float(sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)))
@@ -217,40 +245,40 @@ def _of_state(run: ShardedStep) -> dict[str, float]:
 
 
 def _needed(error: str) -> float | None:
-    """Bytes of temporaries that the compiler says are too many; None where it failed for another reason.
+    """The bytes of temporaries in a compiler's out-of-memory error; None for another error.
 
-    It compares them alone with the memory: the state, and what else stays there, comes on top.
+    The compiler compares the temporaries alone with the device's memory; the state comes on top.
     """
-    found = _TOO_LARGE.search(error)
-    if not found:
+    match = _TOO_LARGE.search(error)
+    if not match:
         return None
-    number, letter = (found[1], found[2]) if found[1] else (found[3], found[4])
+    number, letter = (match[1], match[2]) if match[1] else (match[3], match[4])
     return float(number) * _LETTERS[letter]
 
 
 def _by_kind(collectives: Sequence[hlo.Collective]) -> dict[str, dict[str, float]]:
     kinds: dict[str, dict[str, float]] = {}
-    for each in collectives:
-        total = kinds.setdefault(each.kind, {"times": 0.0, "bytes": 0.0, "sent": 0.0})
-        total["times"] += each.times
-        total["bytes"] += each.bytes
-        total["sent"] += each.sent
+    for collective in collectives:
+        total = kinds.setdefault(collective.kind, {"times": 0.0, "bytes": 0.0, "sent": 0.0})
+        total["times"] += collective.times
+        total["bytes"] += collective.bytes
+        total["sent"] += collective.sent
     return kinds
 
 
 def _by_source(moved: Sequence[hlo.Moved]) -> list[tuple[float, str]]:
-    """Bytes by the network, the direction and the operation that they are moved for, the largest first."""
+    """(bytes, name) by network, direction and operation, in descending order."""
     totals: dict[str, float] = {}
-    for each in moved:
-        name = _name(each.source)
-        totals[name] = totals.get(name, 0.0) + each.bytes
+    for instruction in moved:
+        name = _name(instruction.source)
+        totals[name] = totals.get(name, 0.0) + instruction.bytes
     return sorted(((total, name) for name, total in totals.items() if total), reverse=True)
 
 
 def _name(source: str) -> str:
-    """The module, and whether for the loss or its gradient, in the name that JAX gives an operation.
+    """The module and the direction, forward or backward, from the name that JAX gives an operation.
 
-    `jit(train_step)/transpose(jvp(Electra.read))/encoder/while/body/closed_call/layers/ffn_out/dot_general` is
+    `jit(train_step)/transpose(jvp(Electra.encode))/encoder/while/body/closed_call/layers/ffn_out/dot_general` is
     `encoder/layers/ffn_out, backward`.
     """
     direction = "backward" if "transpose(" in source else "forward" if "jvp(" in source else ""

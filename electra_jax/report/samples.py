@@ -72,12 +72,12 @@ def _detect(workdir: Path, count: int) -> Samples:
         tokenizer.word_starts,
     )
     batch = detection.sentences(text.heldout, count, config.data.seq_length, config.seed, tokenizer.special)
-    if not len(batch["input_ids"]):
+    if not len(batch.input_ids):
         raise UserError("no held-out line has the length of a sentence")
-    key = jax.random.fold_in(jax.random.key(config.seed), 3)  # the samples that training prints at its end
+    key = rng.stream_key(config.seed, rng.Stream.SAMPLES)  # the samples that training prints at its end
     corrupt_and_detect = jax.jit(detection.make_corrupt_and_detect(objective))
     detected = jax.device_get(corrupt_and_detect(state.params, state.step, batch, key))
-    rows = zip(batch["input_ids"], *detected, strict=True)
+    rows = zip(batch.input_ids, *detected, strict=True)
     return Samples(int(state.step), [make_words(tokenizer, *row) for row in rows], objective.system.scores)
 
 

@@ -10,7 +10,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
@@ -21,6 +21,7 @@ from jax.sharding import PartitionSpec as P
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import Check, setting
 
+Tree = TypeVar("Tree")
 AXES = ("data", "fsdp", "tensor")
 BATCH = ("data", "fsdp")  # the axes that split examples
 
@@ -172,7 +173,7 @@ def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     return np.unique(np.concatenate([np.arange(batch_size)[index] for index in indices.values() if index is not None]))
 
 
-def put_batch(batch: Any, mesh: Mesh, batch_size: int) -> Any:
+def put_batch(batch: Tree, mesh: Mesh, batch_size: int) -> Tree:
     """A global batch on the devices of all processes.
 
     Args:
@@ -187,7 +188,7 @@ def put_batch(batch: Any, mesh: Mesh, batch_size: int) -> Any:
         shape = (batch_size, *value.shape[1:])
         return _put(shape, sharding, lambda index: value[np.searchsorted(rows, numbers[index[0]])])
 
-    return jax.tree.map(put, batch)
+    return cast(Tree, jax.tree.map(put, batch))
 
 
 def _put(shape: tuple[int, ...], sharding: NamedSharding, part: Callable[[Any], np.ndarray]) -> jax.Array:

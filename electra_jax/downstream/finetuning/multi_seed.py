@@ -24,6 +24,7 @@ from electra_jax.downstream.tasks.task import Rows, TaskBatch
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.downstream import Downstream
 from electra_jax.modeling.subnetwork import Network
+from electra_jax.runtime import rng
 
 Array = jax.Array
 State = step_lib.TrainState
@@ -44,6 +45,12 @@ def plan_steps(config: FinetuneConfig, rows: Rows, seeds: Sequence[int]) -> Step
         orders = [batches.epoch_batches(lengths, sizes, config.batch_size, seed, epoch) for seed in seeds]
         steps += [(step[0][0], [numbers for _, numbers in step]) for step in zip(*orders, strict=True)]
     return steps
+
+
+def _inputs(batch: Any) -> tuple[Batch, Any, Any]:
+    """The arguments of `Downstream.__call__`."""
+    texts = Batch(batch["input_ids"], batch["token_type_ids"], batch["sequence_ids"])
+    return texts, batch.get("allowed"), batch.get("start")
 
 
 @functools.partial(jax.jit, static_argnames=("model", "optim"))
@@ -82,7 +89,7 @@ def train_step(
     """
 
     def step_of_seed(state: State, seed: Array, batch: TaskBatch) -> tuple[State, Array]:
-        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 1), state.step)
+        key = jax.random.fold_in(rng.stream_key(seed, rng.Stream.STEP), state.step)
 
         def loss(params: Any) -> Array:
             allowed, start = batch.targets.get("allowed"), batch.targets.get("start")

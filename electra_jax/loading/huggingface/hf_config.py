@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from electra_jax.config.errors import UserError
 from electra_jax.data.tokenizer import Special
-from electra_jax.modeling import bert, modernbert
+from electra_jax.modeling import modernbert, transformer
 from electra_jax.modeling.config import ElectraConfig, EncoderConfig
 
 MODEL_TYPES = {"bert": "electra", "modernbert": "modernbert"}
@@ -25,7 +25,7 @@ LABELS = {"0": "original", "1": "replaced"}  # of ModernBERT's discriminator
 _FIXED: dict[str, dict[str, Any]] = {
     "bert": {
         "hidden_act": "gelu",
-        "layer_norm_eps": bert.EPSILON,
+        "layer_norm_eps": transformer.EPSILON,
         "type_vocab_size": 2,
         "position_embedding_type": "absolute",
         "tie_word_embeddings": True,

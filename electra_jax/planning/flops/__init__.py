@@ -1,5 +1,5 @@
-"""How many floating-point operations pre-training takes, in two accountings, and what a device can do.
+"""FLOPs of pre-training in two accountings, and the peak performance of devices.
 
-`model` counts what the machine must do, `paper` what the ELECTRA paper's script counts; `python -m electra_jax.flops`
-prints both.
+`model` counts the operations that the hardware must do, `paper` those that the ELECTRA paper's script counts.
+`electra-jax flops` prints both.
 """

@@ -1,8 +1,7 @@
-"""Operations by the part of a network that does them."""
+"""FLOPs by the parts of a network."""
 
 import dataclasses
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Mapping
 
 
 @dataclasses.dataclass(frozen=True)
@@ -10,10 +9,11 @@ class Parts:
     """Operations of one network.
 
     Attributes:
-      embeddings: look-ups, where they are counted, and the map from the embeddings to the network's width.
-      attention, ffn: of all layers.
-      head: what reads the states, the softmax aside.
-      softmax: the product with the word table, and what follows it.
+      embeddings: look-ups, where they count, and the projection to the network's width.
+      attention: attention in all layers.
+      ffn: feed-forward blocks in all layers.
+      head: the head without the softmax.
+      softmax: the product with the word table, and the softmax over the vocabulary.
     """
 
     embeddings: float = 0
@@ -24,7 +24,7 @@ class Parts:
 
     @property
     def total(self) -> float:
-        return sum(dataclasses.astuple(self))
+        return float(sum(dataclasses.astuple(self)))
 
     def __mul__(self, factor: float) -> "Parts":
         return Parts(*(factor * part for part in dataclasses.astuple(self)))
@@ -33,22 +33,6 @@ class Parts:
         return Parts(*(a + b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))
 
 
-def until(steps: int, stages: Iterable[Any], count: Callable[[int], dict[str, Parts]]) -> float:
-    """Operations of the first `steps` steps of a run.
-
-    Args:
-      steps: how many.
-      stages: of its `Objective`.
-      count: operations of the step that follows so many steps.
-    """
-    operations, start = 0.0, 0
-    for stage in stages:
-        if start < steps:
-            operations += min(stage.steps, steps - start) * together(count(start))
-        start += stage.steps
-    return operations
-
-
-def together(networks: dict[str, Parts]) -> float:
-    """Operations of all networks."""
+def sum_networks(networks: Mapping[str, Parts]) -> float:
+    """Operations of all networks together."""
     return sum(parts.total for parts in networks.values())

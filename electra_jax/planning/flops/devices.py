@@ -1,11 +1,11 @@
-"""What a device can do at most, from the makers' data sheets."""
+"""Peak FLOP/s, memory and bandwidth of devices, from the makers' data sheets."""
 
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
 # Dense peak of one JAX device, FLOP/s, by precision of the computation. A chip of TPU v2, v3 and 7x is two devices.
-# float32 means what JAX does by default with it: TPUs multiply it in bfloat16, NVIDIA's tensor cores in TF32.
+# float32 means JAX's default precision for it: bfloat16 products on TPUs, TF32 on NVIDIA's tensor cores.
 PEAK_FLOPS = {
     "TPU v2": {"bfloat16": 22.5e12, "float32": 22.5e12},
     "TPU v3": {"bfloat16": 61.5e12, "float32": 61.5e12},
@@ -27,13 +27,13 @@ DEVICES_A_CHIP = {"TPU v2": 2, "TPU v3": 2, "TPU7x": 2}
 
 
 class Reach(NamedTuple):
-    """Beside its peak, what bounds a program on one JAX device.
+    """What bounds a program on one JAX device besides its peak FLOP/s.
 
     Attributes:
-      memory: bytes that a program may use; what the compiler of libtpu 0.0.52 says of a program that is too large.
+      memory: bytes that a program may use, as the compiler of libtpu 0.0.52 reports for a program that is too large.
       bandwidth: bytes/s between memory and the device (docs.cloud.google.com/tpu/docs/v3, v4, ...).
-      interconnect: bytes/s that it can send to its neighbours, all links together, one way (v2 and v3: 4 links of 496
-        and 656 Gbit/s a chip, Jouppi et al., CACM 63(7), 2020; then the same pages).
+      interconnect: bytes/s that it can send to its neighbours, one way over all links (v2 and v3: 4 links of 496 and
+        656 Gbit/s per chip, Jouppi et al., CACM 63(7), 2020; later ones: the pages above).
     """
 
     memory: float
@@ -54,7 +54,7 @@ REACH = {
 
 
 def known(kind: str) -> str | None:
-    """The name in `PEAK_FLOPS` of a device that calls itself `kind`; None where there is none."""
+    """The key in `PEAK_FLOPS` of JAX's `device_kind`; None for an unknown device."""
     kind = _ALIASES.get(kind, kind)
     if kind in PEAK_FLOPS:
         return kind
@@ -62,6 +62,6 @@ def known(kind: str) -> str | None:
 
 
 def peak(kind: str, dtype: Any) -> float | None:
-    """Peak FLOP/s of one device for a computation in `dtype`, None where it is not known."""
+    """Peak FLOP/s of one device for a computation in `dtype`; None for an unknown device."""
     name = known(kind)
     return None if name is None else PEAK_FLOPS[name].get(jnp.dtype(dtype).name)

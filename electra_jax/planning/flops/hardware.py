@@ -1,17 +1,17 @@
-"""The `model` accounting: what the machine must do, counted by hand. It is what MFU is measured in.
+"""The `model` accounting: operations that the hardware must do. MFU is measured in these.
 
 Assumptions:
-- a multiply-add is two operations; only matrix multiplications are counted (element-wise work, dropout, the optimizer
-  and sampling stay below 3% for every system, see tests/flops/test_model.py, which compares with XLA's own count);
-- the gradient costs twice the forward pass, so training is three times the forward pass;
+- a multiply-add is two operations; only matrix multiplications count (element-wise work, dropout, the optimizer and
+  sampling stay below 3% for every objective: tests/planning/flops/test_hardware.py compares with XLA's count);
+- the backward pass costs twice the forward pass, so a training step costs three forward passes;
 - embedding look-ups are gathers and free;
-- padding is counted: the machine computes it;
-- attention is counted over the whole sequence, also where a mask hides most of it: that is how it is computed here.
+- padding counts, since it is computed;
+- attention counts over the whole sequence, even where a mask hides most of it, since it is computed that way.
 """
 
 from electra_jax.modeling.config import ElectraConfig, EncoderConfig
 from electra_jax.objectives.masking import max_masked
-from electra_jax.objectives.spec import Objective, Pass
+from electra_jax.objectives.spec import Objective, Pass, Stage
 from electra_jax.planning.flops.breakdown import Parts
 
 
@@ -29,11 +29,11 @@ def encoder(config: EncoderConfig, embedding_size: int, batch: int, length: int)
     )
 
 
-def forward(config: ElectraConfig, what: Pass, batch: int, length: int, mask_prob: float) -> Parts:
-    """Forward operations of one pass on a batch."""
+def forward(config: ElectraConfig, network_pass: Pass, batch: int, length: int, mask_prob: float) -> Parts:
+    """Forward operations of one pass over a batch."""
     e = config.embedding_size
-    read = batch * (length if what.everywhere else max_masked(length, mask_prob))
-    if what.network == "encoder":
+    read = batch * (length if network_pass.everywhere else max_masked(length, mask_prob))
+    if network_pass.network == "encoder":
         network = config.encoder
         parts, states = encoder(network, e, batch, length), network.width
     else:
@@ -41,17 +41,17 @@ def forward(config: ElectraConfig, what: Pass, batch: int, length: int, mask_pro
         network = config.generator
         towers = 2 if config.two_towers else 1
         parts, states = encoder(network, e, batch, length) * towers, network.width * towers
-    if what.head == "discriminator":
+    if network_pass.head == "discriminator":
         return parts + Parts(head=2 * read * states * (network.width + 1))
     width = e if network.kind == "bert" else network.width
-    head = states * width + (width * e if width != e else 0) + (states if what.head == "copy" else 0)
+    head = states * width + (width * e if width != e else 0) + (states if network_pass.head == "copy" else 0)
     return parts + Parts(head=2 * read * head, softmax=2 * read * e * config.padded_vocab_size)
 
 
-def train_step(objective: Objective, batch: int, length: int, step: int = 0) -> dict[str, Parts]:
-    """Operations, by network, of the train step that follows `step` steps, on the whole batch."""
+def train_step(objective: Objective, stage: Stage, batch: int, length: int) -> dict[str, Parts]:
+    """Operations by network of a train step in a stage, on a batch of `batch` sequences of `length`."""
     counted: dict[str, Parts] = {}
-    for what in objective.passes(step):
-        parts = forward(objective.model.config, what, batch, length, objective.settings.mask_prob)
-        counted[what.network] = parts * (3 if what.trained else 1)
+    for network_pass in stage.passes:
+        parts = forward(objective.model.config, network_pass, batch, length, objective.settings.mask_prob)
+        counted[network_pass.network] = parts * (3 if network_pass.trained else 1)
     return counted

@@ -1,4 +1,4 @@
-"""The `paper` accounting: the conventions of the script behind the paper's figures, so that curves can be compared.
+"""The `paper` accounting: the conventions of the script behind the paper's figures, so that curves are comparable.
 
 google-research/electra, flops_computation.py:
 - a multiply-add is two operations; the backward pass costs as much as the forward pass;
@@ -6,15 +6,15 @@ google-research/electra, flops_computation.py:
 - 15.625% of the positions go through the softmax of masked language modelling;
 - per element, a layer norm takes 5 operations, GELU 8, dropout 4, a softmax 5.
 
-Two slips of the script are kept, since the paper's figures have them: the layer norm after attention is counted once
-for each position and not for each of its elements (its issue 121), and BERT-Large is taken as 1M steps of 256
-sequences of 512, though BERT was trained at length 128 for nine tenths of them, and the paper's own BERT-Large run was
-464k steps of 2048 (its issue 115).
+Two errors of the script are kept, since the paper's figures contain them: the layer norm after attention counts once
+for each position instead of once for each element (its issue 121), and BERT-Large counts as 1M steps of 256 sequences
+of 512, though BERT was trained at length 128 for nine tenths of them, and the paper's own BERT-Large run was 464k steps
+of 2048 (its issue 115).
 """
 
 import dataclasses
 
-from electra_jax.objectives.spec import Objective
+from electra_jax.objectives.spec import Objective, Stage
 from electra_jax.planning.flops.breakdown import Parts
 
 VOCABULARY = 30522
@@ -27,16 +27,21 @@ class Transformer:
     """The shape of a network.
 
     Attributes:
-      width, layers, length: h, l and s of the script.
-      vocabulary, embedding_size, ffn, heads: v, e, i and heads of the script; 0 takes its default.
-      attention_width: of queries, keys and values together over all heads; 0: the width.
-      cross: whether there is a second attention, over an encoder's states.
-      gated: whether the FFN has a gate, as GeGLU has; the script knows none.
-      wide_head: whether the head of language modelling is as wide as the network, with a map to the embedding's size
-        behind it, as ModernBERT's; the script's is as wide as the embedding.
-      absolute: whether positions and segments are tables.
-      towers: networks of this shape that read the same embeddings and are read together; the script knows only one.
-      norm_slip: whether the layer norm after attention is counted as the script does, once for each position.
+      width: h in the script.
+      layers: l in the script.
+      length: s in the script.
+      vocabulary: v in the script.
+      embedding_size: e in the script; 0: the width.
+      ffn: i in the script; 0: four times the width.
+      heads: the script's heads; 0: one for each 64 of the width.
+      attention_width: the width of queries, keys and values, each over all heads; 0: the width.
+      cross: whether each layer has a second attention, over an encoder's states.
+      gated: whether the FFN has a gate, as in GeGLU; not in the script.
+      wide_head: whether the MLM head has the network's width and then a projection to the embedding size, as in
+        ModernBERT; the script's has the embedding size.
+      absolute: whether positions and segments have tables.
+      towers: networks of this shape that share embeddings and one head; one in the script.
+      norm_slip: whether to keep the script's error in the layer norm after attention.
     """
 
     width: int
@@ -111,12 +116,12 @@ def electra_run(encoder: Transformer, generator: Transformer, batch: float, step
     return training(forward, batch, steps)
 
 
-def train_step(objective: Objective, batch: int, length: int, step: int = 0) -> dict[str, Parts]:
-    """Operations, by network, of the train step that follows `step` steps, on the whole batch."""
+def train_step(objective: Objective, stage: Stage, batch: int, length: int) -> dict[str, Parts]:
+    """Operations by network of a train step in a stage, on a batch of `batch` sequences of `length`."""
     c = objective.model.config
     counted: dict[str, Parts] = {}
-    for what in objective.passes(step):
-        network = c.encoder if what.network == "encoder" else c.generator
+    for network_pass in stage.passes:
+        network = c.encoder if network_pass.network == "encoder" else c.generator
         assert network is not None
         shape = Transformer(
             network.width,
@@ -129,11 +134,11 @@ def train_step(objective: Objective, batch: int, length: int, step: int = 0) -> 
             gated=network.kind == "modernbert",
             wide_head=network.kind == "modernbert",
             absolute=c.absolute,
-            towers=2 if c.two_towers and what.network == "generator" else 1,
+            towers=2 if c.two_towers and network_pass.network == "generator" else 1,
         )
-        if what.head == "discriminator":
+        if network_pass.head == "discriminator":
             parts = shape.body() + shape.discriminator()
         else:
-            parts = shape.body() + shape.mlm(1.0 if what.everywhere else OUTPUT_SHARE)
-        counted[what.network] = parts * (batch * (2 if what.trained else 1))
+            parts = shape.body() + shape.mlm(1.0 if network_pass.everywhere else OUTPUT_SHARE)
+        counted[network_pass.network] = parts * (batch * (2 if network_pass.trained else 1))
     return counted

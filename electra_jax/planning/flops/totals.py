@@ -1,31 +1,35 @@
-"""A run in both accountings."""
+"""FLOPs of a run, or of its first steps, in both accountings."""
 
-import functools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from electra_jax.objectives.spec import Objective
+from electra_jax.objectives.segments import Segment
+from electra_jax.objectives.spec import Objective, Stage
 from electra_jax.planning.flops import hardware, paper
-from electra_jax.planning.flops.breakdown import until
+from electra_jax.planning.flops.breakdown import Parts, sum_networks
 
-ACCOUNTINGS: dict[str, Any] = {"model": hardware, "paper": paper}
+# (objective, stage, sequences in a batch, their length) -> operations of a train step by network
+ACCOUNTINGS: dict[str, Callable[[Objective, Stage, int, int], dict[str, Parts]]] = {
+    "model": hardware.train_step,
+    "paper": paper.train_step,
+}
 
 
-def first_steps(objective: Objective, batch: int, phases: Sequence[tuple[int, int]], steps: int) -> dict[str, float]:
-    """Operations of a run's first `steps` steps, by accounting.
+def count_flops(objective: Objective, segments: Sequence[Segment], batch_size: int, steps: int) -> dict[str, float]:
+    """FLOPs of the first `steps` steps of a run, by accounting.
 
     Args:
-      objective: the system.
-      batch: sequences a step.
-      phases: (length of the sequences, steps at that length), one phase after another.
-      steps: of the run.
+      objective: the run's objective.
+      segments: the run's schedule.
+      batch_size: sequences in a step.
+      steps: the number of steps to count.
     """
-    totals = dict.fromkeys(ACCOUNTINGS, 0.0)
-    for name, accounting in ACCOUNTINGS.items():
-        begin = 0
-        for length, count in phases:
-            at_length = functools.partial(accounting.train_step, objective, batch, length)
-            end = min(begin + count, steps)
-            totals[name] += until(end, objective.stages, at_length) - until(begin, objective.stages, at_length)
-            begin = end
-    return totals
+
+    def count(train_step: Callable[[Objective, Stage, int, int], dict[str, Parts]]) -> float:
+        total = 0.0
+        for segment in segments:
+            done = min(segment.stop, steps) - segment.start
+            if done > 0:
+                total += done * sum_networks(train_step(objective, segment.stage, batch_size, segment.length))
+        return total
+
+    return {name: count(train_step) for name, train_step in ACCOUNTINGS.items()}

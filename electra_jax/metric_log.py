@@ -1,0 +1,77 @@
+"""Where a run's metrics go, with its totals: tokens, FLOPs in both accountings, device-seconds."""
+
+from collections.abc import Callable
+
+import jax
+
+from electra_jax import metrics
+from electra_jax.planning.flops import devices
+from electra_jax.planning.flops.totals import count_flops
+from electra_jax.runtime import distributed, metric_writers
+from electra_jax.runtime.metric_text import format_heldout, format_logged
+from electra_jax.runtime.progress import Progress
+from electra_jax.runtime.workdir import WorkDir
+from electra_jax.sharded_step import ShardedStep
+
+
+class MetricLog:
+    """Where metrics go: metrics.jsonl, TensorBoard and the progress listener.
+
+    Attributes:
+      totals: `tokens` and `device_seconds` since the first step, kept in the checkpoints.
+    """
+
+    def __init__(
+        self,
+        run: ShardedStep,
+        home: WorkDir,
+        first: int,
+        totals: dict[str, float] | None,
+        epochs: Callable[[int], float],
+        progress: Progress,
+    ):
+        self.totals = totals or {"tokens": 0.0, "device_seconds": 0.0}
+        self._run, self._epochs, self._progress = run, epochs, progress
+        self._peak = devices.peak(jax.devices()[0].device_kind, run.config.model.dtype)
+        self._writer = metric_writers.MetricsWriter(home.folder, first) if distributed.is_main_process() else None
+
+    def flops(self, steps: int) -> dict[str, float]:
+        """FLOPs of the first `steps` steps, by accounting."""
+        return count_flops(self._run.objective, self._run.segments, self._run.config.batch_size, steps)
+
+    def write(
+        self, step: int, window: metrics.Measurements, heldout: dict[str, float], probed: dict[str, float]
+    ) -> None:
+        """Logs the steps of a window that ends with `step`."""
+        measured, seconds, count = window.metrics, window.seconds, jax.device_count()
+        self.totals["tokens"] += measured["tokens"]
+        self.totals["device_seconds"] += seconds * count
+        total, before = self.flops(step), self.flops(step - window.steps)
+        mean = {name: (total[name] - before[name]) / window.steps for name in total}
+        values: dict[str, float | None] = {
+            **measured,
+            "tokens_per_second": measured["tokens"] / seconds,
+            "flops": mean["model"],
+            "flops_paper": mean["paper"],
+            "total_flops": total["model"],
+            "total_flops_paper": total["paper"],
+            "total_tokens": self.totals["tokens"],
+            "device_seconds": self.totals["device_seconds"],
+            "mfu": mean["model"] * window.steps / seconds / (self._peak * count) if self._peak else None,
+            "loader_wait": window.waiting,
+            "epoch": self._epochs(step),
+            **{f"heldout_{name}": value for name, value in heldout.items() if name != "tokens"},
+            **probed,
+        }
+        if self._writer is not None:
+            self._writer.write(step, values)
+        self._progress.update(step, format_logged(values))
+        if heldout:
+            self._progress.say(f"step {step} held out: {format_heldout(heldout)}")
+        if probed:
+            scores = ", ".join(f"{name.removeprefix('probe_')} {value:.1f}" for name, value in probed.items())
+            self._progress.say(f"step {step} probe: {scores}")
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()

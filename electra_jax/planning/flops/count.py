@@ -1,0 +1,111 @@
+"""FLOPs of a config: what `electra_jax.count_flops` and `electra-jax flops --config=...` return."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from electra_jax import train_config
+from electra_jax.config.errors import UserError
+from electra_jax.data import pipeline
+from electra_jax.objectives import registry
+from electra_jax.objectives.segments import make_segments
+from electra_jax.objectives.spec import Objective
+from electra_jax.planning.flops import devices, totals
+from electra_jax.planning.flops.breakdown import Parts, sum_networks
+from electra_jax.train_config import TrainConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class StageFlops:
+    """FLOPs of one step in a stage, at the run's full sequence length.
+
+    Attributes:
+      steps: the number of steps in the stage.
+      total: FLOPs of a step by accounting, `model` or `paper`.
+      networks: the same by accounting and network.
+    """
+
+    steps: int
+    total: dict[str, float]
+    networks: dict[str, dict[str, Parts]]
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFlops:
+    """FLOPs of a run.
+
+    Attributes:
+      objective: the objective's name.
+      steps: optimizer steps.
+      batch: sequences in a step.
+      length: tokens in a sequence.
+      tokens: tokens in all steps, padding included.
+      stages: FLOPs of a step, for each stage.
+      total: FLOPs of the run by accounting, `model` or `paper`.
+      precision: the type of the computation.
+    """
+
+    objective: str
+    steps: int
+    batch: int
+    length: int
+    tokens: int
+    stages: tuple[StageFlops, ...]
+    total: dict[str, float]
+    precision: str
+
+    def hours(self, device: str, chips: int = 8, mfu: float = 0.4) -> float:
+        """Hours that the run takes on `chips` chips of a kind in `devices.PEAK_FLOPS`, at a model FLOPs utilization.
+
+        Raises:
+          UserError: the device is unknown.
+        """
+        peak = devices.peak(device, self.precision)
+        if peak is None:
+            raise UserError(f"device {device!r} is unknown: expected one of {', '.join(devices.PEAK_FLOPS)}")
+        count = chips * devices.DEVICES_A_CHIP.get(devices.known(device) or "", 1)
+        return self.total["model"] / (peak * count * mfu) / 3600
+
+
+def count_flops(config: ConfigDict | TrainConfig | Mapping[str, Any]) -> RunFlops:
+    """Counts the training FLOPs of a config; it trains and downloads nothing.
+
+    Args:
+      config: the run, as a config file returns it.
+
+    Returns:
+      FLOPs by stage, network and part, in two accountings: `model`, what the hardware must do, and `paper`, what the
+      ELECTRA paper's script counts.
+
+    Raises:
+      UserError: the config is invalid.
+    """
+    checked = train_config.resolve(config)
+    objective = make_objective(checked)
+    batch, length = checked.batch_size, checked.data.seq_length
+    phases = train_config.phases(checked.data, checked.steps)
+    segments = make_segments(objective.stages, phases)
+    stages = []
+    for stage in objective.stages:
+        networks = {name: count(objective, stage, batch, length) for name, count in totals.ACCOUNTINGS.items()}
+        stages.append(StageFlops(stage.steps, {name: sum_networks(n) for name, n in networks.items()}, networks))
+    return RunFlops(
+        objective=checked.objective.name,
+        steps=checked.steps,
+        batch=batch,
+        length=length,
+        tokens=sum(steps * batch * length for length, steps in phases),
+        stages=tuple(stages),
+        total=totals.count_flops(objective, segments, batch, checked.steps),
+        precision=checked.model.dtype,
+    )
+
+
+def make_objective(config: TrainConfig) -> Objective:
+    """The objective of a config with the vocabulary size of its corpus, if that is prepared already."""
+    prepared = pipeline.settings_of(Path(config.data.input))
+    vocab_size = prepared.get("vocab_size", config.data.vocab_size)
+    return registry.make(config.objective, config.model, config.steps, vocab_size)
