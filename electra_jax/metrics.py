@@ -1,8 +1,9 @@
 """Metrics as sums and counts: additive over examples, devices and steps, turned into numbers once, on the host."""
 
+import contextlib
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -97,30 +98,49 @@ def numbers(metrics: Metrics) -> dict[str, float]:
     return {name: metric.number() for name, metric in metrics.items()}
 
 
+class Measurements(NamedTuple):
+    """What a `MetricAccumulator` has accumulated.
+
+    Attributes:
+      metrics: the numbers by their names.
+      steps: steps of the window.
+      seconds: wall time of the window.
+      waiting: share of that time in which the loop waited for the loader.
+    """
+
+    metrics: dict[str, float]
+    steps: int
+    seconds: float
+    waiting: float
+
+
 class MetricAccumulator:
-    """The steps since the last logged one: their metrics together, and the time they took."""
+    """The metrics and the wall time of the steps since the last logged one."""
 
     def __init__(self) -> None:
         self.restart()
 
     def restart(self) -> None:
-        """Begins an empty window now."""
+        """Starts an empty window now."""
         self._metrics: Metrics | None = None
         self._steps = 0
         self._waited = 0.0
         self._start = time.perf_counter()
 
     def add(self, measured: Metrics) -> None:
-        """Takes in a step's metrics; waits until that step is done."""
+        """Adds a step's metrics; blocks until that step is done."""
         self._metrics = add(self._metrics, jax.device_get(measured))
         self._steps += 1
 
-    def waited(self, seconds: float) -> None:
-        """Counts time in which the loop waited for the loader."""
-        self._waited += seconds
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Counts the time inside the context as waiting for the loader."""
+        since = time.perf_counter()
+        yield
+        self._waited += time.perf_counter() - since
 
-    def close(self) -> tuple[dict[str, float], int, float, float]:
-        """(numbers, steps, seconds, share of them spent waiting for the loader) of the window; `restart` it then."""
+    def close(self) -> Measurements:
+        """The window up to now; `restart` starts the next one."""
         assert self._metrics is not None, "a window without a step has no metrics"
         seconds = time.perf_counter() - self._start
-        return numbers(self._metrics), self._steps, seconds, self._waited / seconds
+        return Measurements(numbers(self._metrics), self._steps, seconds, self._waited / seconds)

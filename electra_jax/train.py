@@ -65,9 +65,7 @@ class TrainResult(NamedTuple):
     samples: list[samples.Sample]
 
 
-def pretrain(
-    config: ConfigDict | TrainConfig, workdir: str | Path, progress: Progress | None = None
-) -> run_log.RunLog:
+def pretrain(config: ConfigDict | TrainConfig, workdir: str | Path, progress: Progress | None = None) -> run_log.RunLog:
     """Pre-trains an encoder, or resumes the run in `workdir`.
 
     Args:
@@ -141,7 +139,13 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, progress: Progress
 
     ########## Compile #################################################################################################
     train_steps = {segment.start: run.compile(segment) for segment in run.segments}
-    evaluator = evaluate.Evaluator(run, data.heldout, config.seed, vocabulary.special, data.put_whole)
+    evaluator = evaluate.Evaluator(
+        objective,
+        data.heldout,
+        config.seed,
+        data.put_whole,
+        functools.partial(run.jit, out_shardings=sharding.replicated(mesh)),
+    )
     gather = run.jit(lambda params: params, out_shardings=sharding.replicated(mesh))
 
     ########## Loop ####################################################################################################
@@ -239,14 +243,14 @@ def claim(home: WorkDir, config: TrainConfig, saved_step: int | None, progress: 
     settings, path = train_config.to_dict(config), home.folder / "config.json"
     if saved_step is not None:
         if saved_step > config.steps:
-            raise UserError(f"{home.place} is at step {saved_step}: expected config.steps={saved_step} or more")
+            raise UserError(f"{home.path} is at step {saved_step}: expected config.steps={saved_step} or more")
         if not path.exists():
-            raise UserError(f"{home.place} has checkpoints but no config.json; use another --workdir")
+            raise UserError(f"{home.path} has checkpoints but no config.json; use another --workdir")
         changed = differences(read_json(path), settings)
         fixed = [f"{name}: {change}" for name, change in changed.items() if name not in train_config.RESUMABLE]
         if fixed:
             raise UserError(
-                f"{home.place} holds a run with other settings ({'; '.join(fixed)}); use its settings, or another "
+                f"{home.path} holds a run with other settings ({'; '.join(fixed)}); use its settings, or another "
                 "--workdir"
             )
         for name, change in changed.items():
@@ -288,17 +292,20 @@ def load_data(config: TrainConfig, home: WorkDir, mesh: Mesh, key: str | None, p
     """
 
     def find() -> Corpus:
-        with home.preparing() as folder:
+        with home.lock_data_folder() as folder:
             return pipeline.find_or_prepare(folder, config.data, key, progress)
 
     text = distributed.main_process_first(find, others=find)
     distributed.check_same("text", text.key)
-    distributed.main_process_first(lambda: tokenizer.save(text.tokenizer, home.folder), others=lambda: None)
-    make = functools.partial(batches.MODES[config.data.mode], seed=config.seed, special=text.tokenizer.special)
-    phases = [(make(text.train, length), steps) for length, steps in train_config.phases(config.data, config.steps)]
+    distributed.main_process_first(lambda: tokenizer.keep(text.tokenizer, home.folder), others=lambda: None)
+    examples_of, special = batches.MODES[config.data.mode], text.tokenizer.special
+    phases = [
+        (examples_of(text.train, length, config.seed, special), steps)
+        for length, steps in train_config.phases(config.data, config.steps)
+    ]
     rows = sharding.local_rows(mesh, config.batch_size)
     put = functools.partial(sharding.put_batch, mesh=mesh, batch_size=config.batch_size)
-    heldout = make(text.heldout, config.data.seq_length)
+    heldout = examples_of(text.heldout, config.data.seq_length, config.seed, special)
 
     def epochs(steps: int) -> float:
         total = 0.0

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ml_collections import ConfigDict
 from rich.console import Console
 
 from electra_jax.config import cli, config_file
@@ -12,6 +11,7 @@ from electra_jax.config.errors import UserError
 from electra_jax.config.settings import at_least, check_value, nearest, one_of
 from electra_jax.downstream import curves
 from electra_jax.downstream.finetuning import recipe
+from electra_jax.downstream.finetuning.recipe import FinetuneConfig
 from electra_jax.downstream.tasks import files, glue
 from electra_jax.report import curve_plots
 from electra_jax.runtime.progress import ConsoleProgress

@@ -45,7 +45,9 @@ def main(argv: list[str]) -> int:
     cli.require(options, ("init_from", "data_dir"))
     check_value("--step", options["step"], Check(lambda step: step >= _LAST, "0 or more"))
     if "://" in arguments.workdir:
-        raise UserError(f"--workdir={arguments.workdir} is not a local folder: fine-tuning writes to local folders only")
+        raise UserError(
+            f"--workdir={arguments.workdir} is not a local folder: fine-tuning writes to local folders only"
+        )
     step = None if options["step"] == _LAST else options["step"]
     console = Console(soft_wrap=True)
     with ConsoleProgress(console, _LINE_EVERY) as progress:

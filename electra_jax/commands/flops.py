@@ -13,7 +13,7 @@ from electra_jax.planning.flops import devices, paper_runs
 from electra_jax.planning.flops.breakdown import Parts
 from electra_jax.planning.flops.count import RunFlops, count_flops
 from electra_jax.planning.flops.totals import ACCOUNTINGS
-from electra_jax.runtime.progress import short
+from electra_jax.runtime.metric_text import short_number
 
 USAGE = """\
 usage: electra-jax flops [--config=FILE[:ARG]] [--config.NAME=VALUE ...] [--device=KIND] [--chips=N] [--mfu=X] [--json]
@@ -81,7 +81,7 @@ def show_paper_runs(console: Console, rows: list[dict[str, Any]]) -> None:
 
 def show_run(console: Console, run: dict[str, Any]) -> None:
     console.print(
-        f"{run['objective']}: {run['steps']:,} steps x {run['batch']} x {run['length']}, {short(run['tokens'])} tokens",
+        f"{run['objective']}: {run['steps']:,} steps x {run['batch']} x {run['length']}, {short_number(run['tokens'])} tokens",
         highlight=False,
     )
     for stage in run["stages"]:

@@ -17,7 +17,7 @@ from rich.table import Table
 from electra_jax.config import cli, config_file
 from electra_jax.config.errors import UserError
 from electra_jax.planning.estimate import Plan, best, estimate, sweep
-from electra_jax.runtime.progress import short
+from electra_jax.runtime.metric_text import short_number
 
 USAGE = """\
 usage: electra-jax plan --config=FILE[:ARG] --topology=KIND:SHAPE [--slices=N] [--mfu=X] [--sweep] [--json]
@@ -94,7 +94,7 @@ def _show_time(console: Console, plan: Plan) -> None:
         grid.add_row(name, f"{seconds * 1e3:.1f}", style="bold" if name == plan.bound else "")
     console.print(grid)
     console.print(
-        f"bound by {plan.bound}: at most {short(plan.tokens_per_second)} tokens/s, at least {plan.days:.2f} days",
+        f"bound by {plan.bound}: at most {short_number(plan.tokens_per_second)} tokens/s, at least {plan.days:.2f} days",
         highlight=False,
     )
 

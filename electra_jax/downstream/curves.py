@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
-from ml_collections import ConfigDict
-
 from electra_jax.config.errors import UserError
 from electra_jax.downstream.finetuning import run as finetuning
+from electra_jax.downstream.finetuning.recipe import FinetuneConfig
 from electra_jax.loading import networks
 from electra_jax.runtime.checkpoint import Checkpoints
 from electra_jax.runtime.io import from_json, write_whole
@@ -110,7 +109,7 @@ def _compute(line: Mapping[str, Any]) -> dict[str, float]:
 
 def measure(
     runs: Sequence[MeasuredRun],
-    configs: Mapping[str, ConfigDict],
+    configs: Mapping[str, FinetuneConfig],
     data_dirs: Mapping[str, str],
     output: Path,
     strict: bool,
@@ -136,8 +135,8 @@ def measure(
             for task, config in configs.items():
                 folder = output / "points" / source.digest / task  # a run that was renamed keeps its points
                 part = _PartProgress(progress, f"{run.name} at {step}", done)
-                result = finetuning.finetune(
-                    config, source, data_dirs[task], folder, strict, tests=False, progress=part
+                result = finetuning.finetune_source(
+                    config, source, data_dirs[task], folder, strict=strict, tests=False, progress=part
                 )
                 rows += _make_rows(run, step, source.digest, task, result)
                 done += 1

@@ -1,7 +1,7 @@
 """The table of objectives, and the objective of a config."""
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -135,6 +135,19 @@ def make(
     unigram = electra.log_frequencies(counts, networks.padded_vocab_size, special)
     starts = np.ones(vocab_size, bool) if word_starts is None else word_starts
     return spec.Objective(SYSTEMS[objective.name], objective, steps, Electra(networks), unigram, special, starts)
+
+
+class SystemInfo(NamedTuple):
+    """One value of `objective=`: its name, what it does, and where it was published."""
+
+    name: str
+    summary: str
+    paper: str
+
+
+def systems() -> list[SystemInfo]:
+    """What the config argument `objective=` takes, each with its summary and paper."""
+    return [SystemInfo(name, row.summary, row.paper) for name, row in SYSTEMS.items()]
 
 
 def describe() -> str:

@@ -11,6 +11,7 @@ from electra_jax.data import corpus
 from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.loading import detection, run_checkpoint
 from electra_jax.objectives import registry
+from electra_jax.runtime import rng
 from electra_jax.runtime.run_log import RunLog
 
 
