@@ -24,12 +24,12 @@ from electra_jax.config.settings import differences
 from electra_jax.data import corpus, examples, loader, pipeline, tokenizer
 from electra_jax.data.local_runner import Watch
 from electra_jax.downstream.finetuning.probe import Probe
-from electra_jax.loading import detection, warm_start
+from electra_jax.loading import samples, warm_start
 from electra_jax.modeling.subnetwork import extract
 from electra_jax.objectives import registry
 from electra_jax.planning.flops import devices
 from electra_jax.planning.flops.totals import first_steps
-from electra_jax.runtime import distributed, metric_writers, sharding
+from electra_jax.runtime import distributed, marked_text, metric_writers, sharding
 from electra_jax.runtime.checkpoint import Checkpoints
 from electra_jax.runtime.io import read_json, write_whole
 from electra_jax.runtime.progress import Live, heldout_line, short
@@ -66,7 +66,7 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: Live) -> dic
 
     ########## Work directory and data #################################################################################
     # Read before anything is written; a run that is there has it in its checkpoints.
-    given = warm_start.load(config, live.say) if not (workdir / "config.json").exists() else None
+    given = warm_start.load_donors(config, live.say) if not (workdir / "config.json").exists() else None
     checkpoints = Checkpoints(home.checkpoints, config.checkpoint.keep_last, config.checkpoint.keep_every)
     saved_step = checkpoints.latest()
     distributed.first_then_others(lambda: open_home(config, home, saved_step, live), others=lambda: None)
@@ -109,10 +109,10 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: Live) -> dic
     # A checkpoint comes before networks that are given, and these before a fresh state, which is made on the devices.
     if saved_step is None:
         state = run.fresh_state()
-        given = warm_start.load(config, live.say) if given is None else given
+        given = warm_start.load_donors(config, live.say) if given is None else given
         if given:
             begin = warm_start.WarmStart(config.init, objective.model.config, text.tokenizer, live.say)
-            params = sharding.place(begin(run.fresh_params(), given), sharding.of(run.state.params))
+            params = sharding.place(begin.apply(run.fresh_params(), given), sharding.of(run.state.params))
             state = step.TrainState(state.step, params, state.opt_state)
         totals = {"tokens": 0.0, "device_seconds": 0.0}
     else:
@@ -235,11 +235,18 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: Live) -> dic
     final = final or evaluator(state.params, state.step)
     summarise(live, config, workdir, totals, operations(config.steps)["model"], final)
     if objective.system.detect is not None:
-        texts = detection.sentences(text.heldout, _SAMPLES, length, config.seed, special)
-        key = jax.random.fold_in(jax.random.key(config.seed), 3)
-        corrupt_and_detect = jax.jit(detection.make_corrupt_and_detect(objective), out_shardings=everywhere)
-        found = corrupt_and_detect(state.params, state.step, texts, key)
-        detection.show(live.console, text.tokenizer, zip(*jax.device_get(found), strict=True))
+        sampled = samples.sample_fakes(
+            objective,
+            state.params,
+            state.step,
+            text.heldout,
+            text.tokenizer,
+            length,
+            config.seed,
+            _SAMPLES,
+            everywhere,
+        )
+        marked_text.print_marked(live.console, map(samples.mark_words, sampled), show_replaced=True)
     return final
 
 
@@ -261,7 +268,7 @@ def adopt_settings(config: TrainConfig, workdir: AnyPath, live: Live) -> TrainCo
         if all(begun.get(name) == getattr(config, name) for name in ("init_from", "generator_from")):
             changes["vocabulary"] = begun["data"]["vocabulary"]  # as when this run was started
         else:
-            changes["vocabulary"] = warm_start.vocabulary(config)
+            changes["vocabulary"] = warm_start.vocabulary_of_donors(config)
             if changes["vocabulary"]:
                 live.say(f"using the vocabulary {changes['vocabulary']} of {start}")
     return dataclasses.replace(config, data=dataclasses.replace(data, **changes))

@@ -111,7 +111,7 @@ def measure(
         for of in runs:
             for step in of.steps:
                 watch.name = f"{of.name} at {step}"
-                found = networks.find(of.run.workdir, step)
+                found = networks.find_source(of.run.workdir, step)
                 source = found._replace(load=functools.cache(found.load))
                 for task, config in configs.items():
                     folder = output / "points" / source.digest / task  # known by its weights, whatever it is called

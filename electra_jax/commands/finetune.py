@@ -119,7 +119,7 @@ def main(argv: list[str]) -> int:
     recipe.check(given.config)
     workdir = Path(given.workdir)
     console = Console(soft_wrap=True)
-    source = networks.find(Path(chosen["init_from"]), None if chosen["step"] == _LAST else chosen["step"])
+    source = networks.find_source(Path(chosen["init_from"]), None if chosen["step"] == _LAST else chosen["step"])
     with Bar(console) as watch:
         result = run.finetune(given.config, source, chosen["data_dir"], workdir, chosen["strict"], watch=watch)
     show(console, result)

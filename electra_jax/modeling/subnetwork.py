@@ -1,24 +1,26 @@
-"""One network of a system as a model of its own: what is exported, imported, and shown a text."""
+"""One network of a pre-training system as a model of its own, to export, import or run it."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import traverse_util
 
 from electra_jax.modeling.config import ElectraConfig
 from electra_jax.modeling.electra import Electra
 
-_OF_ENCODERS = ("discriminator_head", "mlm_head", "copy_gate")
+_ENCODER_HEADS = ("discriminator_head", "mlm_head", "copy_gate")
 
 
 class Network(NamedTuple):
     """An encoder with its embeddings and heads, without a generator.
 
     Attributes:
-      config: its shape; `config.heads` are those that it has.
-      params: of `Electra(config)`, in NumPy: `embeddings`, `encoder` and the heads.
+      config: its shape; `config.heads` names its heads.
+      params: the parameters of `Electra(config)`, NumPy arrays: `embeddings`, `encoder` and the heads.
     """
 
     config: ElectraConfig
@@ -29,16 +31,26 @@ class Network(NamedTuple):
         return Electra(self.config)
 
 
-def shapes(config: ElectraConfig) -> Any:
-    """The parameters of `Electra(config)`, as ShapeDtypeStructs."""
-    ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+def param_shapes(config: ElectraConfig) -> Any:
+    """The parameters of `Electra(config)` as ShapeDtypeStructs."""
+    ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)  # type: ignore[no-untyped-call]
     return jax.eval_shape(Electra(config).init, jax.random.key(0), ids, ids, ids)["params"]
 
 
-def config_of(config: ElectraConfig, network: str) -> ElectraConfig | None:
-    """The config of `extract(config, params, network)`, None where there is no such network of one tower."""
+def flatten_params(params: Any) -> dict[str, Any]:
+    """A tree of parameters as a dict of its leaves by their paths, such as `encoder/project/kernel`."""
+    return dict(traverse_util.flatten_dict(params, sep="/"))  # type: ignore[no-untyped-call]
+
+
+def unflatten_params(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `flatten_params`."""
+    return dict(traverse_util.unflatten_dict(flat, sep="/"))  # type: ignore[no-untyped-call]
+
+
+def network_config(config: ElectraConfig, network: str) -> ElectraConfig | None:
+    """The config of `extract(config, params, network)`; None where that is None."""
     if network == "encoder":
-        heads = tuple(head for head in config.heads if head in _OF_ENCODERS)
+        heads = tuple(head for head in config.heads if head in _ENCODER_HEADS)
         return dataclasses.replace(config, generator=None, two_towers=False, tying="embeddings", heads=heads)
     if config.generator is None or config.two_towers:
         return None
@@ -48,22 +60,22 @@ def config_of(config: ElectraConfig, network: str) -> ElectraConfig | None:
 
 
 def extract(config: ElectraConfig, params: Any, network: str) -> Network | None:
-    """`encoder` or `generator` of a system, with all that it reads, whatever the two share.
+    """Takes the encoder or the generator out of a system, with the embeddings and layers that the two share.
 
     Args:
-      config: of the system's model.
-      params: its parameters.
-      network: which; a generator's head becomes an `mlm_head`.
+      config: the config of the system's model.
+      params: the system's parameters.
+      network: `encoder` or `generator`; a generator's head becomes an `mlm_head`.
 
     Returns:
-      The network; None where the system has no such, or one of two towers.
+      The network; None where the system has no generator, or one with two towers.
     """
-    own = config_of(config, network)
+    own = network_config(config, network)
     if own is None:
         return None
     if network == "encoder":
         tables = params["embeddings"]
-        if config.tying == "gdes":  # what is kept is the difference from the generator's
+        if config.tying == "gdes":  # the encoder's tables are stored as differences from the generator's
             base = params["generator_embeddings"]
             tables = {name: value + base[name] if name != "norm" else value for name, value in tables.items()}
         parts = {"encoder": params["encoder"], **{head: params[head] for head in own.heads}}

@@ -111,7 +111,7 @@ def _has_learned(run: Run, weights: Mapping[int, str]) -> bool | None:
     own = {}
     for step in weights:
         with contextlib.suppress(UserError):
-            own[step] = networks.find(run.workdir, step).digest
+            own[step] = networks.find_source(run.workdir, step).digest
     return all(own[step] == weights[step] for step in own) if own else None
 
 

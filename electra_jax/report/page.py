@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from electra_jax.loading.samples import SampledWord
 from electra_jax.report import elements, figures, scores, style, summary
 from electra_jax.report.curves import Task
 from electra_jax.report.elements import Key
-from electra_jax.report.samples import Samples, Word
+from electra_jax.report.samples import Samples
 from electra_jax.runtime.run_log import Run, differences
 
 _FAINT = 0.03  # a probability that no shade shows
@@ -111,14 +112,14 @@ as the encoder thinks, 0% <span class="ramp"></span> 100%.</p>
 </section>"""
 
 
-def _word(word: Word) -> str:
+def _word(word: SampledWord) -> str:
     shade = f' style="--p:{word.probability:.2f}"' if word.probability >= _FAINT else ""
     says = f"{word.probability:.0%}" + (f", was: {word.original}" if word.original is not None else "")
     tag = "span" if word.original is None else "u"
     return f'<{tag}{shade} title="{escape(says)}">{escape(word.text)}</{tag}>'
 
 
-def _caught(sentences: Sequence[Sequence[Word]]) -> str:
+def _caught(sentences: Sequence[Sequence[SampledWord]]) -> str:
     words = [word for sentence in sentences for word in sentence]
     suspected = [word for word in words if word.probability > _SUSPECTED]
     fakes, caught = (sum(word.original is not None for word in some) for some in (words, suspected))

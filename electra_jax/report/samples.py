@@ -3,29 +3,12 @@
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
-import numpy as np
-
 from electra_jax.config.errors import UserError, explain
 from electra_jax.data import corpus
-from electra_jax.data.tokenizer import Tokenizer
-from electra_jax.loading import detection, run_checkpoint
+from electra_jax.loading import run_checkpoint
+from electra_jax.loading.samples import SampledWord, sample_fakes
 from electra_jax.objectives import registry
 from electra_jax.runtime.run_log import Run
-
-
-class Word(NamedTuple):
-    """A word, as suspect as its most suspect piece.
-
-    Attributes:
-      text: as it stands there.
-      probability: that it was replaced, as the encoder says.
-      original: what stood there before, None where nothing was replaced.
-    """
-
-    text: str
-    probability: float
-    original: str | None
 
 
 class Samples(NamedTuple):
@@ -38,7 +21,7 @@ class Samples(NamedTuple):
     """
 
     step: int | None
-    sentences: list[list[Word]]
+    sentences: list[list[SampledWord]]
     note: str
 
 
@@ -56,31 +39,18 @@ def of(run: Run, count: int) -> Samples:
 
 
 def _ask(workdir: Path, count: int) -> Samples:
-    learned = run_checkpoint.load(workdir)
+    learned = run_checkpoint.load_run_checkpoint(workdir)
     config, vocabulary, state = learned.config, learned.tokenizer, learned.state
     text = _text(workdir, config.data.input, str(learned.progress.get("corpus")))
     starts = vocabulary.word_starts
     objective = registry.make(
         config.objective, config.model, config.steps, len(vocabulary), text.unigram, vocabulary.special, starts
     )
-    texts = detection.sentences(text.heldout, count, config.data.seq_length, config.seed, vocabulary.special)
-    if not len(texts["input_ids"]):
+    length, seed = config.data.seq_length, config.seed
+    sentences = sample_fakes(objective, state.params, state.step, text.heldout, vocabulary, length, seed, count)
+    if not sentences:
         raise UserError("no held-out line has the length of a sentence")
-    key = jax.random.fold_in(jax.random.key(config.seed), 3)  # as at the end of training
-    found = jax.device_get(jax.jit(detection.make_corrupt_and_detect(objective))(state.params, state.step, texts, key))
-    rows = zip(texts["input_ids"], *found, strict=True)
-    return Samples(int(state.step), [marked(vocabulary, *row) for row in rows], objective.system.scores)
-
-
-def marked(
-    vocabulary: Tokenizer, before: np.ndarray, ids: np.ndarray, replaced: np.ndarray, probability: np.ndarray
-) -> list[Word]:
-    """The words of one row: ids before and after, which were replaced, and what the encoder says, each [L]."""
-    return [
-        Word(word, float(probability[at].max()), vocabulary.decode(before[at].tolist()) if replaced[at].any() else None)
-        for word, at in vocabulary.words(ids.tolist())
-        if word
-    ]
+    return Samples(int(state.step), sentences, objective.system.scores)
 
 
 def _text(workdir: Path, given: str, key: str) -> corpus.Corpus:
