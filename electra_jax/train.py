@@ -128,8 +128,8 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, progress: Progress
     )
     run = ShardedStep(config, objective, mesh)
     if saved_step is None:
-        donors = warm_start.load_donors(config, progress.say) if given is None else given
-        state = initial_state(run, given, vocabulary, progress)
+        donors = warm_start.load_donors(config, progress.say) if donors is None else donors
+        state = initial_state(run, donors, vocabulary, progress)
     else:
         state = checkpoints.restore(saved_step, run.state)
         data.train.set_state(saved["data"])

@@ -43,9 +43,7 @@ def workdir(finished, tmp_path) -> Path:
 
 
 def test_a_missing_corpus(tmp_path, capsys):
-    refused(
-        capsys, "matches no file; give a file, a folder, a glob, 'docstrings'", tmp_path / "no*", tmp_path / "run"
-    )
+    refused(capsys, "matches no file; give a file, a folder, a glob, 'docstrings'", tmp_path / "no*", tmp_path / "run")
 
 
 def test_an_empty_corpus(tmp_path, capsys):
@@ -101,7 +99,13 @@ def test_fewer_steps_than_were_done(text_file, workdir, capsys):
 def test_a_truncated_manifest(text_file, workdir, capsys):
     manifest = next(workdir.glob("data/*/manifest.json"))
     manifest.write_text(manifest.read_text()[:40])
-    refused(capsys, "manifest.json is missing or has changed since it was written; delete", text_file, workdir, "--config.steps=2")
+    refused(
+        capsys,
+        "manifest.json is missing or has changed since it was written; delete",
+        text_file,
+        workdir,
+        "--config.steps=2",
+    )
 
 
 def test_a_loss_of_nan_ends_the_run_before_it_is_saved(text_file, tmp_path, capsys):

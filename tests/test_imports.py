@@ -56,7 +56,9 @@ def imports(path: Path) -> Iterator[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     skipped: set[ast.AST] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.If) and ("__name__" in ast.unparse(node.test) or "TYPE_CHECKING" in ast.unparse(node.test)):
+        if isinstance(node, ast.If) and (
+            "__name__" in ast.unparse(node.test) or "TYPE_CHECKING" in ast.unparse(node.test)
+        ):
             skipped.update(ast.walk(node))
     for node in ast.walk(tree):
         if node in skipped:

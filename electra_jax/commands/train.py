@@ -2,6 +2,7 @@
 
 import textwrap
 
+import jax
 from rich.console import Console
 
 from electra_jax import train_config
@@ -62,7 +63,7 @@ def show(console: Console, config: TrainConfig, workdir: AnyPath, result: TrainR
     if not result.finished:
         say(f"interrupted and saved at step {result.step}; the same command resumes it")
         return
-    hours = result.totals["wall_seconds"] / 3600
+    hours = result.totals["device_seconds"] / jax.device_count() / 3600
     spent = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
     say("")
     say(

@@ -5,7 +5,7 @@ discriminator and the total loss. Other objectives use the parts.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -143,9 +143,9 @@ def temperature(o: Objective, step: Array) -> Array:
     """
     start, decay = o.settings.temperature, o.settings.temperature_decay
     if not decay:
-        return jnp.float32(start)
+        return jnp.asarray(start, jnp.float32)
     done = step.astype(jnp.float32) / o.steps
-    return jnp.float32(1) + (start - 1) * jnp.exp(-done / decay)
+    return cast(Array, 1 + (start - 1) * jnp.exp(-done / decay))
 
 
 def sample(uniform: Array, logits_NV: Array, block: int = VOCAB_MULTIPLE) -> Array:

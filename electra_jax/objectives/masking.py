@@ -137,9 +137,12 @@ def scatter(ids_BL: Array, positions_BM: Array, values_BM: Array, where_BM: Arra
     """`ids_BL` with `values_BM` at `positions_BM` where `where_BM` holds."""
     old = jnp.take_along_axis(ids_BL, positions_BM, axis=1)
     new = jnp.where(where_BM, values_BM, old)
+
     # vmap over rows, so that a batch split over devices needs no communication.
-    scatter_rows = jax.vmap(lambda ids, positions, values: ids.at[positions].set(values, unique_indices=True))
-    return cast(Array, scatter_rows(ids_BL, positions_BM, new))
+    def scatter_row(ids_L: Array, positions_M: Array, values_M: Array) -> Array:
+        return ids_L.at[positions_M].set(values_M, unique_indices=True)
+
+    return jax.vmap(scatter_row)(ids_BL, positions_BM, new)
 
 
 def mask(

@@ -73,7 +73,7 @@ class Profile:
     def close(self) -> None:
         if self._on:
             self._on = False
-            jax.profiler.stop_trace()  # type: ignore[no-untyped-call]
+            jax.profiler.stop_trace()
 
 
 def environment() -> dict[str, Any]:

@@ -118,12 +118,12 @@ def _sizes(settings: MeshConfig, devices: int) -> tuple[int, ...]:
 
 def replicated(mesh: Mesh) -> NamedSharding:
     """Every device has the whole array."""
-    return NamedSharding(mesh, P())  # type: ignore[no-untyped-call]
+    return NamedSharding(mesh, P())
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """The first dimension, the examples, is split."""
-    return NamedSharding(mesh, P(BATCH))  # type: ignore[no-untyped-call]
+    return NamedSharding(mesh, P(BATCH))
 
 
 def with_shardings(mesh: Mesh, state: Any) -> Any:
@@ -139,7 +139,7 @@ def with_shardings(mesh: Mesh, state: Any) -> Any:
     def abstract(path: Any, leaf: Any) -> jax.ShapeDtypeStruct:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         sharding = NamedSharding(mesh, _spec(mesh, name, leaf.shape))
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)  # type: ignore[no-untyped-call]
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
     return jax.tree_util.tree_map_with_path(abstract, state)
 
@@ -152,8 +152,8 @@ def _spec(mesh: Mesh, name: str, shape: tuple[int, ...]) -> P:
                 axis if axis is None or size % mesh.shape[axis] == 0 else None
                 for axis, size in zip(axes, shape, strict=True)
             ]
-            return P(*divisible)  # type: ignore[no-untyped-call]
-    return P()  # type: ignore[no-untyped-call]
+            return P(*divisible)
+    return P()
 
 
 def shardings(tree: Any) -> Any:

@@ -54,11 +54,17 @@ def test_a_run_whose_checkpoints_are_gone(workdir, folder, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--init_from=x", "--data_dir=y"], "--config is missing: expected a config for fine-tuning, such as --config=glue"),
+        (
+            ["--init_from=x", "--data_dir=y"],
+            "--config is missing: expected a config for fine-tuning, such as --config=glue",
+        ),
         ([GLUE, "--data_dir=y"], "--init_from is missing; see --help"),
         ([GLUE, "--init_from=x"], "--data_dir is missing; see --help"),
         ([GLUE, "--init_from=x", "--data_dir=y", "--config.epoch=1"], "did you mean --config.epochs?"),
-        ([GLUE, "--init_from=x", "--data_dir=y", "--config.epochs=0"], "config.epochs=0 is invalid: expected more than 0"),
+        (
+            [GLUE, "--init_from=x", "--data_dir=y", "--config.epochs=0"],
+            "config.epochs=0 is invalid: expected more than 0",
+        ),
         (
             [f"--config={ROOT}/configs/tiny.py"],
             "has the wrong kind: expected a config for fine-tuning, such as --config=glue:task=cola",

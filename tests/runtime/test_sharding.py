@@ -27,9 +27,7 @@ def test_minus_one_is_the_number_of_remaining_devices(settings, shape):
 
 @pytest.mark.parametrize("settings", [sizes(3), sizes(4), sizes(-1, 3), sizes(-1, -1), sizes(16)])
 def test_sizes_that_do_not_multiply_to_the_devices_are_refused(settings):
-    with pytest.raises(
-        UserError, match=r"config\.mesh\.data=.* does not match 8 devices: expected sizes with"
-    ):
+    with pytest.raises(UserError, match=r"config\.mesh\.data=.* does not match 8 devices: expected sizes with"):
         sharding.make_mesh(settings, 16)
 
 
@@ -42,9 +40,7 @@ def test_a_batch_size_that_is_not_divisible_is_refused(size, nearest):
 def test_a_batch_is_split_over_devices_and_parts():
     assert sharding.make_mesh(sizes(), 32, grad_accum_steps=4).size == 8
     assert sharding.make_mesh(sizes(2, 2, 2), 4).size == 8  # `tensor` does not split it
-    with pytest.raises(
-        UserError, match="=40 is not divisible by 8 devices x 4 accumulation steps; use 32 or 64"
-    ):
+    with pytest.raises(UserError, match="=40 is not divisible by 8 devices x 4 accumulation steps; use 32 or 64"):
         sharding.make_mesh(sizes(), 40, grad_accum_steps=4)
 
 
@@ -69,9 +65,7 @@ class FakeTpu:
 
 def test_a_model_that_is_not_divisible_by_tensor_is_refused():
     mesh = sharding.make_mesh(sizes(1, 1, 8), 8)
-    with pytest.raises(
-        UserError, match=r"model\.heads=12 is not divisible by config\.mesh\.tensor=8; use a divisor"
-    ):
+    with pytest.raises(UserError, match=r"model\.heads=12 is not divisible by config\.mesh\.tensor=8; use a divisor"):
         sharding.check_divisible(12, 3072, mesh)
     sharding.check_divisible(16, 4096, mesh)
 
