@@ -58,7 +58,10 @@ def test_a_run_whose_checkpoints_are_gone(workdir, folder, tmp_path, capsys):
         ([GLUE, "--data_dir=y"], "--init_from is missing; see --help"),
         ([GLUE, "--init_from=x"], "--data_dir is missing; see --help"),
         ([GLUE, "--init_from=x", "--data_dir=y", "--config.epoch=1"], "did you mean --config.epochs?"),
-        ([GLUE, "--init_from=x", "--data_dir=y", "--config.epochs=0"], "config.epochs=0 is invalid: expected more than 0"),
+        (
+            [GLUE, "--init_from=x", "--data_dir=y", "--config.epochs=0"],
+            "config.epochs=0 is invalid: expected more than 0",
+        ),
         (
             [f"--config={ROOT}/configs/tiny.py"],
             "is of another kind: expected a config of fine-tuning: --config=glue:task=cola",
