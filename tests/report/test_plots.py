@@ -1,10 +1,14 @@
 import itertools
 import math
 import re
+import runpy
+import sys
 from xml.etree import ElementTree
 
 import pytest
 
+from electra_jax import report
+from electra_jax.config.errors import UserError
 from electra_jax.report import plots
 from electra_jax.report.plots import Axis, Series
 from electra_jax.runtime.metric_text import short_number
@@ -170,3 +174,9 @@ def test_extreme_numbers_are_drawn_or_left_out(x, y):
         for circle in root.iter("circle"):
             assert 0 <= float(circle.get("cx")) <= 480
             assert 0 <= float(circle.get("cy")) <= 270
+
+
+def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UserError, match=r"plots need matplotlib.*; pip install 'electra_jax\[downstream\]'"):
+        runpy.run_path(report.__file__)
