@@ -1,4 +1,4 @@
-"""Work directories of runs that never were: what a page reads of them, written by hand."""
+"""Work directories with made-up logs, without training."""
 
 import json
 import math
@@ -28,7 +28,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def line(step: int, **others: Any) -> dict[str, Any]:
-    """What is logged at `step`; every twentieth with held-out numbers."""
+    """The metrics of a step; every twentieth has held-out metrics."""
     fell = math.exp(-step / 20)
     measured = {
         "loss": 9 + 4 * fell,
@@ -58,7 +58,7 @@ def line(step: int, **others: Any) -> dict[str, Any]:
 
 
 def write(workdir: Path, lines: list[dict[str, Any]] | None = None, environment: bool = True, **settings: Any) -> Path:
-    """A work directory; `settings` are by their names with __ for dots, None removes one."""
+    """Writes a work directory; `settings` have __ for dots in their names, and None removes a setting."""
     config = json.loads(json.dumps(SETTINGS))
     for name, value in settings.items():
         *parts, last = name.split("__")

@@ -26,6 +26,7 @@ _LETTER, _LINE = 7.8, 15  # the size of a letter and of a line on a phone, where
 _FAR = 40  # how far a label may be from the end of its line to be clear of other lines
 _MOST_POINTS = 400  # of a line; more than the pixels of a phone
 _MOST_MARKS = 40  # points of a line whose points are marked, each with a tooltip
+_SMALLEST = 1e-100  # of numbers that are not 0; ratios of the others still fit into a float
 _MARGIN = 0.05  # of the y-axis, above and below the lines
 _TICKS = 5
 _SETTINGS: dict[Any, Any] = {"svg.fonttype": "none", "font.size": 12, "svg.hashsalt": "electra_jax"}
@@ -100,12 +101,18 @@ def draw_chart(title: str, x: Axis, y: Axis, series: Sequence[Series], css: str 
 
 
 def _drawable(line: Series, x: Axis, y: Axis) -> Series:
-    def has_place(at: Sequence[float]) -> bool:
-        return all(map(is_number, at)) and not (x.log and at[0] <= 0) and not (y.log and min(at[1:]) <= 0)
+    """The line without points that have no place in the chart."""
 
-    points = [at for at in line.points if has_place(at)]
+    def has_place(at: Sequence[float]) -> bool:
+        return (
+            all(map(is_number, at))
+            and not (x.log and at[0] < _SMALLEST)
+            and not (y.log and min(at[1:]) < _SMALLEST)
+            and all(value == 0 or abs(value) >= _SMALLEST for value in at)
+        )
+
     band = [at for at in line.band if has_place(at)]
-    return line._replace(points=thin(points), band=band)
+    return line._replace(points=thin([at for at in line.points if has_place(at)]), band=band)
 
 
 def thin(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
@@ -289,19 +296,20 @@ def _with_margin(axis: Axis, low: float, high: float) -> tuple[float, float]:
 
 def ticks(axis: Axis, low: float, high: float) -> list[float]:
     """Round numbers from `low` to `high`, about five."""
-    linear = ticker.MaxNLocator(_TICKS, steps=[1, 2, 5, 10])
+    linear = ticker.MaxNLocator(_TICKS, steps=[1, 2, 5, 10]).tick_values(low, high)
     if not axis.log:
-        return _within(linear.tick_values(low, high), low, high)
+        slack = 1e-9 * (high - low)
+        return _within(linear, low - slack, high + slack)
     for factors in ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0)):
-        found = _within(ticker.LogLocator(subs=factors, numticks=_TICKS + 1).tick_values(low, high), low, high)
-        if len(found) >= 3:
-            return found
-    return _within(linear.tick_values(low, high), low, high)
+        values = ticker.LogLocator(subs=factors, numticks=_TICKS + 1).tick_values(low, high)
+        within = _within(values, low * (1 - 1e-9), high * (1 + 1e-9))
+        if len(within) >= 3:
+            return within
+    return _within(linear, low, high)
 
 
 def _within(values: Iterable[float], low: float, high: float) -> list[float]:
-    slack = 1e-9 * (high - low)
-    return [float(value) for value in values if low - slack <= value <= high + slack]
+    return [float(value) for value in values if low <= value <= high]
 
 
 def place_label(height: float, labels: Sequence[float], lines: Sequence[float], low: float, high: float) -> float:

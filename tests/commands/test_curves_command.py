@@ -41,9 +41,9 @@ def asked(monkeypatch):
         scores = [{"seed": seed, "scores": {metric: seed + 10.0 * (metric == "accuracy")}} for seed in range(3)]
         return {"metric": metric, "seeds": scores}
 
-    monkeypatch.setattr(curves_command.run, "finetune_source", finetune)
+    monkeypatch.setattr(points.finetuning, "finetune_source", finetune)
     found = lambda workdir, step: Source(f"{workdir.name} at step {step}", f"{workdir.name}{step}", dict)  # noqa: E731
-    monkeypatch.setattr(curves_command.networks, "find_source", found)
+    monkeypatch.setattr(points.networks, "find_source", found)
     return calls
 
 
@@ -133,7 +133,10 @@ def test_the_other_accounting_and_no_paper(asked, folders, glue, tmp_path):
         ),
         (["--runs", "x", "--tasks=cola", "--data_dir=y", "--output=z", "--config.epoch=1"], "config.epochs?"),
         (["--runs", "x", "--tasks=cola", "--data_dir=y", "--output=z"], "y/CoLA has no train.tsv or train.csv"),
-        (["--runs", "x", "--tasks=cola", "--data_dir=tfds:glue", "--output=z"], "x is not there; give a run's work"),
+        (
+            ["--runs", "x", "--tasks=cola", "--data_dir=tfds:glue", "--output=z"],
+            "x does not exist: expected the work directory",
+        ),
         (
             ["--runs=x", "--tasks=cola", "--data_dir=y", "--output=z", "--config.task.name=rte"],
             "name tasks with --tasks",

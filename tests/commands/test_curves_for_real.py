@@ -6,6 +6,7 @@ from cli_runs import quiet, small_config, sst2_files
 from electra_jax import train
 from electra_jax.commands import curves
 from electra_jax.config import errors
+from electra_jax.downstream.finetuning import run
 
 
 @pytest.mark.slow
@@ -30,8 +31,8 @@ def test_what_is_done_is_not_done_again(text_file, tmp_path, monkeypatch):
     train.train(small_config(text_file, steps=3, eval_batches=1, checkpoint__every=1), workdir, quiet())
     moved = workdir.rename(tmp_path / "moved")
     asked = []
-    real = curves.run.multi_seed.train
-    monkeypatch.setattr(curves.run.multi_seed, "train", lambda *given: asked.append(list(given[5])) or real(*given))
+    real = run.multi_seed.train
+    monkeypatch.setattr(run.multi_seed, "train", lambda *given: asked.append(list(given[5])) or real(*given))
     assert errors.run(curves.main, command(1, moved)) == 0
     assert asked == [[0]]  # of step 3; step 1 is deleted by then
     assert [row["step"] for row in rows()] == [2, 3]

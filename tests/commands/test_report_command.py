@@ -28,9 +28,9 @@ def test_the_command_writes_a_page(tmp_path, capsys):
     assert capsys.readouterr().out.startswith(f"{output}: 2 runs, ")
     text = output.read_text()
     assert text.startswith("<!DOCTYPE html>")
-    assert "Which words do not belong?" not in text
+    assert "Replaced tokens in sample sentences" not in text
     assert report(f"--runs={first},{second}", f"--output={output}") == 0  # commas between
-    assert "Nothing can be shown" in output.read_text()  # there is no checkpoint
+    assert "No samples: " in output.read_text()  # there is no checkpoint
     assert not list(tmp_path.glob("*.tmp"))
 
 
@@ -56,12 +56,6 @@ def test_a_folder_whose_name_is_no_text_has_a_page(tmp_path):
     assert "Pre-training run caf?" in (tmp_path / "a.html").read_text()
 
 
-def test_runs_of_the_same_folder_name_are_told_apart(tmp_path):
-    workdirs = [fake_runs.write(tmp_path / name) for name in ("x/a/run", "x/b/run", "y/b/run", "other")]
-    assert run_log.names(workdirs) == ["a/run", "x/b/run", "y/b/run", "other"]
-    assert [run.name for run in run_log.read(workdirs[:2])] == ["a/run", "b/run"]
-
-
 def test_what_cannot_be_is_said_in_a_line(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     good = fake_runs.write(tmp_path / "good")
@@ -81,24 +75,27 @@ def test_what_cannot_be_is_said_in_a_line(tmp_path, capsys, monkeypatch):
         ([output], "--runs is missing; give work directories of runs"),
         (["--runs=", output], "--runs is missing"),
         (["--runs", "good"], "--output is missing; try --output=report.html"),
-        (["--runs", "good", "--output=nowhere/report.html"], "nowhere, the folder of --output, is not there; make it"),
-        (["--runs", "good", "--output=none"], "--output=none is a folder; give a file, as none/report.html"),
+        (
+            ["--runs", "good", "--output=nowhere/report.html"],
+            "the folder nowhere of --output does not exist; create it",
+        ),
+        (["--runs", "good", "--output=none"], "--output=none is a folder: expected a file, such as none/report.html"),
         (["--runs", "good", output, "--samples=-1"], "--samples=-1 is invalid: expected 0 or more"),
         (["--runs", "good", output, "--samples=few"], "--samples=few is invalid: expected an integer"),
-        (["--runs", "good", "gone", output], "gone is not there; give a run's work directory"),
-        (["--runs", "good", "none", output], "none is no work directory of a run: it has no config.json"),
-        (["--runs", "good", "other", output], "other/config.json is not that of a run"),
-        (["--runs", "steps", output], "steps/config.json is not that of a run"),
-        (["--runs", "objective", output], "objective/config.json is not that of a run"),
-        (["--runs", "objective__name", output], "objective__name/config.json is not that of a run"),
+        (["--runs", "good", "gone", output], "gone does not exist: expected the work directory of a run"),
+        (["--runs", "good", "none", output], "none has no config.json: expected the work directory of a run"),
+        (["--runs", "good", "other", output], "other/config.json is not the config of a run; give"),
+        (["--runs", "steps", output], "steps/config.json is not the config of a run; give"),
+        (["--runs", "objective", output], "objective/config.json is not the config of a run; give"),
+        (["--runs", "objective__name", output], "objective__name/config.json is not the config of a run; give"),
         (["--runs", "good", "broken", output], "broken/config.json is not valid JSON"),
-        (["--runs", "good", "silent", output], "silent has no metrics yet; let its run go on"),
+        (["--runs", "good", "silent", output], "silent has no metrics yet; wait until"),
         (["--runs", "good", good, output], f"--runs names {good} twice; name each run once"),
         (["--runs", "good", "none/../good", output], "--runs names none/../good twice"),
-        (["--runs", "good", output, "--curves=gone"], "gone/curves.jsonl is not there"),
+        (["--runs", "good", output, "--curves=gone"], "gone/curves.jsonl does not exist: expected the output folder"),
         (["--runs", "good", output, "--curves=empty"], "empty/curves.jsonl has no scores"),
-        (["--runs", "good", output, "--curves=short"], "short/curves.jsonl:1: no line of electra_jax.curves"),
-        (["--runs", "good", output, "--curves=list"], "list/curves.jsonl:1: no line of electra_jax.curves"),
+        (["--runs", "good", output, "--curves=short"], "short/curves.jsonl:1 is not a line of `electra-jax curves`"),
+        (["--runs", "good", output, "--curves=list"], "list/curves.jsonl:1 is not a line of `electra-jax curves`"),
         (["--run", "good", output], "--run is unknown; did you mean --runs?"),
     ):
         assert report(*arguments) == 2, arguments
@@ -113,9 +110,9 @@ def test_what_cannot_be_is_said_in_a_line(tmp_path, capsys, monkeypatch):
 
 def test_systems_that_tell_no_fakes_say_so(tmp_path):
     workdirs = [fake_runs.write(tmp_path / name, objective__name=name) for name in ("mlm", "unheard_of")]
-    notes = [samples.of(run, 5).note for run in run_log.read(workdirs)]
-    assert notes[0] == "mlm predicts tokens and tells no fakes, so there is nothing to show."
-    assert notes[1] == "unheard_of is no system that is known here."
+    notes = [samples.make_samples(run, 5).note for run in run_log.read_run_logs(workdirs)]
+    assert notes[0] == "mlm predicts tokens and does not detect replaced ones: no samples."
+    assert notes[1] == "The objective unheard_of is unknown to this version of electra_jax."
 
 
 @pytest.fixture
@@ -135,13 +132,13 @@ def learned(tmp_path, text_file, monkeypatch):
 
 
 def test_fakes_are_known_by_what_stood_there(learned, tmp_path):
-    (run,) = run_log.read([learned])
-    found = samples.of(run, 5)
+    (run,) = run_log.read_run_logs([learned])
+    found = samples.make_samples(run, 5)
     assert (found.step, found.note, len(found.sentences)) == (7, "", 5)
     words = [word for sentence in found.sentences for word in sentence]
     assert all(0 < word.probability < 1 for word in words)
     assert 0 < sum(word.original is not None for word in words) < len(words)
-    assert len(samples.of(run, 2).sentences) == 2
+    assert len(samples.make_samples(run, 2).sentences) == 2
 
     assert report("--runs", learned, f"--output={tmp_path / 'a.html'}") == 0
     text = (tmp_path / "a.html").read_text()
@@ -149,28 +146,25 @@ def test_fakes_are_known_by_what_stood_there(learned, tmp_path):
     assert text.count("was: ") == sum(word.original is not None for word in words)
 
     shutil.rmtree(learned / "data")
-    assert samples.of(run, 5).note.startswith("Nothing can be shown: the text of this run is not there any more (")
+    assert samples.make_samples(run, 5).note.startswith("No samples: the prepared text of this run (")
 
 
 def test_a_run_that_cannot_be_asked_says_why(tmp_path):
     workdir = fake_runs.write(tmp_path / "run")
     settings = train_config.to_dict(train_config.as_dataclass(small_config()))
     (workdir / "config.json").write_text(json.dumps(settings))
-    (run,) = run_log.read([workdir])
-    assert "Nothing can be shown: " in samples.of(run, 5).note
-    assert "has no checkpoint yet; continue the run until its first checkpoint" in samples.of(run, 5).note
+    (run,) = run_log.read_run_logs([workdir])
+    assert "No samples: " in samples.make_samples(run, 5).note
+    assert "has no checkpoint yet; continue the run until its first checkpoint" in samples.make_samples(run, 5).note
 
 
 @pytest.mark.slow
 def test_sentences_are_those_of_the_end_of_training(tmp_path, text_file, monkeypatch):
-    shown = []
-    monkeypatch.setattr(marked_text, "print_marked", lambda console, texts, show_replaced: shown.extend(texts))
-    train.train(small_config(text_file, steps=2, log_every=1, eval_every=2), tmp_path / "run", quiet())
-    (run,) = run_log.read([tmp_path / "run"])
-    found = samples.of(run, 5)
+    shown = train.train(small_config(text_file, steps=2, log_every=1, eval_every=2), tmp_path / "run").samples
+    (run,) = run_log.read_run_logs([tmp_path / "run"])
+    found = samples.make_samples(run, 5)
     assert (found.step, found.note, len(found.sentences)) == (2, "", 5)
-    for sentence, (text, marks) in zip(found.sentences, shown, strict=True):
-        assert [word.text for word in sentence] == [text[mark.begin : mark.end] for mark in marks]
-        assert [word.original is not None for word in sentence] == [mark.replaced for mark in marks]
-        probabilities = [mark.probability for mark in marks]
+    for sentence, end in zip(found.sentences, shown, strict=True):
+        assert [(word.text, word.original) for word in sentence] == [(word.text, word.original) for word in end]
+        probabilities = [word.probability for word in end]
         np.testing.assert_allclose([word.probability for word in sentence], probabilities, rtol=1e-3)

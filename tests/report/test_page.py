@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 import fake_runs
 import pytest
 
+from electra_jax.report import page, task_scores
 from electra_jax.loading.samples import SampledWord
-from electra_jax.report import curves, page
 from electra_jax.report.samples import Samples
 from electra_jax.runtime import run_log
 
@@ -43,7 +43,7 @@ class Document(html.parser.HTMLParser):
 
 
 def made(*workdirs, samples=(), tasks=()):
-    return page.page(run_log.read(workdirs), samples, tasks)
+    return page.make_page(run_log.read_run_logs(workdirs), samples, tasks)
 
 
 def cells(text):
@@ -86,11 +86,11 @@ def test_numbers_are_those_that_were_logged(two):
     rows = cells(text)
     last = [json.loads((run / "metrics.jsonl").read_text().splitlines()[-1]) for run in two]
     heldout = [fake_runs.line(40), fake_runs.line(20)]  # of the second the evaluation before its end
-    assert rows["system"] == ["electra", "two_stage"]
+    assert rows["objective"] == ["electra", "two_stage"]
     assert rows["steps"] == ["40 of 40", "30 of 40\u200275%"]
     assert rows["tokens"] == ["20.48k", "15.36k"]
     assert rows["FLOPs"] == ["600G", "450G"]
-    assert rows["FLOPs, the paper's accounting".replace("'", "&#x27;")] == ["720G", "540G"]
+    assert rows["FLOPs as the paper counts them"] == ["720G", "540G"]
     assert [cell.split("\u2002")[0] for cell in rows["device hours"]] == ["0.025", "0.01875"]
     assert rows["at step"] == ["40", "20"]
     assert rows["MLM loss"] == [f"{line['heldout_mlm_loss']:.3f}\u2002unigram 5.940" for line in heldout]
@@ -107,7 +107,7 @@ def test_numbers_are_those_that_were_logged(two):
     assert rows["vocabulary"] == ["600\u2002pieces"] * 2
     assert rows["devices"] == ["4 × cpu\u20022 processes"] * 2
     assert rows["versions"] == ["jax 0.10.2\u2002flax 0.12.8 · python 3.11.7"] * 2
-    assert rows["commit of the code"] == ["a1a1a1a1a1"] * 2
+    assert rows["commit"] == ["a1a1a1a1a1"] * 2
     assert "Not finished: two." in text
 
 
@@ -132,13 +132,13 @@ def test_charts_have_all_that_was_logged_for_every_axis(two):
         "AUC, unigram fakes dashed: chance",
         "MLM loss",
         "Detection loss",
-        "Loss that is minimised",
+        "Total loss",
         "AUC, own fakes dashed: chance",
-        "Replaced by the generator",
+        "Replaced tokens",
         "Learning rate",
         "Gradient norm",
         "Speed",
-        "Waiting for the loader",
+        "Waiting for data",
     ]
     titles = re.findall('role="img"><title>(.*?)</title>', text)
     assert "MLM loss, against FLOPs. one: 6.058 to 4.771; two: 6.058 to 4.946." in titles
@@ -167,7 +167,9 @@ def test_names_that_mean_harm_are_text(tmp_path):
     path = tmp_path / "curves.jsonl"
     path.write_text(json.dumps(fake_runs.scored(hostile, 1, hostile, 0, 1.0, metric="<u>")))
     text = made(
-        *workdirs, samples=[Samples(5, words, hostile), Samples(None, [], hostile)], tasks=curves.read(tmp_path)
+        *workdirs,
+        samples=[Samples(5, words, hostile), Samples(None, [], hostile)],
+        tasks=task_scores.read_task_scores(tmp_path),
     )
     document = Document(text)
     assert not {"script", "img", "b", "i"} & {tag for tag, attributes in document.elements} - {"b"}
@@ -190,7 +192,7 @@ def test_a_run_with_a_single_line_and_nothing_else_has_a_page(tmp_path):
     assert "no numbers yet" in text  # against FLOPs, which were not logged
     assert "Settings that differ" not in text
     assert "NaN" not in text
-    assert "Loss that is minimised" not in text
+    assert "Total loss" not in text
 
 
 def test_settings_that_differ_are_listed_and_no_others(two, tmp_path):
@@ -198,7 +200,7 @@ def test_settings_that_differ_are_listed_and_no_others(two, tmp_path):
     differing = text[text.index("Settings that differ") : text.index("<h2>Curves")]
     assert cells(differing) == {"objective.name": ["electra", "two_stage"], "optim.learning_rate": ["0.001", "0.002"]}
     same = fake_runs.write(tmp_path / "same")
-    assert "None: all settings of these runs are the same." in made(two[0], same)
+    assert "None: these runs have the same settings." in made(two[0], same)
     less = fake_runs.write(tmp_path / "less", model__tying=None, optim__learning_rate=1e-3, data__input="")
     differing = cells(made(two[0], less).split("Settings that differ")[1])
     assert differing == {"data.input": ["text/*.txt", "&#x27;&#x27;"], "model.tying": ["embeddings", "–"]}
@@ -216,7 +218,7 @@ def test_sentences_are_shaded_and_fakes_underlined(two):
     text = made(*two, samples=[Samples(40, words, ""), Samples(None, [], "It cannot tell.")])
     assert '<p><span title="1%">the</span> <u style="--p:0.62" title="62%, was: cat">dog</u> ' in text
     assert '<span style="--p:0.75" title="75%">sat</span></p>' in text
-    assert "Over 50%: 1 of the 1 words that were replaced, and 1 of the 2 others." in text
+    assert "Over 50%: 1 of the 1 replaced words and 1 of the 2 others." in text
     assert "checkpoint of step 40" in text
     assert "It cannot tell." in text
 
@@ -230,12 +232,12 @@ def test_scores_of_tasks_are_medians_with_a_band(two, tmp_path):
         for seed, score in enumerate((0.5 + step / 100, 0.6 + step / 100, 0.52 + step / 100))
     ]
     (tmp_path / "curves.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    tasks = curves.read(tmp_path, run_log.read(two))
+    tasks = task_scores.read_task_scores(tmp_path, run_log.read_run_logs(two))
     assert [(task.name, len(task.curves)) for task in tasks] == [("average", 2), ("sentiment", 2), ("paraphrase", 2)]
-    assert tasks[1].curves[0].places[1] == (1e10, (pytest.approx(0.62), 0.6, 0.7), 3)
+    assert tasks[1].curves[0].points[1] == (1e10, (pytest.approx(0.62), 0.6, 0.7), 3)
     text = made(*two, tasks=tasks)
     Document(text)
-    section = text[text.index("Scores of tasks") :]
+    section = text[text.index("Task scores") :]
     assert cells(section)["sentiment, accuracy"] == ["0.92\u20020.9 to 1, 3 seeds"] * 2
     assert section.count('class="band c0"') == 3
     assert section.count('class="band c2"') == 3  # a run that the page is not about

@@ -7,7 +7,7 @@ from electra_jax.commands import report as command
 from electra_jax.config import errors
 from electra_jax.config.errors import UserError
 from electra_jax.loading.networks import Source
-from electra_jax.report import curves
+from electra_jax.report import task_scores
 from electra_jax.runtime import run_log
 
 
@@ -28,7 +28,7 @@ def scores(tmp_path):
 @pytest.fixture
 def page(tmp_path):
     """The runs that the page is about: two of the same name."""
-    return run_log.read([fake_runs.write(tmp_path / folder / "electra") for folder in ("x", "y")])
+    return run_log.read_run_logs([fake_runs.write(tmp_path / folder / "electra") for folder in ("x", "y")])
 
 
 @pytest.fixture
@@ -41,13 +41,13 @@ def learned(monkeypatch):
             raise UserError("it is gone")
         return Source("a run", there[workdir.parent.name][step], lambda: pytest.fail("nobody asked"))
 
-    monkeypatch.setattr(curves.networks, "find_source", find)
+    monkeypatch.setattr(task_scores.networks, "find_source", find)
     return there
 
 
 def owners(scores, page):
-    (task,) = curves.read(scores, page)
-    return {curve.run: curve.owner for curve in task.curves}
+    (task,) = task_scores.read_task_scores(scores, page)
+    return {curve.run: curve.page_index for curve in task.curves}
 
 
 def test_scores_are_of_the_run_that_has_learned_the_same(scores, page, learned):
@@ -66,6 +66,8 @@ def test_scores_of_another_run_of_the_same_name_are_refused(scores, page, learne
     learned["x"] = {20: "electra20", 40: "of another seed"}
     argv = ["--runs", str(page[0].workdir), f"--output={tmp_path / 'a.html'}", "--samples=0", f"--curves={scores}"]
     assert errors.run(command.main, argv) == 2
-    said = f"{scores} has scores of another run that was called electra, not of {page[0].workdir}: its weights are"
-    assert said in capsys.readouterr().err
+    expected = (
+        f"{scores} has scores of another run named electra: their weights are not those of {page[0].workdir}; give"
+    )
+    assert expected in capsys.readouterr().err
     assert not (tmp_path / "a.html").exists()

@@ -49,8 +49,13 @@ def test_what_was_changed_by_hand_is_left_out(tmp_path):
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [(0, True), (-1.5, True), (1e99, True), (None, False), ("1", False), (True, False), (float("nan"), False)]
-    + [(float("inf"), False), (10**400, False), (sys.float_info.max, False), (-1e101, False)],
+    [
+        *((value, True) for value in (0, -1.5, 1e99)),
+        *(
+            (value, False)
+            for value in (None, "1", True, float("nan"), float("inf"), 10**400, sys.float_info.max, -1e101)
+        ),
+    ],
 )
 def test_what_counts_as_a_number(value, expected):
     assert run_log.is_number(value) is expected
