@@ -20,6 +20,7 @@ from electra_jax.downstream.tasks import scores as scores_lib
 from electra_jax.downstream.tasks.task import BadRows, Task
 from electra_jax.loading import networks
 from electra_jax.loading.networks import Source
+from electra_jax.runtime.compile_cache import compile_cache
 from electra_jax.runtime.progress import Progress
 
 
@@ -96,7 +97,8 @@ def finetune_source(
         _describe_data(job, progress)
         progress.start(task.name)
         try:
-            _train_missing(job, results, missing, source.name, len(bad_rows.problems), progress)
+            with compile_cache(config.compile_cache):
+                _train_missing(job, results, missing, source.name, len(bad_rows.problems), progress)
         finally:
             progress.stop()
         if bad_rows.problems:

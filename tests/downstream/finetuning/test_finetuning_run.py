@@ -61,6 +61,21 @@ def test_scores_and_answers_are_written(folder, tmp_path):
     assert [line.split("\t")[0] for line in test] == ["index", "5", "9"]
 
 
+def test_config_and_workdir_are_checked_first(folder, tmp_path):
+    invalid = config_file.load(ROOT / "configs" / "glue.py", "task=sst2")
+    invalid.epochs = 0
+    with pytest.raises(UserError, match=r"config\.epochs=0 is invalid: expected more than 0"):
+        run.finetune(invalid, "nowhere", folder, tmp_path)
+    with pytest.raises(UserError, match="workdir gs://bucket/run is invalid: expected a local folder"):
+        run.finetune(config(), "nowhere", folder, "gs://bucket/run")
+
+
+def test_a_compile_cache_leaves_jax_as_it_was(folder, tmp_path):
+    before = jax.config.jax_compilation_cache_dir
+    finetune(folder, tmp_path / "out", config(compile_cache=str(tmp_path / "cache")))
+    assert jax.config.jax_compilation_cache_dir == before
+
+
 def test_finished_seeds_are_not_trained_again(folder, tmp_path):
     first = finetune(folder, tmp_path / "out")
     assert finetune(folder, tmp_path / "out", get=lambda: pytest.fail("nothing was missing")) == first
