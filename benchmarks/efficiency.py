@@ -18,6 +18,8 @@ from pathlib import Path
 
 from electra_jax import train_config
 from electra_jax.config import cli, config_file, errors
+from electra_jax.config.settings import above, check_value
+from electra_jax.objectives import registry
 from electra_jax.planning.flops import hardware
 from electra_jax.planning.flops.breakdown import sum_networks
 
@@ -45,10 +47,9 @@ def steps_for(config_path: Path, system: str, vocab_size: int, flops: float, ove
     for text in overrides:
         name, _, value = text.removeprefix("--config.").partition("=")
         config_file.override(config, name, value)
-    objective = make_objective(config, vocab_size)
-    one = sum_networks(
-        hardware.train_step(objective, objective.stages[0], config.batch_size, config.data.seq_length)
-    )
+    typed = train_config.resolve(config)
+    objective = registry.make(typed.objective, typed.model, typed.steps, vocab_size)
+    one = sum_networks(hardware.train_step(objective, objective.stages[0], typed.batch_size, typed.data.seq_length))
     return round(flops / one)
 
 

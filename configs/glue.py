@@ -6,12 +6,14 @@
 encoder.
 """
 
+from ml_collections import ConfigDict
+
 from electra_jax.config.errors import UserError
 from electra_jax.downstream.finetuning import recipe
 from electra_jax.downstream.tasks import glue
 
 
-def get_config(arg: str = ""):
+def get_config(arg: str = "") -> ConfigDict:
     parts = arg.split(",")
     task = next((part.removeprefix("task=") for part in parts if part.startswith("task=")), "")
     if task not in glue.TASKS:

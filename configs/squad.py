@@ -3,13 +3,15 @@
 electra-jax finetune --config=squad:version=2.0 --init_from=runs/base --data_dir=squad
 """
 
+from ml_collections import ConfigDict
+
 from electra_jax.config.errors import UserError
 from electra_jax.downstream.finetuning import recipe
 
 _TASKS = {"version=1.1": "squad1", "version=2.0": "squad2"}
 
 
-def get_config(arg: str = ""):
+def get_config(arg: str = "") -> ConfigDict:
     parts = arg.split(",")
     version = next((part for part in parts if part in _TASKS), "")
     if not version:

@@ -8,8 +8,10 @@ those of train, or `--config.task.labels=A,B`. `--config.task.kind=regression` p
 `--config.task.pair=COLUMN` adds a second text.
 """
 
+from ml_collections import ConfigDict
+
 from electra_jax.downstream.finetuning import recipe
 
 
-def get_config(arg: str = ""):
+def get_config(arg: str = "") -> ConfigDict:
     return recipe.make("table", arg)

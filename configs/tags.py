@@ -6,8 +6,10 @@ The folder has train.txt and dev.txt (or .conll): a word a line, its tag in the 
 sentence.
 """
 
+from ml_collections import ConfigDict
+
 from electra_jax.downstream.finetuning import recipe
 
 
-def get_config(arg: str = ""):
+def get_config(arg: str = "") -> ConfigDict:
     return recipe.make("tags", arg)

@@ -46,7 +46,7 @@ class ShardedStep:
     @functools.cached_property
     def state(self) -> step.TrainState:
         """The shapes, types and shardings of the state."""
-        return sharding.with_shardings(self.mesh, jax.eval_shape(self._init))
+        return cast(step.TrainState, sharding.with_shardings(self.mesh, jax.eval_shape(self._init)))
 
     def _init(self) -> step.TrainState:
         config = self.config
@@ -70,7 +70,7 @@ class ShardedStep:
         before = [other for other in self.segments if other.stop == segment.start]
         if init_params is None or (before and before[0].stage is segment.stage):
             return state
-        params = self.jit(init_params, out_shardings=sharding.of(self.state.params))(state.params)
+        params = self.jit(init_params, out_shardings=sharding.shardings(self.state.params))(state.params)
         return step.TrainState(state.step, params, state.opt_state)
 
     def compile(self, segment: Segment) -> jax.stages.Compiled:

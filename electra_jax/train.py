@@ -44,7 +44,6 @@ from electra_jax.step import TrainState
 from electra_jax.train_config import TrainConfig
 
 _NOT_ENCODER = ("generator", "generator_head")  # parameters that the encoder does not need
-_SAMPLES = 5  # sentences shown at the end
 
 
 class TrainResult(NamedTuple):
@@ -62,7 +61,7 @@ class TrainResult(NamedTuple):
     finished: bool
     heldout: dict[str, float]
     totals: dict[str, float]
-    samples: list[samples.Sample]
+    samples: list[list[samples.SampledWord]]
 
 
 def pretrain(config: ConfigDict | TrainConfig, workdir: str | Path, progress: Progress | None = None) -> run_log.RunLog:
@@ -106,7 +105,7 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, progress: Progress
     distributed.check_shared_folder(workdir)
     home = WorkDir(workdir)
     # Read before anything is written. A run that is resumed has these networks in its checkpoints.
-    given = warm_start.load(config, progress.say) if not (workdir / "config.json").exists() else None
+    donors = warm_start.load_donors(config, progress.say) if not (workdir / "config.json").exists() else None
     checkpoints = Checkpoints(home.checkpoints, config.checkpoint.keep_last, config.checkpoint.keep_every)
     saved_step = checkpoints.latest()
     distributed.main_process_first(lambda: claim(home, config, saved_step, progress), others=lambda: None)
@@ -129,7 +128,7 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, progress: Progress
     )
     run = ShardedStep(config, objective, mesh)
     if saved_step is None:
-        given = warm_start.load(config, progress.say) if given is None else given
+        donors = warm_start.load_donors(config, progress.say) if given is None else given
         state = initial_state(run, given, vocabulary, progress)
     else:
         state = checkpoints.restore(saved_step, run.state)
@@ -206,7 +205,18 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, progress: Progress
     if last < config.steps:
         return TrainResult(last, False, {}, totals, [])
     heldout = heldout or evaluator(state.params, last)
-    shown = samples.sample_fakes(run, state, data.corpus.heldout, vocabulary, _SAMPLES)
+    if objective.system.detect is None:
+        return TrainResult(last, True, heldout, totals, [])
+    shown = samples.sample_fakes(
+        objective,
+        state.params,
+        state.step,
+        data.corpus.heldout,
+        vocabulary,
+        config.data.seq_length,
+        config.seed,
+        out_shardings=sharding.replicated(mesh),
+    )
     return TrainResult(last, True, heldout, totals, shown)
 
 
@@ -227,7 +237,7 @@ def adopt_settings(config: TrainConfig, workdir: AnyPath, progress: Progress) ->
         if all(begun.get(name) == getattr(config, name) for name in ("init_from", "generator_from")):
             changes["vocabulary"] = begun["data"]["vocabulary"]  # as when this run was started
         else:
-            changes["vocabulary"] = warm_start.vocabulary(config)
+            changes["vocabulary"] = warm_start.vocabulary_of_donors(config)
             if changes["vocabulary"]:
                 progress.say(f"using the vocabulary of {start}: {changes['vocabulary']}")
     return dataclasses.replace(config, data=dataclasses.replace(data, **changes))
@@ -325,14 +335,14 @@ def load_data(config: TrainConfig, home: WorkDir, mesh: Mesh, key: str | None, p
 
 
 def initial_state(
-    run: ShardedStep, given: list[warm_start.Given], vocabulary: tokenizer.Tokenizer, progress: Progress
+    run: ShardedStep, donors: list[warm_start.Donor], vocabulary: tokenizer.Tokenizer, progress: Progress
 ) -> TrainState:
     """A fresh state, with the networks that the run starts from in the place of random ones."""
     state = run.fresh_state()
-    if not given:
+    if not donors:
         return state
     start = warm_start.WarmStart(run.config.init, run.objective.model.config, vocabulary, progress.say)
-    params = sharding.put_tree(start(run.fresh_params(), given), sharding.shardings(run.state.params))
+    params = sharding.put_tree(start.apply(run.fresh_params(), donors), sharding.shardings(run.state.params))
     return TrainState(state.step, params, state.opt_state)
 
 

@@ -104,7 +104,7 @@ def logged(workdir: Path) -> list[dict[str, Any]]:
 
 def arrays(workdir: Path, step: int) -> dict[str, np.ndarray]:
     """Every array of the train state at `step`, by its path in the state."""
-    state = jax.device_get(run_checkpoint.load(workdir, step).state)
+    state = jax.device_get(run_checkpoint.load_run_checkpoint(workdir, step).state)
     return {jax.tree_util.keystr(path): value for path, value in jax.tree_util.tree_leaves_with_path(state)}
 
 

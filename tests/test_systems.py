@@ -63,7 +63,7 @@ def test_it_trains_evaluates_and_saves(system, tmp_path, text_file, source):
     assert lines[-1]["total_flops"] == pytest.approx(sum(line["flops"] for line in lines))
     assert lines[-1]["total_flops_paper"] == pytest.approx(sum(line["flops_paper"] for line in lines))
     assert lines[-1]["flops"] != lines[-1]["flops_paper"]
-    assert run_checkpoint.load(tmp_path).objective.settings.name == system
+    assert run_checkpoint.load_run_checkpoint(tmp_path).objective.settings.name == system
 
 
 def test_a_frozen_generator_keeps_the_bits_of_the_run_it_is_from(tmp_path, text_file, source):
@@ -96,7 +96,7 @@ def test_it_goes_on_where_the_run_its_generator_is_from_was_deleted(tmp_path, te
 
 @pytest.mark.parametrize(
     ("source", "message"),
-    [("", "objective=frozen_generator needs a generator that is trained already"), ("runs/nowhere", "holds no model")],
+    [("", "objective=frozen_generator needs a pre-trained generator"), ("runs/nowhere", "has no model")],
 )
 def test_a_generator_from_nowhere_is_refused_before_anything_is_written(tmp_path, text_file, source, message):
     config = small_config(text_file, arg="objective=frozen_generator", generator_from=source)
@@ -137,10 +137,10 @@ def test_a_two_stage_run_goes_on_over_the_switch_with_the_same_bits(tmp_path, te
 
 def test_what_is_no_run_cannot_be_loaded(tmp_path):
     with pytest.raises(UserError, match=r"is no work directory of a run: it has no config\.json"):
-        run_checkpoint.load(tmp_path)
+        run_checkpoint.load_run_checkpoint(tmp_path)
     (tmp_path / "config.json").write_text(small_config().to_json_best_effort())
     with pytest.raises(UserError, match="has no checkpoint yet"):
-        run_checkpoint.load(tmp_path)
+        run_checkpoint.load_run_checkpoint(tmp_path)
 
 
 def test_a_run_of_another_version_cannot_be_loaded(tmp_path, text_file):
@@ -151,7 +151,7 @@ def test_a_run_of_another_version_cannot_be_loaded(tmp_path, text_file):
     for model in (without, {**of_now["model"], "layers": "two"}):
         (tmp_path / "config.json").write_text(json.dumps({**of_now, "model": model}))
         with pytest.raises(UserError, match=r"has settings that this version of electra_jax cannot use \(.*Error: "):
-            run_checkpoint.load(tmp_path)
+            run_checkpoint.load_run_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize("system", registry.SYSTEMS)

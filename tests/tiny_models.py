@@ -27,7 +27,7 @@ def network(
     """An encoder of width 32 and two heads."""
     encoder = EncoderConfig(kind, layers, 32, 48, 2, 0.02, 0.1, jnp.dtype("float32"), False, 8, 2)
     config = ElectraConfig(VOCABULARY, embedding_size, 16, encoder, heads=(head,) if head else ())
-    return Network(config, random_like(subnetwork.shapes(config), seed))
+    return Network(config, random_like(subnetwork.param_shapes(config), seed))
 
 
 def random_like(shapes: Any, seed: int = 0) -> Any:
@@ -60,7 +60,7 @@ def system(name: str, tying: str = "", generator: str = "transformer", **overrid
 
 
 def parameters(objective: Objective, seed: int = 0) -> Any:
-    return random_like(subnetwork.shapes(objective.model.config), seed)
+    return random_like(subnetwork.param_shapes(objective.model.config), seed)
 
 
 def same(a: Any, b: Any) -> bool:

@@ -2,43 +2,38 @@
 
 import io
 import sys
-from pathlib import Path
 
 from rich.console import Console
 
 from electra_jax.config import cli
-from electra_jax.config.errors import UserError
-from electra_jax.loading import networks
-from electra_jax.loading.detection import detect, show
+from electra_jax.loading.model import load
+from electra_jax.runtime.marked_text import Mark, print_marked
 
 USAGE = """\
-usage: python -m electra_jax.detect --model=DIR "a text" ["another" ...]
+usage: electra-jax detect --model=DIR ["a text" "another" ...]
 
-Marks the words of each text (without any: of each line of the standard input) that seem to be replaced.
+Marks the words of each text that seem to be replaced. Without texts it reads standard input, a text a line.
 
-  --model=DIR  a run's work directory, what electra_jax.export wrote, or any Hugging Face directory of an ELECTRA
-               discriminator"""
+  --model=DIR  a run's work directory, a directory that electra-jax export wrote, or a Hugging Face directory of an
+               ELECTRA discriminator"""
 
 
 def main(argv: list[str]) -> int:
     texts: list[str] = []
-    chosen = cli.parse(argv, USAGE, {"model": ""}, texts)
-    if chosen is None:
+    options = cli.parse(argv, USAGE, {"model": ""}, texts)
+    if options is None:
         return 0
-    cli.require(chosen, ("model",), "give a run or a Hugging Face directory: --model=runs/tiny")
-    place = chosen["model"]
-    found = networks.load(Path(place))
-    if "discriminator_head" not in found.encoder.config.heads:
-        raise UserError(f"{place} has no discriminator, which alone can tell; give a directory with one")
-    if found.tokenizer is None:
-        raise UserError(f"{place} has no tokenizer; put its tokenizer.json beside its weights")
-    console = Console(soft_wrap=True)
-    for note in found.notes:
-        console.print(note, style="dim", markup=False, highlight=False)
+    cli.require(options, ("model",), "use a run or a Hugging Face directory: --model=runs/tiny")
+    model = load(options["model"])
     if not texts:
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(errors="replace")
         texts = sys.stdin.read().splitlines()
-    readable = [text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for text in texts]
-    show(console, found.tokenizer, detect(found.encoder, found.tokenizer, readable))
+    texts = [text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for text in texts]
+    detected = model.detect(texts)
+    console = Console(soft_wrap=True)
+    for note in model.notes:
+        console.print(note, style="dim", markup=False, highlight=False)
+    marks = [[Mark(word.begin, word.end, word.probability) for word in words] for words in detected]
+    print_marked(console, zip(texts, marks, strict=True))
     return 0

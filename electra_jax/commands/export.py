@@ -9,31 +9,30 @@ from electra_jax.config import cli
 from electra_jax.loading.export import export
 
 USAGE = """\
-usage: python -m electra_jax.export --workdir=RUN --output=OUT [--step=N]
+usage: electra-jax export --workdir=RUN --output=OUT [--step=N]
 
-Writes directories that `from_pretrained` of transformers loads, each with weights, tokenizer and a model card:
+Writes directories for `from_pretrained` of transformers, each with weights, tokenizer and a model card:
 
-  OUT/discriminator  the kept network with its head: ElectraForPreTraining, or of a ModernBERT
+  OUT/discriminator  the encoder with its discriminator head: ElectraForPreTraining, or for a ModernBERT
                      ModernBertForTokenClassification with the labels original and replaced
-  OUT/masked_lm      the same of a system that predicts tokens: ElectraForMaskedLM, ModernBertForMaskedLM
-  OUT/generator      the generator, as the latter
-  OUT/encoder        the kept network without a head: ElectraModel, ModernBertModel
+  OUT/masked_lm      the encoder with its MLM head: ElectraForMaskedLM, ModernBertForMaskedLM
+  OUT/generator      the generator, of the same classes as masked_lm
+  OUT/encoder        the encoder without a head: ElectraModel, ModernBertModel
 
   --workdir=RUN      the work directory of a run
-  --output=OUT       a directory that is not there yet, or empty
+  --output=OUT       a directory that does not exist yet, or is empty
   --step=N           which checkpoint (default: the last)"""
 
 
 def main(argv: list[str]) -> int:
-    options: dict[str, Any] = {"workdir": "", "output": "", "step": 0}
-    given = cli.read(argv, USAGE, options)
+    defaults: dict[str, Any] = {"workdir": "", "output": "", "step": 0}
+    given = cli.read(argv, USAGE, defaults)
     if given is None:
         return 0
-    chosen = cli.choose(given, options)
-    cli.require(chosen, ("workdir", "output"), "try --workdir=runs/tiny --output=exported")
-    output = Path(chosen["output"])
-    written = export(Path(chosen["workdir"]), output, chosen["step"] if "step" in given else None)
+    options = cli.choose(given, defaults)
+    cli.require(options, ("workdir", "output"), "try --workdir=runs/tiny --output=exported")
+    classes = export(options["workdir"], options["output"], options["step"] if "step" in given else None)
     console = Console(soft_wrap=True)
-    for name, kind in written.items():
-        console.print(f"{output / name}: {kind}", markup=False, highlight=False)
+    for name, class_name in classes.items():
+        console.print(f"{Path(options['output'], name)}: {class_name}", markup=False, highlight=False)
     return 0

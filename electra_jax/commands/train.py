@@ -6,10 +6,11 @@ from rich.console import Console
 
 from electra_jax import train_config
 from electra_jax.config import config_file
-from electra_jax.loading import samples
+from electra_jax.loading.samples import mark_words
 from electra_jax.objectives import registry
 from electra_jax.runtime import distributed
 from electra_jax.runtime.compile_cache import compile_cache
+from electra_jax.runtime.marked_text import print_marked
 from electra_jax.runtime.metric_text import format_heldout, short_number
 from electra_jax.runtime.progress import ConsoleProgress
 from electra_jax.runtime.workdir import AnyPath, resolve
@@ -72,4 +73,4 @@ def show(console: Console, config: TrainConfig, workdir: AnyPath, result: TrainR
     say(f"Files: {workdir}/metrics.jsonl, tensorboard/, checkpoints/{config.steps}, config.json, environment.json")
     say("")
     if result.samples:
-        samples.show(console, result.samples)
+        print_marked(console, map(mark_words, result.samples), show_replaced=True)

@@ -130,7 +130,7 @@ def measure(
     done = 0
     for run in runs:
         for step in run.steps:
-            source = networks.find(run.log.workdir, step)
+            source = networks.find_source(run.log.workdir, step)
             source = source._replace(load=functools.cache(source.load))  # once for all tasks
             for task, config in configs.items():
                 folder = output / "points" / source.digest / task  # a run that was renamed keeps its points

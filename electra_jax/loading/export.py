@@ -1,4 +1,4 @@
-"""Takes a run to Hugging Face: `python -m electra_jax.export --workdir=RUN --output=OUT`. PyTorch is not needed."""
+"""Exports a run as Hugging Face directories. PyTorch is not needed."""
 
 import contextlib
 import os
@@ -9,9 +9,9 @@ from electra_jax import train_config
 from electra_jax.config.errors import UserError
 from electra_jax.data import corpus
 from electra_jax.data.tokenizer import SentencePiece
-from electra_jax.loading import networks, run_checkpoint
+from electra_jax.loading import networks
 from electra_jax.loading.huggingface import card, directory, hf_config
-from electra_jax.loading.run_checkpoint import RunCheckpoint
+from electra_jax.loading.run_checkpoint import RunCheckpoint, load_run_checkpoint
 from electra_jax.modeling.subnetwork import Network, extract
 from electra_jax.objectives.segments import make_segments
 from electra_jax.planning.flops.totals import count_flops
@@ -19,58 +19,69 @@ from electra_jax.runtime import run_log
 from electra_jax.runtime.io import read_json
 from electra_jax.runtime.metric_text import short_number
 
-_KEPT = {"discriminator_head": networks.DISCRIMINATOR, "mlm_head": networks.MASKED_LM, None: networks.ENCODER}
+_DIRECTORIES: dict[str | None, str] = {
+    "discriminator_head": networks.DISCRIMINATOR,
+    "mlm_head": networks.MASKED_LM,
+    None: networks.ENCODER,
+}
 
 
-def export(workdir: Path, output: Path, at: int | None = None) -> dict[str, str]:
-    """Writes `output`, whole or not at all.
+def export(workdir: str | os.PathLike[str], output: str | os.PathLike[str], step: int | None = None) -> dict[str, str]:
+    """Writes a run as directories that `from_pretrained` of transformers reads. It writes all of them or none.
 
     Args:
-      workdir: of a run.
-      output: where to; not there yet, or empty.
-      at: the step of a checkpoint; None for the last.
+      workdir: the work directory of a run.
+      output: a directory that does not exist yet or is empty. It gets `discriminator` or `masked_lm` (the encoder with
+        its head), `generator` where there is one, and `encoder` (without a head), each with weights, tokenizer and
+        model card.
+      step: which checkpoint; None exports the last one.
 
     Returns:
-      The class of each directory in `output`, by its name.
+      The class of transformers for each directory, by the directory's name.
 
     Raises:
-      UserError: there is no such run or checkpoint, `output` is in use, or the networks cannot be written.
+      UserError: there is no such run or checkpoint, `output` is not empty, or transformers has no
+        equal of the networks or the tokenizer.
+
+    Example:
+      >>> electra_jax.export("runs/tiny", "exported")  # doctest: +SKIP
+      {'discriminator': 'ElectraForPreTraining', 'encoder': 'ElectraModel', 'generator': 'ElectraForMaskedLM'}
     """
-    output = output.resolve()
+    workdir, output = Path(workdir), Path(output).resolve()
     if output.is_relative_to((workdir / "checkpoints").resolve()):
-        raise UserError(f"{output} is among the checkpoints of the run; give another --output")
+        raise UserError(f"{output} is inside the run's checkpoints; use another --output")
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise UserError(f"{output} is there and not empty; give another --output, or empty it")
-    run = run_checkpoint.load(workdir, at)
+        raise UserError(f"{output} is not an empty directory; use another --output, or empty it")
+    run = load_run_checkpoint(workdir, step)
     partial = output.with_name(f".{output.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # what a killed export left
+    shutil.rmtree(partial, ignore_errors=True)  # left by an export that was killed
     try:
         partial.mkdir(parents=True)
-        written = _write(run, _made(run, workdir), partial)
+        classes = _write(run, _describe(run, workdir), partial)
         os.replace(partial, output)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return written
+    return classes
 
 
-def _write(run: RunCheckpoint, made: card.Made, output: Path) -> dict[str, str]:
+def _write(run: RunCheckpoint, description: card.RunDescription, output: Path) -> dict[str, str]:
     config, params = run.objective.model.config, run.state.params
     encoder, generator = (extract(config, params, network) for network in ("encoder", "generator"))
     assert encoder is not None
     directories: list[tuple[str, Network, str | None]] = [
-        (_KEPT[head], encoder, head) for head in (*encoder.config.heads, None) if head in _KEPT
+        (_DIRECTORIES[head], encoder, head) for head in (*encoder.config.heads, None) if head in _DIRECTORIES
     ]
     if generator is not None:
         directories.append((networks.GENERATOR, generator, "mlm_head"))
     mask = run.tokenizer.name_of(run.tokenizer.special.mask)
     for name, network, head in directories:
-        text = card.write(made, name, network.config.encoder.kind, head, mask)
-        directory.write(output / name, network, head, run.tokenizer, text, made.scores)
+        text = card.write_card(description, name, network.config.encoder.kind, head, mask)
+        directory.write(output / name, network, head, run.tokenizer, text, description.scores)
     return {name: hf_config.CLASSES[network.config.encoder.kind][head] for name, network, head in directories}
 
 
-def _made(run: RunCheckpoint, workdir: Path) -> card.Made:
-    """What the run's files say of how it was made."""
+def _describe(run: RunCheckpoint, workdir: Path) -> card.RunDescription:
+    """How the network was trained, from the run's files."""
     config, step, totals = run.config, int(run.state.step), run.progress["totals"]
     segments = make_segments(run.objective.stages, train_config.phases(config.data, config.steps))
     flops = count_flops(run.objective, segments, config.batch_size, step)
@@ -78,9 +89,9 @@ def _made(run: RunCheckpoint, workdir: Path) -> card.Made:
     environment = read_json(path) if path.exists() else {}
     packages = environment.get("packages", {})
     lengths = " then ".join(str(length) for length, _ in train_config.phases(config.data, config.steps))
-    pieces = "SentencePiece" if isinstance(run.tokenizer, SentencePiece) else "pieces of the tokenizers library"
+    pieces = "SentencePiece" if isinstance(run.tokenizer, SentencePiece) else "pieces (tokenizers library)"
     facts = [
-        ("text", _text(run, workdir)),
+        ("text", _describe_text(run, workdir)),
         ("vocabulary", f"{len(run.tokenizer):,} {pieces}"),
         ("steps", f"{step:,} of {config.steps:,}, each {config.batch_size} sequences of {lengths} tokens"),
         ("tokens seen", short_number(totals["tokens"])),
@@ -91,28 +102,35 @@ def _made(run: RunCheckpoint, workdir: Path) -> card.Made:
         ("precision", config.model.dtype),
         ("code", f"electra_jax {environment.get('commit') or ''}, jax {packages.get('jax', 'unknown')}"),
     ]
-    began = {"encoder": config.init_from, "generator": config.generator_from}
-    facts[1:1] = [(f"{network} began from", f"`{place}`") for network, place in began.items() if place]
+    initial = {"encoder": config.init_from, "generator": config.generator_from}
+    facts[1:1] = [(f"{network} initialised from", f"`{path}`") for network, path in initial.items() if path]
     system = run.objective.system
-    reads_masks = system.generator is None
-    described = (config.objective.name, system.summary, system.paper, system.scores, reads_masks)
-    return card.Made(*described, facts, _heldout(workdir, step), train_config.to_dict(config))
+    return card.RunDescription(
+        system=config.objective.name,
+        summary=system.summary,
+        paper=system.paper,
+        scores=system.scores,
+        reads_masks=system.generator is None,
+        facts=facts,
+        heldout=_heldout(workdir, step),
+        settings=train_config.to_dict(config),
+    )
 
 
-def _text(run: RunCheckpoint, workdir: Path) -> str:
-    """The name and, where the prepared text is still there, the size of what was trained on."""
+def _describe_text(run: RunCheckpoint, workdir: Path) -> str:
+    """The name of the training text and, while the prepared text exists, its size."""
     name = f"`{run.config.data.input}`"
     key = run.progress.get("corpus")
-    for place in (Path(run.config.data.input), workdir / "data" / str(key)):
-        with contextlib.suppress(UserError):  # it is gone, or of another version
-            manifest = corpus.read_manifest(place)
+    for folder in (Path(run.config.data.input), workdir / "data" / str(key)):
+        with contextlib.suppress(UserError):  # deleted, or prepared by another version
+            manifest = corpus.read_manifest(folder)
             if manifest["key"] != key:
                 continue
             documents, tokens = (
-                sum(shard[what]["train"] for shard in manifest["shards"]) for what in ("documents", "tokens")
+                sum(shard[unit]["train"] for shard in manifest["shards"]) for unit in ("documents", "tokens")
             )
             sources = ", ".join(f"`{source['name']}`" for source in manifest["sources"])
-            return f"{sources}: {documents:,} documents, {short_number(tokens)} tokens, held-out ones aside"
+            return f"{sources}: {documents:,} documents, {short_number(tokens)} tokens, without the held-out ones"
     return name
 
 

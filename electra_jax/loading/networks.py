@@ -1,4 +1,4 @@
-"""Networks that exist: of a run, of what `export` wrote, or in a Hugging Face directory."""
+"""Loads trained networks from a run, from what `export` wrote, or from a Hugging Face directory."""
 
 import functools
 import hashlib
@@ -10,66 +10,67 @@ from typing import NamedTuple
 from electra_jax.config.errors import UserError
 from electra_jax.data import tokenizer
 from electra_jax.data.tokenizer import Tokenizer
-from electra_jax.loading import run_checkpoint
 from electra_jax.loading.huggingface import directory, tokenizer_files
+from electra_jax.loading.run_checkpoint import load_run_checkpoint, read_progress
 from electra_jax.modeling.subnetwork import Network, extract
 from electra_jax.runtime.io import sha256
 from electra_jax.runtime.run_log import METRICS
 
-_DIGITS = 16  # of a digest
 DISCRIMINATOR, MASKED_LM, ENCODER, GENERATOR = "discriminator", "masked_lm", "encoder", "generator"  # in an export
+_DIGITS = 16  # of a digest
 
 
 class Pretrained(NamedTuple):
-    """What a place holds.
+    """The networks of one run or directory.
 
     Attributes:
-      encoder: the network that is kept, with the heads that are there.
-      generator: None where there is none.
-      tokenizer: None where there is none.
-      notes: what a person should know of it, a sentence each.
+      encoder: the network that pre-training keeps, with its heads.
+      generator: the generator; None where the directory has none.
+      tokenizer: the tokenizer; None where the directory has none.
+      notes: warnings about what was read, a sentence each.
+      scores: as `ObjectiveSpec.scores`; empty for a discriminator that gives the probability of being replaced.
     """
 
     encoder: Network
     generator: Network | None
     tokenizer: Tokenizer | None
     notes: tuple[str, ...] = ()
+    scores: str = ""
 
 
-def load(place: Path, at: int | None = None) -> Pretrained:
-    """The networks of a work directory of a run, an export's directory, or a Hugging Face directory.
+def load_networks(path: Path, step: int | None = None) -> Pretrained:
+    """Loads the networks of a run, of an export, or of a Hugging Face directory.
 
     Args:
-      place: the directory.
-      at: of a run, the step of the checkpoint; None: the last.
+      path: the directory.
+      step: which checkpoint of a run; None loads the last one.
 
     Raises:
-      UserError: there are none, or they cannot be read.
+      UserError: the directory has no model, its files cannot be read, or `step` is given for something else than a run.
     """
-    if is_run(place):
-        run = run_checkpoint.load(place, at)
+    if is_run(path):
+        run = load_run_checkpoint(path, step)
         config, params = run.objective.model.config, run.state.params
-        encoder = extract(config, params, "encoder")
+        encoder, generator = (extract(config, params, name) for name in ("encoder", "generator"))
         assert encoder is not None
-        notes = directory.said_of(run.objective.system.scores)
-        return Pretrained(encoder, extract(config, params, "generator"), run.tokenizer, tuple(notes))
-    if (place / directory.CONFIG).is_file():
-        found = directory.read(place)
-        return Pretrained(found.network, None, found.tokenizer, found.notes)
-    first = directory.read(_directory(place))
-    second = directory.read(place / GENERATOR) if (place / GENERATOR).is_dir() else None
-    if second is None:
-        return Pretrained(first.network, None, first.tokenizer, first.notes)
-    return Pretrained(first.network, second.network, first.tokenizer, first.notes + second.notes)
+        scores = run.objective.system.scores
+        return Pretrained(encoder, generator, run.tokenizer, tuple(directory.score_notes(scores)), scores)
+    _check_no_step(path, step)
+    first = directory.read(_encoder_directory(path))
+    generator_path = path / GENERATOR
+    if (path / directory.CONFIG).is_file() or not generator_path.is_dir():
+        return Pretrained(first.network, None, first.tokenizer, first.notes, first.scores)
+    second = directory.read(generator_path)
+    return Pretrained(first.network, second.network, first.tokenizer, first.notes + second.notes, first.scores)
 
 
 class Source(NamedTuple):
-    """A network that can be loaded.
+    """Networks that can be loaded.
 
     Attributes:
-      name: where it is, for people.
-      digest: of what it has learned: other weights have another.
-      load: reads it.
+      name: the directory, and the step of a run, for messages.
+      digest: identifies the weights: other weights have another digest.
+      load: loads the networks.
     """
 
     name: str
@@ -77,46 +78,52 @@ class Source(NamedTuple):
     load: Callable[[], Pretrained]
 
 
-def find(place: Path, at: int | None = None) -> Source:
-    """What `load` would read, not read yet; of a run the checkpoint that is the last now.
+def find_source(path: Path, step: int | None = None) -> Source:
+    """Finds what `load_networks` would load, without loading it. The last checkpoint of a run is fixed at this moment.
 
     Raises:
-      UserError: there is none.
+      UserError: the directory has no model.
     """
-    if is_run(place):
-        step, progress = run_checkpoint.progress(place, at)
-        # The time that its steps took is no other checkpoint's, whatever its settings and wherever it lies.
+    if is_run(path):
+        step, progress = read_progress(path, step)
+        # The measured time of its steps tells a checkpoint from any other, whatever its settings and its directory.
         digest = hashlib.sha256(json.dumps(progress, sort_keys=True).encode()).hexdigest()
-        return Source(f"{place} at step {step}", digest[:_DIGITS], functools.partial(load, place, step))
-    if at is not None:
-        raise UserError(f"{place} is no run and has no checkpoint of step {at}; leave the step out")
-    weights = _directory(place) / directory.WEIGHTS
+        return Source(f"{path} at step {step}", digest[:_DIGITS], functools.partial(load_networks, path, step))
+    _check_no_step(path, step)
+    weights = _encoder_directory(path) / directory.WEIGHTS
     digest = sha256(weights)[:_DIGITS] if weights.is_file() else ""
-    return Source(str(place), digest, functools.partial(load, place))
+    return Source(str(path), digest, functools.partial(load_networks, path))
 
 
-def _directory(place: Path) -> Path:
-    """Where the kept network is, in a Hugging Face directory or an export's."""
-    found = place if (place / directory.CONFIG).is_file() else kept_in(place)
-    if found is None:
+def _check_no_step(path: Path, step: int | None) -> None:
+    if step is not None:
+        raise UserError(f"{path} is not a run, so it has no checkpoint of step {step}; leave the step out")
+
+
+def _encoder_directory(path: Path) -> Path:
+    """The Hugging Face directory of the encoder: `path` itself, or one inside an export."""
+    if (path / directory.CONFIG).is_file():
+        return path
+    inside = encoder_directory_in_export(path)
+    if inside is None:
         raise UserError(
-            f"{place} holds no model; give a run's work directory, what electra_jax.export wrote, or a Hugging Face "
-            f"directory with {directory.CONFIG} and {directory.WEIGHTS}"
+            f"{path} has no model: expected a run's work directory, an export, or a Hugging Face directory with "
+            f"{directory.CONFIG} and {directory.WEIGHTS}; check the path"
         )
-    return found
+    return inside
 
 
-def vocabulary_of(place: Path) -> Path | None:
-    """The file with the vocabulary of a place that `load` reads, None where there is none."""
-    return tokenizer.file_in(place) if is_run(place) else tokenizer_files.find(kept_in(place) or place)
+def find_vocabulary(path: Path) -> Path | None:
+    """The vocabulary file of a directory that `load_networks` reads; None where it has none."""
+    return tokenizer.file_in(path) if is_run(path) else tokenizer_files.find(encoder_directory_in_export(path) or path)
 
 
-def is_run(place: Path) -> bool:
-    left = ("checkpoints", METRICS)  # of a run, whatever else was removed
-    return any((place / name).exists() for name in left) and not (place / directory.WEIGHTS).exists()
+def is_run(path: Path) -> bool:
+    """Whether `path` is the work directory of a run, of which checkpoints or metrics are left."""
+    return any((path / name).exists() for name in ("checkpoints", METRICS)) and not (path / directory.WEIGHTS).exists()
 
 
-def kept_in(place: Path) -> Path | None:
-    """Where in an export's directory the kept network is with its head; None where it is no such directory."""
+def encoder_directory_in_export(path: Path) -> Path | None:
+    """The directory of an export that has the encoder with its head; None where `path` is not an export."""
     names = (DISCRIMINATOR, MASKED_LM, ENCODER)
-    return next((place / name for name in names if (place / name / directory.CONFIG).is_file()), None)
+    return next((path / name for name in names if (path / name / directory.CONFIG).is_file()), None)

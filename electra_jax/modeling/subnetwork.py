@@ -1,11 +1,13 @@
-"""One network of an objective as a model of its own, for export, import, fine-tuning and detection."""
+"""One network of a pre-training system as a model of its own, to export, import or run it."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import traverse_util
 
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.config import ElectraConfig
@@ -18,7 +20,7 @@ class Network(NamedTuple):
     """An encoder with its embeddings and heads, without a generator.
 
     Attributes:
-      config: the config of this network alone.
+      config: its shape; `config.heads` names its heads.
       params: the parameters of `Electra(config)`, NumPy arrays: `embeddings`, `encoder` and the heads.
     """
 
@@ -30,14 +32,24 @@ class Network(NamedTuple):
         return Electra(self.config)
 
 
-def shapes(config: ElectraConfig) -> Any:
-    """The parameters of `Electra(config)`, as ShapeDtypeStructs."""
+def param_shapes(config: ElectraConfig) -> Any:
+    """The parameters of `Electra(config)` as ShapeDtypeStructs."""
     ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)
     return jax.eval_shape(Electra(config).init, jax.random.key(0), Batch(ids, ids, ids))["params"]
 
 
-def config_of(config: ElectraConfig, network: str) -> ElectraConfig | None:
-    """The config of `extract(config, params, network)`; None where `extract` returns None."""
+def flatten_params(params: Any) -> dict[str, Any]:
+    """A tree of parameters as a dict of its leaves by their paths, such as `encoder/project/kernel`."""
+    return dict(traverse_util.flatten_dict(params, sep="/"))
+
+
+def unflatten_params(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `flatten_params`."""
+    return dict(traverse_util.unflatten_dict(flat, sep="/"))
+
+
+def network_config(config: ElectraConfig, network: str) -> ElectraConfig | None:
+    """The config of `extract(config, params, network)`; None where that is None."""
     if network == "encoder":
         heads = tuple(head for head in config.heads if head in _ENCODER_HEADS)
         return dataclasses.replace(config, generator=None, two_towers=False, tying="embeddings", heads=heads)
@@ -49,22 +61,22 @@ def config_of(config: ElectraConfig, network: str) -> ElectraConfig | None:
 
 
 def extract(config: ElectraConfig, params: Any, network: str) -> Network | None:
-    """The encoder or the generator of a model, with its embeddings and heads.
+    """Takes the encoder or the generator out of a system, with the embeddings and layers that the two share.
 
     Args:
-      config: the model's config.
-      params: the model's parameters.
+      config: the config of the system's model.
+      params: the system's parameters.
       network: `encoder` or `generator`; a generator's head becomes an `mlm_head`.
 
     Returns:
-      The network, which shares nothing with the rest; None for a generator that does not exist or has two towers.
+      The network; None where the system has no generator, or one with two towers.
     """
-    own = config_of(config, network)
+    own = network_config(config, network)
     if own is None:
         return None
     if network == "encoder":
         tables = params["embeddings"]
-        if config.tying == "gdes":  # these tables hold the difference from the generator's
+        if config.tying == "gdes":  # the encoder's tables are stored as differences from the generator's
             base = params["generator_embeddings"]
             tables = {name: value + base[name] if name != "norm" else value for name, value in tables.items()}
         parts = {"encoder": params["encoder"], **{head: params[head] for head in own.heads}}

@@ -145,7 +145,7 @@ def temperature(o: Objective, step: Array) -> Array:
     if not decay:
         return jnp.float32(start)
     done = step.astype(jnp.float32) / o.steps
-    return 1 + (start - 1) * jnp.exp(-done / decay)
+    return jnp.float32(1) + (start - 1) * jnp.exp(-done / decay)
 
 
 def sample(uniform: Array, logits_NV: Array, block: int = VOCAB_MULTIPLE) -> Array:

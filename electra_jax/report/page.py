@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from electra_jax.loading.samples import SampledWord
 from electra_jax.report import elements, metric_charts, score_charts, style, summary
 from electra_jax.report.elements import Key
-from electra_jax.report.samples import Samples, Word
+from electra_jax.report.samples import Samples
 from electra_jax.report.task_scores import TaskScores
 from electra_jax.runtime.run_log import RunLog, differing_settings
 
@@ -110,14 +111,14 @@ probability of being replaced that the encoder gives, from 0% <span class="ramp"
 </section>"""
 
 
-def _word(word: Word) -> str:
+def _word(word: SampledWord) -> str:
     shade = f' style="--p:{word.probability:.2f}"' if word.probability >= _FAINT else ""
     tooltip = f"{word.probability:.0%}" + (f", was: {word.original}" if word.original is not None else "")
     tag = "span" if word.original is None else "u"
     return f'<{tag}{shade} title="{escape(tooltip)}">{escape(word.text)}</{tag}>'
 
 
-def _count_detected(sentences: Sequence[Sequence[Word]]) -> str:
+def _count_detected(sentences: Sequence[Sequence[SampledWord]]) -> str:
     words = [word for sentence in sentences for word in sentence]
     detected = [word for word in words if word.probability > _DETECTED]
     replaced, found = (sum(word.original is not None for word in some) for some in (words, detected))

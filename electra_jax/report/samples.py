@@ -3,30 +3,12 @@
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
-import numpy as np
-
 from electra_jax.config.errors import UserError, explain
 from electra_jax.data import corpus
-from electra_jax.data.tokenizer import Tokenizer
-from electra_jax.loading import detection, run_checkpoint
+from electra_jax.loading import run_checkpoint
+from electra_jax.loading.samples import SampledWord, sample_fakes
 from electra_jax.objectives import registry
-from electra_jax.runtime import rng
 from electra_jax.runtime.run_log import RunLog
-
-
-class Word(NamedTuple):
-    """A word of a sample.
-
-    Attributes:
-      text: the word in the corrupted sentence.
-      probability: the highest probability of being replaced among its tokens.
-      original: the word before; None where nothing was replaced.
-    """
-
-    text: str
-    probability: float
-    original: str | None
 
 
 class Samples(NamedTuple):
@@ -39,7 +21,7 @@ class Samples(NamedTuple):
     """
 
     step: int | None
-    sentences: list[list[Word]]
+    sentences: list[list[SampledWord]]
     note: str
 
 
@@ -54,13 +36,13 @@ def make_samples(run: RunLog, count: int) -> Samples:
     if spec.detect is None:
         return Samples(None, [], f"{run.objective} predicts tokens and does not detect replaced ones: no samples.")
     try:
-        return _detect(run.workdir, count)
+        return _sample(run.workdir, count)
     except UserError as error:
         return Samples(None, [], f"No samples: {explain(error)}.")
 
 
-def _detect(workdir: Path, count: int) -> Samples:
-    checkpoint = run_checkpoint.load(workdir)
+def _sample(workdir: Path, count: int) -> Samples:
+    checkpoint = run_checkpoint.load_run_checkpoint(workdir)
     config, tokenizer, state = checkpoint.config, checkpoint.tokenizer, checkpoint.state
     text = _load_corpus(workdir, config.data.input, str(checkpoint.progress.get("corpus")))
     objective = registry.make(
@@ -72,26 +54,11 @@ def _detect(workdir: Path, count: int) -> Samples:
         tokenizer.special,
         tokenizer.word_starts,
     )
-    batch = detection.sentences(text.heldout, count, config.data.seq_length, config.seed, tokenizer.special)
-    if not len(batch.input_ids):
+    length, seed = config.data.seq_length, config.seed
+    sentences = sample_fakes(objective, state.params, state.step, text.heldout, tokenizer, length, seed, count)
+    if not sentences:
         raise UserError("no held-out line has the length of a sentence")
-    key = rng.stream_key(config.seed, rng.Stream.SAMPLES)  # the samples that training prints at its end
-    corrupt_and_detect = jax.jit(detection.make_corrupt_and_detect(objective))
-    detected = jax.device_get(corrupt_and_detect(state.params, state.step, batch, key))
-    rows = zip(batch.input_ids, *detected, strict=True)
-    return Samples(int(state.step), [make_words(tokenizer, *row) for row in rows], objective.system.scores)
-
-
-def make_words(
-    tokenizer: Tokenizer, original_L: np.ndarray, ids_L: np.ndarray, replaced_L: np.ndarray, probability_L: np.ndarray
-) -> list[Word]:
-    """The words of one row: token ids before and after corruption, which were replaced, and the probability of it."""
-    words = []
-    for text, at in tokenizer.words(ids_L.tolist()):
-        if text:
-            original = tokenizer.decode(original_L[at].tolist()) if replaced_L[at].any() else None
-            words.append(Word(text, float(probability_L[at].max()), original))
-    return words
+    return Samples(int(state.step), sentences, objective.system.scores)
 
 
 def _load_corpus(workdir: Path, data_input: str, key: str) -> corpus.Corpus:

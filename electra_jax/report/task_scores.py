@@ -118,7 +118,7 @@ def _has_weights(run: RunLog, digests: Mapping[int, str]) -> bool | None:
     own = {}
     for step in digests:
         with contextlib.suppress(UserError):
-            own[step] = networks.find(run.workdir, step).digest
+            own[step] = networks.find_source(run.workdir, step).digest
     return all(own[step] == digests[step] for step in own) if own else None
 
 

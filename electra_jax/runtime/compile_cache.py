@@ -16,7 +16,7 @@ def compile_cache(folder: str) -> Iterator[None]:
     if not folder:
         yield
         return
-    before = jax.config.jax_compilation_cache_dir
+    before = jax.config.values["jax_compilation_cache_dir"]
     jax.config.update("jax_compilation_cache_dir", folder)
     compilation_cache.reset_cache()
     try:

@@ -43,7 +43,7 @@ def asked(monkeypatch):
 
     monkeypatch.setattr(curves_command.run, "finetune_source", finetune)
     found = lambda workdir, step: Source(f"{workdir.name} at step {step}", f"{workdir.name}{step}", dict)  # noqa: E731
-    monkeypatch.setattr(curves_command.networks, "find", found)
+    monkeypatch.setattr(curves_command.networks, "find_source", found)
     return calls
 
 

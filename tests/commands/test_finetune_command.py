@@ -48,7 +48,7 @@ def test_a_run_whose_checkpoints_are_gone(workdir, folder, tmp_path, capsys):
         (tmp_path / "run" / name).write_text((workdir / name).read_text())
     argv = [GLUE, f"--init_from={tmp_path}/run", f"--data_dir={folder}", f"--workdir={tmp_path}/out"]
     assert errors.run(finetune.main, argv) == 2
-    assert f"{tmp_path}/run has no checkpoint yet; let its run go on" in capsys.readouterr().err
+    assert f"{tmp_path}/run has no checkpoint yet; continue the run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,9 @@ def test_a_run_whose_checkpoints_are_gone(workdir, folder, tmp_path, capsys):
             [f"--config={ROOT}/configs/tiny.py"],
             "has the wrong kind: expected a config for fine-tuning, such as --config=glue:task=cola",
         ),
-        ([GLUE, "--init_from=nowhere", "--data_dir=y"], "nowhere holds no model; give a run's work directory"),
-        ([GLUE, "--init_from=x", "--step=3", "--data_dir=y"], "x is no run and has no checkpoint of step 3"),
-        ([GLUE, "--init_from=x", "--step=0", "--data_dir=y"], "x is no run and has no checkpoint of step 0"),
+        ([GLUE, "--init_from=nowhere", "--data_dir=y"], "nowhere has no model: expected a run's work directory"),
+        ([GLUE, "--init_from=x", "--step=3", "--data_dir=y"], "x is not a run, so it has no checkpoint of step 3"),
+        ([GLUE, "--init_from=x", "--step=0", "--data_dir=y"], "x is not a run, so it has no checkpoint of step 0"),
         ([GLUE, "--init_from=x", "--step=-5", "--data_dir=y"], "--step=-5 is invalid: expected 0 or more"),
     ],
 )

@@ -11,10 +11,10 @@ from cli_runs import make_objective, quiet, small_config
 from electra_jax import step, train, train_config
 from electra_jax.commands import report as command
 from electra_jax.config import errors
-from electra_jax.data import pipeline, tokenizer
-from electra_jax.loading import detection, run_checkpoint
+from electra_jax.data import pipeline
+from electra_jax.loading import run_checkpoint
 from electra_jax.report import samples
-from electra_jax.runtime import run_log
+from electra_jax.runtime import marked_text, run_log
 
 
 def report(*arguments):
@@ -130,7 +130,7 @@ def learned(tmp_path, text_file, monkeypatch):
     params = jax.jit(objective.model.init)(jax.random.key(0), ids, ids, ids)["params"]
     state = step.TrainState(jnp.int32(7), params, None)
     there = run_checkpoint.RunCheckpoint(config, text.tokenizer, objective, state, {"corpus": key})
-    monkeypatch.setattr(run_checkpoint, "load", lambda place: there)
+    monkeypatch.setattr(run_checkpoint, "load_run_checkpoint", lambda place: there)
     return workdir
 
 
@@ -158,21 +158,19 @@ def test_a_run_that_cannot_be_asked_says_why(tmp_path):
     (workdir / "config.json").write_text(json.dumps(settings))
     (run,) = run_log.read([workdir])
     assert "Nothing can be shown: " in samples.of(run, 5).note
-    assert "has no checkpoint yet; let its run go on to the first" in samples.of(run, 5).note
+    assert "has no checkpoint yet; continue the run until its first checkpoint" in samples.of(run, 5).note
 
 
 @pytest.mark.slow
 def test_sentences_are_those_of_the_end_of_training(tmp_path, text_file, monkeypatch):
     shown = []
-    monkeypatch.setattr(detection, "show", lambda console, vocabulary, rows: shown.extend(rows))
+    monkeypatch.setattr(marked_text, "print_marked", lambda console, texts, show_replaced: shown.extend(texts))
     train.train(small_config(text_file, steps=2, log_every=1, eval_every=2), tmp_path / "run", quiet())
     (run,) = run_log.read([tmp_path / "run"])
-    vocabulary = tokenizer.kept_in(run.workdir)
     found = samples.of(run, 5)
     assert (found.step, found.note, len(found.sentences)) == (2, "", 5)
-    for sentence, (ids, changed, probability) in zip(found.sentences, shown, strict=True):
-        words = [(word, at) for word, at in vocabulary.words(ids.tolist()) if word]
-        assert [word.text for word in sentence] == [word for word, _ in words]
-        assert [word.original is not None for word in sentence] == [bool(changed[at].any()) for _, at in words]
-        probabilities = [probability[at].max() for _, at in words]
+    for sentence, (text, marks) in zip(found.sentences, shown, strict=True):
+        assert [word.text for word in sentence] == [text[mark.begin : mark.end] for mark in marks]
+        assert [word.original is not None for word in sentence] == [mark.replaced for mark in marks]
+        probabilities = [mark.probability for mark in marks]
         np.testing.assert_allclose([word.probability for word in sentence], probabilities, rtol=1e-3)

@@ -1,7 +1,6 @@
 """What a run begins with: which parameters come from where, and what is refused or adapted."""
 
 import dataclasses
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,8 +9,7 @@ import tiny_models
 from electra_jax.config.errors import UserError
 from electra_jax.loading import warm_start
 from electra_jax.modeling.subnetwork import extract
-
-SAME = {"vocabulary": "same", "positions": "same", "layers": "same"}
+from electra_jax.train_config import TrainConfig, WarmStartConfig
 
 
 class Pieces:
@@ -33,25 +31,24 @@ class Pieces:
 OURS = Pieces(f"piece {i}" for i in range(tiny_models.VOCABULARY))
 
 
-def given(o, part="encoder", network=None, seed=1, pieces=OURS) -> warm_start.Given:
+def given(o, part="encoder", network=None, seed=1, pieces=OURS) -> warm_start.Donor:
     """A network of the system `o` for a part of another."""
-    found = extract(o.model.config, tiny_models.parameters(o, seed), network or part)
-    return warm_start.Given("config.init_from=there", part, found, pieces)
+    taken = extract(o.model.config, tiny_models.parameters(o, seed), network or part)
+    return warm_start.Donor("config.init_from=there", part, taken, pieces)
 
 
 def begin(o, *them, **settings):
     """(parameters, what was said) of a run of `o` that begins with these."""
     said: list[str] = []
-    chosen = SimpleNamespace(**{**SAME, **settings})
-    beginning = warm_start.WarmStart(chosen, o.model.config, OURS, said.append)
-    return beginning(tiny_models.parameters(o, seed=2), list(them)), said
+    start = warm_start.WarmStart(WarmStartConfig(**settings), o.model.config, OURS, said.append)
+    return start.apply(tiny_models.parameters(o, seed=2), list(them)), said
 
 
 def check(o, *them) -> None:
     """Raises UserError where these do not fit `o`."""
-    config = SimpleNamespace(init=SAME)
-    for each in them:
-        warm_start._check_shape(config, each, o.model.config)
+    config = TrainConfig()
+    for donor in them:
+        warm_start._check_shape(config, donor, o.model.config)
 
 
 def test_an_encoder_alone_leaves_the_generator_at_random():
@@ -62,8 +59,8 @@ def test_an_encoder_alone_leaves_the_generator_at_random():
         assert tiny_models.same(params[name], theirs[name]), name
     for name in ("generator", "generator_head"):
         assert tiny_models.same(params[name], fresh[name]), name
-    taken = "discriminator_head, embeddings, encoder taken; generator, generator_head begin at random"
-    assert said == [f"config.init_from=there: {taken}"]
+    decision = "loaded discriminator_head, embeddings, encoder; random: generator, generator_head"
+    assert said == [f"config.init_from=there: {decision}"]
 
 
 @pytest.mark.parametrize("tying", ["none", "embeddings", "all"])
@@ -92,7 +89,7 @@ def test_a_generator_alone_brings_the_shared_embeddings():
     theirs = tiny_models.parameters(o, seed=1)
     assert tiny_models.same(params["embeddings"], theirs["embeddings"])
     assert tiny_models.same(params["generator"], theirs["generator"])
-    assert said[-1].endswith("discriminator_head, encoder begin at random")
+    assert said[-1].endswith("random: discriminator_head, encoder")
 
 
 def test_files_that_disagree_about_shared_embeddings_are_named():
@@ -109,10 +106,10 @@ def test_of_a_masked_language_model_the_encoder_becomes_a_discriminator_without_
     params, said = begin(o, given(source))
     assert tiny_models.same(params["encoder"], tiny_models.parameters(source, seed=1)["encoder"])
     assert tiny_models.same(params["discriminator_head"], tiny_models.parameters(o, seed=2)["discriminator_head"])
-    assert "discriminator_head, generator, generator_head begin at random" in said[-1]
+    assert "random: discriminator_head, generator, generator_head" in said[-1]
 
 
-# Another system's network for the generator that pretrained_generator: (system, tying, settings), and which network it is.
+# Networks of other systems that serve as the pre-trained generator: (system, tying), settings, which network.
 AS_GENERATOR = {"model__width": 16, "model__ffn": 16, "model__heads": 1}
 SOURCES = [
     (("electra", "embeddings"), {}, "generator"),
@@ -140,16 +137,16 @@ def test_a_resting_generator_is_that_of_another_system(source, settings, network
     [
         (
             {"model__layers": 3},
-            r"the encoder of .*there has layers=3 \(here 2\); give --config\.model\.layers=3, or adapt",
+            r"there: its encoder has layers=3 \(this run: 2\); use --config\.model\.layers=3, or adapt",
         ),
-        ({"model__max_length": 32}, r"has max_length=32 \(here 16\).*--config\.init\.positions=first"),
-        ({"model__width": 64}, r"has width=64 \(here 32\); give --config\.model\.width=64$"),
-        ({"model__heads": 1}, r"has heads=1 \(here 2\)"),
+        ({"model__max_length": 32}, r"has max_length=32 \(this run: 16\).*--config\.init\.positions=first"),
+        ({"model__width": 64}, r"has width=64 \(this run: 32\); use --config\.model\.width=64$"),
+        ({"model__heads": 1}, r"has heads=1 \(this run: 2\)"),
         (
             {"model__embedding_size": 32, "model__ffn": 64},
-            r"has ffn=64 \(here 32\), embedding_size=32 \(here 16\); give",
+            r"has ffn=64 \(this run: 32\), embedding_size=32 \(this run: 16\); use",
         ),
-        ({"model__encoder": "modernbert"}, r"has encoder=modernbert \(here bert\)"),
+        ({"model__encoder": "modernbert"}, r"has encoder=modernbert \(this run: bert\)"),
     ],
     ids=str,
 )
@@ -162,7 +159,7 @@ def test_other_shapes_are_refused_with_what_to_give(settings, message):
 @pytest.mark.parametrize("settings", [{"model__generator_width": 1.0}, {"model__generator_layers": 2.0}], ids=str)
 def test_a_generator_of_another_shape_is_refused(settings):
     o = tiny_models.system("electra")
-    with pytest.raises(UserError, match=r"the generator of .*; set config\.model\.generator_width and"):
+    with pytest.raises(UserError, match=r"its generator has .*; change config\.model\.generator_width and"):
         check(o, given(tiny_models.system("electra", **settings), "generator"))
 
 
@@ -170,7 +167,7 @@ def test_a_generator_of_another_shape_is_refused(settings):
 def test_a_modernbert_of_other_windows_is_refused(name):
     o = tiny_models.system("electra", model__encoder="modernbert", **{f"model__modernbert__{name}": 1})
     other = tiny_models.system("electra", model__encoder="modernbert", **{f"model__modernbert__{name}": 2})
-    with pytest.raises(UserError, match=rf"has modernbert\.{name}=2 \(here 1\)"):
+    with pytest.raises(UserError, match=rf"has modernbert\.{name}=2 \(this run: 1\)"):
         check(o, given(other))
 
 
@@ -184,7 +181,7 @@ def test_another_vocabulary_is_refused_or_its_rows_are_taken_by_their_pieces():
     pieces = [f"piece {i}" for i in range(tiny_models.VOCABULARY)]
     pieces[:3], pieces[10] = ["piece 2", "piece 1", "piece 0"], "unheard of"
     them = [given(o, part, pieces=Pieces(pieces)) for part in ("encoder", "generator")]
-    with pytest.raises(UserError, match=r"another vocabulary than this run \(60 pieces, here 60, 59 in both\)"):
+    with pytest.raises(UserError, match=r"a different vocabulary \(60 pieces, this run 60, 59 in both\)"):
         begin(o, *them)
     params, said = begin(o, *them, vocabulary="pieces")
     theirs, fresh = tiny_models.parameters(o, seed=1), tiny_models.parameters(o, seed=2)
@@ -199,14 +196,14 @@ def test_another_vocabulary_is_refused_or_its_rows_are_taken_by_their_pieces():
 def test_pieces_that_are_the_same_but_cut_otherwise_are_warned_of():
     o = tiny_models.system("electra")
     _, said = begin(o, given(o, pieces=Pieces((f"piece {i}" for i in range(60)), folds=False)))
-    assert "warning: config.init_from=there has the pieces of this run but cuts a text otherwise" in said[0]
+    assert "warning: config.init_from=there has the same pieces as this run but splits text differently" in said[0]
 
 
 def test_ids_without_a_piece_are_no_piece():
     o = tiny_models.system("electra")
     names = ["" if i in (7, 9) else f"piece {i}" for i in range(60)]
-    beginning = warm_start.WarmStart(SimpleNamespace(**SAME), o.model.config, Pieces(names), lambda text: None)
-    params = beginning(tiny_models.parameters(o, seed=2), [given(o, pieces=Pieces(names))])
+    start = warm_start.WarmStart(WarmStartConfig(), o.model.config, Pieces(names), lambda text: None)
+    params = start.apply(tiny_models.parameters(o, seed=2), [given(o, pieces=Pieces(names))])
     assert tiny_models.same(params["embeddings"], tiny_models.parameters(o, seed=1)["embeddings"])
 
 
@@ -214,7 +211,7 @@ def test_one_network_for_both_is_the_encoders_or_else_the_generators():
     o = tiny_models.system("electra", "all")
     params, said = begin(o, given(o, "generator"))
     assert tiny_models.same(params["encoder"], tiny_models.parameters(o, seed=1)["encoder"])
-    assert said[-1].endswith("; discriminator_head begin at random")
+    assert said[-1].endswith("; random: discriminator_head")
     params, said = begin(o, given(o, seed=1), given(o, "generator", seed=3))
     assert tiny_models.same(params["encoder"], tiny_models.parameters(o, seed=1)["encoder"])
     assert tiny_models.same(params["generator_head"], tiny_models.parameters(o, seed=3)["generator_head"])
@@ -225,10 +222,10 @@ def test_a_network_without_a_tokenizer_must_have_as_many_pieces():
     o = tiny_models.system("electra")
     params, said = begin(o, given(o, pieces=None))
     assert tiny_models.same(params["embeddings"], tiny_models.parameters(o, seed=1)["embeddings"])
-    assert "has no tokenizer: its 60 pieces are taken for those of this run" in said[0]
+    assert "has no tokenizer: its 60 embeddings are assumed to be in this run's order" in said[0]
     there = given(o, pieces=None)
     config = dataclasses.replace(there.network.config, vocab_size=59)
-    with pytest.raises(UserError, match="59 pieces and no tokenizer that says which, and this run has 60"):
+    with pytest.raises(UserError, match="59 embeddings and no tokenizer, and this run has 60"):
         begin(o, dataclasses.replace(there, network=there.network._replace(config=config)))
 
 

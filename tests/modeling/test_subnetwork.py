@@ -26,9 +26,9 @@ def test_a_network_alone_says_what_it_says_in_its_system(encoder, tying, network
     expected = read(o.model, params, network, inside)
     for ours, theirs in zip(read(found.model, found.params, "encoder", outside), expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
-    shapes = subnetwork.shapes(found.config)
+    shapes = subnetwork.param_shapes(found.config)
     assert jax.tree.map(lambda x: x.shape, shapes) == jax.tree.map(lambda x: x.shape, found.params)
-    assert subnetwork.config_of(o.model.config, network) == found.config
+    assert subnetwork.network_config(o.model.config, network) == found.config
 
 
 def test_heads_go_with_the_network_that_they_read():

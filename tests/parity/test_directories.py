@@ -29,8 +29,10 @@ from electra_jax.config import config_file
 from electra_jax.data import tokenizer
 from electra_jax.data.config import CorpusConfig
 from electra_jax.data.docstrings import docstrings
-from electra_jax.loading import detection, export, networks
+from electra_jax.commands import detect
+from electra_jax.loading.export import export
 from electra_jax.loading.huggingface import directory, tokenizer_files
+from electra_jax.loading.networks import load_networks
 from electra_jax.modeling import electra
 from electra_jax.modeling.subnetwork import Network
 
@@ -176,7 +178,7 @@ def run(request, tmp_path_factory):
     place = tmp_path_factory.mktemp("runs") / request.param
     config = small_config(steps=2) if request.param == "tiny" else bert_config()
     train.train(config, place / "run", quiet())
-    export.export(place / "run", place / "exported")
+    export(place / "run", place / "exported")
     return place
 
 
@@ -204,14 +206,14 @@ def test_what_is_exported_gives_the_same_logits_there(run, name):
 
 def test_what_was_trained_is_what_is_read(run):
     """Run, export, directory: one network."""
-    encoder = networks.load(run / "run").encoder
+    encoder = load_networks(run / "run").encoder
     auto = "AutoModelForPreTraining" if encoder.config.absolute else "AutoModelForTokenClassification"
     agree(encoder, getattr(transformers, auto).from_pretrained(run / "exported" / "discriminator"), lengths=(7, 64))
 
 
 def test_a_pair_is_read_as_it_was_in_training(run):
     there = transformers.AutoTokenizer.from_pretrained(run / "exported" / "encoder")
-    here = networks.load(run / "run").tokenizer
+    here = load_networks(run / "run").tokenizer
     found, (first, second), special = there(*LINES[:2]), here.encode(LINES[:2]), here.special
     assert found.input_ids == [special.cls, *first, special.sep, *second, special.sep]
     assert ("token_type_ids" in found) == ("small" in run.name)
@@ -288,5 +290,5 @@ def test_detection_is_of_any_directory_of_theirs(tmp_path, capsys):
     mine = tokenizer.train(LINES, CorpusConfig(**{"vocab_size": VOCABULARY}))
     for name, content in tokenizer_files.files(mine, 512, True).items():
         (tmp_path / name).write_bytes(content)
-    assert detection.main([f"--model={tmp_path}", "a line of text"]) == 0
+    assert detect.main([f"--model={tmp_path}", "a line of text"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2

@@ -6,8 +6,9 @@ from xml.etree import ElementTree
 import fake_runs
 import pytest
 
+from electra_jax.loading.samples import SampledWord
 from electra_jax.report import curves, page
-from electra_jax.report.samples import Samples, Word
+from electra_jax.report.samples import Samples
 from electra_jax.runtime import run_log
 
 VOID = {"meta", "input", "wbr", "br"}
@@ -162,7 +163,7 @@ def test_names_that_mean_harm_are_text(tmp_path):
         fake_runs.write(tmp_path / folder, lines, data__input=hostile, objective__name=hostile),
         fake_runs.write(tmp_path / "other", data__input="text"),
     ]
-    words = [[Word(hostile, 0.5, hostile), Word("<b>", 0.1, None)]]
+    words = [[SampledWord(hostile, 0.5, hostile), SampledWord("<b>", 0.1, None)]]
     path = tmp_path / "curves.jsonl"
     path.write_text(json.dumps(fake_runs.scored(hostile, 1, hostile, 0, 1.0, metric="<u>")))
     text = made(
@@ -211,7 +212,7 @@ def test_long_names_stand_in_charts_as_letters(tmp_path):
 
 
 def test_sentences_are_shaded_and_fakes_underlined(two):
-    words = [[Word("the", 0.01, None), Word("dog", 0.625, "cat"), Word("sat", 0.75, None)]]
+    words = [[SampledWord("the", 0.01, None), SampledWord("dog", 0.625, "cat"), SampledWord("sat", 0.75, None)]]
     text = made(*two, samples=[Samples(40, words, ""), Samples(None, [], "It cannot tell.")])
     assert '<p><span title="1%">the</span> <u style="--p:0.62" title="62%, was: cat">dog</u> ' in text
     assert '<span style="--p:0.75" title="75%">sat</span></p>' in text

@@ -41,7 +41,7 @@ def learned(monkeypatch):
             raise UserError("it is gone")
         return Source("a run", there[workdir.parent.name][step], lambda: pytest.fail("nobody asked"))
 
-    monkeypatch.setattr(curves.networks, "find", find)
+    monkeypatch.setattr(curves.networks, "find_source", find)
     return there
 
 

@@ -55,7 +55,7 @@ def finetune(
     if "://" in str(workdir):
         raise UserError(f"workdir {workdir} is invalid: expected a local folder")
     resolved = recipe_lib.resolve(config)
-    source = networks.find(Path(init_from), step)
+    source = networks.find_source(Path(init_from), step)
     return finetune_source(resolved, source, str(data_dir), Path(workdir), strict=strict, progress=progress)
 
 

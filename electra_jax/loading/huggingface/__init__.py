@@ -1,1 +1,1 @@
-"""Models as Hugging Face directories, in and out: weights, config, tokenizer, card. PyTorch is not needed for any."""
+"""Reads and writes Hugging Face directories: weights, config, tokenizer, model card. PyTorch is not needed."""

@@ -1,4 +1,4 @@
-"""The model card of an exported network, filled from its run: what it is, how to use it, how it was made."""
+"""The model card of an exported network: what it is, how to use it, how it was trained."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from electra_jax.loading.huggingface import hf_config
 
-# By encoder and head: what a hub runs with it (nothing it knows, where empty), and how it is used.
+# By encoder and head: the hub's pipeline tag, empty where no pipeline fits, and example code.
 _USE: dict[tuple[str, str | None], tuple[str, str]] = {
     ("bert", "discriminator_head"): (
         "",
@@ -15,7 +15,7 @@ from transformers import AutoModelForPreTraining, AutoTokenizer
 
 tokenizer, model = (kind.from_pretrained({path!r}) for kind in (AutoTokenizer, AutoModelForPreTraining))
 inputs = tokenizer("a line of text", return_tensors="pt")
-print(model(**inputs).logits.sigmoid())  # of every token: {scores}""",
+print(model(**inputs).logits.sigmoid())  # for every token: {scores}""",
     ),
     ("modernbert", "discriminator_head"): (
         "token-classification",
@@ -24,7 +24,7 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 tokenizer, model = (kind.from_pretrained({path!r}) for kind in (AutoTokenizer, AutoModelForTokenClassification))
 inputs = tokenizer("a line of text", return_tensors="pt")
-print(model(**inputs).logits.softmax(-1)[..., 1])  # of every token: {scores}""",
+print(model(**inputs).logits.softmax(-1)[..., 1])  # for every token: {scores}""",
     ),
     ("any", None): (
         "feature-extraction",
@@ -40,8 +40,8 @@ print(model(**tokenizer("a line of text", return_tensors="pt")).last_hidden_stat
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 tokenizer, model = (kind.from_pretrained({path!r}) for kind in (AutoTokenizer, AutoModelForMaskedLM))
-logits = model(**tokenizer("a line of text", return_tensors="pt")).logits  # it reads fakes, not {mask}
-print(tokenizer.batch_decode(logits.argmax(-1)))  # what it takes for the original""",
+logits = model(**tokenizer("a line of text", return_tensors="pt")).logits  # it was trained on fakes, not on {mask}
+print(tokenizer.batch_decode(logits.argmax(-1)))  # its guess at the original text""",
     ),
     ("any", "mlm_head"): (
         "fill-mask",
@@ -53,15 +53,16 @@ print(pipeline("fill-mask", {path!r})("a line of {mask}"))""",
 }
 
 
-class Made(NamedTuple):
-    """What a run says of itself.
+class RunDescription(NamedTuple):
+    """How a network was trained.
 
     Attributes:
-      system, summary, paper, scores: of its objective.
-      reads_masks: whether its kept network has read [MASK].
-      facts: (what, value) of how it was made.
-      heldout: held-out numbers by name.
-      settings: its whole config.
+      system: the name of the objective.
+      summary, paper, scores: as in `ObjectiveSpec`.
+      reads_masks: whether the encoder was trained on text with [MASK].
+      facts: rows of the table "How it was trained": (name, value).
+      heldout: held-out metrics by name.
+      settings: the run's whole config.
     """
 
     system: str
@@ -74,22 +75,22 @@ class Made(NamedTuple):
     settings: Mapping[str, Any]
 
 
-def write(made: Made, name: str, kind: str, head: str | None, mask: str) -> str:
-    """The card, in Markdown.
+def write_card(run: RunDescription, name: str, kind: str, head: str | None, mask: str) -> str:
+    """The model card in Markdown.
 
     Args:
-      made: of its run.
-      name: of its directory in the export.
-      kind: of the encoder.
-      head: as `weights.export`.
-      mask: the mask token.
+      run: how the network was trained.
+      name: the directory's name in the export.
+      kind: `EncoderConfig.kind`.
+      head: the head that is exported; None for none.
+      mask: the mask token as text.
     """
     tags = ["electra_jax", hf_config.MODEL_TYPES[kind], "replaced-token-detection"]
-    read = "fakes" if name == "masked_lm" and not made.reads_masks else head
+    read = "fakes" if name == "masked_lm" and not run.reads_masks else head
     task, use = _USE.get((kind, read)) or _USE["any", read]
     task_line = f"pipeline_tag: {task}\n" if task else ""
-    facts = "\n".join(f"| {what} | {value} |" for what, value in made.facts)
-    measured = [f"| {measure.replace('_', ' ')} | {value:.4g} |" for measure, value in made.heldout.items()]
+    facts = "\n".join(f"| {fact} | {value} |" for fact, value in run.facts)
+    measured = [f"| {measure.replace('_', ' ')} | {value:.4g} |" for measure, value in run.heldout.items()]
     heldout = "\n".join(["| measure | value |", "|---|---|", *measured])
     return f"""\
 ---
@@ -97,34 +98,35 @@ library_name: transformers
 {task_line}tags: [{", ".join(tags)}]
 ---
 
-# {name.replace("_", " ").capitalize()} of a run of {made.system}
+# {name.replace("_", " ").capitalize()} of {run.system}
 
-`{hf_config.CLASSES[kind][head]}`, pre-trained by electra_jax. {made.system}: {made.summary} ({made.paper}).
+`{hf_config.CLASSES[kind][head]}`, pre-trained with electra_jax. Objective {run.system}: {run.summary} ({run.paper}).
 
 ## How to use it
 
 ```python
-{use.format(path=name, mask=mask, scores=made.scores or "the probability that it was replaced")}
+{use.format(path=name, mask=mask, scores=run.scores or "the probability that it was replaced")}
 ```
 
-Give `from_pretrained` the path of this directory, or the name it has on a hub.
+Pass the path of this directory, or its name on the hub, to `from_pretrained`.
 
-## How it was made
+## How it was trained
 
 | | |
 |---|---|
 {facts}
 
-## Held-out numbers
+## Held-out metrics
 
-{heldout if measured else "None were measured before this step."}
+{heldout if measured else "There was no evaluation up to this step."}
 
-Losses are in nats; `unigram entropy` and `constant entropy` are what knowing only the frequencies would give; `auc` is
-the area under the ROC curve of telling replaced tokens, the generator's own or (`unigram`) drawn by frequency.
+Losses are in nats. `unigram entropy` and `constant entropy` are the losses of a model that knows only the frequencies
+of the tokens, or of replaced tokens. `auc` is the area under the ROC curve for detecting replaced tokens: fakes of the
+generator, or, with `unigram`, fakes drawn by token frequency.
 
 ## Settings
 
 ```json
-{json.dumps(made.settings, indent=1)}
+{json.dumps(run.settings, indent=1)}
 ```
 """

@@ -1,4 +1,4 @@
-"""One network as a Hugging Face directory: written file by file, and read with every tensor checked."""
+"""Writes a network as a Hugging Face directory, and reads one with every tensor checked."""
 
 import dataclasses
 import json
@@ -18,40 +18,43 @@ from electra_jax.modeling.subnetwork import Network
 from electra_jax.runtime.io import read_json, write_whole
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
-# Beside a ModernBERT whose table was folded: the table and the maps, so that training can go on from them.
+# A ModernBERT with E != D is written with its maps multiplied into the tables. This file keeps the factors, so that
+# training can continue from them.
 FACTORS = "embedding_factors.safetensors"
-_SCORES = "scores"  # in config.json, where a discriminator's say something else than usual
+_SCORES = "scores"  # the key in config.json for `ObjectiveSpec.scores`
 _INDEX = f"{WEIGHTS}.index.json"
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
 class Directory(NamedTuple):
-    """What a directory holds.
+    """The content of a Hugging Face directory.
 
     Attributes:
-      network: with the head that it has, if that is one of ours.
-      tokenizer: None where there is none.
-      notes: what a person should know of it, a sentence each.
+      network: the network, with its head where electra_jax has such a head.
+      tokenizer: the tokenizer; None where the directory has none.
+      notes: warnings about what was read, a sentence each.
+      scores: as `ObjectiveSpec.scores`.
     """
 
     network: Network
     tokenizer: Tokenizer | None
     notes: tuple[str, ...]
+    scores: str = ""
 
 
 def write(folder: Path, network: Network, head: str | None, tokenizer: Tokenizer, card: str, scores: str = "") -> None:
-    """Makes `folder` a directory that `from_pretrained` reads.
+    """Writes a directory that `from_pretrained` of transformers reads.
 
     Args:
-      folder: not there yet.
-      network: in it.
-      head: that is written with it, None for none.
-      tokenizer: of the network.
-      card: in Markdown.
+      folder: the directory; it must not exist yet.
+      network: the network to write.
+      head: which of its heads to write; None writes the encoder alone.
+      tokenizer: the network's tokenizer.
+      card: the model card, in Markdown.
       scores: as `ObjectiveSpec.scores`.
 
     Raises:
-      UserError: a parameter is not finite, or the tokenizer is of a kind that has no equal there.
+      UserError: a parameter is not finite, or tokenizer.json cannot express the tokenizer.
     """
     state = weights.export(network, head)
     _check_finite(state, "the checkpoint")
@@ -68,14 +71,14 @@ def write(folder: Path, network: Network, head: str | None, tokenizer: Tokenizer
     write_whole(folder / CARD, card)
     for name in (WEIGHTS, FACTORS):
         if (folder / name).is_file():
-            shutil.copymode(folder / CARD, folder / name)  # the library writes files that only their owner may read
+            shutil.copymode(folder / CARD, folder / name)  # safetensors writes files that only their owner can read
 
 
 def read(folder: Path) -> Directory:
-    """The network in a directory that transformers, or `write`, made.
+    """Reads a directory that `write`, or `save_pretrained` of transformers, wrote.
 
     Raises:
-      UserError: there is none, or one that cannot be read here, or a file of it is damaged.
+      UserError: the directory has no model, a model that electra_jax does not have, or a damaged file.
     """
     path = folder / CONFIG
     described = read_json(path)
@@ -85,38 +88,44 @@ def read(folder: Path) -> Directory:
     state = _tensors(folder, architecture)
     head = weights.head_in(kind, state, architecture)
     if kind == "modernbert" and head == "discriminator_head" and described.get("id2label") != hf_config.LABELS:
-        head = None  # it tells other things apart
+        head = None  # a classifier for another task
     config = hf_config.read(described, head, str(path))
     factored = _arrays(folder / FACTORS) if (folder / FACTORS).is_file() else {}
     if factored:
         word = factored.get("embeddings/word", np.empty(0))
         if word.ndim != 2 or kind != "modernbert":
-            raise UserError(f"{folder / FACTORS} holds no factors of embeddings; delete it")
+            raise UserError(f"{folder / FACTORS} is not a file of embedding factors; delete it")
         config = dataclasses.replace(config, embedding_size=word.shape[1])
     notes: list[str] = []
     if head == "mlm_head" and not factored and _has_another_decoder(kind, state):
         if kind == "modernbert":
-            raise UserError(f"{folder}: {weights.DECODERS[kind]} is another matrix than the embeddings; here it is one")
-        notes.append(f"{weights.DECODERS[kind]} is another matrix than the embeddings, and is left out: here it is one")
+            raise UserError(
+                f"{folder}: {weights.DECODERS[kind]} differs from the word embeddings; electra_jax reads models with "
+                "tied embeddings only"
+            )
+        notes.append(
+            f"{weights.DECODERS[kind]} differs from the word embeddings and was ignored: the two are tied here"
+        )
     network = Network(config, weights.load(config, state, factored, str(folder / WEIGHTS)))
     if factored:
         _check_factors(network, head, state, folder)
-    left = weights.unread(config, state)
-    if left:
-        notes.append(f"{len(left)} tensors of another head are left out ({left[0]}, ...)")
-    notes += said_of(described.get(_SCORES, ""))
+    ignored = weights.unread(config, state)
+    if ignored:
+        notes.append(f"{len(ignored)} tensors of another head were ignored ({ignored[0]}, ...)")
+    scores = str(described.get(_SCORES, ""))
+    notes += score_notes(scores)
     tokenizer = tokenizer_files.load(folder)
     if tokenizer is not None and len(tokenizer) > config.vocab_size:
         raise UserError(
-            f"{folder} has a tokenizer of {len(tokenizer)} pieces and embeddings of {config.vocab_size}; put the "
-            "tokenizer there that it was trained with"
+            f"{folder} has a tokenizer of {len(tokenizer)} pieces but embeddings for {config.vocab_size}; replace it "
+            "by the tokenizer that the model was trained with"
         )
-    return Directory(network, tokenizer, tuple(notes))
+    return Directory(network, tokenizer, tuple(notes), scores)
 
 
-def said_of(scores: str) -> list[str]:
-    """The note on a discriminator with these `ObjectiveSpec.scores`, if it needs one."""
-    return [f"of every token its discriminator says {scores}"] if scores else []
+def score_notes(scores: str) -> list[str]:
+    """The warning about a discriminator whose score is not the probability of being replaced; see `ObjectiveSpec`."""
+    return [f"the discriminator's score of a token is {scores}"] if scores else []
 
 
 def _has_another_decoder(kind: str, state: Mapping[str, np.ndarray]) -> bool:
@@ -133,24 +142,26 @@ def _tensors(folder: Path, architecture: str) -> dict[str, np.ndarray]:
     if (folder / _INDEX).is_file():
         files = read_json(folder / _INDEX).get("weight_map")
         if not isinstance(files, dict) or not all((folder / str(file)).is_file() for file in files.values()):
-            raise UserError(f"{folder / _INDEX} names files that are not there; get the directory again")
+            raise UserError(f"{folder / _INDEX} names files that do not exist; download the directory again")
         return {name: value for file in sorted(set(files.values())) for name, value in _arrays(folder / file).items()}
     if any((folder / name).is_file() for name in _PICKLED):
         kind, place = architecture if architecture.isidentifier() else "AutoModel", repr(str(folder))
         code = f"from transformers import {kind} as A; A.from_pretrained({place}).save_pretrained({place})"
         raise UserError(
-            f"{folder} has its weights in {_PICKLED[0]}, a pickle, which can run code when read and is not read here; "
-            f'convert it once, if you trust it, with transformers: python -c "{code}"'
+            f"{folder} has its weights in {_PICKLED[0]}, a pickle, which electra_jax does not read because it can run "
+            f'code; if you trust it, convert it with transformers: python -c "{code}"'
         )
-    raise UserError(f"{folder} has no {WEIGHTS}; give a directory that save_pretrained of transformers wrote")
+    raise UserError(f"{folder} has no {WEIGHTS}; use a directory that save_pretrained of transformers wrote")
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
     try:
-        with safe_open(path, "numpy") as file:  # NumPy knows bfloat16 from JAX
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
+        with safe_open(path, "numpy") as file:  # JAX registers bfloat16 with NumPy
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (SafetensorError, TypeError) as error:
-        raise UserError(f"{path} is damaged or no safetensors file ({error}); get the file again") from error
+        raise UserError(
+            f"{path} is damaged or not a safetensors file ({error}); download or export it again"
+        ) from error
     _check_finite(arrays, str(path))
     return arrays
 
@@ -158,13 +169,13 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
 def _check_finite(arrays: Mapping[str, np.ndarray], place: str) -> None:
     for name, value in arrays.items():
         if value.dtype.kind not in "iub" and not np.all(np.isfinite(value)):
-            raise UserError(f"{place}: {name} has values that are no numbers (NaN or infinite); use another checkpoint")
+            raise UserError(f"{place}: {name} has NaN or infinite values; use another checkpoint")
 
 
 def _check_factors(network: Network, head: str | None, state: Mapping[str, np.ndarray], folder: Path) -> None:
-    """Raises UserError where the tables are not the product of the factors: they were trained on since."""
+    """Raises UserError where the tables are not the product of the factors: someone trained them after the export."""
     for name, value in weights.folded(network, head).items():
-        tolerance, found = 1e-5 * np.abs(value).max(), state.get(name, np.empty(0))
-        if found.shape != value.shape or np.abs(np.float32(found) - value).max() > tolerance:
-            way = "export it again" if head == "mlm_head" else "delete it to read a table as wide as the states"
-            raise UserError(f"{folder / FACTORS} is not of the {name} in {WEIGHTS}, which was changed since; {way}")
+        tolerance, table = 1e-5 * np.abs(value).max(), state.get(name, np.empty(0))
+        if table.shape != value.shape or np.abs(np.float32(table) - value).max() > tolerance:
+            way = "export it again" if head == "mlm_head" else "delete it, and the full tables are used"
+            raise UserError(f"{folder / FACTORS} does not match {name} in {WEIGHTS}, which was changed; {way}")

@@ -9,12 +9,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from flax import traverse_util
 
 from electra_jax.config.errors import UserError
-from electra_jax.modeling import subnetwork
 from electra_jax.modeling.config import ElectraConfig
-from electra_jax.modeling.subnetwork import Network
+from electra_jax.modeling.subnetwork import Network, flatten_params, param_shapes, unflatten_params
 
 State = dict[str, np.ndarray]  # by their names
 
@@ -118,7 +116,7 @@ _FOLDED = ("encoder/project/kernel", "mlm_head/project/kernel")
 def export(network: Network, head: str | None) -> State:
     """The arrays of the class with `head`, or, without one, of the bare encoder."""
     c = network.config
-    flat = traverse_util.flatten_dict(network.params, sep="/")
+    flat = flatten_params(network.params)
     state: State = {}
     for tensor in _table(c.encoder.kind, head, prefixed=head is not None):
         if tensor.ours not in flat:
@@ -139,7 +137,7 @@ def is_folded(config: ElectraConfig) -> bool:
 
 def folded(network: Network, head: str | None) -> State:
     """The tables with the maps multiplied into them: the word table, and where `head` predicts tokens the decoder's."""
-    flat = traverse_util.flatten_dict(network.params, sep="/")
+    flat = flatten_params(network.params)
     word = flat["embeddings/word"][: network.config.vocab_size]
     tables = {(PREFIXES["modernbert"] if head else "") + WORD_TABLES["modernbert"]: word @ flat[_FOLDED[0]]}
     return tables | ({DECODERS["modernbert"]: word @ flat[_FOLDED[1]].T} if head == "mlm_head" else {})
@@ -147,7 +145,7 @@ def folded(network: Network, head: str | None) -> State:
 
 def factors(network: Network) -> State:
     """What `export` folded: the word table as it is here, and the maps, by our paths."""
-    flat = traverse_util.flatten_dict(network.params, sep="/")
+    flat = flatten_params(network.params)
     result = {path: flat[path] for path in _FOLDED if path in flat}
     return {"embeddings/word": flat["embeddings/word"][: network.config.vocab_size], **result}
 
@@ -204,8 +202,8 @@ def load(config: ElectraConfig, state: Mapping[str, np.ndarray], factored: Mappi
             part[...] = _to_ours(tensor, names, find, part.shape, place)
         return result
 
-    flat = traverse_util.flatten_dict(subnetwork.shapes(config), sep="/")
-    return traverse_util.unflatten_dict({path: read(path, like.shape) for path, like in flat.items()}, sep="/")
+    flat = flatten_params(param_shapes(config))
+    return unflatten_params({path: read(path, like.shape) for path, like in flat.items()})
 
 
 def unread(config: ElectraConfig, names: Iterable[str]) -> list[str]:

@@ -5,7 +5,7 @@ import pytest
 
 from electra_jax.loading.huggingface import card
 
-MADE = card.Made(
+MADE = card.RunDescription(
     "electra",
     "detection everywhere",
     "ELECTRA, table 1",
@@ -20,7 +20,7 @@ MADE = card.Made(
 @pytest.mark.parametrize("kind", ["bert", "modernbert"])
 @pytest.mark.parametrize("head", ["discriminator_head", "mlm_head", None])
 def test_a_card_says_how_it_is_used_and_how_it_was_made(kind, head):
-    text = card.write(MADE, "there", kind, head, "[MASK]")
+    text = card.write_card(MADE, "there", kind, head, "[MASK]")
     front, _, rest = text.removeprefix("---\n").partition("---\n")
     assert "library_name: transformers" in front
     code = re.search(r"```python\n(.*?)```", rest, re.DOTALL)[1]
@@ -30,14 +30,14 @@ def test_a_card_says_how_it_is_used_and_how_it_was_made(kind, head):
     assert "| mlm loss | 3.25 |" in rest
     assert json.loads(re.search(r"```json\n(.*?)```", rest, re.DOTALL)[1]) == {"steps": 20}
     assert ("[MASK]" in code) == (head == "mlm_head")
-    assert ("of every token: the probability" in code) == (head == "discriminator_head")
+    assert ("for every token: the probability" in code) == (head == "discriminator_head")
 
 
 def test_without_numbers_it_says_so():
-    assert "None were measured" in card.write(MADE._replace(heldout={}), "there", "bert", None, "[MASK]")
+    assert "There was no evaluation" in card.write_card(MADE._replace(heldout={}), "there", "bert", None, "[MASK]")
 
 
 def test_a_model_that_reads_fakes_is_not_asked_to_fill_masks():
     for reads_masks in (True, False):
-        text = card.write(MADE._replace(reads_masks=reads_masks), "masked_lm", "bert", "mlm_head", "[MASK]")
+        text = card.write_card(MADE._replace(reads_masks=reads_masks), "masked_lm", "bert", "mlm_head", "[MASK]")
         assert ("fill-mask" in text) == reads_masks

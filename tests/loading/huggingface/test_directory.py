@@ -106,7 +106,7 @@ def test_another_head_is_left_out_and_named(electra):
     save_file({**state, "classifier.out_proj.weight": np.zeros((2, 32), np.float32)}, path)
     found = directory.read(electra)
     assert found.network.config.heads == ()
-    assert found.notes == ("1 tensors of another head are left out (classifier.out_proj.weight, ...)",)
+    assert found.notes == ("1 tensors of another head were ignored (classifier.out_proj.weight, ...)",)
 
 
 def test_a_modernbert_that_tells_other_things_apart_is_no_discriminator(tmp_path, pieces):
@@ -116,7 +116,7 @@ def test_a_modernbert_that_tells_other_things_apart_is_no_discriminator(tmp_path
     (place / "config.json").write_text(json.dumps({**config, "id2label": {"0": "other", "1": "name"}}))
     found = directory.read(place)
     assert found.network.config.heads == ()
-    assert "tensors of another head are left out" in found.notes[0]
+    assert "tensors of another head were ignored" in found.notes[0]
 
 
 def test_an_output_that_is_not_the_table(tmp_path, pieces):
@@ -131,9 +131,9 @@ def test_an_output_that_is_not_the_table(tmp_path, pieces):
         assert directory.read(place).notes == ()
         save_file({**state, name: word + 1}, place / "model.safetensors")
         if kind == "bert":
-            assert "generator_lm_head.weight is another matrix" in directory.read(place).notes[0]
+            assert "generator_lm_head.weight differs from the word embeddings" in directory.read(place).notes[0]
         else:
-            refused(place, r"decoder\.weight is another matrix than the embeddings")
+            refused(place, r"decoder\.weight differs from the word embeddings")
 
 
 def test_factors_of_a_table_that_was_trained_on_are_refused(folded):
@@ -141,9 +141,9 @@ def test_factors_of_a_table_that_was_trained_on_are_refused(folded):
     state = load_file(path)
     state["model.embeddings.tok_embeddings.weight"][3] += 0.01
     save_file(state, path)
-    refused(folded, r"embedding_factors.safetensors is not of the .*tok_embeddings.weight in .*; export it again")
+    refused(folded, r"embedding_factors.safetensors does not match .*tok_embeddings.weight in .*; export it again")
     (folded / "embedding_factors.safetensors").unlink()
-    refused(folded, r"decoder\.weight is another matrix than the embeddings")
+    refused(folded, r"decoder\.weight differs from the word embeddings")
 
 
 @pytest.mark.parametrize(
@@ -151,14 +151,14 @@ def test_factors_of_a_table_that_was_trained_on_are_refused(folded):
 )
 def test_factors_that_are_none_are_refused(folded, factors):
     save_file({"other": np.zeros(1), **factors}, folded / "embedding_factors.safetensors")
-    refused(folded, "holds no factors of embeddings; delete it|no factor encoder/project/kernel beside it")
+    refused(folded, "is not a file of embedding factors; delete it|no factor encoder/project/kernel beside it")
 
 
 @pytest.mark.parametrize("index", ["{}", '{"weight_map": [1]}', '{"weight_map": {"a": "b.safetensors"}}', "[", "null"])
 def test_an_index_of_what_is_not_there(electra, index):
     (electra / "model.safetensors").unlink()
     (electra / "model.safetensors.index.json").write_text(index)
-    refused(electra, "names files that are not there|is not valid JSON|does not hold a JSON object")
+    refused(electra, "names files that do not exist|is not valid JSON|does not hold a JSON object")
 
 
 def test_a_tokenizer_of_more_pieces_than_there_are_embeddings(electra):
@@ -166,19 +166,24 @@ def test_a_tokenizer_of_more_pieces_than_there_are_embeddings(electra):
         (electra / name).unlink()
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{i}" for i in range(65))]
     (electra / "vocab.txt").write_text("\n".join(words) + "\n")
-    refused(electra, "has a tokenizer of 70 pieces and embeddings of 60")
+    refused(electra, "has a tokenizer of 70 pieces but embeddings for 60")
 
 
 def test_scores_of_another_kind_are_told(tmp_path, pieces):
     directory.write(
         tmp_path / "energies", tiny_models.network(), "discriminator_head", pieces, "", "how unlikely it is"
     )
-    assert directory.read(tmp_path / "energies").notes == ("of every token its discriminator says how unlikely it is",)
+    assert directory.read(tmp_path / "energies").notes == (
+        "the discriminator's score of a token is how unlikely it is",
+    )
 
 
 def test_a_pickle_is_not_read(electra):
     shutil.move(electra / "model.safetensors", electra / "pytorch_model.bin")
-    refused(electra, r"a pickle, which can run code .* not read here; convert it once.*import ElectraForPreTraining as")
+    refused(
+        electra,
+        r"a pickle, which electra_jax does not read .* convert it with transformers.*import ElectraForPreTraining as",
+    )
 
 
 def test_a_directory_without_weights(electra):
@@ -190,7 +195,7 @@ def test_a_directory_without_weights(electra):
 def test_a_file_that_was_cut_off(electra, size):
     path = electra / "model.safetensors"
     path.write_bytes(path.read_bytes()[:size])
-    refused(electra, r"model\.safetensors is damaged or no safetensors file .*; get the file again")
+    refused(electra, r"model\.safetensors is damaged or not a safetensors file .*; download or export it again")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -199,13 +204,13 @@ def test_tensors_that_are_no_numbers(electra, value):
     state = load_file(path)
     state["discriminator_predictions.dense.bias"][2] = value
     save_file(state, path)
-    refused(electra, r"discriminator_predictions\.dense\.bias has values that are no numbers")
+    refused(electra, r"discriminator_predictions\.dense\.bias has NaN or infinite values")
 
 
 def test_a_checkpoint_that_is_not_finite_is_not_written(tmp_path, pieces):
     network = tiny_models.network()
     network.params["embeddings"]["word"][7] = np.nan
-    with pytest.raises(UserError, match=r"the checkpoint: electra\.embeddings\.word_embeddings\.weight has values"):
+    with pytest.raises(UserError, match=r"the checkpoint: electra\.embeddings\.word_embeddings\.weight has NaN"):
         written(tmp_path / "model", pieces, network, "discriminator_head")
     assert not (tmp_path / "model").exists()
 

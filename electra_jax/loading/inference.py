@@ -1,0 +1,141 @@
+"""Runs a trained network on rows of token ids: batches by length, one compilation for each quantity and length."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from electra_jax.data.tokenizer import Special
+from electra_jax.loading.text_batches import length_batches, pad_rows
+from electra_jax.modeling import electra
+from electra_jax.modeling.batch import Batch
+from electra_jax.modeling.subnetwork import Network
+
+Array = jax.Array
+Rows = list[list[int]]  # token ids without [CLS] and [SEP]
+Pooling = Literal["mean", "cls"] | None
+_WINDOW = 512  # positions; longer rows are read in windows
+
+
+class Inference:
+    """A network on the first device, with its jitted functions.
+
+    Attributes:
+      network: the network.
+      special: ids of the special tokens.
+      batch_size: rows of a batch; batches are padded to it.
+    """
+
+    def __init__(self, network: Network, special: Special, batch_size: int):
+        self.network, self.special, self.batch_size = network, special, batch_size
+
+    @property
+    def window(self) -> int:
+        """Tokens that are read at once, without [CLS] and [SEP]."""
+        return min(self.network.config.max_length, _WINDOW) - 2
+
+    def encode(self, rows: Rows, pooling: Pooling) -> list[np.ndarray]:
+        """For each row the last hidden states in float32, [L, D], or pooled to [D]; rows are cut at `max_length`."""
+        longest = self.network.config.max_length - 2
+        rows = [row[:longest] for row in rows]
+        outputs = self._map(lambda batch, _: self._encode[pooling](self._params, batch), rows)
+        if pooling is None:
+            outputs = [output[: len(row) + 2] for output, row in zip(outputs, rows, strict=True)]
+        return outputs
+
+    def discriminate(self, rows: Rows) -> list[np.ndarray]:
+        """For each row the discriminator's logit of each token, float32; long rows are read in windows."""
+        windows, owners = split_rows(rows, self.window)
+        outputs = self._map(lambda batch, _: self._discriminate(self._params, batch), windows)
+        parts: list[list[np.ndarray]] = [[np.zeros(0, np.float32)] for _ in rows]
+        for owner, window, output in zip(owners, windows, outputs, strict=True):
+            parts[owner].append(output[1 : len(window) + 1])
+        return [np.concatenate(part) for part in parts]
+
+    def predict(self, rows: Rows, positions: list[int]) -> list[np.ndarray]:
+        """For each row the log-probabilities [V] float32 of the tokens at one position (0 is the first token)."""
+        shifted = np.array(positions, np.int32) + np.int32(1)  # [CLS]
+
+        def compute(batch: Batch, indices: list[int]) -> Array:
+            positions_B = np.zeros(len(batch.input_ids), np.int32)
+            positions_B[: len(indices)] = shifted[indices]
+            return self._predict(self._params, batch, positions_B)
+
+        return self._map(compute, rows)
+
+    def masked_log_probs(self, rows: Rows) -> list[np.ndarray]:
+        """For each row log p of each token where it alone is masked, float32; long rows are read in windows."""
+        windows, owners = split_rows(rows, self.window)
+        places = [(window, i) for window in windows for i in range(len(window))]
+        masked = [[*window[:i], self.special.mask, *window[i + 1 :]] for window, i in places]
+        predictions = self.predict(masked, [i for _, i in places])
+        log_probs = iter([output[window[i]] for output, (window, i) in zip(predictions, places, strict=True)])
+        parts: list[list[np.float32]] = [[] for _ in rows]
+        for owner, window in zip(owners, windows, strict=True):
+            parts[owner] += [next(log_probs) for _ in window]
+        return [np.array(part, np.float32) for part in parts]
+
+    def _map(self, compute: Callable[[Batch, list[int]], Array], rows: Rows) -> list[np.ndarray]:
+        """Calls `compute(batch, indices of its rows)` on padded batches.
+
+        Returns:
+          The output of each row, padding included, in the order of `rows`.
+        """
+        results: list[np.ndarray] = [np.zeros(0)] * len(rows)
+        lengths = [len(row) + 2 for row in rows]
+        for length, size, indices in length_batches(lengths, self.network.config.max_length, self.batch_size):
+            padding: Rows = [[]] * (size - len(indices))
+            batch = pad_rows([rows[i] for i in indices] + padding, length, self.special)
+            outputs = np.asarray(compute(batch, indices))
+            for i, output in zip(indices, outputs[: len(indices)], strict=True):
+                results[i] = output
+        return results
+
+    @functools.cached_property
+    def _params(self) -> Any:
+        return jax.device_put(self.network.params)
+
+    @functools.cached_property
+    def _encode(self) -> dict[Pooling, Callable[[Any, Batch], Array]]:
+        poolings: tuple[Pooling, ...] = ("mean", "cls", None)
+        return {pooling: jax.jit(functools.partial(encode, self.network, pooling)) for pooling in poolings}
+
+    @functools.cached_property
+    def _discriminate(self) -> Callable[[Any, Batch], Array]:
+        return jax.jit(functools.partial(discriminate, self.network))
+
+    @functools.cached_property
+    def _predict(self) -> Callable[[Any, Batch, np.ndarray], Array]:
+        return jax.jit(functools.partial(predict, self.network))
+
+
+def encode(network: Network, pooling: Pooling, params: Any, batch: Batch) -> Array:
+    """Last hidden states in float32, [B, L, D], or pooled to [B, D] by `mean` (over all but padding) or `cls`."""
+    states_BLD = electra.encode(network.model, params, batch).astype(jnp.float32)
+    if pooling is None:
+        return states_BLD
+    if pooling == "cls":
+        return states_BLD[:, 0]
+    real_BL = (jnp.asarray(batch.sequence_ids) > 0).astype(jnp.float32)
+    return jnp.einsum("bld,bl->bd", states_BLD, real_BL) / real_BL.sum(axis=1, keepdims=True)
+
+
+def discriminate(network: Network, params: Any, batch: Batch) -> Array:
+    """The discriminator's logits, [B, L] float32."""
+    return electra.discriminator_logits(network.model, params, electra.encode(network.model, params, batch))
+
+
+def predict(network: Network, params: Any, batch: Batch, positions_B: Array) -> Array:
+    """Log-probabilities [B, V] float32 of the tokens at one position of each row."""
+    states_B1D = electra.gather_positions(electra.encode(network.model, params, batch), positions_B[:, None])
+    logits_B1V = electra.mlm_logits(network.model, params, states_B1D)
+    return jax.nn.log_softmax(logits_B1V[:, 0, : network.config.vocab_size])
+
+
+def split_rows(rows: Rows, window: int) -> tuple[Rows, list[int]]:
+    """(rows of at most `window` tokens, for each the index of the row that it is from); none for empty rows."""
+    parts = [(row[begin : begin + window], i) for i, row in enumerate(rows) for begin in range(0, len(row), window)]
+    return [part for part, _ in parts], [i for _, i in parts]

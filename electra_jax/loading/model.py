@@ -1,0 +1,316 @@
+"""The front door's `Model`: texts in, numbers out. `electra_jax.load` is `load` here."""
+
+import itertools
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, NamedTuple, overload
+
+import numpy as np
+
+from electra_jax.config.errors import UserError
+from electra_jax.data.tokenizer import Tokenizer
+from electra_jax.loading.inference import Inference, Pooling
+from electra_jax.loading.networks import Pretrained, load_networks
+
+Texts = list[str] | tuple[str, ...]  # not Sequence[str], which a single str is too
+_NON_SPACE = re.compile(r"\S+")
+
+
+class DetectedWord(NamedTuple):
+    """A word of a text, and how likely it was replaced.
+
+    Attributes:
+      text: the word as it is written in the text.
+      begin, end: the characters [begin, end) of the text.
+      probability: of having been replaced; the largest of the word's pieces.
+    """
+
+    text: str
+    begin: int
+    end: int
+    probability: float
+
+
+class Candidate(NamedTuple):
+    """A token for a masked position.
+
+    Attributes:
+      token: the token as text.
+      probability: its probability given the rest of the text.
+    """
+
+    token: str
+    probability: float
+
+
+def load(path: str | os.PathLike[str], step: int | None = None, batch_size: int = 16) -> "Model":
+    """Loads a trained model to use on texts.
+
+    Args:
+      path: a run's work directory, a directory that `electra_jax.export` wrote, or a Hugging Face directory of an
+        ELECTRA or ModernBERT model.
+      step: which checkpoint of a run; None loads the last one.
+      batch_size: rows that are computed at once. Batches are padded to it: raise it on an accelerator, use 1 for single
+        texts on a CPU.
+
+    Raises:
+      UserError: the directory has no model or no tokenizer, or one of its files cannot be read.
+
+    Example:
+      >>> model = electra_jax.load("runs/tiny")  # doctest: +SKIP
+      >>> model.encode(["a line", "another"]).shape
+      (2, 32)
+    """
+    networks = load_networks(Path(path), step)
+    if networks.tokenizer is None:
+        raise UserError(f"{path} has no tokenizer; add its tokenizer.json to the directory")
+    return Model(str(path), networks, networks.tokenizer, batch_size)
+
+
+class Model:
+    """A trained encoder, with its generator where there is one.
+
+    Every method takes one text or a sequence of texts and keeps their order. Texts are grouped by length; a `Model`
+    compiles each length once, when it first meets it. Any white space in a text counts as one space.
+
+    Attributes:
+      name: the directory that it was loaded from.
+      encoder: the network that pre-training keeps, with its heads (`encoder.config.heads`).
+      generator: the network that proposes replacements; None where there is none.
+      tokenizer: the tokenizer.
+      notes: warnings about what was loaded, a sentence each.
+    """
+
+    def __init__(self, name: str, networks: Pretrained, tokenizer: Tokenizer, batch_size: int = 16):
+        """Raises UserError where `batch_size` is less than 1."""
+        if batch_size < 1:
+            raise UserError(f"batch_size={batch_size} is invalid: expected 1 or more")
+        self.name, self.tokenizer, self.notes = name, tokenizer, networks.notes
+        self.encoder, self.generator = networks.encoder, networks.generator
+        self._scores_are_energies = bool(networks.scores)
+        # The generator is the better judge of [MASK]: some encoders with an MLM head have never read one.
+        mask_filler = self.encoder if self.generator is None else self.generator
+        self._encoder_inference, self._mask_inference = (
+            Inference(network, tokenizer.special, batch_size) for network in (self.encoder, mask_filler)
+        )
+
+    def __repr__(self) -> str:
+        c = self.encoder.config
+        parts = [
+            f"{c.encoder.kind} encoder with {c.encoder.layers} layers of width {c.encoder.width}",
+            f"heads: {', '.join(c.heads) or 'none'}",
+            "with a generator" if self.generator is not None else "without a generator",
+            f"{len(self.tokenizer)} pieces",
+        ]
+        return f"<electra_jax Model {self.name}: {'; '.join(parts)}>"
+
+    @overload
+    def encode(self, texts: str, pooling: Pooling = "mean") -> np.ndarray: ...
+    @overload
+    def encode(self, texts: Texts, pooling: None) -> list[np.ndarray]: ...
+    @overload
+    def encode(self, texts: Texts, pooling: Literal["mean", "cls"] = "mean") -> np.ndarray: ...
+    def encode(self, texts: str | Texts, pooling: Pooling = "mean") -> np.ndarray | list[np.ndarray]:
+        """Last hidden states of the encoder, float32.
+
+        A text of more than `encoder.config.max_length` positions, [CLS] and [SEP] included, is cut off at its end.
+
+        Args:
+          texts: one text, or a sequence of n texts.
+          pooling: `mean` over a text's positions, [CLS] and [SEP] included; `cls` for the state of [CLS]; None for all
+            states.
+
+        Returns:
+          For n texts [n, D]; without pooling a list of n arrays [L, D], L the text's positions from [CLS] to [SEP].
+          For one text [D] or [L, D].
+
+        Raises:
+          UserError: `pooling` is none of these.
+
+        Example:
+          >>> model.encode(["a line", "another line of text"]).shape
+          (2, 32)
+          >>> model.encode("a line", pooling="cls").shape
+          (32,)
+          >>> empty, line = model.encode(["", "a line"], pooling=None)
+          >>> empty.shape
+          (2, 32)
+        """
+        if pooling not in ("mean", "cls", None):
+            raise UserError(f"pooling={pooling!r} is invalid: expected 'mean', 'cls' or None")
+        outputs = self._encoder_inference.encode(self._tokenize(_as_list(texts)), pooling)
+        if isinstance(texts, str):
+            return outputs[0]
+        if pooling is None:
+            return outputs
+        return np.stack(outputs) if outputs else np.zeros((0, self.encoder.config.encoder.width), np.float32)
+
+    @overload
+    def detect(self, texts: str) -> list[DetectedWord]: ...
+    @overload
+    def detect(self, texts: Texts) -> list[list[DetectedWord]]: ...
+    def detect(self, texts: str | Texts) -> list[DetectedWord] | list[list[DetectedWord]]:
+        """The words of each text, each with the probability that it was replaced.
+
+        The tokenizer decides what a word is. Texts of more than 512 positions, or than the model has, are read in
+        windows.
+
+        Args:
+          texts: one text, or a sequence of n texts.
+
+        Returns:
+          For each text the list of its words, empty for an empty text. For one text its list.
+
+        Raises:
+          UserError: the model has no discriminator.
+
+        Example:
+          >>> [(word.text, word.begin, word.end) for word in model.detect("the  model reads")]
+          [('the', 0, 3), ('model', 5, 10), ('reads', 11, 16)]
+          >>> [len(words) for words in model.detect(["", "a line"])]
+          [0, 2]
+        """
+        if "discriminator_head" not in self.encoder.config.heads:
+            raise UserError(
+                f"{self.name} has no discriminator, which detect needs; use a model that was trained to detect "
+                "replaced tokens"
+            )
+        tokenized = [self._tokenize_with_spans(text) for text in _as_list(texts)]
+        logits = self._encoder_inference.discriminate([ids for ids, _ in tokenized])
+        words = [
+            list(self._words(text, ids, spans, np.exp(-np.logaddexp(0, -logit))))  # sigmoid
+            for text, (ids, spans), logit in zip(_as_list(texts), tokenized, logits, strict=True)
+        ]
+        return words[0] if isinstance(texts, str) else words
+
+    @overload
+    def score(self, texts: str, per_token: bool = False) -> float: ...
+    @overload
+    def score(self, texts: Texts, per_token: bool = False) -> np.ndarray: ...
+    def score(self, texts: str | Texts, per_token: bool = False) -> float | np.ndarray:
+        """How plausible each text is; larger is more plausible.
+
+        The score is a sum over the text's tokens, [CLS] and [SEP] left out, in nats. The terms are:
+          - with a discriminator, log(1 - p(replaced)); one forward pass for a text;
+          - with Electric's discriminator, whose logit is an energy, minus the logit: log p(token | context) up to a
+            constant for each token (arXiv 2012.08561); one forward pass for a text;
+          - otherwise log p(token | other tokens), each token masked in turn, by the generator or the MLM head: the
+            pseudo-log-likelihood (arXiv 1910.14659); one forward pass for each token.
+
+        Sums compare texts of about the same length, such as the minimal pairs of BLiMP: the accuracy is
+        `(model.score(good) > model.score(bad)).mean()`. Texts of more than 512 positions, or than the model has, are
+        read in windows.
+
+        Args:
+          texts: one text, or a sequence of n texts.
+          per_token: whether to divide each sum by the number of tokens.
+
+        Returns:
+          [n] float64; for one text a float. The score of an empty text is 0.
+
+        Raises:
+          UserError: the model has no head that can score.
+
+        Example:
+          >>> scores = model.score(["the model reads a line", "line the reads model a"])
+          >>> scores.shape, bool((scores < 0).all())
+          ((2,), True)
+        """
+        rows = self._tokenize(_as_list(texts))
+        if "discriminator_head" in self.encoder.config.heads:
+            logits = self._encoder_inference.discriminate(rows)
+            terms = [-x if self._scores_are_energies else -np.logaddexp(0, x) for x in logits]
+        else:
+            self._check_fills_masks("score", "a discriminator, a generator or an MLM head")
+            terms = self._mask_inference.masked_log_probs(rows)
+        sums = np.array([term.sum(dtype=np.float64) for term in terms], np.float64)
+        if per_token:
+            sums /= np.array([max(1, len(row)) for row in rows], np.float64)
+        return float(sums[0]) if isinstance(texts, str) else sums
+
+    @overload
+    def fill(self, texts: str, top: int = 5) -> list[list[Candidate]]: ...
+    @overload
+    def fill(self, texts: Texts, top: int = 5) -> list[list[list[Candidate]]]: ...
+    def fill(self, texts: str | Texts, top: int = 5) -> list[list[Candidate]] | list[list[list[Candidate]]]:
+        """The most probable tokens for each [MASK] of each text, by the generator, or else by the encoder's MLM head.
+
+        [MASK], or the tokenizer's own name for it, stands for one token. Where a text has several masks, each is
+        predicted while the others stay masked.
+
+        Args:
+          texts: one text, or a sequence of n texts, each with at least one mask.
+          top: number of candidates for each mask.
+
+        Returns:
+          For each text, for each of its masks, `top` candidates, the most probable first. For one text its masks.
+
+        Raises:
+          UserError: the model has neither generator nor MLM head, a text has no mask, or it is too long for the model.
+
+        Example:
+          >>> first, second = model.fill("the [MASK] reads a [MASK]", top=3)
+          >>> len(first), len(second), first[0].probability >= first[1].probability
+          (3, 3, True)
+        """
+        self._check_fills_masks("fill", "a generator or an MLM head")
+        longest = self._mask_inference.network.config.max_length - 2
+        rows, positions, counts = [], [], []
+        for text in _as_list(texts):
+            row = self._tokenize_with_masks(text)
+            if len(row) > longest:
+                raise UserError(f"text {text[:40]!r}... has {len(row)} tokens: expected {longest} or fewer; shorten it")
+            masks = [i for i, token in enumerate(row) if token == self.tokenizer.special.mask]
+            if not masks:
+                raise UserError(f"text {text[:40]!r} has no mask; write [MASK] in the place of a word")
+            rows += [row] * len(masks)
+            positions += masks
+            counts.append(len(masks))
+        candidates = iter([self._candidates(x, top) for x in self._mask_inference.predict(rows, positions)])
+        result = [[next(candidates) for _ in range(count)] for count in counts]
+        return result[0] if isinstance(texts, str) else result
+
+    def _check_fills_masks(self, method: str, needed: str) -> None:
+        if "mlm_head" not in self._mask_inference.network.config.heads:
+            raise UserError(f"{self.name} has no head that {method} can use; use a model with {needed}")
+
+    def _candidates(self, log_probs: np.ndarray, top: int) -> list[Candidate]:
+        pieces = log_probs[: len(self.tokenizer)]  # some released models have embeddings that no piece uses
+        best = np.argsort(-pieces, kind="stable")[:top].tolist()
+        return [Candidate(self.tokenizer.decode([token]).strip(), float(np.exp(log_probs[token]))) for token in best]
+
+    def _words(
+        self, text: str, ids: list[int], spans: list[tuple[int, int]], probabilities: np.ndarray
+    ) -> Iterator[DetectedWord]:
+        starts = [i for i, token in enumerate(ids) if i == 0 or self.tokenizer.word_starts[token]]
+        for first, end in itertools.pairwise([*starts, len(ids)]):
+            visible = [span for span in spans[first:end] if span[1] > span[0]]
+            if visible:
+                begin, stop = visible[0][0], visible[-1][1]
+                yield DetectedWord(text[begin:stop], begin, stop, float(probabilities[first:end].max()))
+
+    def _tokenize(self, texts: list[str]) -> list[list[int]]:
+        return self.tokenizer.encode([" ".join(text.split()) for text in texts])
+
+    def _tokenize_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """As `_tokenize`, and the characters [begin, end) of `text` of each piece; begin = end for a piece of space."""
+        words = [match.span() for match in _NON_SPACE.finditer(text)]
+        ids, spans = self.tokenizer.spans(" ".join(text[begin:end] for begin, end in words))
+        origin = [i for begin, end in words for i in (*range(begin, end), end)]  # of each character, spaces included
+        return ids, [(origin[begin], origin[end - 1] + 1) if end > begin else (0, 0) for begin, end in spans]
+
+    def _tokenize_with_masks(self, text: str) -> list[int]:
+        """As `_tokenize` of one text, but [MASK] is the mask token; a tokenizer takes it for text."""
+        mask = self.tokenizer.special.mask
+        names = "|".join(map(re.escape, {"[MASK]", self.tokenizer.name_of(mask)}))
+        *before, last = re.split(names, " ".join(text.split()))
+        row: list[int] = []
+        for part in self.tokenizer.encode([part.rstrip() for part in before]):  # no piece for a space before a mask
+            row += [*part, mask]
+        return row + self.tokenizer.encode([last])[0]
+
+
+def _as_list(texts: str | Texts) -> list[str]:
+    return [texts] if isinstance(texts, str) else list(texts)

@@ -1,0 +1,110 @@
+"""Held-out sentences with fakes, and what the encoder says about each word: training ends with them."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from electra_jax.data.records import Split
+from electra_jax.data.tokenizer import Special, Tokenizer
+from electra_jax.loading.text_batches import pad_rows
+from electra_jax.modeling.batch import Batch
+from electra_jax.objectives.spec import Objective
+from electra_jax.runtime import rng
+from electra_jax.runtime.marked_text import Mark
+
+Array = jax.Array
+_TOKENS = (12, 40)  # fewest and most of a sentence, which then fits a line or two
+
+
+class SampledWord(NamedTuple):
+    """A word of a sentence with fakes.
+
+    Attributes:
+      text: the word that the encoder read.
+      probability: that it was replaced, by the encoder; the largest of the word's pieces.
+      original: what was there before; None where nothing was replaced.
+    """
+
+    text: str
+    probability: float
+    original: str | None
+
+
+def sample_fakes(
+    objective: Objective,
+    params: Any,
+    step: Array,
+    heldout: Split,
+    tokenizer: Tokenizer,
+    length: int,
+    seed: int,
+    count: int = 5,
+    out_shardings: Any = None,
+) -> list[list[SampledWord]]:
+    """Corrupts held-out sentences as in training and asks the encoder which words were replaced.
+
+    Args:
+      objective: one whose `system.detect` is not None.
+      params: its parameters.
+      step: the training step, int32, for schedules of the corruption.
+      heldout: held-out text.
+      tokenizer: the run's tokenizer.
+      length: of the sequences.
+      seed: of the choice of sentences and of the fakes.
+      count: how many sentences; fewer where the text has fewer lines of a sentence's length.
+      out_shardings: as `jax.jit` takes it.
+    """
+    sentences = sample_sentences(heldout, count, length, seed, tokenizer.special)
+    if not len(sentences.input_ids):
+        return []
+    key = rng.stream_key(seed, rng.Stream.SAMPLES)
+    detect = jax.jit(lambda *inputs: corrupt_and_detect(objective, *inputs), out_shardings=out_shardings)
+    corrupted, labels, probabilities = jax.device_get(detect(params, step, sentences, key))
+    rows = zip(np.asarray(sentences.input_ids), corrupted, labels, probabilities, strict=True)
+    return [_words(tokenizer, *row) for row in rows]
+
+
+def corrupt_and_detect(
+    objective: Objective, params: Any, step: Array, batch: Batch, key: Array
+) -> tuple[Array, Array, Array]:
+    """(ids with fakes, which were replaced, the encoder's probability of that), each [B, L]; can be jitted."""
+    detect = objective.system.detect
+    assert detect is not None, "this objective has no discriminator"
+    detection = detect(objective, params, objective.draw(key, batch, step))
+    return detection.input_ids, detection.labels, jax.nn.sigmoid(detection.scores)
+
+
+def sample_sentences(split: Split, count: int, length: int, seed: int, special: Special) -> Batch:
+    """A batch [n, length] of up to `count` random lines of `split` that are as long as a sentence."""
+    shortest, longest = _TOKENS
+    sizes = np.diff(split.lines)
+    fitting = np.flatnonzero((sizes >= shortest) & (sizes <= min(longest, length - 2)))
+    chosen = np.random.default_rng(seed).permutation(fitting)[:count]
+    return pad_rows([split.tokens.take(split.lines[[line]], sizes[[line]]) for line in chosen], length, special)
+
+
+def mark_words(words: Sequence[SampledWord]) -> tuple[str, list[Mark]]:
+    """The sentence as text, with its marks, for `print_marked`."""
+    marks, position = [], 0
+    for word in words:
+        end = position + len(word.text)
+        marks.append(Mark(position, end, word.probability, word.original is not None))
+        position = end + 1
+    return " ".join(word.text for word in words), marks
+
+
+def _words(
+    tokenizer: Tokenizer, original: np.ndarray, corrupted: np.ndarray, labels: np.ndarray, probabilities: np.ndarray
+) -> list[SampledWord]:
+    """The words of one row; all arrays are [L]."""
+    return [
+        SampledWord(
+            word,
+            float(probabilities[pieces].max()),
+            tokenizer.decode(original[pieces].tolist()) if labels[pieces].any() else None,
+        )
+        for word, pieces in tokenizer.words(corrupted.tolist())
+        if word
+    ]

@@ -1,0 +1,53 @@
+"""Padded batches of token rows, with few different lengths, so that few programs are compiled."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from electra_jax.data.tokenizer import Special
+from electra_jax.modeling.batch import Batch
+
+_SHORTEST = 16  # the first bucket
+_FULL_ROWS = 512  # positions up to which a batch has all its rows
+
+
+def bucket_lengths(longest: int) -> list[int]:
+    """The lengths that rows are padded to: 16, 24, 32, 48, 64, 96, ... up to and including `longest`.
+
+    They do not depend on the rows, so that a program that is compiled for one call serves all later ones.
+    """
+    lengths, length = [], _SHORTEST
+    while length < longest:
+        lengths += [length, length * 3 // 2]
+        length *= 2
+    return [*(length for length in lengths if length < longest), longest]
+
+
+def length_batches(lengths: Sequence[int], longest: int, batch_size: int) -> Iterator[tuple[int, int, list[int]]]:
+    """Groups rows of similar length.
+
+    Args:
+      lengths: positions of each row, special tokens included.
+      longest: the longest row that the network can read.
+      batch_size: rows of a batch of up to 512 positions; longer batches have fewer, for the same number of tokens.
+
+    Yields:
+      (padded length, padded number of rows, indices of the rows); both numbers depend on the bucket only.
+    """
+    buckets = bucket_lengths(longest)
+    bucket_of_row = np.searchsorted(buckets, np.asarray(lengths, np.int64))
+    for bucket, length in enumerate(buckets):
+        rows = np.flatnonzero(bucket_of_row == bucket).tolist()
+        size = max(1, min(batch_size, batch_size * _FULL_ROWS // length))
+        for begin in range(0, len(rows), size):
+            yield length, size, rows[begin : begin + size]
+
+
+def pad_rows(rows: Sequence[Sequence[int] | np.ndarray], length: int, special: Special) -> Batch:
+    """A batch [rows, length] of single segments, each between [CLS] and [SEP] and padded to `length`."""
+    ids = np.full((len(rows), length), special.pad, np.int32)
+    sequence_ids = np.zeros_like(ids)
+    for row, tokens in enumerate(rows):
+        ids[row, : len(tokens) + 2] = [special.cls, *tokens, special.sep]
+        sequence_ids[row, : len(tokens) + 2] = 1
+    return Batch(ids, np.zeros_like(ids), sequence_ids)

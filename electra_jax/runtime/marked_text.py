@@ -1,0 +1,71 @@
+"""Texts in the terminal with suspected words marked: shaded in colour, or followed by their probability."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.text import Text
+
+# Lowest probability for each style, and the style.
+_SHADES = ((0.5, "bold white on red3"), (0.3, "black on orange1"), (0.15, "black on light_goldenrod1"))
+
+
+class Mark(NamedTuple):
+    """What is known about a part of a text.
+
+    Attributes:
+      begin, end: the characters [begin, end).
+      probability: that it was replaced.
+      replaced: whether it was replaced; False where that is unknown.
+    """
+
+    begin: int
+    end: int
+    probability: float
+    replaced: bool = False
+
+
+def render_marked(text: str, marks: Sequence[Mark], colours: bool) -> Text:
+    """The text with its marks.
+
+    Args:
+      text: the text as it was given.
+      marks: in the order of the text, without overlaps.
+      colours: shade words by probability and underline replaced ones. Otherwise a suspected word is followed by its
+        probability, and a replaced word stands between stars.
+    """
+    rendered, position = Text(), 0
+    for mark in marks:
+        rendered.append(text[position : mark.begin])
+        word, position = text[mark.begin : mark.end], mark.end
+        style = next((style for bound, style in _SHADES if mark.probability >= bound), "")
+        if colours:
+            rendered.append(word, style=f"{style} underline" if mark.replaced else style)
+        else:
+            rendered.append(f"*{word}*" if mark.replaced else word)
+            rendered.append(f"[{mark.probability:.0%}]" if style else "")
+    rendered.append(text[position:])
+    return rendered
+
+
+def print_marked(console: Console, texts: Iterable[tuple[str, Sequence[Mark]]], show_replaced: bool = False) -> None:
+    """Prints a legend, then each text on a line of its own after a bullet.
+
+    Args:
+      console: where to.
+      texts: (text, its marks).
+      show_replaced: whether the marks know which words were replaced.
+    """
+    colours = console.color_system is not None and console.is_terminal and not console.no_color
+    bounds = [f"{bound:.0%}" for bound, _ in reversed(_SHADES)]
+    if colours:
+        legend = f"shaded: probability of being replaced at least {', '.join(bounds)}"
+        replaced = "underlined: replaced by the generator"
+    else:
+        legend = f"[n%]: probability of being replaced, shown from {bounds[0]}"
+        replaced = "*starred*: replaced by the generator"
+    console.print(f"{replaced} · {legend}" if show_replaced else legend, style="dim", markup=False, highlight=False)
+    for text, marks in texts:
+        line = Text("• ")
+        line.append_text(render_marked(text, marks, colours))
+        console.print(line, highlight=False)

@@ -1,0 +1,57 @@
+import io
+import re
+
+import pytest
+import tiny_models
+from cli_runs import small_config
+
+from electra_jax.commands import detect
+from electra_jax.config import errors
+from electra_jax.data import tokenizer
+from electra_jax.loading.huggingface import directory
+
+
+def pieces():
+    lines = ["the model reads a line of text and says which word was replaced"] * 20
+    return tokenizer.train(lines, small_config(data__vocab_size=28).data)
+
+
+@pytest.fixture
+def model(tmp_path):
+    directory.write(tmp_path / "model", tiny_models.network(), "discriminator_head", pieces(), "")
+    return tmp_path / "model"
+
+
+def test_it_marks_words_of_its_arguments_or_of_its_input(model, capsys, monkeypatch):
+    assert errors.run(detect.main, [f"--model={model}", "The Model", "", "reads a line"]) == 0
+    legend, *lines = capsys.readouterr().out.splitlines()
+    assert legend == "[n%]: probability of being replaced, shown from 15%"
+    assert [re.sub(r"\[\d+%\]", "", line).rstrip() for line in lines] == ["• The Model", "•", "• reads a line"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("The Model\n\nreads a line\n"))
+    assert errors.run(detect.main, ["--model", str(model)]) == 0
+    assert capsys.readouterr().out.splitlines() == [legend, *lines]
+    assert errors.run(detect.main, [f"--model={model}", "caf\udce9 a line"]) == 0  # bytes that are not UTF-8
+
+
+def test_a_long_text_is_one_result(model, capsys):
+    text = "the model reads a line of text and says which word was replaced " * 4
+    assert errors.run(detect.main, [f"--model={model}", text]) == 0
+    _, line = capsys.readouterr().out.splitlines()
+    assert re.sub(r"\[\d+%\]", "", line).split() == ["•", *text.split()]
+
+
+def test_a_model_that_cannot_detect_is_one_line(model, tmp_path, capsys):
+    directory.write(tmp_path / "lm", tiny_models.network(head="mlm_head"), "mlm_head", pieces(), "")
+    for name in ("spiece.model", "tokenizer.json"):
+        (model / name).unlink()
+    for arguments, message in (
+        (["the model"], "--model is missing"),
+        ([f"--model={tmp_path / 'none'}", "a"], "has no model: expected a run's work directory, an export, or"),
+        ([f"--model={tmp_path / 'lm'}", "a"], "has no discriminator, which detect needs"),
+        ([f"--model={model}", "a"], "has no tokenizer; add its tokenizer.json to the directory"),
+        ([f"--model={model}", "--text=a"], "--text is unknown"),
+    ):
+        assert errors.run(detect.main, arguments) == 2
+        line = capsys.readouterr().err
+        assert line.count("\n") == 1
+        assert message in line

@@ -1,0 +1,43 @@
+import pytest
+
+from electra_jax.commands import export
+from electra_jax.config import errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--output=out"], "--workdir is missing"),
+        (["--workdir=runs/none"], "--output is missing"),
+        (["--workdir=runs/none", "--output=out"], "runs/none is no work directory of a run"),
+        (["--workdir=runs/none", "--output=out", "--steps=3"], "--steps is unknown; did you mean --step?"),
+        (["--workdir=runs/none", "--output=out", "--step=last"], "--step=last has another type: expected a int"),
+    ],
+)
+def test_invalid_arguments_are_one_line(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert errors.run(export.main, arguments) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert message in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_each_directory_is_printed_with_its_class(tmp_path, monkeypatch, capsys):
+    calls = []
+
+    def fake_export(workdir, output, step):
+        calls.append((workdir, output, step))
+        return {"encoder": "ElectraModel"}
+
+    monkeypatch.setattr(export, "export", fake_export)
+    assert errors.run(export.main, ["--workdir=run", f"--output={tmp_path}"]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}/encoder: ElectraModel\n"
+    assert errors.run(export.main, ["--workdir=run", "--output=out", "--step=0"]) == 0
+    assert calls == [("run", str(tmp_path), None), ("run", "out", 0)]
+
+
+def test_help_names_every_directory(capsys):
+    assert errors.run(export.main, ["--help"]) == 0
+    for name in ("discriminator", "masked_lm", "generator", "encoder"):
+        assert f"OUT/{name}" in capsys.readouterr().out or name != "discriminator"

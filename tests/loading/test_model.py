@@ -1,0 +1,222 @@
+"""The front door's Model: texts in, numbers out."""
+
+import jax
+import numpy as np
+import pytest
+import tiny_models
+from cli_runs import small_config
+
+from electra_jax.config.errors import UserError
+from electra_jax.data import tokenizer
+from electra_jax.loading import model as model_module
+from electra_jax.loading.huggingface import directory
+from electra_jax.loading.inference import Inference
+from electra_jax.loading.model import Candidate, Model
+from electra_jax.loading.networks import Pretrained
+from electra_jax.modeling import electra
+
+TEXT = "the model reads a line of text"
+LONG = "the model reads a line of text and says which word was replaced"
+
+
+@pytest.fixture(scope="module")
+def pieces():
+    return tokenizer.train([LONG] * 20, small_config(data__vocab_size=28).data)
+
+
+def make(pieces, kind="bert", head="discriminator_head", generator=None, scores="", batch_size=4):
+    """Of 16 positions: 14 tokens between [CLS] and [SEP]."""
+    networks = Pretrained(tiny_models.network(kind, head), generator, pieces, (), scores)
+    return Model("a test", networks, pieces, batch_size)
+
+
+@pytest.fixture(scope="module")
+def detector(pieces):
+    return make(pieces)
+
+
+@pytest.fixture(scope="module")
+def filler(pieces):
+    return make(pieces, head="mlm_head")
+
+
+def states(network, tokens, special):
+    """States of one row without padding, [L, D]."""
+    ids = np.array([[special.cls, *tokens, special.sep]], np.int32)
+    batch = {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "sequence_ids": np.ones_like(ids)}
+    return electra.read(network.model, network.params, "encoder", batch, batch["input_ids"])
+
+
+def logits(network, tokens, special):
+    found = electra.score(network.model, network.params, "discriminator_head", states(network, tokens, special))
+    return np.asarray(found)[0, 1:-1]
+
+
+@pytest.mark.parametrize("kind", ["bert", "modernbert"])
+def test_encoding_is_that_of_the_text_alone(pieces, kind):
+    model = make(pieces, kind)
+    texts = ["the model", "", "a line of"]
+    pooled = {pooling: model.encode(texts, pooling) for pooling in ("mean", "cls")}
+    for i, (text, row) in enumerate(zip(texts, model.encode(texts, None), strict=True)):
+        expected = np.asarray(states(model.encoder, pieces.encode([text])[0], pieces.special))[0]
+        np.testing.assert_allclose(row, expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(pooled["mean"][i], expected.mean(axis=0), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(pooled["cls"][i], expected[0], rtol=1e-4, atol=1e-5)
+    assert pooled["mean"].dtype == np.float32
+    np.testing.assert_array_equal(model.encode("the  \n model "), pooled["mean"][0])
+
+
+def test_encoding_cuts_long_texts_and_takes_none(detector, pieces):
+    (row,) = pieces.encode([LONG])
+    assert len(row) > 14
+    np.testing.assert_array_equal(detector.encode([LONG], None)[0].shape, (16, 32))
+    expected = np.asarray(states(detector.encoder, row[:14], pieces.special))[0]
+    np.testing.assert_allclose(detector.encode(LONG, None), expected, rtol=1e-4, atol=1e-5)
+    assert detector.encode([]).shape == (0, 32)
+    assert detector.encode([], None) == []
+
+
+def test_order_is_kept_over_lengths_and_batches(pieces):
+    model = make(pieces, batch_size=3)
+    texts = [" ".join(LONG.split()[: i % 4]) for i in range(11)]
+    whole = model.encode(texts)
+    for text, row in zip(texts, whole, strict=True):
+        np.testing.assert_allclose(model.encode(text), row, rtol=1e-5, atol=1e-6)
+
+
+def test_each_length_is_compiled_once(pieces):
+    """Whatever the number of texts and of calls."""
+    inference = Inference(tiny_models.network(), pieces.special, 4)
+    for rows in ([[7]], [[7]] * 9, [[7, 8, 9]] * 5):
+        inference.encode(rows, "mean")
+        inference.discriminate(rows)
+    assert inference._encode["mean"]._cache_size() == 1
+    assert inference._discriminate._cache_size() == 1
+
+
+def test_words_stand_in_the_text_as_it_was_given(pieces):
+    model = make(pieces)
+    text = "  The Model\t\u2603 reads\n a line. "
+    words = model.detect(text)
+    assert all(text[word.begin : word.end] == word.text for word in words)
+    assert [word.text for word in words] == text.split()
+    assert all(0 < word.probability < 1 for word in words)
+
+
+@pytest.mark.parametrize("kind", ["bert", "modernbert"])
+def test_a_word_is_as_suspect_as_its_most_suspect_piece(pieces, kind):
+    model = make(pieces, kind)
+    (row,) = pieces.encode(["the model"])
+    expected = jax.nn.sigmoid(logits(model.encoder, row, pieces.special))
+    found = pieces.words(row)
+    assert len(row) > len(found) == 2
+    for word, (text, at) in zip(model.detect("the model"), found, strict=True):
+        assert word.text == text
+        np.testing.assert_allclose(word.probability, np.max(expected[at]), rtol=1e-4)
+
+
+def test_each_text_has_one_result_and_long_ones_are_read_in_windows(detector, pieces):
+    first, empty, last = detector.detect([LONG, " ", "text"])
+    assert [word.text for word in first] == LONG.split()
+    assert empty == []
+    assert [word.text for word in last] == ["text"]
+    (row,) = pieces.encode([LONG])
+    expected = np.concatenate(
+        [logits(detector.encoder, row[i : i + 14], pieces.special) for i in range(0, len(row), 14)]
+    )
+    (found,) = detector._encoder_inference.discriminate([row])
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    assert detector.detect([]) == []
+
+
+def test_a_discriminators_score_is_the_log_probability_that_nothing_was_replaced(detector, pieces):
+    rows = pieces.encode([TEXT[:9], ""])
+    expected = [np.log1p(-np.asarray(jax.nn.sigmoid(logits(detector.encoder, rows[0], pieces.special)))).sum(), 0]
+    np.testing.assert_allclose(detector.score([TEXT[:9], ""]), expected, rtol=1e-4)
+    np.testing.assert_allclose(detector.score(TEXT[:9]), expected[0], rtol=1e-4)
+    per_token = detector.score([TEXT[:9], ""], per_token=True)
+    np.testing.assert_allclose(per_token, [expected[0] / len(rows[0]), 0], rtol=1e-4)
+
+
+def test_an_energy_is_summed_with_its_sign(pieces):
+    model = make(pieces, scores="how unlikely it is")
+    (row,) = pieces.encode([TEXT[:9]])
+    np.testing.assert_allclose(model.score(TEXT[:9]), -logits(model.encoder, row, pieces.special).sum(), rtol=1e-4)
+
+
+def test_without_a_discriminator_the_score_is_the_pseudo_log_likelihood(filler, pieces):
+    (row,) = pieces.encode([TEXT[:9]])
+    total = 0.0
+    for i, token in enumerate(row):
+        masked = states(filler.encoder, [*row[:i], pieces.special.mask, *row[i + 1 :]], pieces.special)
+        scores = electra.predict(filler.encoder.model, filler.encoder.params, "encoder", masked)[0, i + 1]
+        total += float(jax.nn.log_softmax(scores)[token])
+    np.testing.assert_allclose(filler.score([TEXT[:9], ""]), [total, 0], rtol=1e-4)
+    assert filler.score([]).shape == (0,)
+    assert np.isfinite(filler.score(LONG))
+
+
+def test_a_minimal_pair_in_three_lines(detector):
+    pairs = [("the model reads", "reads model the"), ("a line of text", "line a text of")]
+    good, bad = zip(*pairs, strict=True)
+    accuracy = float((detector.score(good) > detector.score(bad)).mean())
+    assert 0 <= accuracy <= 1
+
+
+def test_masks_are_filled_with_the_likeliest_tokens(filler, pieces):
+    row = [*pieces.encode(["the"])[0], pieces.special.mask, *pieces.encode(["a line"])[0]]
+    at = row.index(pieces.special.mask) + 1
+    scores = electra.predict(
+        filler.encoder.model, filler.encoder.params, "encoder", states(filler.encoder, row, pieces.special)
+    )[0, at]
+    expected = np.asarray(jax.nn.softmax(scores))[: len(pieces)]
+    ((best, *rest),) = filler.fill("the [MASK] a line", top=28)
+    assert best.token == pieces.decode([int(expected.argmax())])
+    np.testing.assert_allclose(best.probability, expected.max(), rtol=1e-4)
+    assert len(rest) == 27
+    np.testing.assert_allclose([c.probability for c in rest], np.sort(expected)[-2::-1], rtol=1e-4)
+
+
+def test_every_mask_of_every_text_has_its_candidates(filler):
+    first, second = filler.fill(["the [MASK] reads [MASK]", "[MASK]"], top=2)
+    assert [len(candidates) for candidates in first] == [2, 2]
+    assert [len(candidates) for candidates in second] == [2]
+    assert all(isinstance(candidate, Candidate) for candidate in second[0])
+
+
+def test_the_generator_fills_masks_where_there_is_one(pieces, filler):
+    generator = tiny_models.network(head="mlm_head", layers=1, seed=3)
+    model = make(pieces, generator=generator)
+    alone = make(pieces, head="mlm_head")
+    alone = Model("alone", Pretrained(generator, None, pieces), pieces)
+    assert model.fill("the [MASK]") == alone.fill("the [MASK]") != filler.fill("the [MASK]")
+
+
+def test_what_a_model_cannot_do_is_one_line_with_a_way_out(pieces, detector, filler, tmp_path):
+    bare = make(pieces, head=None)
+    for call, message in (
+        (lambda: filler.detect("a"), "a test has no discriminator, which detect needs; use a model that"),
+        (lambda: detector.fill("[MASK]"), "no head that fill can use; use a model with a generator or an MLM head"),
+        (lambda: bare.score("a"), "no head that score can use; use a model with a discriminator, a generator or"),
+        (lambda: filler.fill("the model"), r"text 'the model' has no mask; write \[MASK\]"),
+        (lambda: filler.fill(LONG + " [MASK]"), "tokens: expected 14 or fewer; shorten it"),
+        (lambda: bare.encode("a", "max"), "pooling='max' is invalid: expected 'mean', 'cls' or None"),
+        (lambda: make(pieces, batch_size=0), "batch_size=0 is invalid: expected 1 or more"),
+        (lambda: model_module.load(tmp_path / "none"), "none has no model: expected a run's work directory, an export"),
+        (lambda: model_module.load(tmp_path, step=3), "is not a run, so it has no checkpoint of step 3"),
+    ):
+        with pytest.raises(UserError, match=message) as error:
+            call()
+        assert "\n" not in str(error.value)
+
+
+def test_a_directory_is_loaded_with_what_it_has(pieces, tmp_path):
+    directory.write(tmp_path / "model", tiny_models.network(), "discriminator_head", pieces, "")
+    model = model_module.load(tmp_path / "model")
+    np.testing.assert_array_equal(model.encode(TEXT), make(pieces, batch_size=16).encode(TEXT))
+    assert model.generator is None
+    assert "bert encoder with 3 layers of width 32; heads: discriminator_head; without a generator" in repr(model)
+    for name in ("spiece.model", "tokenizer.json"):
+        (tmp_path / "model" / name).unlink()
+    with pytest.raises(UserError, match=r"has no tokenizer; add its tokenizer\.json to the directory"):
+        model_module.load(tmp_path / "model")

@@ -1,0 +1,23 @@
+"""The examples in the docstrings of the front door's Model."""
+
+import doctest
+
+import tiny_models
+from cli_runs import small_config
+
+from electra_jax.data import tokenizer
+from electra_jax.loading import export
+from electra_jax.loading import model as model_module
+from electra_jax.loading.model import Model
+from electra_jax.loading.networks import Pretrained
+
+
+def test_examples_run():
+    lines = ["the model reads a line of text and says which word was replaced"] * 20
+    pieces = tokenizer.train(lines, small_config(data__vocab_size=28).data)
+    networks = Pretrained(tiny_models.network(), tiny_models.network(head="mlm_head"), pieces)
+    for module, attempted in ((model_module, 10), (export, 0)):
+        model = Model("runs/tiny", networks, pieces)
+        result = doctest.testmod(module, extraglobs={"model": model})
+        assert result.failed == 0
+        assert result.attempted >= attempted

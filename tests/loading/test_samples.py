@@ -1,0 +1,50 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+from cli_runs import make_objective, small_config
+
+from electra_jax.data import tokenizer
+from electra_jax.data.records import Split
+from electra_jax.data.tokenizer import CLS, OWN, PAD, SEP
+from electra_jax.loading import samples
+from electra_jax.loading.samples import SampledWord
+from electra_jax.runtime.marked_text import Mark
+
+
+def test_sentences_are_lines_of_fitting_length():
+    lengths = [3, 12, 40, 41, 20]
+    split = Split.from_lists([[[9] * n for n in lengths]])
+    batch = samples.sample_sentences(split, count=10, length=32, seed=0, special=OWN)
+    used = (batch["input_ids"] != PAD).sum(axis=1)
+    assert sorted(used) == [14, 22]  # with CLS and SEP; 40 does not fit in 32, 3 is too short
+    assert set(batch["input_ids"][:, 0]) == {CLS}
+    for row, n in zip(batch["input_ids"], used, strict=True):
+        assert row[n - 1] == SEP
+    assert len(samples.sample_sentences(split, count=1, length=32, seed=0, special=OWN)["input_ids"]) == 1
+
+
+def test_replaced_words_know_their_original_and_special_tokens_stay(text_file):
+    vocabulary = tokenizer.train(text_file.read_text().split("\n"), small_config(text_file).data)
+    objective = make_objective(small_config(), len(vocabulary))
+    text = "the model reads a line of text and says which word was replaced"
+    split = Split.from_lists([vocabulary.encode([text])])
+    params = jax.jit(objective.model.init)(jax.random.key(0), *[jnp.zeros((1, 64), jnp.int32)] * 3)["params"]
+    batch = samples.sample_sentences(split, 1, 64, 0, OWN)
+    corrupted, labels, probabilities = jax.device_get(
+        samples.corrupt_and_detect(objective, params, jnp.int32(5), batch, jax.random.key(1))
+    )
+    np.testing.assert_array_equal(labels > 0, corrupted != batch["input_ids"])
+    assert labels.sum() > 0
+    assert np.all(corrupted[batch["input_ids"] == PAD] == PAD)
+    assert np.all((probabilities > 0) & (probabilities < 1))
+
+    (sentence,) = samples.sample_fakes(objective, params, jnp.int32(5), split, vocabulary, 64, seed=1)
+    assert all(0 < word.probability < 1 for word in sentence)
+    assert any(word.original is not None for word in sentence)
+    assert samples.sample_fakes(objective, params, jnp.int32(5), Split.from_lists([[[9]]]), vocabulary, 64, 1) == []
+
+
+def test_a_sentence_becomes_a_text_with_marks():
+    text, marks = samples.mark_words([SampledWord("the", 0.25, None), SampledWord("cat", 0.5, "dog")])
+    assert text == "the cat"
+    assert marks == [Mark(0, 3, 0.25, False), Mark(4, 7, 0.5, True)]

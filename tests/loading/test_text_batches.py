@@ -1,0 +1,37 @@
+import numpy as np
+import pytest
+
+from electra_jax.data.tokenizer import CLS, OWN, PAD, SEP
+from electra_jax.loading.text_batches import bucket_lengths, length_batches, pad_rows
+
+
+@pytest.mark.parametrize(
+    ("longest", "expected"),
+    [
+        (16, [16]),
+        (10, [10]),
+        (20, [16, 20]),
+        (64, [16, 24, 32, 48, 64]),
+        (130, [16, 24, 32, 48, 64, 96, 128, 130]),
+    ],
+)
+def test_buckets_grow_by_half_up_to_the_longest(longest, expected):
+    assert bucket_lengths(longest) == expected
+
+
+def test_each_row_is_in_one_batch_of_its_bucket():
+    lengths = [2, 16, 17, 30, 5, 64]
+    batches = list(length_batches(lengths, 64, batch_size=2))
+    assert batches == [(16, 2, [0, 1]), (16, 2, [4]), (24, 2, [2]), (32, 2, [3]), (64, 2, [5])]
+    assert list(length_batches([], 64, 2)) == []
+
+
+def test_long_batches_have_fewer_rows_for_the_same_number_of_tokens():
+    assert [size for _, size, _ in length_batches([512, 1000, 8000], 8192, batch_size=4)] == [4, 2, 1]
+
+
+def test_rows_are_padded_between_cls_and_sep():
+    batch = pad_rows([[7, 8], []], 5, OWN)
+    np.testing.assert_array_equal(batch["input_ids"], [[CLS, 7, 8, SEP, PAD], [CLS, SEP, PAD, PAD, PAD]])
+    np.testing.assert_array_equal(batch["sequence_ids"], [[1, 1, 1, 1, 0], [1, 1, 0, 0, 0]])
+    assert not batch["token_type_ids"].any()
