@@ -23,7 +23,7 @@ import transformers
 from electra_jax.config import cli, errors
 from electra_jax.data import tokenizer
 from electra_jax.data.config import CorpusConfig
-from electra_jax.downstream.finetuning import multi_seed, recipe, run
+from electra_jax.downstream.finetuning import job, multi_seed, recipe
 from electra_jax.downstream.tasks import registry
 from electra_jax.downstream.tasks.task import BadRows, Rows
 from electra_jax.loading.huggingface import directory
@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
     task = registry.make_task(config.task, chosen["data_dir"])
     lines = [example.texts[0] for example in task.read(chosen["data_dir"], "train", BadRows())]
     words = tokenizer.train(lines, CorpusConfig(vocab_size=_VOCABULARY))
-    data = run.load_data(config, task, words, chosen["data_dir"], BadRows())
+    data = job.load_data(config, task, words, chosen["data_dir"], BadRows())
     shape = transformers.ElectraConfig(
         vocab_size=_VOCABULARY,
         embedding_size=chosen["width"] // 2,
@@ -72,7 +72,7 @@ def main(argv: list[str]) -> int:
     with tempfile.TemporaryDirectory() as place:
         theirs.electra.save_pretrained(place)
         network = directory.read(Path(place)).network
-    model = run.make_model(config, task, network)
+    model = job.make_model(config, task, network)
     times: dict[str, list[float]] = {"1 seed": [], "5 seeds at once": [], "torch": []}
     for _ in range(chosen["rounds"] + 1):
         for name, count in (("1 seed", 1), ("5 seeds at once", 5)):
@@ -80,7 +80,7 @@ def main(argv: list[str]) -> int:
             multi_seed.train(model, network, config, data.train, words.special, range(count))
             times[name].append((time.perf_counter() - begin) / count)
         times["torch"].append(by_torch(theirs, data.train, config.batch_size))
-    rates = {name: len(data.train.input_ids) / statistics.median(all_[1:]) for name, all_ in times.items()}
+    rates = {name: len(data.train.input_ids) / statistics.median(seconds[1:]) for name, seconds in times.items()}
     print(json.dumps({"seconds of an epoch and seed": times}))
     print(json.dumps({"examples a second": rates}))
     print(json.dumps({"of torch's": {name: rate / rates["torch"] for name, rate in rates.items()}}))

@@ -1,1 +1,1 @@
-"""Curves: downstream scores, and held-out numbers, of runs against the operations that their pre-training took."""
+"""Downstream evaluation: tasks, fine-tuning, and scores against the compute of pre-training."""

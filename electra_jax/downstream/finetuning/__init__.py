@@ -1,1 +1,1 @@
-"""Fine-tuning: recipes, losses, learning rates by layer, seeds trained at once."""
+"""Fine-tuning: recipes, losses, layer-wise learning rates, several seeds at once."""

@@ -47,12 +47,6 @@ def plan_steps(config: FinetuneConfig, rows: Rows, seeds: Sequence[int]) -> Step
     return steps
 
 
-def _inputs(batch: Any) -> tuple[Batch, Any, Any]:
-    """The arguments of `Downstream.__call__`."""
-    texts = Batch(batch["input_ids"], batch["token_type_ids"], batch["sequence_ids"])
-    return texts, batch.get("allowed"), batch.get("start")
-
-
 @functools.partial(jax.jit, static_argnames=("model", "optim"))
 def init_states(seeds: Array, pretrained: Any, *, model: Downstream, optim: FinetuneOptimConfig) -> State:
     """Fresh states, stacked: pretrained `embeddings` and `encoder`, and random heads."""
@@ -212,4 +206,4 @@ def _make_mesh(batch_size: int) -> jax.sharding.Mesh:
 
 
 def _sharding(mesh: jax.sharding.Mesh, *axes: str | None) -> NamedSharding:
-    return NamedSharding(mesh, PartitionSpec(*axes))  # JAX has no types here
+    return NamedSharding(mesh, PartitionSpec(*axes))

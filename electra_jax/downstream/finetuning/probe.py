@@ -4,7 +4,8 @@ import dataclasses
 import math
 
 from electra_jax.data.tokenizer import Tokenizer
-from electra_jax.downstream.finetuning import multi_seed, recipe, run
+from electra_jax.downstream.finetuning import multi_seed, recipe
+from electra_jax.downstream.finetuning.job import Job, load_data, make_model, train_seeds
 from electra_jax.downstream.tasks import registry, scores
 from electra_jax.downstream.tasks.task import BadRows
 from electra_jax.modeling.subnetwork import Network
@@ -36,14 +37,14 @@ class Probe:
         )
         self._special = tokenizer.special
         self._task = registry.make_task(self._config.task, config.data_dir)
-        self._data = run.load_data(self._config, self._task, tokenizer, config.data_dir, BadRows())
+        self._data = load_data(self._config, self._task, tokenizer, config.data_dir, BadRows())
 
     def __call__(self, network: Network) -> dict[str, float]:
         """The scores of an encoder by `probe_TASK_SCORE`; NaN if the fine-tuning diverges: the run goes on."""
-        model = run.make_model(self._config, self._task, network)
-        job = run.Job(self._config, self._task, model, network, self._special, self._data)
+        model = make_model(self._config, self._task, network)
+        job = Job(self._config, self._task, model, network, self._special, self._data)
         try:
-            ((result, _),) = run.train_seeds(job, [0])
+            ((result, _),) = train_seeds(job, [0])
             by_name = result["scores"]
         except multi_seed.DivergedError:
             by_name = {self._task.main_metric: math.nan}

@@ -1,6 +1,6 @@
-"""The work directory of a fine-tuning: its config, what each seed came to, answers and the summary.
+"""The work directory of a fine-tuning: its config, each seed's result, answers and the summary.
 
-config.json       what the fine-tuning is, so that seeds of two fine-tunings are never mixed
+config.json       the settings and data, so that seeds of two fine-tunings are never mixed
 seeds/N.json      the scores and losses of a finished seed
 answers/seed-N/   its answers to each split
 scores.json       the summary over the seeds

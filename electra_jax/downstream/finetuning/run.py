@@ -3,52 +3,25 @@
 Each seed's result is written when the seed is finished; another call trains only the seeds that are missing.
 """
 
-import dataclasses
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 from ml_collections import ConfigDict
 
 from electra_jax.config.errors import UserError
-from electra_jax.data.tokenizer import Special, Tokenizer
 from electra_jax.downstream.finetuning import multi_seed
 from electra_jax.downstream.finetuning import recipe as recipe_lib
+from electra_jax.downstream.finetuning.job import Job, find_test_splits, load_data, make_model, train_seeds
 from electra_jax.downstream.finetuning.recipe import FinetuneConfig
 from electra_jax.downstream.finetuning.results import Results
 from electra_jax.downstream.tasks import files, registry
 from electra_jax.downstream.tasks import scores as scores_lib
-from electra_jax.downstream.tasks.task import BadRows, Rows, Task
+from electra_jax.downstream.tasks.task import BadRows, Task
 from electra_jax.loading import networks
 from electra_jax.loading.networks import Source
-from electra_jax.modeling.downstream import Downstream
-from electra_jax.modeling.subnetwork import Network
+from electra_jax.runtime.compile_cache import compile_cache
 from electra_jax.runtime.progress import Progress
-
-
-class Split(NamedTuple):
-    """The examples of a split, and their rows."""
-
-    examples: list[Any]
-    rows: Rows
-
-
-class Data(NamedTuple):
-    """A task's examples, encoded.
-
-    Attributes:
-      train: the rows to train on.
-      dev: the splits to evaluate on, by name.
-      test: the splits to answer for a leaderboard, by name.
-    """
-
-    train: Rows
-    dev: dict[str, Split]
-    test: dict[str, Split]
 
 
 def finetune(
@@ -64,13 +37,13 @@ def finetune(
     """Fine-tunes an encoder on a downstream task with every seed that is not finished yet.
 
     Args:
-      config: the fine-tuning, for example `electra_jax.configs.glue("task=cola")`.
+      config: the fine-tuning, for example `electra_jax.configs.glue(task="cola")`.
       init_from: a run's work directory, an export, or a Hugging Face directory.
       data_dir: the folder with the task's files, or `tfds:NAME/CONFIG`.
       workdir: the local folder for scores and answers.
       step: for a run, the step of the checkpoint; None: the last.
       strict: whether a row that cannot be used is an error; otherwise such rows are left out and counted.
-      progress: receives the progress; None: nobody does.
+      progress: receives the progress; None: no output.
 
     Returns:
       The content of `scores.json`: `task`, `metric` (the main score's name), `init_from`; `median`, `lowest`, `highest`
@@ -121,10 +94,11 @@ def finetune_source(
     if missing:
         job, bad_rows = _load(config, task, source, data_dir, strict, tests, progress)
         results.write_config(identity)
-        _describe(job, progress)
+        _describe_data(job, progress)
         progress.start(task.name)
         try:
-            _train_missing(job, results, missing, source.name, len(bad_rows.problems), progress)
+            with compile_cache(config.compile_cache):
+                _train_missing(job, results, missing, source.name, len(bad_rows.problems), progress)
         finally:
             progress.stop()
         if bad_rows.problems:
@@ -132,26 +106,6 @@ def finetune_source(
     if tests:
         _report_unanswered(results, task, data_dir, [seed for seed in seeds if seed not in missing], progress)
     return results.summarize(task, source.name, seeds)
-
-
-class Job(NamedTuple):
-    """A fine-tuning that is loaded and ready to train.
-
-    Attributes:
-      config: its settings.
-      task: the task.
-      model: the task's model.
-      network: the pretrained network.
-      special: the tokenizer's special tokens.
-      data: the task's data.
-    """
-
-    config: FinetuneConfig
-    task: Task
-    model: Downstream
-    network: Network
-    special: Special
-    data: Data
 
 
 def _load(
@@ -163,7 +117,7 @@ def _load(
     tests: bool,
     progress: Progress,
 ) -> tuple[Job, BadRows]:
-    """Loads network and data; the rows that were left out."""
+    """Loads network and data; also returns the rows that were left out."""
     pretrained = source.load()
     if pretrained.tokenizer is None:
         raise UserError(f"{source.name} has no tokenizer: expected its tokenizer.json next to its weights")
@@ -179,7 +133,7 @@ def _load(
 def _train_missing(
     job: Job, results: Results, seeds: Sequence[int], init_from: str, rows_left_out: int, progress: Progress
 ) -> None:
-    """Trains seeds, `seeds_at_once` at a time, and writes what each comes to."""
+    """Trains seeds, `seeds_at_once` at a time, and writes the result of each."""
     examples = {name: split.examples for name, split in {**job.data.dev, **job.data.test}.items()}
     for done in range(0, len(seeds), job.config.seeds_at_once):
         group = seeds[done : done + job.config.seeds_at_once]
@@ -204,106 +158,7 @@ def _show_steps(progress: Progress, seeds: Sequence[int], done: int, count: int)
     return on_step
 
 
-def train_seeds(
-    job: Job, seeds: Sequence[int], on_step: Callable[[int, int], None] = lambda step, steps: None
-) -> list[tuple[dict[str, Any], dict[str, list[Any]]]]:
-    """Trains some seeds at once and evaluates them.
-
-    Args:
-      job: the fine-tuning.
-      seeds: the seeds.
-      on_step: called after each step with the steps that are done and their total.
-
-    Returns:
-      For each seed, its result (`seed`, `scores`, `losses` by epoch, `steps`, `seconds`), and its answers by split.
-
-    Raises:
-      DivergedError: a loss or a parameter is not finite.
-    """
-    begin = time.perf_counter()
-    params, losses_SN = multi_seed.train(
-        job.model, job.network, job.config, job.data.train, job.special, seeds, on_step
-    )
-    seconds = (time.perf_counter() - begin) / len(seeds)
-    scores, answers = _evaluate(job, params)
-    results = [
-        {
-            "seed": seed,
-            "scores": scores[i],
-            "losses": [float(epoch.mean()) for epoch in np.array_split(losses_SN[i], job.config.epochs)],
-            "steps": losses_SN.shape[1],
-            "seconds": seconds,
-        }
-        for i, seed in enumerate(seeds)
-    ]
-    return list(zip(results, answers, strict=True))
-
-
-def _evaluate(job: Job, params: Any) -> tuple[list[dict[str, float]], list[dict[str, list[Any]]]]:
-    """For each seed, its scores and its answers by split."""
-    count = len(jax.tree.leaves(params)[0])
-    answers: list[dict[str, list[Any]]] = [{} for _ in range(count)]
-    scores: list[dict[str, dict[str, float]]] = [{} for _ in range(count)]
-    for split, (examples, rows) in {**job.data.dev, **job.data.test}.items():
-        for i, outputs in enumerate(multi_seed.predict(job.model, params, rows, job.special, job.config)):
-            answers[i][split] = job.task.answer(outputs, rows, examples)
-            if split in job.data.dev:
-                scores[i][split] = job.task.score(examples, answers[i][split])
-    return [job.task.combine(by_split) for by_split in scores], answers
-
-
-def make_model(config: FinetuneConfig, task: Task, network: Network) -> Downstream:
-    """The task's model, with the encoder of a pretrained network.
-
-    Raises:
-      UserError: `config.max_length` is longer than the encoder's position table.
-    """
-    shape = network.config
-    if shape.absolute and config.max_length > shape.max_length:
-        raise UserError(
-            f"config.max_length={config.max_length} is invalid: the pretrained encoder has {shape.max_length} "
-            f"positions; use --config.max_length={shape.max_length}"
-        )
-    encoder = dataclasses.replace(
-        shape.encoder, dropout=config.dropout, dtype=jnp.dtype(config.dtype), remat="none", unroll=False
-    )
-    own = dataclasses.replace(shape, encoder=encoder, heads=())
-    return Downstream(own, task.kind, task.outputs, config.task.beam if task.kind == "answering" else 0)
-
-
-def load_data(
-    config: FinetuneConfig, task: Task, tokenizer: Tokenizer, data_dir: str, bad_rows: BadRows, tests: bool = False
-) -> Data:
-    """Reads and encodes a task's splits.
-
-    Args:
-      config: the fine-tuning.
-      task: the task.
-      tokenizer: the pretrained network's tokenizer.
-      data_dir: the folder with the task's files, or `tfds:NAME/CONFIG`.
-      bad_rows: receives the rows of train and dev that cannot be used; a bad row of a test set is always an error.
-      tests: whether to read the test sets that exist.
-    """
-
-    def encode(examples: list[Any]) -> Split:
-        return Split(examples, task.encode(examples, tokenizer, config.max_length, train=False))
-
-    train = _sample(task.read(data_dir, "train", bad_rows), config.examples)
-    dev = {split: encode(_sample(task.read(data_dir, split, bad_rows), config.dev_examples)) for split in task.dev}
-    never = BadRows(advice="mend it: a leaderboard wants an answer to every row")
-    names = _test_splits(task, data_dir) if tests else []
-    test = {split: encode(task.read(data_dir, split, never)) for split in names}
-    return Data(task.encode(train, tokenizer, config.max_length, train=True), dev, test)
-
-
-def _sample(examples: list[Any], count: int) -> list[Any]:
-    """`count` examples in their order, the same ones each time; all of them if `count` is 0."""
-    if not count or count >= len(examples):
-        return examples
-    return [examples[i] for i in np.sort(np.random.default_rng(0).choice(len(examples), count, replace=False))]
-
-
-def _describe(job: Job, progress: Progress) -> None:
+def _describe_data(job: Job, progress: Progress) -> None:
     name, data = job.task.name, job.data
     longest, known = int(data.train.lengths().max()), job.network.config.max_length
     if longest > known:
@@ -316,7 +171,7 @@ def _report_unanswered(
     results: Results, task: Task, data_dir: str, finished: Sequence[int], progress: Progress
 ) -> None:
     """Says so if a test set was added after seeds were finished."""
-    for split in _test_splits(task, data_dir):
+    for split in find_test_splits(task, data_dir):
         without = [seed for seed in finished if not results.has_answered(task, seed, split)]
         if without:
             progress.say(
@@ -324,11 +179,6 @@ def _report_unanswered(
                 f"remove {results.seeds_dir} to train again"
             )
             return
-
-
-def _test_splits(task: Task, data_dir: str) -> list[str]:
-    """The test sets that exist."""
-    return [split for split in task.test if files.has_split(data_dir, split, task.suffixes)]
 
 
 def _identity(config: FinetuneConfig, source: Source, task: Task, data_dir: str, strict: bool) -> Mapping[str, Any]:

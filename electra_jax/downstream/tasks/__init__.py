@@ -1,1 +1,1 @@
-"""Downstream tasks: their files, how examples are encoded, what is made of a model's outputs, scores. No JAX here."""
+"""Downstream tasks: read files, encode examples, turn outputs into answers, score them. Nothing here imports JAX."""

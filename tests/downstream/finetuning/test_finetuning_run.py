@@ -10,7 +10,7 @@ from tiny_models import network
 
 from electra_jax.config import config_file
 from electra_jax.config.errors import UserError
-from electra_jax.downstream.finetuning import recipe, results, run
+from electra_jax.downstream.finetuning import job, recipe, results, run
 from electra_jax.downstream.tasks import files, registry
 from electra_jax.downstream.tasks.task import BadRows
 from electra_jax.loading.networks import Pretrained, Source
@@ -45,7 +45,7 @@ def finetune(folder, workdir, settings=None, get=lambda: GIVEN, digest="1", **op
     return run.finetune_source(settings or config(), Source("a network", digest, get), str(folder), workdir, **options)
 
 
-def test_scores_answers_and_what_is_kept(folder, tmp_path):
+def test_scores_and_answers_are_written(folder, tmp_path):
     result = finetune(folder, tmp_path / "out")
     assert result == json.loads((tmp_path / "out" / results.SCORES).read_text())
     assert (result["task"], result["metric"]) == ("sst2", "accuracy")
@@ -61,7 +61,22 @@ def test_scores_answers_and_what_is_kept(folder, tmp_path):
     assert [line.split("\t")[0] for line in test] == ["index", "5", "9"]
 
 
-def test_what_is_done_is_not_done_again(folder, tmp_path):
+def test_config_and_workdir_are_checked_first(folder, tmp_path):
+    invalid = config_file.load(ROOT / "configs" / "glue.py", "task=sst2")
+    invalid.epochs = 0
+    with pytest.raises(UserError, match=r"config\.epochs=0 is invalid: expected more than 0"):
+        run.finetune(invalid, "nowhere", folder, tmp_path)
+    with pytest.raises(UserError, match="workdir gs://bucket/run is invalid: expected a local folder"):
+        run.finetune(config(), "nowhere", folder, "gs://bucket/run")
+
+
+def test_a_compile_cache_leaves_jax_as_it_was(folder, tmp_path):
+    before = jax.config.jax_compilation_cache_dir
+    finetune(folder, tmp_path / "out", config(compile_cache=str(tmp_path / "cache")))
+    assert jax.config.jax_compilation_cache_dir == before
+
+
+def test_finished_seeds_are_not_trained_again(folder, tmp_path):
     first = finetune(folder, tmp_path / "out")
     assert finetune(folder, tmp_path / "out", get=lambda: pytest.fail("nothing was missing")) == first
     asked = []
@@ -81,19 +96,19 @@ def test_what_is_done_is_not_done_again(folder, tmp_path):
         finetune(folder, tmp_path / "out")
 
 
-def test_a_test_set_that_came_later_is_spoken_of(folder, tmp_path):
+def test_a_test_set_that_was_added_later_is_reported(folder, tmp_path):
     (folder / "test.tsv").rename(tmp_path / "aside.tsv")
-    said = []
+    lines = []
     progress = Progress()
-    progress.say = lambda text: said.append(text) if "not answered" in text else None
+    progress.say = lambda text: lines.append(text) if "not answered" in text else None
     finetune(folder, tmp_path / "out", progress=progress)
-    assert said == []
+    assert lines == []
     (tmp_path / "aside.tsv").rename(folder / "test.tsv")
     finetune(folder, tmp_path / "out", config(seeds=2), progress=progress)
     seeds = tmp_path / "out" / "seeds"
-    assert said == [f"seed 0 finished before test was added and has not answered it; remove {seeds} to train again"]
+    assert lines == [f"seed 0 finished before test was added and has not answered it; remove {seeds} to train again"]
     finetune(folder, tmp_path / "out", tests=False, progress=progress)
-    assert len(said) == 1
+    assert len(lines) == 1
 
 
 @pytest.mark.parametrize("text", ["{}", '{"seed": 1, "scores": {"accuracy": 1}}', '{"seed": 0, "scores": {}}'])
@@ -110,7 +125,7 @@ def test_a_row_of_a_test_set_is_never_left_out(folder, tmp_path):
         finetune(folder, tmp_path / "out", strict=False)
 
 
-def test_a_folder_of_something_else_is_left_alone(folder, tmp_path):
+def test_a_folder_with_something_else_is_not_overwritten(folder, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text('{"objective": {"name": "electra"}}')
     with pytest.raises(UserError, match="holds something other than a fine-tuning; use another folder"):
@@ -125,7 +140,7 @@ def test_a_folder_of_something_else_is_left_alone(folder, tmp_path):
         finetune(folder, tmp_path / "out")
 
 
-def test_a_set_of_tfds_is_known_by_its_name(folder, tmp_path, monkeypatch):
+def test_a_tfds_dataset_is_identified_by_its_name(folder, tmp_path, monkeypatch):
     finetune(folder, tmp_path / "out")
     digests = files.split_digests
     assert digests("tfds:a", ("train",), ()) != digests("tfds:b", ("train",), ())
@@ -148,7 +163,7 @@ def test_a_loss_that_is_not_finite_leaves_nothing_behind(folder, tmp_path):
     finetune(folder, tmp_path, config(optim__learning_rate=1e-5))
 
 
-def test_rows_may_be_padded_beyond_the_positions_that_there_are(folder, tmp_path):
+def test_padding_may_exceed_the_position_table(folder, tmp_path):
     short = network("bert", head=None)
     config_ = dataclasses.replace(short.config, max_length=10)
     params = {**short.params, "embeddings": {**short.params["embeddings"]}}
@@ -162,10 +177,10 @@ def test_rows_may_be_padded_beyond_the_positions_that_there_are(folder, tmp_path
 
 def test_heads_compute_in_float32(folder, tmp_path):
     task = registry.make_task(config().task, str(folder))
-    model = run.make_model(config(dtype="bfloat16"), task, GIVEN.encoder)
+    model = job.make_model(config(dtype="bfloat16"), task, GIVEN.encoder)
     ids = np.ones((1, 4), np.int32)
-    said, params = jax.eval_shape(model.init_with_output, jax.random.key(0), Batch(ids, ids, ids))
-    assert said["scores"].dtype == np.float32
+    outputs, params = jax.eval_shape(model.init_with_output, jax.random.key(0), Batch(ids, ids, ids))
+    assert outputs["scores"].dtype == np.float32
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype("float32")}
     assert np.isfinite(finetune(folder, tmp_path, config(dtype="bfloat16"))["median"]["accuracy"])
 
@@ -176,17 +191,17 @@ def test_rows_that_cannot_be_used(folder, tmp_path):
     with pytest.raises(UserError, match=r"train\.tsv:14: label is 'maybe', expected 0 or 1"):
         finetune(folder, tmp_path / "out")
     assert not (tmp_path / "out" / "seeds").exists()
-    said = []
+    lines = []
 
     class Collecting(Progress):
         def say(self, text):
-            said.append(text)
+            lines.append(text)
 
     finetune(folder, tmp_path / "out", strict=False, progress=Collecting())
-    assert [text for text in said if text.startswith("1 rows left out, the first ")]
+    assert [text for text in lines if text.startswith("1 rows left out, the first ")]
 
 
-def test_positions_that_are_not_there(folder, tmp_path):
+def test_max_length_beyond_the_position_table_is_an_error(folder, tmp_path):
     bert = Pretrained(network("bert", head=None), None, Letters())
     message = r"config\.max_length=17 is invalid: the pretrained encoder has 16 positions; use .*max_length=16"
     with pytest.raises(UserError, match=message):
@@ -200,7 +215,7 @@ def test_a_network_without_a_tokenizer(folder, tmp_path):
 
 def test_fewer_examples_are_the_same_ones_for_every_seed(folder):
     task = registry.make_task(config().task, str(folder))
-    some = [run.load_data(config(examples=5, seed=seed), task, Letters(), str(folder), BadRows()) for seed in (0, 1)]
+    some = [job.load_data(config(examples=5, seed=seed), task, Letters(), str(folder), BadRows()) for seed in (0, 1)]
     assert len(some[0].train.input_ids) == 5
     assert some[0].train.input_ids == some[1].train.input_ids
 

@@ -43,7 +43,7 @@ def alone(given):
 
 
 @pytest.mark.slow
-def test_a_seed_comes_to_the_same_alone_and_beside_others(given, alone):
+def test_a_seed_gives_the_same_result_alone_and_with_others(given, alone):
     params, losses = multi_seed.train(model(given), given, RECIPE, rows(), tokenizer.OWN, [0, 1])
     assert losses.shape == (2, 6)
     np.testing.assert_allclose(losses[1], alone[1][0], rtol=1e-4)
@@ -60,7 +60,7 @@ def test_each_length_is_compiled_for_once(given, alone):
     assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(alone[0]), strict=True))
 
 
-def test_what_is_learned_is_the_task(given):
+def test_training_learns_the_task(given):
     longer = dataclasses.replace(RECIPE, epochs=60)
     params, losses = multi_seed.train(model(given), given, longer, rows(), tokenizer.OWN, [1])
     (found,) = multi_seed.predict(model(given), params, rows(), tokenizer.OWN, longer)
@@ -70,7 +70,7 @@ def test_what_is_learned_is_the_task(given):
 
 
 @pytest.mark.parametrize(("kind", "outputs"), [pytest.param("tagging", 3, marks=pytest.mark.slow), ("answering", 2)])
-def test_what_is_said_of_a_row_depends_on_the_row_alone(given, kind, outputs):
+def test_predictions_for_a_row_depend_on_that_row_only(given, kind, outputs):
     targets = {"allowed": [[1] * len(ids) for ids in rows().input_ids]}
     some = rows(targets=targets)
     whole = model(given, kind, outputs)

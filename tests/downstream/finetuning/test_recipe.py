@@ -27,7 +27,7 @@ def test_squad_as_in_the_paper(version):
 
 
 @pytest.mark.parametrize("name", ["table", "tags"])
-def test_tasks_of_ones_own(name):
+def test_configs_of_users_tasks(name):
     recipe.resolve(config_file.load(ROOT / "configs" / f"{name}.py", "runlocal"))
 
 
@@ -41,7 +41,7 @@ def test_tasks_of_ones_own(name):
         ("squad", "version=3", r"'version=3' names no version of SQuAD: expected version=1\.1 or version=2\.0"),
     ],
 )
-def test_arguments_that_are_none(file, arg, message):
+def test_invalid_arguments(file, arg, message):
     with pytest.raises(UserError, match=message):
         config_file.load(ROOT / "configs" / f"{file}.py", arg)
 
@@ -57,7 +57,7 @@ def test_arguments_that_are_none(file, arg, message):
         ("shortest_bucket", 16, r"config\.shortest_bucket=16 is invalid: expected config\.task\.beam=20 or more"),
     ],
 )
-def test_settings_that_cannot_be(name, value, message):
+def test_invalid_settings(name, value, message):
     c = config_file.load(ROOT / "configs" / "squad.py", "version=1.1")
     c.update_from_flattened_dict({name: value})
     with pytest.raises(UserError, match=message):

@@ -5,7 +5,7 @@ from electra_jax.downstream.tasks import files, glue
 from electra_jax.downstream.tasks.sentences import Example
 from electra_jax.downstream.tasks.task import BadRows
 
-# A line of each split as GLUE has it, and what is to come of it.
+# A line of each split in GLUE, and the expected example.
 LINES = {
     "cola": ("gj04\t1\t\tA text.", "index\tsentence\n0\tA text.", (("A text.",), 1)),
     "sst2": ("sentence\tlabel\na text \t0", "index\tsentence\n0\ta text ", (("a text ",), 0)),

@@ -1,0 +1,164 @@
+"""One fine-tuning in memory: the task's data, the model, and training some of its seeds."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from electra_jax.config.errors import UserError
+from electra_jax.data.tokenizer import Special, Tokenizer
+from electra_jax.downstream.finetuning import multi_seed
+from electra_jax.downstream.finetuning.recipe import FinetuneConfig
+from electra_jax.downstream.tasks import files
+from electra_jax.downstream.tasks.task import BadRows, Rows, Task
+from electra_jax.modeling.downstream import Downstream
+from electra_jax.modeling.subnetwork import Network
+
+
+class Split(NamedTuple):
+    """The examples of a split, and their rows."""
+
+    examples: list[Any]
+    rows: Rows
+
+
+class Data(NamedTuple):
+    """A task's examples, encoded.
+
+    Attributes:
+      train: the rows to train on.
+      dev: the splits to evaluate on, by name.
+      test: the splits to answer for a leaderboard, by name.
+    """
+
+    train: Rows
+    dev: dict[str, Split]
+    test: dict[str, Split]
+
+
+class Job(NamedTuple):
+    """A fine-tuning that is loaded and ready to train.
+
+    Attributes:
+      config: its settings.
+      task: the task.
+      model: the task's model.
+      network: the pretrained network.
+      special: the tokenizer's special tokens.
+      data: the task's data.
+    """
+
+    config: FinetuneConfig
+    task: Task
+    model: Downstream
+    network: Network
+    special: Special
+    data: Data
+
+
+def make_model(config: FinetuneConfig, task: Task, network: Network) -> Downstream:
+    """The task's model, with the encoder of a pretrained network.
+
+    Raises:
+      UserError: `config.max_length` is longer than the encoder's position table.
+    """
+    shape = network.config
+    if shape.absolute and config.max_length > shape.max_length:
+        raise UserError(
+            f"config.max_length={config.max_length} is invalid: the pretrained encoder has {shape.max_length} "
+            f"positions; use --config.max_length={shape.max_length}"
+        )
+    encoder = dataclasses.replace(
+        shape.encoder, dropout=config.dropout, dtype=jnp.dtype(config.dtype), remat="none", unroll=False
+    )
+    own = dataclasses.replace(shape, encoder=encoder, heads=())
+    return Downstream(own, task.kind, task.outputs, config.task.beam if task.kind == "answering" else 0)
+
+
+def load_data(
+    config: FinetuneConfig, task: Task, tokenizer: Tokenizer, data_dir: str, bad_rows: BadRows, tests: bool = False
+) -> Data:
+    """Reads and encodes a task's splits.
+
+    Args:
+      config: the fine-tuning.
+      task: the task.
+      tokenizer: the pretrained network's tokenizer.
+      data_dir: the folder with the task's files, or `tfds:NAME/CONFIG`.
+      bad_rows: receives the rows of train and dev that cannot be used; a bad row of a test set is always an error.
+      tests: whether to read the test sets that exist.
+    """
+
+    def encode(examples: list[Any]) -> Split:
+        return Split(examples, task.encode(examples, tokenizer, config.max_length, train=False))
+
+    train = _sample(task.read(data_dir, "train", bad_rows), config.examples)
+    dev = {split: encode(_sample(task.read(data_dir, split, bad_rows), config.dev_examples)) for split in task.dev}
+    never = BadRows(advice="mend it: a leaderboard wants an answer to every row")
+    names = find_test_splits(task, data_dir) if tests else []
+    test = {split: encode(task.read(data_dir, split, never)) for split in names}
+    return Data(task.encode(train, tokenizer, config.max_length, train=True), dev, test)
+
+
+def _sample(examples: list[Any], count: int) -> list[Any]:
+    """`count` examples in their order, the same ones each time; all of them if `count` is 0."""
+    if not count or count >= len(examples):
+        return examples
+    return [examples[i] for i in np.sort(np.random.default_rng(0).choice(len(examples), count, replace=False))]
+
+
+def find_test_splits(task: Task, data_dir: str) -> list[str]:
+    """The test sets that exist."""
+    return [split for split in task.test if files.has_split(data_dir, split, task.suffixes)]
+
+
+def train_seeds(
+    job: Job, seeds: Sequence[int], on_step: Callable[[int, int], None] = lambda step, steps: None
+) -> list[tuple[dict[str, Any], dict[str, list[Any]]]]:
+    """Trains some seeds at once and evaluates them.
+
+    Args:
+      job: the fine-tuning.
+      seeds: the seeds.
+      on_step: called after each step with the steps that are done and their total.
+
+    Returns:
+      For each seed, its result (`seed`, `scores`, `losses` by epoch, `steps`, `seconds`), and its answers by split.
+
+    Raises:
+      DivergedError: a loss or a parameter is not finite.
+    """
+    begin = time.perf_counter()
+    params, losses_SN = multi_seed.train(
+        job.model, job.network, job.config, job.data.train, job.special, seeds, on_step
+    )
+    seconds = (time.perf_counter() - begin) / len(seeds)
+    scores, answers = _evaluate(job, params)
+    results = [
+        {
+            "seed": seed,
+            "scores": scores[i],
+            "losses": [float(epoch.mean()) for epoch in np.array_split(losses_SN[i], job.config.epochs)],
+            "steps": losses_SN.shape[1],
+            "seconds": seconds,
+        }
+        for i, seed in enumerate(seeds)
+    ]
+    return list(zip(results, answers, strict=True))
+
+
+def _evaluate(job: Job, params: Any) -> tuple[list[dict[str, float]], list[dict[str, list[Any]]]]:
+    """For each seed, its scores and its answers by split."""
+    count = len(jax.tree.leaves(params)[0])
+    answers: list[dict[str, list[Any]]] = [{} for _ in range(count)]
+    scores: list[dict[str, dict[str, float]]] = [{} for _ in range(count)]
+    for split, (examples, rows) in {**job.data.dev, **job.data.test}.items():
+        for i, outputs in enumerate(multi_seed.predict(job.model, params, rows, job.special, job.config)):
+            answers[i][split] = job.task.answer(outputs, rows, examples)
+            if split in job.data.dev:
+                scores[i][split] = job.task.score(examples, answers[i][split])
+    return [job.task.combine(by_split) for by_split in scores], answers
