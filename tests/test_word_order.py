@@ -37,8 +37,8 @@ def test_half_of_the_sentences_are_as_they_were_written(text_file, tmp_path):
     ("argv", "message"),
     [
         (["--output=x"], "--input is missing; see --help"),
-        (["--input={text}", "--output=x", "--train=0"], "--train=0 cannot be; give more than 0"),
-        (["--input={text}", "--output=x", "--train=100000"], "sentences to use, not 101000; give more text"),
+        (["--input={text}", "--output=x", "--train=0"], "--train=0 is invalid: expected more than 0"),
+        (["--input={text}", "--output=x", "--train=100000"], "usable sentences: expected 101000; add text"),
         (["--input=nowhere.txt", "--output=x"], "nowhere.txt"),
     ],
 )
