@@ -17,8 +17,8 @@ _FILES = (_SENTENCEPIECE_FILE, Library.file, "vocab.txt")  # the first that exis
 _SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")  # in the order of `Special`
 
 # The library's `Precompiled` looks up a letter together with its marks if they are few bytes, and then takes the
-# shortest matching entry, so that a capital loses its accent. A noncharacter between letter and mark prevents that. (The
-# library panics on one at the beginning of a text.)
+# shortest matching entry, so that a capital loses its accent. A noncharacter between letter and mark prevents that.
+# (The library panics on one at the beginning of a text.)
 _APART = "\ufdd0"
 _REMOVED = r"[\x01-\x08\x0b\x0e-\x1f\x7f\x8f\x9f]"  # by nmt_*; the library panics on them at the beginning of a text
 _MARKS = r"(?<=[\s\S])(?=[\p{M}\u200c\u200d\u0e33\u0eb3])"  # what joins the letter before it (grapheme clusters)
@@ -84,7 +84,7 @@ def _converted(vocabulary: SentencePiece) -> tokenizers.Tokenizer:
     spm = proto.parse(vocabulary.model)
     if spm.trainer_spec.model_type not in (proto.UNIGRAM, proto.BPE) or spm.trainer_spec.treat_whitespace_as_suffix:
         raise UserError(
-            "tokenizer.json cannot express this SentencePiece model: expected unigram or BPE, with spaces before words; "
+            "tokenizer.json cannot express this SentencePiece model: expected unigram or BPE with spaces before words; "
             "train with another vocabulary"
         )
     result = tokenizers.Tokenizer(_model(spm))

@@ -188,7 +188,7 @@ def test_a_pickle_is_not_read(electra):
 
 def test_a_directory_without_weights(electra):
     (electra / "model.safetensors").unlink()
-    refused(electra, r"has no model\.safetensors; give a directory that save_pretrained")
+    refused(electra, r"has no model\.safetensors; use a directory that save_pretrained")
 
 
 @pytest.mark.parametrize("size", [0, 100, 5000])
