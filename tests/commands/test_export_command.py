@@ -9,7 +9,7 @@ from electra_jax.config import errors
     [
         (["--output=out"], "--workdir is missing"),
         (["--workdir=runs/none"], "--output is missing"),
-        (["--workdir=runs/none", "--output=out"], "runs/none is no work directory of a run"),
+        (["--workdir=runs/none", "--output=out"], "work directory of a run"),
         (["--workdir=runs/none", "--output=out", "--steps=3"], "--steps is unknown; did you mean --step?"),
         (["--workdir=runs/none", "--output=out", "--step=last"], "--step=last has another type: expected a int"),
     ],

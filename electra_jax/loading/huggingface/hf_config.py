@@ -1,4 +1,4 @@
-"""`config.json` of a Hugging Face directory: written for a network; read with everything checked that shapes one."""
+"""Writes and reads the `config.json` of a Hugging Face directory; unsupported architectures are refused."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,9 +19,9 @@ CLASSES = {
         None: "ModernBertModel",
     },
 }
-LABELS = {"0": "original", "1": "replaced"}  # of ModernBERT's discriminator
+LABELS = {"0": "original", "1": "replaced"}  # of a ModernBERT discriminator
 
-# What is not a choice here, by its name there. A file that does not name it means this.
+# Fixed choices of electra_jax by transformers' names; also the defaults for files that do not name them.
 _FIXED: dict[str, dict[str, Any]] = {
     "bert": {
         "hidden_act": "gelu",
@@ -48,7 +48,7 @@ _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 
 
 def write(config: ElectraConfig, head: str | None, special: Special) -> dict[str, Any]:
-    """The config of `config.encoder` with `head`, or bare; of a table folded into the encoder's width, that width."""
+    """The content of config.json for the encoder with `head`, or without a head where it is None."""
     c = config.encoder
     result = {
         "architectures": [CLASSES[c.kind][head]],
@@ -69,7 +69,7 @@ def write(config: ElectraConfig, head: str | None, special: Special) -> dict[str
             "embedding_size": config.embedding_size,
             "hidden_dropout_prob": c.dropout,
             "attention_probs_dropout_prob": c.dropout,
-            "summary_type": "first",  # what fine-tuning puts on [CLS]
+            "summary_type": "first",  # the classifier that fine-tuning adds on [CLS]
             "summary_use_proj": True,
             "summary_activation": "gelu",
             "summary_last_dropout": 0.1,
@@ -96,39 +96,43 @@ def write(config: ElectraConfig, head: str | None, special: Special) -> dict[str
 
 
 def kind_of(described: Mapping[str, Any], place: str) -> str:
-    """The `EncoderConfig.kind` of a `config.json`. Raises UserError where it is of a model of another type."""
+    """The `EncoderConfig.kind` for a config.json. Raises UserError for other model types."""
     for kind, name in MODEL_TYPES.items():
         if name == described.get("model_type"):
             return kind
     raise UserError(
-        f"{place} is of a model of type {described.get('model_type')!r}; there are {' and '.join(MODEL_TYPES.values())}"
+        f"{place} has model_type={described.get('model_type')!r}: expected {' or '.join(MODEL_TYPES.values())}"
     )
 
 
 def read(described: Mapping[str, Any], head: str | None, place: str) -> ElectraConfig:
-    """The config of the network that a `config.json` describes, in float32, with `head`.
+    """The config of the network that a config.json describes, in float32, with `head`.
 
     Raises:
-      UserError: it is of a model that is not ours: of another type, or with another activation, ...
+      UserError: the architecture differs from electra_jax's, such as by another activation.
     """
     kind = kind_of(described, place)
     rope = {"global_rope_theta": _GLOBAL, "local_rope_theta": _LOCAL} if kind == "modernbert" else {}
     thetas = {name: _theta(described, part, place) for name, part in rope.items()}
     for name, value in _FIXED[kind].items():
-        found = thetas.get(name) or described.get(name, value)
-        if found != value and (name != "tie_word_embeddings" or head == "mlm_head"):
-            raise UserError(f"{place} has {name}={found!r}, here it is always {value!r}; such a model cannot be read")
+        given = thetas.get(name) or described.get(name, value)
+        if given != value and (name != "tie_word_embeddings" or head == "mlm_head"):
+            raise UserError(f"{place} has {name}={given!r}: expected {value!r}; electra_jax has no other architecture")
 
     def number(name: str, default: float | None = None, whole: bool = True) -> Any:
-        found = described.get(name, default)
+        given = described.get(name, default)
         least = 1 if whole else 0
-        if isinstance(found, bool) or not isinstance(found, int if whole else int | float) or found < least:
-            raise UserError(f"{place} has {name}={found!r}, which cannot be; get the file again")
-        return found
+        if isinstance(given, bool) or not isinstance(given, int if whole else int | float) or given < least:
+            kind = "an integer" if whole else "a number"
+            raise UserError(f"{place} has {name}={given!r}: expected {kind} of {least} or more; check the file")
+        return given
 
     layers, width, heads = (number(name) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
     if width % heads or (kind == "modernbert" and width // heads % 2):
-        raise UserError(f"{place} has hidden_size={width} and num_attention_heads={heads}, which do not divide it")
+        raise UserError(
+            f"{place} has hidden_size={width} and num_attention_heads={heads}: expected heads that divide it (for "
+            "modernbert into even sizes); check the file"
+        )
     network = EncoderConfig(
         kind=kind,
         layers=layers,
@@ -152,16 +156,18 @@ def read(described: Mapping[str, Any], head: str | None, place: str) -> ElectraC
 
 
 def _theta(described: Mapping[str, Any], part: str, place: str) -> Any:
-    """The base of the rotary angles where the file says it in the newer way, None where not."""
+    """The base of the rotary angles from `rope_parameters` (transformers 5); None where the file lacks them."""
     ropes = described.get("rope_parameters") or {}
     rope = ropes.get(part) or {} if isinstance(ropes, dict) else None
     if not isinstance(rope, dict) or described.get("rope_scaling") or rope.get("rope_type", "default") != "default":
-        raise UserError(f"{place} scales its rotary positions, or says so in a way that is not known here")
+        raise UserError(
+            f"{place} scales its rotary positions: expected rope_type=default; such a model is not supported"
+        )
     return rope.get("rope_theta")
 
 
 def _period(described: Mapping[str, Any], layers: int, place: str) -> int:
-    """Every how many layers one is global."""
+    """The distance between two global layers."""
     types = described.get("layer_types")
     every = described.get("global_attn_every_n_layers", 3)
     if types is None and isinstance(every, int) and every > 0:
@@ -170,6 +176,6 @@ def _period(described: Mapping[str, Any], layers: int, place: str) -> int:
         if types == [_LOCAL if layer % period else _GLOBAL for layer in range(layers)]:
             return period
     raise UserError(
-        f"{place} has layer_types={types!r} (global_attn_every_n_layers={every!r}); here every n-th of its {layers} is "
-        f"{_GLOBAL}, from the first"
+        f"{place} has layer_types={types!r} (global_attn_every_n_layers={every!r}): expected {_GLOBAL} in the first of "
+        f"{layers} layers and in every n-th after it"
     )

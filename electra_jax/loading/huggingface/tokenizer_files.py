@@ -1,4 +1,4 @@
-"""Vocabularies as the tokenizer files of a Hugging Face directory, with the same ids for every text; and back."""
+"""Writes and reads the tokenizer files of a Hugging Face directory, which give the same ids for every text."""
 
 import json
 from pathlib import Path
@@ -12,32 +12,32 @@ from electra_jax.data import sentencepiece_proto as proto
 from electra_jax.data import tokenizer
 from electra_jax.data.tokenizer import WORD_START, Library, SentencePiece, Tokenizer
 
-_SENTENCEPIECE_FILE = "spiece.model"  # what ALBERT and others call it
-_FILES = (_SENTENCEPIECE_FILE, Library.file, "vocab.txt")  # the first that is there is read
+_SENTENCEPIECE_FILE = "spiece.model"  # the name that ALBERT and others use
+_FILES = (_SENTENCEPIECE_FILE, Library.file, "vocab.txt")  # the first that exists is read
 _SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")  # in the order of `Special`
 
-# The library's `Precompiled` looks up a letter and its marks together if they are few bytes, and then takes the
-# shortest entry that fits, so that a capital loses its accent. A noncharacter between them keeps them apart. (At the
-# beginning of a text the library panics over it.)
+# The library's `Precompiled` looks up a letter together with its marks if they are few bytes, and then takes the
+# shortest matching entry, so that a capital loses its accent. A noncharacter between letter and mark prevents that.
+# (The library panics on one at the beginning of a text.)
 _APART = "\ufdd0"
-_REMOVED = r"[\x01-\x08\x0b\x0e-\x1f\x7f\x8f\x9f]"  # by nmt_*; at a text's beginning the library panics over them
-_MARKS = r"(?<=[\s\S])(?=[\p{M}\u200c\u200d\u0e33\u0eb3])"  # all that a letter draws to itself (grapheme clusters)
+_REMOVED = r"[\x01-\x08\x0b\x0e-\x1f\x7f\x8f\x9f]"  # by nmt_*; the library panics on them at the beginning of a text
+_MARKS = r"(?<=[\s\S])(?=[\p{M}\u200c\u200d\u0e33\u0eb3])"  # what joins the letter before it (grapheme clusters)
 
 
 def files(vocabulary: Tokenizer, max_length: int, segments: bool) -> dict[str, bytes]:
-    """The content of each tokenizer file, by its name.
+    """The content of each tokenizer file by its name.
 
-    In one thing these differ from `vocabulary` on purpose: a special token written in a text, as "[MASK]", is that
-    token there, as users of `fill-mask` expect, and text here. And a byte piece, "<0x41>", written in a text is that
-    piece there.
+    There are two differences from `vocabulary`. A special token written in a text, such as "[MASK]", becomes that
+    token, as users of `fill-mask` expect; `vocabulary` treats it as text. A byte piece written in a text, such as
+    "<0x41>", becomes that piece.
 
     Args:
-      vocabulary: SentencePiece or of the tokenizers library.
+      vocabulary: the tokenizer.
       max_length: positions of the model, special tokens included.
       segments: whether the model reads segment ids.
 
     Raises:
-      UserError: a SentencePiece model of a kind that `tokenizer.json` has no equal of.
+      UserError: tokenizer.json cannot express this SentencePiece model.
     """
     result = {}
     if isinstance(vocabulary, SentencePiece):
@@ -69,12 +69,12 @@ def files(vocabulary: Tokenizer, max_length: int, segments: bool) -> dict[str, b
 
 
 def find(folder: Path) -> Path | None:
-    """The file in a Hugging Face directory that `config.data.vocabulary` can name; None where there is none."""
+    """The vocabulary file of a Hugging Face directory; None where it has none."""
     return next((path for name in _FILES if (path := folder / name).is_file()), None)
 
 
 def load(folder: Path) -> Tokenizer | None:
-    """The vocabulary of a Hugging Face directory, None where it has none."""
+    """The tokenizer of a Hugging Face directory; None where it has none."""
     path = find(folder)
     return None if path is None else tokenizer.load(path)
 
@@ -84,12 +84,12 @@ def _converted(vocabulary: SentencePiece) -> tokenizers.Tokenizer:
     spm = proto.parse(vocabulary.model)
     if spm.trainer_spec.model_type not in (proto.UNIGRAM, proto.BPE) or spm.trainer_spec.treat_whitespace_as_suffix:
         raise UserError(
-            "this SentencePiece model is neither unigram nor BPE, or writes spaces behind words; tokenizer.json has no "
-            "equal of it; train with another vocabulary"
+            "tokenizer.json cannot express this SentencePiece model: expected unigram or BPE with spaces before words; "
+            "train with another vocabulary"
         )
     result = tokenizers.Tokenizer(_model(spm))
     result.normalizer = normalizers.Sequence(_normalizers(spm.normalizer_spec, vocabulary.normalization))
-    if not any(WORD_START in piece.piece[1:] for piece in spm.pieces):  # else pieces may go over a space
+    if not any(WORD_START in piece.piece[1:] for piece in spm.pieces):  # otherwise pieces may span a space
         result.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
     result.decoder = decoders.Sequence(
         [decoders.Replace(WORD_START, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
@@ -107,7 +107,7 @@ def _model(spm: Any) -> models.Model:
     if spm.trainer_spec.model_type == proto.UNIGRAM:
         return models.Unigram([(piece.piece, piece.score) for piece in spm.pieces], unknown, byte_fallback)
     ids = {piece.piece: i for i, piece in enumerate(spm.pieces)}
-    # SentencePiece merges, of all neighbours that are a piece together, those of the best score: no list of merges.
+    # SentencePiece has no list of merges: it merges the neighbours that form the piece with the best score.
     usable = {piece.piece: -piece.score for piece in spm.pieces if piece.type == proto.NORMAL}
     merges = [
         (piece[:cut], piece[cut:])
@@ -119,10 +119,10 @@ def _model(spm: Any) -> models.Model:
 
 
 def _normalizers(spec: Any, normalization: str) -> list[normalizers.Normalizer]:
-    """What `tokenizer.compose` and then the model do to a text.
+    """The same normalization as `tokenizer.compose` followed by the model's own.
 
-    (But for a mark behind a character that becomes several letters, as the ligature of f and i does: SentencePiece
-    leaves it as it is, here it joins the last letter.)
+    One difference remains: a mark after a character that becomes several letters, such as the ligature fi, joins the
+    last letter here, and stays apart in SentencePiece.
     """
     steps: list[normalizers.Normalizer] = []
     if spec.precompiled_charsmap:
@@ -139,7 +139,7 @@ def _normalizers(spec: Any, normalization: str) -> list[normalizers.Normalizer]:
             normalizers.NFC(),
         ]
     if spec.remove_extra_whitespaces:
-        # \A and \z: in this syntax ^ and $ are of every line. Behind a text its own sign for a space goes as well.
+        # \A and \z, because ^ and $ match at every line. The model's own sign for a space is removed at the end too.
         steps += [normalizers.Replace(Regex(rf"\A +|[ {WORD_START}]+\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
     if spec.add_dummy_prefix:
         steps.append(normalizers.Prepend(WORD_START))

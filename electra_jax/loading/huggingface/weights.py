@@ -1,11 +1,11 @@
-"""Our parameters by the names of Hugging Face's PyTorch classes, in one table that is read in both directions.
+"""Converts parameters to and from Hugging Face's PyTorch classes, by one table that is read in both directions.
 
-A linear map's weight is [out, in] there. Layers are numbered there and stacked on a first axis here. Query, key and
-value are one kernel [layers, D, 3, H, K] here, three matrices in ELECTRA's classes and one in ModernBERT's. The
-vocabulary is not padded there.
+Hugging Face stores a linear layer's weight as [out, in], numbers the layers, and does not pad the vocabulary. Here
+layers are stacked on a first axis. Query, key and value are one kernel [layers, D, 3, H, K] here, three matrices in
+Hugging Face's ELECTRA and one in its ModernBERT.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,18 +14,18 @@ from electra_jax.config.errors import UserError
 from electra_jax.modeling.config import ElectraConfig
 from electra_jax.modeling.subnetwork import Network, flatten_params, param_shapes, unflatten_params
 
-State = dict[str, np.ndarray]  # by their names
+State = dict[str, np.ndarray]  # tensors by Hugging Face's names
 
 
 class Tensor(NamedTuple):
-    """One of our parameters and what it is there.
+    """A parameter here and its names in Hugging Face's classes.
 
     Attributes:
-      ours: its path.
-      theirs: its names, {} for the layer; of several the arrays are put together along their first axis.
-      inputs: of a linear map's kernel, how many leading axes are what comes in; 0 for all else.
-      first: the first layer that has it.
-      labels: whether a row of zeros comes before it: the logit of the label "original".
+      ours: its path here.
+      theirs: its names there, with {} for the layer's number. Several arrays are concatenated along their first axis.
+      inputs: number of leading input axes of a linear layer's kernel; 0 for other parameters.
+      first: the first layer that has this parameter.
+      labels: whether a row of zeros is put before it there: the logit of the label "original".
     """
 
     ours: str
@@ -70,7 +70,7 @@ _BODIES = {
     "modernbert": [
         Tensor("embeddings/word", ("embeddings.tok_embeddings.weight",)),
         *_norm("encoder/embedding_norm", "embeddings.norm"),
-        # The first layer reads the embedding's norm; our entry for it in the stack is not used.
+        # The first layer has no norm of its own: it reads normalised embeddings. Its entry in our stack is not used.
         *_norm(f"{_LAYERS}/attention_norm", "layers.{}.attn_norm", first=1),
         *_linear(f"{_LAYERS}/attention/qkv", "layers.{}.attn.Wqkv"),
         *_linear(f"{_LAYERS}/attention/out", "layers.{}.attn.Wo", inputs=2),
@@ -105,16 +105,16 @@ _HEADS = {
         ],
     },
 }
-PREFIXES = {"bert": "electra.", "modernbert": "model."}  # of the body in classes with a head
+PREFIXES = {"bert": "electra.", "modernbert": "model."}  # of the encoder's tensors in classes with a head
 WORD_TABLES = {kind: body[0].theirs[0] for kind, body in _BODIES.items()}
-DECODERS = {"bert": "generator_lm_head.weight", "modernbert": "decoder.weight"}  # the word table, once more
-_OF_THE_VOCABULARY = ("embeddings/word", "mlm_head/bias")
-# Where a ModernBERT's table is not as wide as its states, these are folded into its tables.
+DECODERS = {"bert": "generator_lm_head.weight", "modernbert": "decoder.weight"}  # tied to the word table
+_VOCABULARY_ROWS = ("embeddings/word", "mlm_head/bias")
+# transformers' ModernBERT has E = D. Where E differs from D, these maps are multiplied into its tables.
 _FOLDED = ("encoder/project/kernel", "mlm_head/project/kernel")
 
 
 def export(network: Network, head: str | None) -> State:
-    """The arrays of the class with `head`, or, without one, of the bare encoder."""
+    """The tensors of the class with `head`, or of the class without a head where it is None."""
     c = network.config
     flat = flatten_params(network.params)
     state: State = {}
@@ -122,7 +122,7 @@ def export(network: Network, head: str | None) -> State:
         if tensor.ours not in flat:
             continue
         value = flat[tensor.ours]
-        if tensor.ours in _OF_THE_VOCABULARY:
+        if tensor.ours in _VOCABULARY_ROWS:
             value = value[: c.vocab_size]
         for where, names in _entries(tensor, c.encoder.layers):
             state.update(_to_theirs(tensor, names, value[where]))
@@ -131,12 +131,12 @@ def export(network: Network, head: str | None) -> State:
 
 
 def is_folded(config: ElectraConfig) -> bool:
-    """Whether maps between the table and the states are multiplied into the tables, as ModernBERT has no such maps."""
+    """Whether the maps between E and D must be multiplied into the tables, because ModernBERT has no such maps."""
     return config.encoder.kind == "modernbert" and config.embedding_size != config.encoder.width
 
 
 def folded(network: Network, head: str | None) -> State:
-    """The tables with the maps multiplied into them: the word table, and where `head` predicts tokens the decoder's."""
+    """The tables with the maps multiplied into them: the word table, and for an MLM head the decoder's."""
     flat = flatten_params(network.params)
     word = flat["embeddings/word"][: network.config.vocab_size]
     tables = {(PREFIXES["modernbert"] if head else "") + WORD_TABLES["modernbert"]: word @ flat[_FOLDED[0]]}
@@ -144,36 +144,36 @@ def folded(network: Network, head: str | None) -> State:
 
 
 def factors(network: Network) -> State:
-    """What `export` folded: the word table as it is here, and the maps, by our paths."""
+    """The factors of what `folded` multiplies: the word table and the maps, by our paths."""
     flat = flatten_params(network.params)
     result = {path: flat[path] for path in _FOLDED if path in flat}
     return {"embeddings/word": flat["embeddings/word"][: network.config.vocab_size], **result}
 
 
 def head_in(kind: str, names: Iterable[str], architecture: str) -> str | None:
-    """Which of our heads the arrays with these names have, None for none.
+    """Which of our heads the tensors with these names include; None for none.
 
-    Other classes of ModernBERT name their heads as the discriminator's is named: so the class decides.
+    Other classes of ModernBERT use the same names for their heads as our discriminator, so the class decides.
     """
-    there = set(names)
+    given = set(names)
     for head, tensors in _HEADS[kind].items():
-        own = any(tensor.theirs[0] in there for tensor in tensors if not tensor.theirs[0].startswith("head."))
+        own = any(tensor.theirs[0] in given for tensor in tensors if not tensor.theirs[0].startswith("head."))
         if own and (kind == "bert" or head == "mlm_head" or architecture == "ModernBertForTokenClassification"):
             return head
     return None
 
 
 def load(config: ElectraConfig, state: Mapping[str, np.ndarray], factored: Mapping[str, np.ndarray], place: str) -> Any:
-    """Parameters of `Electra(config)` in float32, whose only head, if any, is `config.heads`.
+    """The parameters of `Electra(config)` in float32.
 
     Args:
-      config: as the arrays are to be.
-      state: their arrays.
-      factored: as `factors`; empty where nothing is folded.
-      place: of the file, for messages.
+      config: the network, with at most one head.
+      state: the tensors.
+      factored: the output of `factors`; empty where nothing is folded.
+      place: the file's path, for messages.
 
     Raises:
-      UserError: an array is missing, or has another shape.
+      UserError: a tensor is missing or has another shape.
     """
     head = config.heads[0] if config.heads else None
     kind = config.encoder.kind
@@ -182,21 +182,21 @@ def load(config: ElectraConfig, state: Mapping[str, np.ndarray], factored: Mappi
 
     def find(name: str) -> np.ndarray:
         if name not in state:
-            raise UserError(f"{place} lacks the tensor {name}; its config.json describes another model")
+            raise UserError(f"{place} lacks the tensor {name}; config.json does not match the weights")
         return np.asarray(state[name], np.float32)
 
     def read(path: str, shape: tuple[int, ...]) -> np.ndarray:
         if path in factored:
             value = np.asarray(factored[path], np.float32)
-            size = (config.vocab_size, *shape[1:]) if path in _OF_THE_VOCABULARY else shape
+            size = (config.vocab_size, *shape[1:]) if path in _VOCABULARY_ROWS else shape
             if value.shape != size:
-                raise UserError(f"{place}: the factor {path} is {value.shape} where its config.json says {size}")
+                raise UserError(f"{place}: the factor {path} has shape {value.shape}; config.json needs {size}")
             return np.pad(value, [(0, whole - part) for whole, part in zip(shape, size, strict=True)])
         if path not in tensors:
-            raise UserError(f"{place} has a table wider or narrower than its states, and no factor {path} beside it")
+            raise UserError(f"{place} needs the factor {path}, because E differs from D; export it again")
         tensor, result = tensors[path], np.zeros(shape, np.float32)
-        result[: tensor.first] = 1  # a norm that is not used
-        rows = slice(config.vocab_size) if path in _OF_THE_VOCABULARY else slice(None)
+        result[: tensor.first] = 1  # a norm's scale that no layer uses
+        rows = slice(config.vocab_size) if path in _VOCABULARY_ROWS else slice(None)
         for where, names in _entries(tensor, config.encoder.layers):
             part = result[where][rows]
             part[...] = _to_ours(tensor, names, find, part.shape, place)
@@ -207,7 +207,7 @@ def load(config: ElectraConfig, state: Mapping[str, np.ndarray], factored: Mappi
 
 
 def unread(config: ElectraConfig, names: Iterable[str]) -> list[str]:
-    """Those of `names` that `load` does not read."""
+    """The tensors in `names` that `load` ignores."""
     kind = config.encoder.kind
     read = {DECODERS[kind]}
     head = config.heads[0] if config.heads else None
@@ -217,14 +217,14 @@ def unread(config: ElectraConfig, names: Iterable[str]) -> list[str]:
 
 
 def _table(kind: str, head: str | None, prefixed: bool) -> list[Tensor]:
-    """Every tensor of a class, by its names there; `prefixed` in classes with a head, whether or not it is ours."""
+    """Every tensor of a class; names are `prefixed` in classes with a head, also one that electra_jax does not have."""
     prefix = PREFIXES[kind] if prefixed else ""
     body = [tensor._replace(theirs=tuple(prefix + name for name in tensor.theirs)) for tensor in _BODIES[kind]]
     return [*body, *(_HEADS[kind][head] if head else ())]
 
 
 def _entries(tensor: Tensor, layers: int) -> list[tuple[Any, tuple[str, ...]]]:
-    """(index into ours, their names) of each layer that has this parameter; the whole of one that is of no layer."""
+    """(index into our array, names there): an entry per layer, or one for a parameter outside the layers."""
     if not tensor.ours.startswith(_LAYERS):
         return [(..., tensor.theirs)]
     return [(i, tuple(name.format(i) for name in tensor.theirs)) for i in range(tensor.first, layers)]
@@ -240,13 +240,15 @@ def _to_theirs(tensor: Tensor, names: tuple[str, ...], value: np.ndarray) -> Sta
     return dict(zip(names, np.split(value, len(names)), strict=True))
 
 
-def _to_ours(tensor: Tensor, names: tuple[str, ...], find: Any, shape: tuple[int, ...], place: str) -> np.ndarray:
-    """The array of `shape` that `_to_theirs` makes these of."""
+def _to_ours(
+    tensor: Tensor, names: tuple[str, ...], find: Callable[[str], np.ndarray], shape: tuple[int, ...], place: str
+) -> np.ndarray:
+    """The inverse of `_to_theirs`: our array of `shape`."""
     wanted = {name: like.shape for name, like in _to_theirs(tensor, names, np.empty(shape, np.float32)).items()}
     parts = [find(name) for name in names]
     for name, part in zip(names, parts, strict=True):
         if part.shape != wanted[name]:
-            raise UserError(f"{place}: {name} is {part.shape} where its config.json says {wanted[name]}")
+            raise UserError(f"{place}: {name} has shape {part.shape}; config.json needs {wanted[name]}")
     value = np.concatenate(parts)
     if tensor.labels:
         value = value[1:] - value[:1]

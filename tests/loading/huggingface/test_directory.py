@@ -151,7 +151,7 @@ def test_factors_of_a_table_that_was_trained_on_are_refused(folded):
 )
 def test_factors_that_are_none_are_refused(folded, factors):
     save_file({"other": np.zeros(1), **factors}, folded / "embedding_factors.safetensors")
-    refused(folded, "is not a file of embedding factors; delete it|no factor encoder/project/kernel beside it")
+    refused(folded, "is not a file of embedding factors; delete it|needs the factor encoder/project/kernel")
 
 
 @pytest.mark.parametrize("index", ["{}", '{"weight_map": [1]}', '{"weight_map": {"a": "b.safetensors"}}', "[", "null"])
@@ -188,7 +188,7 @@ def test_a_pickle_is_not_read(electra):
 
 def test_a_directory_without_weights(electra):
     (electra / "model.safetensors").unlink()
-    refused(electra, r"has no model\.safetensors; give a directory that save_pretrained")
+    refused(electra, r"has no model\.safetensors; use a directory that save_pretrained")
 
 
 @pytest.mark.parametrize("size", [0, 100, 5000])
@@ -223,7 +223,7 @@ def test_a_config_that_is_none(electra, text):
 
 def test_a_model_of_another_type(electra):
     (electra / "config.json").write_text(json.dumps({"model_type": "roberta", "architectures": ["RobertaModel"]}))
-    refused(electra, "is of a model of type 'roberta'; there are electra and modernbert")
+    refused(electra, "has model_type='roberta': expected electra or modernbert")
 
 
 def test_a_config_of_another_size(electra):
