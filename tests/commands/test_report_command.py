@@ -12,6 +12,7 @@ from electra_jax.commands import report as command
 from electra_jax.config import errors
 from electra_jax.data import pipeline, tokenizer
 from electra_jax.loading import detection, run_checkpoint
+from electra_jax.modeling.batch import Batch
 from electra_jax.report import samples
 from electra_jax.runtime import run_log
 
@@ -126,7 +127,7 @@ def learned(tmp_path, text_file, monkeypatch):
     text = pipeline.prepare(workdir / "data" / key, config.data)
     objective = make_objective(config, len(text.tokenizer))
     ids = jnp.zeros((1, config.data.seq_length), jnp.int32)
-    params = jax.jit(objective.model.init)(jax.random.key(0), ids, ids, ids)["params"]
+    params = jax.jit(objective.model.init)(jax.random.key(0), Batch(ids, ids, ids))["params"]
     state = step.TrainState(jnp.int32(7), params, None)
     there = run_checkpoint.RunCheckpoint(config, text.tokenizer, objective, state, {"corpus": key})
     monkeypatch.setattr(run_checkpoint, "load", lambda place: there)

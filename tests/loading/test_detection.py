@@ -16,6 +16,7 @@ from electra_jax.data.tokenizer import CLS, OWN, PAD, SEP
 from electra_jax.loading import detection
 from electra_jax.loading.huggingface import directory
 from electra_jax.modeling import electra
+from electra_jax.modeling.batch import Batch
 
 WORDS = [("the", 0.01, False), ("dog", 0.2, False), ("sat", 0.4, True), ("down", 0.9, True)]
 
@@ -38,13 +39,13 @@ def test_sentences_are_framed_lines_of_fitting_length():
     lengths = [3, 12, 40, 41, 20]
     split = Split.from_lists([[[9] * n for n in lengths]])
     batch = detection.sentences(split, count=10, length=32, seed=0, special=OWN)
-    used = (batch["input_ids"] != PAD).sum(axis=1)
+    used = (batch.input_ids != PAD).sum(axis=1)
     assert sorted(used) == [14, 22]  # with CLS and SEP; 40 does not fit in 32, 3 is too short
-    assert set(batch["input_ids"][:, 0]) == {CLS}
-    for row, n in zip(batch["input_ids"], used, strict=True):
+    assert set(batch.input_ids[:, 0]) == {CLS}
+    for row, n in zip(batch.input_ids, used, strict=True):
         assert row[n - 1] == SEP
-    np.testing.assert_array_equal(batch["sequence_ids"], batch["input_ids"] != PAD)
-    assert len(detection.sentences(split, count=1, length=32, seed=0, special=OWN)["input_ids"]) == 1
+    np.testing.assert_array_equal(batch.sequence_ids, batch.input_ids != PAD)
+    assert len(detection.sentences(split, count=1, length=32, seed=0, special=OWN).input_ids) == 1
 
 
 def test_what_is_corrupted_is_labelled_and_special_tokens_stay(text_file):
@@ -52,13 +53,13 @@ def test_what_is_corrupted_is_labelled_and_special_tokens_stay(text_file):
     objective = make_objective(small_config(), len(vocabulary))
     line = vocabulary.encode(["the model reads a line of text and says which word was replaced"])
     batch = detection.sentences(Split.from_lists([line]), 1, 64, 0, OWN)
-    params = jax.jit(objective.model.init)(jax.random.key(0), *[jnp.zeros((1, 64), jnp.int32)] * 3)["params"]
+    params = jax.jit(objective.model.init)(jax.random.key(0), Batch(*[jnp.zeros((1, 64), jnp.int32)] * 3))["params"]
     find = jax.jit(detection.make_corrupt_and_detect(objective))
     found = find(params, jnp.int32(5), batch, jax.random.key(1))
     corrupted, labels, probabilities = jax.device_get(found)
-    np.testing.assert_array_equal(labels > 0, corrupted != batch["input_ids"])
+    np.testing.assert_array_equal(labels > 0, corrupted != batch.input_ids)
     assert labels.sum() > 0
-    assert np.all(corrupted[batch["input_ids"] == PAD] == PAD)
+    assert np.all(corrupted[batch.input_ids == PAD] == PAD)
     assert np.all((probabilities > 0) & (probabilities < 1))
 
     out = io.StringIO()
@@ -84,10 +85,10 @@ def test_a_text_is_scored_as_a_whole_and_a_long_one_in_parts(kind):
     assert (rest, changed) == ([], None)
     pieces_of = vocabulary.encode([text[:9]])[0]
     assert ids[: len(pieces_of) + 2].tolist() == [CLS, *pieces_of, SEP]
-    batch = {"input_ids": ids[None, : len(pieces_of) + 2], "token_type_ids": np.zeros((1, len(pieces_of) + 2), int)}
-    batch["sequence_ids"] = np.ones_like(batch["token_type_ids"])
-    states = electra.read(network.model, network.params, "encoder", batch, batch["input_ids"])
-    expected = jax.nn.sigmoid(electra.score(network.model, network.params, "discriminator_head", states))[0]
+    shape = (1, len(pieces_of) + 2)
+    batch = Batch(ids[None, : len(pieces_of) + 2], np.zeros(shape, int), np.ones(shape, int))
+    states = electra.encode(network.model, network.params, batch)
+    expected = jax.nn.sigmoid(electra.discriminator_logits(network.model, network.params, states))[0]
     np.testing.assert_allclose(found[: len(expected)], expected, rtol=1e-5)
 
     rows = detection.detect(network, vocabulary, [text, "", "text"])

@@ -71,11 +71,8 @@ def test_settings_reach_the_model():
     assert make().tying == "embeddings"
 
 
-def test_without_settings_of_a_generator_there_is_none():
-    given = settings()
-    for name in ("generator_width", "generator_layers", "tying"):
-        del given[name]
-    model = model_config.from_settings(given, 1000, ("mlm_head",))
+def test_an_objective_without_a_generator_has_the_encoder_only():
+    model = model_config.from_settings(settings(), 1000, ("mlm_head",), has_generator=False)
     assert model.generator is None
     assert model.encoder == make().encoder
     assert (model.vocab_size, model.embedding_size, model.max_length) == (1000, 128, 512)

@@ -48,16 +48,16 @@ def test_the_best_is_the_fastest_that_fits():
 def test_a_sweep_takes_more_parts_only_until_it_fits(monkeypatch):
     needed = {"none": 32, "dots": 16, "full": 8}
 
-    def make(config, topology, slices, mfu):
+    def fake_estimate(config, topology, slices, mfu):
         remat, parts = config.model.remat, config.grad_accum_steps
         if parts > 4:
             raise UserError("no example is left")
         return plan(remat, parts, needed[remat] / parts, 0.1 * parts)
 
-    monkeypatch.setattr(estimate, "make", make)
+    monkeypatch.setattr(estimate, "estimate", fake_estimate)
     monkeypatch.setattr(estimate, "slice_of", lambda topology, slices: [None] * 8)
     config, said = config_file.load(ROOT / "configs" / "base.py"), []
-    plans = estimate.sweep(config, "v3:2x2", say=said.append)
+    plans = estimate.sweep(config, "v3:2x2", on_plan=said.append)
     tried = [(p.settings["remat"], p.settings["grad_accum_steps"], p.fits) for p in plans]
     expected = "none 1 no, none 2 no, none 4 yes, dots 1 no, dots 2 yes, full 1 yes"
     assert ", ".join(f"{remat} {parts} {'yes' if fits else 'no'}" for remat, parts, fits in tried) == expected
@@ -82,12 +82,12 @@ def test_what_the_compiler_says_of_a_program_that_is_too_large(error, needed):
     ("source", "name"),
     [
         (
-            "jit(train_step)/transpose(jvp(Electra.read))/encoder/while/body/closed_call/layers/ffn_out/dot_general",
+            "jit(train_step)/transpose(jvp(Electra.encode))/encoder/while/body/closed_call/layers/ffn_out/dot_general",
             "encoder/layers/ffn_out, backward",
         ),
-        ("jit(train_step)/jvp(Electra.predict)/generator_head/norm/mul", "generator_head/norm, forward"),
+        ("jit(train_step)/jvp(Electra.generator_logits)/generator_head/norm/mul", "generator_head/norm, forward"),
         (
-            "jit(train_step)/jvp(Electra.read)/encoder/while/body/jit(dynamic_update_index_in_dim)/dynamic_update_slice",
+            "jit(train_step)/jvp(Electra.encode)/encoder/while/body/jit(dynamic_update_index_in_dim)/dynamic_update_slice",
             "encoder, kept for backward",
         ),
         ("jit(train_step)/add", "masking and optimizer"),
@@ -102,11 +102,11 @@ def test_without_the_compiler_it_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(sys, "platform", "linux")
-    with pytest.raises(UserError, match=r"compiler is missing; install it: pip install 'electra_jax\[tpu\]'"):
+    with pytest.raises(UserError, match=r"libtpu, is not installed: run pip install 'electra_jax\[tpu\]'"):
         slices.slice_of("v3:2x2")
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     with pytest.raises(
-        UserError, match="for Linux on x86 only, not for linux on aarch64; run the plan on such a machine"
+        UserError, match="does not run on linux on aarch64: expected Linux on x86; run the plan on any such machine"
     ):
         slices.slice_of("v3:2x2")
 

@@ -12,6 +12,7 @@ from electra_jax.config import config_file
 from electra_jax.config.errors import UserError
 from electra_jax.downstream.finetuning import run
 from electra_jax.loading.networks import Pretrained, Source
+from electra_jax.modeling.batch import Batch
 
 SETTINGS = {"seeds": 1, "epochs": 1, "batch_size": 4, "max_length": 16, "dropout": 0.0}
 
@@ -160,7 +161,7 @@ def test_heads_compute_in_float32(folder, tmp_path):
     task = run.table.make(config().task, str(folder))
     model, _ = run.make_model(config(dtype="bfloat16"), task, GIVEN)
     ids = np.ones((1, 4), np.int32)
-    batch = dict.fromkeys(("input_ids", "token_type_ids", "sequence_ids"), ids)
+    batch = Batch(ids, ids, ids)
     said, params = jax.eval_shape(model.init_with_output, jax.random.key(0), batch)
     assert said["scores"].dtype == np.float32
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype("float32")}

@@ -6,6 +6,7 @@ import pytest
 from tiny_models import network
 
 from electra_jax.downstream.finetuning import rates, recipe
+from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.downstream import Downstream
 
 SETTINGS = dataclasses.replace(recipe.recipe(recipe.make({"name": "cola"})).optim, learning_rate=1.0, layer_decay=0.25)
@@ -14,7 +15,7 @@ SETTINGS = dataclasses.replace(recipe.recipe(recipe.make({"name": "cola"})).opti
 def parameters(kind):
     model = Downstream(network(kind, head=None, embedding_size=16).config, "classification", 2)
     ids = np.zeros((1, 4), np.int32)
-    batch = dict.fromkeys(("input_ids", "token_type_ids", "sequence_ids"), ids)
+    batch = Batch(ids, ids, ids)
     return jax.eval_shape(model.init, jax.random.key(0), batch)["params"]
 
 
