@@ -46,7 +46,7 @@ class ShardedStep:
     @functools.cached_property
     def state(self) -> step.TrainState:
         """The shapes, types and shardings of the state."""
-        return sharding.of_state(self.mesh, jax.eval_shape(self._init))
+        return cast(step.TrainState, sharding.of_state(self.mesh, jax.eval_shape(self._init)))
 
     def _init(self) -> step.TrainState:
         config = self.config

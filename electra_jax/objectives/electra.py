@@ -5,7 +5,7 @@ discriminator and the total loss. Other objectives use the parts.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -143,7 +143,7 @@ def temperature(o: Objective, step: Array) -> Array:
     """
     start, decay = o.settings.temperature, o.settings.temperature_decay
     if not decay:
-        return jnp.float32(start)
+        return cast(Array, jnp.float32(start))
     done = step.astype(jnp.float32) / o.steps
     return 1 + (start - 1) * jnp.exp(-done / decay)
 

@@ -43,7 +43,7 @@ class Masked(NamedTuple):
     @property
     def real(self) -> Array:
         """[B, L] float32: 1 where there is no padding."""
-        return cast(Array, self.batch.sequence_ids > 0).astype(jnp.float32)
+        return cast(Array, (self.batch.sequence_ids > 0).astype(jnp.float32))
 
     @property
     def chosen(self) -> Array:
@@ -130,7 +130,7 @@ def _cut_word(words_BL: Array, maskable_BL: Array, positions_BM: Array, chosen_B
     size_BL = jnp.zeros(words_BL.shape, jnp.int32).at[rows, words_BL].add(maskable_BL.astype(jnp.int32))
     left_BL = size_BL.at[rows, word_BM].add(-chosen_BM.astype(jnp.int32))
     partly = jnp.take_along_axis(left_BL, word_BM, axis=1) > 0
-    return cast(Array, chosen_BM & partly & (word_BM != word_BM[:, :1]))
+    return chosen_BM & partly & (word_BM != word_BM[:, :1])
 
 
 def scatter(ids_BL: Array, positions_BM: Array, values_BM: Array, where_BM: Array) -> Array:
@@ -138,9 +138,8 @@ def scatter(ids_BL: Array, positions_BM: Array, values_BM: Array, where_BM: Arra
     old = jnp.take_along_axis(ids_BL, positions_BM, axis=1)
     new = jnp.where(where_BM, values_BM, old)
     # vmap over rows, so that a batch split over devices needs no communication.
-    return jax.vmap(lambda ids, positions, values: ids.at[positions].set(values, unique_indices=True))(
-        ids_BL, positions_BM, new
-    )
+    set_row = jax.vmap(lambda ids, positions, values: ids.at[positions].set(values, unique_indices=True))
+    return cast(Array, set_row(ids_BL, positions_BM, new))
 
 
 def mask(

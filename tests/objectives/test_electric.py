@@ -155,5 +155,5 @@ def test_two_towers_see_every_other_token_of_the_sequence_and_no_more(encoder):
 
 
 def test_one_network_for_towers_and_encoder_is_refused():
-    with pytest.raises(UserError, match=r"config.model.tying=all .* two towers"):
+    with pytest.raises(UserError, match=r"config.model.tying=all .* two-tower"):
         make_objective(systems.config("electric", "all"), systems.VOCABULARY)
