@@ -1,4 +1,4 @@
-"""Metrics as sums and counts: additive over examples, devices and steps, turned into numbers once, on the host."""
+"""Metrics as sums and counts: additive over examples, devices and steps, and converted to numbers on the host."""
 
 import time
 from collections.abc import Mapping
@@ -11,24 +11,25 @@ from flax import struct
 
 Array = jax.Array
 
-_ROOT_BINS = 32  # the ROC histogram has its square, 1024 bins
-_SCORE_LIMIT = 16.0  # logits beyond are counted in the outermost bins
+_ROOT_BINS = 32  # the ROC histogram has 32 x 32 bins
+_SCORE_LIMIT = 16.0  # logits beyond this count in the outermost bins
 
 
 @struct.dataclass
 class Mean:
-    """A weighted mean: sum of weight x value, and sum of weights."""
+    """A weighted mean: the sum of weight x value, and the sum of weights."""
 
     sum: Any
     count: Any
 
     @property
     def value(self) -> Any:
-        """The mean; 0 where nothing was counted. The same for JAX arrays and NumPy's."""
+        """The mean as an array, JAX's or NumPy's; 0 where nothing was counted."""
         count = self.count
         return self.sum / (count + (count == 0).astype(jnp.float32))
 
     def number(self) -> float:
+        """The mean; NaN where nothing was counted."""
         return float(self.sum) / float(self.count) if self.count else float("nan")
 
 
@@ -44,12 +45,12 @@ class Total:
 
 @struct.dataclass
 class Roc:
-    """Histograms of scores, [2, bins]: of negatives and of positives."""
+    """Histograms of the scores of negatives and of positives, [2, bins]."""
 
     histogram: Any
 
     def number(self) -> float:
-        """The area under the ROC curve: P(score of a positive > score of a negative), ties counted half."""
+        """The area under the ROC curve: P(score of a positive > score of a negative), ties counting half."""
         negative, positive = np.asarray(self.histogram, np.float64)
         pairs = negative.sum() * positive.sum()
         below = np.cumsum(negative) - negative
@@ -68,15 +69,15 @@ def total(values: Array) -> Total:
 
 
 def scalar(value: Array) -> Mean:
-    """A number of the step as a whole; over several steps it is averaged."""
+    """A number that describes a whole step; several steps are averaged."""
     return Mean(value, jnp.ones((), jnp.float32))
 
 
 def roc(scores: Array, labels: Array, weights: Array) -> Roc:
     """Counts scores (logits) by label in 1024 equal bins of [-16, 16].
 
-    A bin's number is split in two digits of base 32, and the histogram is the product of the digits' one-hot matrices:
-    a small matrix multiplication where a scatter would be slow on TPU.
+    A bin's index is split into two digits of base 32, and the histogram is the product of the digits' one-hot matrices:
+    a small matrix multiplication, since a scatter is slow on TPU.
     """
     scores, labels, weights = (jax.lax.stop_gradient(x.reshape(-1)) for x in (scores, labels, weights))
     bins = _ROOT_BINS**2
@@ -89,38 +90,39 @@ def roc(scores: Array, labels: Array, weights: Array) -> Roc:
 
 
 def add(a: Metrics | None, b: Metrics) -> Metrics:
-    """The metrics of two steps or batches together."""
+    """The metrics of two steps or batches, added up."""
     return b if a is None else jax.tree.map(np.add, a, b)
 
 
 def numbers(metrics: Metrics) -> dict[str, float]:
+    """Metrics on the host as numbers."""
     return {name: metric.number() for name, metric in metrics.items()}
 
 
 class MetricAccumulator:
-    """The steps since the last logged one: their metrics together, and the time they took."""
+    """Accumulates the metrics of the steps since the last logged one, and the time they took."""
 
     def __init__(self) -> None:
         self.restart()
 
     def restart(self) -> None:
-        """Begins an empty window now."""
+        """Starts an empty window."""
         self._metrics: Metrics | None = None
         self._steps = 0
         self._waited = 0.0
         self._start = time.perf_counter()
 
     def add(self, measured: Metrics) -> None:
-        """Takes in a step's metrics; waits until that step is done."""
+        """Adds the metrics of a step; blocks until the step is done."""
         self._metrics = add(self._metrics, jax.device_get(measured))
         self._steps += 1
 
     def waited(self, seconds: float) -> None:
-        """Counts time in which the loop waited for the loader."""
+        """Adds time that the loop spent waiting for the loader."""
         self._waited += seconds
 
     def close(self) -> tuple[dict[str, float], int, float, float]:
-        """(numbers, steps, seconds, share of them spent waiting for the loader) of the window; `restart` it then."""
+        """(numbers, steps, seconds, share of the time spent waiting for the loader) of the window."""
         assert self._metrics is not None, "a window without a step has no metrics"
         seconds = time.perf_counter() - self._start
         return numbers(self._metrics), self._steps, seconds, self._waited / seconds

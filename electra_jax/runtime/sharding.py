@@ -163,7 +163,7 @@ def rows(mesh: Mesh, batch_size: int) -> np.ndarray:
 
 
 def put(batch: Tree, mesh: Mesh, batch_size: int) -> Tree:
-    """The `rows` of a batch, which this process has read, as a batch on the devices of all processes."""
+    """A batch on the devices of all processes; `batch` holds the `rows` that this process has read."""
     mine, there = rows(mesh, batch_size), batch_sharding(mesh)
 
     def split(value: np.ndarray) -> jax.Array:
