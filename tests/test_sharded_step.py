@@ -31,7 +31,8 @@ def test_an_option_that_the_compiler_does_not_know_is_refused():
 
 def test_the_second_stage_begins_with_copies_and_can_be_stepped():
     """Copies, since a step donates its state, and a buffer can be donated once only."""
-    config = small_config(arg="objective=two_stage", data__seq_length=16, model__layers=1, steps=4)
+    settings = {"data__seq_length": 16, "model__layers": 1, "steps": 4, "objective__generator_steps": 2}
+    config = small_config(arg="objective=two_stage", **settings)
     run = ShardedStep(config, make_objective(config, 60), sharding.make_mesh(config.mesh, config.batch_size))
     first, second = run.segments
     assert [(s.start, s.stop, s.length) for s in run.segments] == [(0, 2, 16), (2, 4, 16)]

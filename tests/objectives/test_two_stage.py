@@ -94,7 +94,7 @@ def test_half_of_the_run_is_the_generators_by_default():
 def test_a_stage_without_steps_is_refused(steps):
     with pytest.raises(
         UserError,
-        match=rf"config.objective.generator_steps={steps} is invalid: expected .* (config.steps={STEPS}|0 or more)",
+        match=rf"config.objective.generator_steps={steps} is invalid: expected (.*config.steps={STEPS}|0 or more)",
     ):
         train_config.resolve(config(objective__generator_steps=steps))
 
