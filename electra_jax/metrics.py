@@ -1,4 +1,4 @@
-"""Metrics as sums and counts: additive over examples, devices and steps, turned into numbers once, on the host."""
+"""Metrics as sums and counts: additive over examples, devices and steps, and converted to numbers on the host."""
 
 import contextlib
 import time
@@ -12,24 +12,25 @@ from flax import struct
 
 Array = jax.Array
 
-_ROOT_BINS = 32  # the ROC histogram has its square, 1024 bins
-_SCORE_LIMIT = 16.0  # logits beyond are counted in the outermost bins
+_ROOT_BINS = 32  # the ROC histogram has 32 x 32 bins
+_SCORE_LIMIT = 16.0  # logits beyond this count in the outermost bins
 
 
 @struct.dataclass
 class Mean:
-    """A weighted mean: sum of weight x value, and sum of weights."""
+    """A weighted mean: the sum of weight x value, and the sum of weights."""
 
     sum: Any
     count: Any
 
     @property
     def value(self) -> Any:
-        """The mean; 0 where nothing was counted. The same for JAX arrays and NumPy's."""
+        """The mean as an array, JAX's or NumPy's; 0 where nothing was counted."""
         count = self.count
         return self.sum / (count + (count == 0).astype(jnp.float32))
 
     def number(self) -> float:
+        """The mean; NaN where nothing was counted."""
         return float(self.sum) / float(self.count) if self.count else float("nan")
 
 
@@ -45,12 +46,12 @@ class Total:
 
 @struct.dataclass
 class Roc:
-    """Histograms of scores, [2, bins]: of negatives and of positives."""
+    """Histograms of the scores of negatives and of positives, [2, bins]."""
 
     histogram: Any
 
     def number(self) -> float:
-        """The area under the ROC curve: P(score of a positive > score of a negative), ties counted half."""
+        """The area under the ROC curve: P(score of a positive > score of a negative), ties counting half."""
         negative, positive = np.asarray(self.histogram, np.float64)
         pairs = negative.sum() * positive.sum()
         below = np.cumsum(negative) - negative
@@ -69,15 +70,15 @@ def total(values: Array) -> Total:
 
 
 def scalar(value: Array) -> Mean:
-    """A number of the step as a whole; over several steps it is averaged."""
+    """A number that describes a whole step; several steps are averaged."""
     return Mean(value, jnp.ones((), jnp.float32))
 
 
 def roc(scores: Array, labels: Array, weights: Array) -> Roc:
     """Counts scores (logits) by label in 1024 equal bins of [-16, 16].
 
-    A bin's number is split in two digits of base 32, and the histogram is the product of the digits' one-hot matrices:
-    a small matrix multiplication where a scatter would be slow on TPU.
+    A bin's index is split into two digits of base 32, and the histogram is the product of the digits' one-hot matrices:
+    a small matrix multiplication, since a scatter is slow on TPU.
     """
     scores, labels, weights = (jax.lax.stop_gradient(x.reshape(-1)) for x in (scores, labels, weights))
     bins = _ROOT_BINS**2
@@ -90,11 +91,12 @@ def roc(scores: Array, labels: Array, weights: Array) -> Roc:
 
 
 def add(a: Metrics | None, b: Metrics) -> Metrics:
-    """The metrics of two steps or batches together."""
+    """The metrics of two steps or batches, added up."""
     return b if a is None else jax.tree.map(np.add, a, b)
 
 
 def numbers(metrics: Metrics) -> dict[str, float]:
+    """Metrics on the host as numbers."""
     return {name: metric.number() for name, metric in metrics.items()}
 
 

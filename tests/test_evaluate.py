@@ -5,29 +5,31 @@ import math
 import jax
 import numpy as np
 import pytest
+from cli_runs import make_objective
 
 from electra_jax import evaluate, train_config
 from electra_jax.data.tokenizer import CLS, OWN, SEP
-from electra_jax.objectives import sampling
+from electra_jax.modeling.batch import Batch
+from electra_jax.objectives import electra
 from electra_jax.objectives.spec import Objective
 
 VOCABULARY, PADDED, ROWS, LENGTH = 60, 128, 4, 40
 
 
-def make_objective(name: str = "electra") -> Objective:
+def objective_of(name: str = "electra") -> Objective:
     config = train_config.paper()
     config.model.update(layers=1, width=32, ffn=32, heads=2, embedding_size=16, max_length=LENGTH, dtype="float32")
     train_config.choose_objective(config, name)
     return make_objective(config, VOCABULARY)
 
 
-OBJECTIVE = make_objective()
+OBJECTIVE = objective_of()
 STEP = np.int32(0)
 
 
-def make_batch(ids: np.ndarray) -> dict[str, np.ndarray]:
+def make_batch(ids: np.ndarray) -> Batch:
     ids = ids.astype(np.int32)
-    return {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "sequence_ids": (ids != 0).astype(np.int32)}
+    return Batch(ids, np.zeros_like(ids), (ids != 0).astype(np.int32))
 
 
 @functools.cache
@@ -40,8 +42,7 @@ def batches():
 @functools.cache
 def parameters():
     """Far enough from the initial ones for the networks to tell inputs apart."""
-    inputs = [batches()[0][name] for name in ("input_ids", "token_type_ids", "sequence_ids")]
-    params = jax.jit(OBJECTIVE.model.init)(jax.random.key(0), *inputs)["params"]
+    params = jax.jit(OBJECTIVE.model.init)(jax.random.key(0), batches()[0])["params"]
     rng = np.random.default_rng(0)
     return jax.tree.map(lambda p: p + 0.3 * rng.standard_normal(p.shape).astype(np.float32), params)
 
@@ -50,12 +51,17 @@ def parameters():
 def measure(params, batch, key, unigram):
     """Of an objective whose text has these log-frequencies."""
     objective = dataclasses.replace(OBJECTIVE, unigram=unigram)
-    return evaluate.make_eval_step(objective)(params, STEP, batch, key)
+    return evaluate.make_eval_step(objective, objective.stages[0])(params, STEP, batch, key)
 
 
-def eval_step(params, step, batch, key):
-    del step
-    return measure(params, batch, key, OBJECTIVE.unigram)
+def evaluator(held_out, seed: int = 0) -> evaluate.Evaluator:
+    """An evaluator that uses the program of `measure`."""
+
+    def jit(eval_step):
+        del eval_step
+        return lambda params, step, batch, key: measure(params, batch, key, OBJECTIVE.unigram)
+
+    return evaluate.Evaluator(OBJECTIVE, held_out, seed, jit=jit)
 
 
 @pytest.mark.parametrize(
@@ -72,28 +78,28 @@ def test_entropy_of_a_constant_prediction(fraction, nats):
 
 
 def test_two_evaluations_of_the_same_parameters_are_equal():
-    evaluator = evaluate.Evaluator(eval_step, batches(), seed=0, special=OWN)
-    first = evaluator(parameters(), STEP)
-    assert first == evaluator(parameters(), STEP)
-    assert first != evaluator(jax.tree.map(lambda p: 1.5 * p, parameters()), STEP)
-    assert first != evaluate.Evaluator(eval_step, batches(), seed=1, special=OWN)(parameters(), STEP)
+    measure_all = evaluator(batches())
+    first = measure_all(parameters(), 0)
+    assert first == measure_all(parameters(), 0)
+    assert first != measure_all(jax.tree.map(lambda p: 1.5 * p, parameters()), 0)
+    assert first != evaluator(batches(), seed=1)(parameters(), 0)
 
 
 def test_all_batches_count():
-    result = evaluate.Evaluator(eval_step, iter(batches()), seed=0, special=OWN)(parameters(), STEP)
+    result = evaluator(iter(batches()))(parameters(), 0)
     assert result["tokens"] == 2 * ROWS * LENGTH
 
 
 def test_batches_have_keys_of_their_own():
-    once = evaluate.Evaluator(eval_step, batches()[:1], seed=0, special=OWN)(parameters(), STEP)
-    twice = evaluate.Evaluator(eval_step, batches()[:1] * 2, seed=0, special=OWN)(parameters(), STEP)
+    once = evaluator(batches()[:1])(parameters(), 0)
+    twice = evaluator(batches()[:1] * 2)(parameters(), 0)
     assert once["mlm_loss"] != pytest.approx(twice["mlm_loss"], rel=1e-4)
 
 
 def test_yardsticks_are_those_of_the_text_and_of_its_fakes():
     """Ten tokens 7, five 8, five 9; special ones do not count."""
     ids = np.tile([CLS, *[7] * 10, *[8] * 5, *[9] * 5, SEP, *[0] * 18], (ROWS, 1))
-    result = evaluate.Evaluator(eval_step, [make_batch(ids)], seed=0, special=OWN)(parameters(), STEP)
+    result = evaluator([make_batch(ids)])(parameters(), 0)
     assert result["unigram_entropy"] == pytest.approx(1.5 * math.log(2))
     share = result["replaced_fraction"]
     assert 0 < share < 1
@@ -102,9 +108,9 @@ def test_yardsticks_are_those_of_the_text_and_of_its_fakes():
 
 
 def test_padding_in_the_last_batch_changes_nothing():
-    padded = {name: np.pad(value, ((0, 3), (0, 0))) for name, value in batches()[1].items()}
-    plain = evaluate.Evaluator(eval_step, batches(), seed=0, special=OWN)(parameters(), STEP)
-    filled = evaluate.Evaluator(eval_step, [batches()[0], padded], seed=0, special=OWN)(parameters(), STEP)
+    padded = jax.tree.map(lambda x: np.pad(x, ((0, 3), (0, 0))), batches()[1])
+    plain = evaluator(batches())(parameters(), 0)
+    filled = evaluator([batches()[0], padded])(parameters(), 0)
     assert filled == pytest.approx(plain, rel=1e-5)
 
 
@@ -113,16 +119,18 @@ def test_every_chosen_position_gets_a_unigram_fake():
     them."""
     batch = make_batch(np.full((ROWS, LENGTH), 7))
     for token, replaced in ((7, 0), (8, 6 * ROWS)):
-        logits = sampling.log_frequencies(np.eye(VOCABULARY)[token], PADDED, OWN)
+        logits = electra.log_frequencies(np.eye(VOCABULARY)[token], PADDED, OWN)
         histogram = measure(parameters(), batch, jax.random.key(0), logits)["unigram_auc"].histogram
         np.testing.assert_array_equal(np.asarray(histogram).sum(axis=1), [ROWS * LENGTH - replaced, replaced])
 
 
 @pytest.mark.parametrize(("name", "detects"), [("mlm", False), ("replace_mlm", False), ("electric", True)])
 def test_unigram_fakes_are_shown_to_encoders_that_tell_fakes(name, detects):
-    objective = make_objective(name)
-    shapes = jax.eval_shape(objective.model.init, jax.random.key(0), *[batches()[0]["input_ids"]] * 3)["params"]
-    measured = jax.eval_shape(evaluate.make_eval_step(objective), shapes, STEP, batches()[0], jax.random.key(0))
+    objective = objective_of(name)
+    shapes = jax.eval_shape(objective.model.init, jax.random.key(0), batches()[0])["params"]
+    measured = jax.eval_shape(
+        evaluate.make_eval_step(objective, objective.stages[0]), shapes, STEP, batches()[0], jax.random.key(0)
+    )
     assert ("unigram_auc" in measured) == detects
 
 

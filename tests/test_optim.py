@@ -8,6 +8,7 @@ import pytest
 
 from electra_jax import optim, train_config
 from electra_jax.modeling import config as model_config
+from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.electra import Electra
 
 
@@ -52,7 +53,7 @@ def test_biases_and_norms_are_not_decayed_embeddings_are(encoder):
     model.update(encoder=encoder, dtype="float32")
     ids = jax.ShapeDtypeStruct((1, 8), jnp.int32)
     electra = Electra(model_config.from_settings(model, 1000, ("discriminator_head",)))
-    params = jax.eval_shape(electra.init, jax.random.key(0), ids, ids, ids)["params"]
+    params = jax.eval_shape(electra.init, jax.random.key(0), Batch(ids, ids, ids))["params"]
     decayed = {True: set(), False: set()}
     for path, decays in jax.tree_util.tree_leaves_with_path(optim.decay_mask(params)):
         decayed[decays].add("/".join(key.key for key in path[-2:]))

@@ -8,7 +8,8 @@ from cli_runs import arrays, logged, make_objective, quiet, small_config
 
 from electra_jax import train, train_config
 from electra_jax.config.errors import UserError
-from electra_jax.planning.flops.totals import first_steps
+from electra_jax.objectives.segments import make_segments
+from electra_jax.planning.flops.totals import count_flops
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +29,9 @@ def test_short_sequences_come_first_and_cost_less(short_first):
     assert all(100 < size <= config.batch_size * 16 for size in sizes[:3])
     assert all(400 < size <= config.batch_size * 64 for size in sizes[3:])
     objective = make_objective(config, 40)
+    segments = make_segments(objective.stages, train_config.phases(config.data, config.steps))
     for steps, line in enumerate(lines, 1):
-        found = first_steps(objective, config.batch_size, train_config.phases(config.data, config.steps), steps)
+        found = count_flops(objective, segments, config.batch_size, steps)
         assert line["total_flops"] == pytest.approx(found["model"])
         assert line["total_flops_paper"] == pytest.approx(found["paper"])
     assert lines[2]["flops"] < lines[3]["flops"] / 3
@@ -59,17 +61,10 @@ def test_phases_of_a_config(short_first):
 @pytest.mark.parametrize("wrong", [{"short_steps": 6}, {"short_steps": 3, "short_length": 64}])
 def test_phases_that_cannot_be_are_refused(wrong):
     config = small_config(steps=6, **{f"data__{name}": value for name, value in wrong.items()})
-    with pytest.raises(UserError, match=r"short_steps=. of config.data.short_length=.* cannot be; give fewer than"):
+    with pytest.raises(
+        UserError, match=r"short_steps=. at config.data.short_length=.* is invalid: expected fewer steps than"
+    ):
         train_config.resolve(config)
-
-
-def test_first_steps_of_phases_add_up():
-    config = small_config(steps=10)
-    objective = make_objective(config, 600)
-    short, long = (first_steps(objective, 8, [(length, 10)], 10)["model"] / 10 for length in (16, 64))
-    phases = [(16, 4), (64, 6)]
-    found = [first_steps(objective, 8, phases, steps)["model"] for steps in (0, 3, 4, 5, 10)]
-    assert found == pytest.approx([0, 3 * short, 4 * short, 4 * short + long, 4 * short + 6 * long])
 
 
 @pytest.mark.slow

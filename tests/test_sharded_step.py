@@ -1,9 +1,11 @@
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from cli_runs import make_objective, small_config
 
 from electra_jax.config.errors import UserError
+from electra_jax.modeling.batch import Batch
 from electra_jax.runtime import sharding
 from electra_jax.sharded_step import ShardedStep
 
@@ -22,5 +24,24 @@ def test_moments_are_of_the_type_that_is_asked_for():
 
 
 def test_an_option_that_the_compiler_does_not_know_is_refused():
+    run = program(compiler_options="xla_foo=1")
     with pytest.raises(UserError, match=r"config\.compiler_options=xla_foo=1: .*No such compile option: 'xla_foo'"):
-        program(compiler_options="xla_foo=1").compile(16)
+        run.compile(run.segments[0])
+
+
+def test_the_second_stage_begins_with_copies_and_can_be_stepped():
+    """Copies, since a step donates its state, and a buffer can be donated once only."""
+    settings = {"data__seq_length": 16, "model__layers": 1, "steps": 4, "objective__generator_steps": 2}
+    config = small_config(arg="objective=two_stage", **settings)
+    run = ShardedStep(config, make_objective(config, 60), sharding.make_mesh(config.mesh, config.batch_size))
+    first, second = run.segments
+    assert [(s.start, s.stop, s.length) for s in run.segments] == [(0, 2, 16), (2, 4, 16)]
+    assert run.begin(first, run.fresh_state()).step == 0
+    state = run.begin(second, run.fresh_state())
+    for name, source in (("embeddings", "generator_embeddings"), ("encoder", "generator")):
+        jax.tree.map(np.testing.assert_array_equal, state.params[name], state.params[source])
+    before = jax.device_get(state.params["generator"])
+    ids = np.full((config.batch_size, 16), 7, np.int32)
+    batch = sharding.put(Batch(ids, np.zeros_like(ids), np.ones_like(ids)), run.mesh, config.batch_size)
+    state, _ = run.compile(second)(state, batch)
+    jax.tree.map(np.testing.assert_array_equal, before, state.params["generator"])

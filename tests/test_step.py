@@ -12,6 +12,7 @@ from cli_runs import make_objective, small_config
 from ml_collections import ConfigDict
 
 from electra_jax import metrics, optim, sharded_step, step
+from electra_jax.modeling.batch import Batch
 from electra_jax.objectives import registry
 from electra_jax.runtime import sharding
 
@@ -27,7 +28,7 @@ def make(encoder: str, devices: int, arg: str = "", **overrides):
     settings = {"model__encoder": encoder, "data__seq_length": LENGTH, "model__unroll": False, **overrides}
     config = small_config(arg=arg, **settings)
     run = sharded_step.ShardedStep(config, make_objective(config, VOCABULARY), mesh_of(devices, config))
-    compiled = run.lower(LENGTH).compile()
+    compiled = run.lower(run.segments[-1]).compile()
 
     def train_step(state, batch):
         return compiled(jax.tree.map(jnp.copy, state), batch)  # a step takes the state that it is given
@@ -40,7 +41,7 @@ def mesh_of(devices: int, config: ConfigDict) -> jax.sharding.Mesh:
     return sharding.make_mesh(config.mesh, BATCH, config.grad_accum_steps, jax.devices()[:devices])
 
 
-def batch(number: int) -> dict[str, np.ndarray]:
+def batch(number: int) -> Batch:
     """Text in which a token tells the next one, two sequences in each row, the last positions padding."""
     rng = np.random.default_rng(number)
     start = rng.integers(0, 50, (BATCH, 1))
@@ -48,11 +49,7 @@ def batch(number: int) -> dict[str, np.ndarray]:
     ids[:, 0], ids[:, 9], ids[:, 10], ids[:, 13] = 2, 3, 2, 3
     ids[:, 14:] = 0
     sequences = np.repeat([1, 2, 0], [10, 4, 2]).astype(np.int32)
-    return {
-        "input_ids": ids,
-        "token_type_ids": np.zeros_like(ids),
-        "sequence_ids": np.broadcast_to(sequences, ids.shape).copy(),
-    }
+    return Batch(ids, np.zeros_like(ids), np.broadcast_to(sequences, ids.shape).copy())
 
 
 @pytest.mark.parametrize("encoder", ["bert", "modernbert"])
@@ -89,10 +86,16 @@ def gradient(system: str, devices: int, grad_accum_steps: int):
     params = jax.jit(lambda: step.init_state(objective, optimizer, 0, LENGTH).params, out_shardings=everywhere)()
     uneven = batch(0)
     for row, used in enumerate((6, 9, 12, 14, 14, 14, 14, 14)):
-        uneven["input_ids"][row, used:] = uneven["sequence_ids"][row, used:] = 0
+        uneven.input_ids[row, used:] = uneven.sequence_ids[row, used:] = 0
     compute = jax.jit(
         lambda params, batch: step.gradient(
-            objective, params, batch, jnp.int32(config.steps - 1), jax.random.key(0), grad_accum_steps
+            objective,
+            objective.stages[-1],
+            params,
+            batch,
+            jnp.int32(config.steps - 1),
+            jax.random.key(0),
+            grad_accum_steps,
         ),
         in_shardings=(everywhere, by_example),
     )
@@ -127,9 +130,9 @@ def ten_steps(system: str, encoder: str, mesh: tuple[int, int, int], grad_accum_
     config.mesh.update(dict(zip(sharding.AXES, mesh, strict=True)))
     there = sharding.make_mesh(config.mesh, 16, grad_accum_steps, jax.devices()[: math.prod(mesh)])
     run = sharded_step.ShardedStep(config, make_objective(config, VOCABULARY), there)
-    compiled, state, losses = run.lower(LENGTH).compile(), run.fresh_state(), []
+    compiled, state, losses = run.lower(run.segments[-1]).compile(), run.fresh_state(), []
     for number in range(10):
-        rows = {name: np.concatenate([batch(2 * number)[name], batch(2 * number + 1)[name]]) for name in batch(0)}
+        rows = jax.tree.map(lambda *parts: np.concatenate(parts), batch(2 * number), batch(2 * number + 1))
         state, measured = compiled(state, sharding.put_batch(rows, there, 16))
         losses.append(metrics.numbers(jax.device_get(measured))["loss"])
     return losses, jax.device_get(state.params)
@@ -216,7 +219,7 @@ def test_state_keeps_float32_whatever_the_computation_runs_in():
     ],
 )
 def test_every_setting_of_the_model_changes_the_loss(name, value):
-    """Those of the objectives: tests/objectives/test_table.py."""
+    """Those of the objectives: tests/objectives/test_registry.py."""
     assert loss() != loss((name, value))
 
 
@@ -230,7 +233,9 @@ def loss(*overrides):
     @jax.jit
     def compute(key):
         state = step.init_state(objective, optimizer, 0, LENGTH)
-        return step.gradient(objective, state.params, jax.tree.map(jnp.asarray, batch(0)), state.step, key)[1]
+        return step.gradient(
+            objective, objective.stages[-1], state.params, jax.tree.map(jnp.asarray, batch(0)), state.step, key
+        )[1]
 
     return float(compute(jax.random.key(0)))
 

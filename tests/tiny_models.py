@@ -10,6 +10,7 @@ from cli_runs import make_objective
 
 from electra_jax import train_config
 from electra_jax.modeling import subnetwork
+from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.config import ElectraConfig, EncoderConfig
 from electra_jax.modeling.subnetwork import Network
 from electra_jax.objectives.spec import Objective
@@ -70,10 +71,10 @@ def same(a: Any, b: Any) -> bool:
     )
 
 
-def batch(length: int = 12) -> dict[str, np.ndarray]:
+def batch(length: int = 12) -> Batch:
     """Two rows, one of them a pair with padding."""
     rng = np.random.default_rng(3)
     ids = rng.integers(5, VOCABULARY, (2, length)).astype(np.int32)
     segments, used = np.zeros_like(ids), np.ones_like(ids)
     segments[1, 4:9], used[1, 9:], ids[1, 9:] = 1, 0, 0
-    return {"input_ids": ids, "token_type_ids": segments, "sequence_ids": used}
+    return Batch(ids, segments, used)

@@ -105,7 +105,8 @@ def line(plan: Plan) -> str:
     memory = f"{plan.memory['total'] / _GIB:.2f} of {plan.memory['usable'] / _GIB:.2f} GiB"
     speed = f"at least {plan.step_seconds * 1e3:.1f} ms" if plan.seconds else ""
     return (
-        f"grad_accum_steps {s['grad_accum_steps']}, remat {s['remat']}: {_per_device(plan):g} sequences per device at a time, "
+        f"grad_accum_steps {s['grad_accum_steps']}, remat {s['remat']}: "
+        f"{_per_device(plan):g} sequences per device at a time, "
         f"{memory}, {'fits' if plan.fits else 'does not fit'}{', ' + speed if speed else ''}"
     )
 

@@ -1,4 +1,4 @@
-"""What shapes a model: the settings of the two networks, frozen so that Linen can hash them."""
+"""Settings of the networks, and the frozen configs made of them, which Linen modules take."""
 
 import dataclasses
 import math
@@ -9,17 +9,19 @@ import jax.numpy as jnp
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import above, from_up_to_below, one_of, setting
 
-HEAD_SIZE = 64  # of every network of the paper; a generator's heads are counted by it
-VOCAB_MULTIPLE = 128  # lanes of a TPU register; also the block of the sampler
-VOCAB_SHARDS = 8  # devices that a table of many entries can be split over, so that each has whole blocks
+HEAD_SIZE = 64  # of all networks in the paper; it determines a generator's number of heads
+VOCAB_MULTIPLE = 128  # the lanes of a TPU register, and the block size of `electra.sample`
+VOCAB_SHARDS = 8  # large tables are padded so that this many devices get whole blocks
 
 
 @dataclasses.dataclass(frozen=True)
 class ModernBertSettings:
     """Settings that only encoder=modernbert uses."""
 
-    local_window: int = setting(128, "Tokens that a local layer attends to, half of them to each side.", above(0))
-    global_every: int = setting(3, "Every how many layers one attends globally, from the first on.", above(0))
+    local_window: int = setting(128, "Tokens that a local layer attends to, half of them on each side.", above(0))
+    global_every: int = setting(
+        3, "Interval between layers that attend globally, starting with the first layer.", above(0)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +34,7 @@ class ModelConfig:
     ffn: int = setting(1024, "Inner width of the encoder's feed-forward layers.", above(0))
     heads: int = setting(4, "Attention heads of the encoder.", above(0))
     embedding_size: int = setting(128, "Width of the embedding tables.", above(0))
-    max_length: int = setting(512, "Positions that the networks can read.", above(0))
+    max_length: int = setting(512, "Longest sequence that the networks can read.", above(0))
     generator_width: float = setting(0.25, "Width of the generator as a fraction of the encoder's.", above(0))
     generator_layers: float = setting(1.0, "Layers of the generator as a fraction of the encoder's.", above(0))
     tying: str = setting(
@@ -45,10 +47,10 @@ class ModelConfig:
     dtype: str = setting(
         "bfloat16", "Precision of the computation; parameters are float32.", one_of("float32", "bfloat16")
     )
-    unroll: bool = setting(False, "Write the layers out instead of scanning over them.", resumable=True)
+    unroll: bool = setting(False, "Unroll the layers instead of scanning over them.", resumable=True)
     remat: str = setting(
         "none",
-        "What the backward pass recomputes to save memory: nothing, all but the matrix products, or whole layers.",
+        "What the backward pass recomputes to save memory: nothing, all but matrix products, or whole layers.",
         one_of("none", "dots", "full"),
         resumable=True,
     )
@@ -61,16 +63,19 @@ class EncoderConfig:
 
     Attributes:
       kind: `bert` (post-LN, absolute positions) or `modernbert` (pre-norm, RoPE, GeGLU, no biases).
-      layers, width, ffn, heads: its shape; `ffn` is the inner width.
-      init_stddev: of the truncated normal that weights start from.
-      dropout: rate on embeddings, attention and hidden states.
-      dtype: of the computation; parameters are float32.
-      unroll: layers written out one after another instead of one scanned body. Same parameters, same result; scanning
-        compiles faster, unrolled code lets XLA optimise across layers.
-      remat: what the backward pass computes again instead of keeping it: `none`, `dots` (all but the products with
-        weights: attention's scores, norms, activations) or `full` (whole layers).
-      local_window, global_every: of `modernbert`: every `global_every`-th layer, from the first, sees the whole
-        sequence; the others see half of `local_window` to each side.
+      layers: the number of layers.
+      width: the hidden size.
+      ffn: the inner width of the feed-forward blocks.
+      heads: attention heads.
+      init_stddev: the standard deviation of the truncated normal that initializes weights.
+      dropout: the dropout rate of embeddings, attention and hidden states.
+      dtype: the type of the computation; parameters are float32.
+      unroll: whether layers are unrolled instead of scanned. Parameters and results are the same; scanning compiles
+        faster, unrolling lets XLA optimize across layers.
+      remat: what the backward pass recomputes: `none`, `dots` (all but the products with weights: attention scores,
+        norms, activations) or `full` (whole layers).
+      local_window: ModernBERT: local layers attend to half of this to each side.
+      global_every: ModernBERT: every `global_every`-th layer, starting with the first, attends to the whole sequence.
     """
 
     kind: str
@@ -93,18 +98,18 @@ class EncoderConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ElectraConfig:
-    """The networks of a system and what they share.
+    """The networks of an objective and what they share.
 
     Attributes:
       vocab_size: token ids in use.
-      embedding_size: E, of all tables. (In google-research/electra a generator's own are as wide as itself; here they
-        are as the encoder's, so that a generator can be taken from a run that shared them.)
-      max_length: positions of BERT's table.
+      embedding_size: E, the width of all tables. In google-research/electra, a generator's own tables have the
+        generator's width; here they have the encoder's, so that a generator can be taken from a run that shared them.
+      max_length: entries of BERT's position table.
       encoder: the network that is kept after pre-training; ELECTRA's discriminator.
-      generator: the network that makes the fakes, None where the system has none.
-      two_towers: whether the generator is two causal networks, one from each side, instead of one that sees [MASK].
+      generator: the network that proposes fakes; None if there is none.
+      two_towers: whether the generator is two causal networks, one for each direction; otherwise it reads [MASK].
       tying: what the two share: `none`, `embeddings`, `all`, or `gdes` (see `Electra`).
-      heads: what reads the encoder (`discriminator_head`, `mlm_head`, `copy_gate`) or the generator (`baseline`).
+      heads: heads on the encoder (`discriminator_head`, `mlm_head`, `copy_gate`) and on the generator (`baseline`).
     """
 
     vocab_size: int
@@ -118,34 +123,34 @@ class ElectraConfig:
 
     @property
     def padded_vocab_size(self) -> int:
-        """Entries of the word table: whole blocks, and for each of `VOCAB_SHARDS` devices where that adds little."""
+        """Entries of the word table: a multiple of VOCAB_MULTIPLE, for large tables also of VOCAB_SHARDS blocks."""
         large = self.vocab_size >= 8 * VOCAB_SHARDS * VOCAB_MULTIPLE
         multiple = VOCAB_MULTIPLE * (VOCAB_SHARDS if large else 1)
         return multiple * math.ceil(self.vocab_size / multiple)
 
     @property
     def absolute(self) -> bool:
-        """Whether positions and segments are learned tables, as in BERT."""
+        """Whether positions and segments have learned tables, as in BERT."""
         return self.encoder.kind == "bert"
 
 
 def from_settings(
     model: ModelConfig, vocab_size: int, heads: tuple[str, ...], has_generator: bool = True, two_towers: bool = False
 ) -> ElectraConfig:
-    """The model that `config.model` describes, with the generator as the reference builds it.
+    """The config of the networks that `config.model` describes, with the generator built as in the reference.
 
-    The generator is `generator_width` times as wide as the encoder, its FFN too, and `generator_layers` times as deep;
-    its heads are of size 64, at least one (google-research/electra, run_pretraining.py, get_generator_config).
+    The generator's width and FFN are `generator_width` times the encoder's, its depth `generator_layers` times; its
+    heads have size 64, and there is at least one (google-research/electra, run_pretraining.py, get_generator_config).
 
     Args:
-      model: the settings.
+      model: the run's `config.model`.
       vocab_size: token ids in use.
       heads: as `ElectraConfig.heads`.
       has_generator: whether there is a generator network.
       two_towers: as `ElectraConfig.two_towers`.
 
     Raises:
-      UserError: a setting that no model can have.
+      UserError: the settings contradict each other.
     """
     encoder = EncoderConfig(
         kind=model.encoder,
@@ -177,11 +182,13 @@ def from_settings(
         _check(generator, "generator")
     if model.tying == "all" and generator != encoder:
         raise UserError(
-            f"config.model.tying=all makes one network of both, but generator_width={model.generator_width:g} and "
-            f"generator_layers={model.generator_layers:g}; set both to 1"
+            f"config.model.tying=all needs networks of equal size: expected generator_width=1 and generator_layers=1, "
+            f"not {model.generator_width:g} and {model.generator_layers:g}"
         )
     if model.tying == "all" and two_towers:
-        raise UserError("config.model.tying=all cannot make one network of an encoder and two towers; use another")
+        raise UserError(
+            "config.model.tying=all is invalid with a two-tower generator: expected none, embeddings or gdes"
+        )
     return ElectraConfig(
         vocab_size, model.embedding_size, model.max_length, encoder, generator, two_towers, model.tying, heads
     )
@@ -189,9 +196,9 @@ def from_settings(
 
 def _check(network: EncoderConfig, name: str) -> None:
     if min(network.layers, network.width, network.ffn, network.heads) < 1:
-        raise UserError(f"config.model gives the {name} no layers or no width: {network}")
+        raise UserError(f"config.model gives the {name} no layers or no width: expected 1 or more of each in {network}")
     if network.width % network.heads or (network.kind == "modernbert" and network.head_size % 2):
         raise UserError(
-            f"config.model gives the {name} width {network.width} and {network.heads} heads, which do not divide "
-            "it into (for modernbert even) heads; change width, heads or generator_width"
+            f"config.model gives the {name} width {network.width}, which {network.heads} heads do not divide (for "
+            "modernbert into even sizes); change width, heads or generator_width"
         )

@@ -55,8 +55,8 @@ class Answerer(nn.Module):
     """Scores where an answer starts, where it ends given its start, and whether there is none.
 
     The start is a dense layer on each token's state. The end is two dense layers on [start's state; token's state].
-    Whether there is no answer is two dense layers on [state of CLS; mean state of the start] (arXiv 2003.10555, appendix
-    B, after XLNet).
+    Whether there is no answer is two dense layers on [state of CLS; mean state of the start] (arXiv 2003.10555,
+    appendix B, after XLNet).
 
     Attributes:
       config: the encoder's config.

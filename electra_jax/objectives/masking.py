@@ -43,7 +43,7 @@ class Masked(NamedTuple):
     @property
     def real(self) -> Array:
         """[B, L] float32: 1 where there is no padding."""
-        return cast(Array, self.batch.sequence_ids > 0).astype(jnp.float32)
+        return cast(Array, (self.batch.sequence_ids > 0).astype(jnp.float32))
 
     @property
     def chosen(self) -> Array:

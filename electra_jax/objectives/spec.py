@@ -199,14 +199,15 @@ class Objective:
     def mask(self, key: Array, batch: Batch) -> masking.Masked:
         """Draws all that is random about a batch, except dropout."""
         s = self.settings
+        reads_masks = "replace_prob" in self.system.settings
         return masking.mask(
             key,
             batch,
             self.model.config.vocab_size,
             self.special,
             s.mask_prob,
-            s.replace_prob,
-            s.random_prob,
+            s.replace_prob if reads_masks else 0.0,
+            s.random_prob if reads_masks else 0.0,
             jnp.asarray(self.word_starts) if s.whole_words else None,
         )
 

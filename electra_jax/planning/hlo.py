@@ -1,9 +1,9 @@
-"""Reads a compiled program's text: what one call of it moves between memory and a device, and between devices.
+"""Reads the text of a compiled program and counts the bytes it moves between memory and device, and between devices.
 
-XLA's own cost analysis counts the body of a loop once, however often it runs, and does not tell collectives apart. Here
-a body counts as often as it runs. Bytes are counted much as XLA counts them: an instruction reads its operands and
-writes its result; a fusion is one instruction, of a slice only the slice is moved, and of an update in place only the
-update. What the compiler keeps in a device's own fast memory is not counted.
+XLA's own cost analysis counts the body of a loop once and does not distinguish collectives. Here a loop's body counts
+as often as it runs. Bytes are counted much as XLA counts them: an instruction reads its operands and writes its result;
+a fusion is one instruction; a slice moves only the slice, and an in-place update only the update. What the compiler
+keeps in a device's own fast memory does not count.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-_BITS = {"pred": 8, "bf16": 16, "token": 0, "opaque": 0}  # others end in theirs: f32, u8, s4
+_BITS = {"pred": 8, "bf16": 16, "token": 0, "opaque": 0}  # the names of other types end in their bits: f32, u8, s4
 _ARRAY = re.compile(r"\b([a-z]+\d*(?:e\dm\d\w*)?)\[([\d,]*)\](?:\{([^}]*)\})?")
 _INSTRUCTION = re.compile(r"^\s*(ROOT )?%(\S+) = (.*)$")
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%(\S+) \(.*\{$")
@@ -21,17 +21,18 @@ _FREE = {
     *("copy-done", "opt-barrier", "domain", "add-dependency"),
 }
 _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
-_NOT_IN_MEMORY = "S(1)"  # a layout with this lies in the device's own fast memory
+_NOT_IN_MEMORY = "S(1)"  # marks layouts in the device's own fast memory
 
 
 class Instruction(NamedTuple):
     """One line of a computation.
 
     Attributes:
-      name, opcode: without the sign before the one, and -start and -done behind the other.
-      result: shapes as text.
-      operands: names.
-      attributes: what follows the operands.
+      name: its name, without the percent sign.
+      opcode: its operation; asynchronous ones end in -start or -done.
+      result: the result's shapes, as text.
+      operands: the operands' names.
+      attributes: the text after the operands.
       root: whether it is the computation's result.
     """
 
@@ -42,24 +43,26 @@ class Instruction(NamedTuple):
     attributes: str
     root: bool
 
-    def called(self, how: str) -> str | None:
-        found = re.search(rf"\b{how}=%([^\s,)}}]+)", self.attributes)
-        return found[1] if found else None
+    def called(self, attribute: str) -> str | None:
+        """The computation that an attribute names, for example `calls` or `body`."""
+        match = re.search(rf"\b{attribute}=%([^\s,)}}]+)", self.attributes)
+        return match[1] if match else None
 
     @property
     def source(self) -> str:
-        """The JAX operation that it is from, with modules and functions before it."""
-        found = re.search(r'op_name="([^"]*)"', self.attributes)
-        return found[1] if found else ""
+        """The name of the JAX operation that it was compiled from, preceded by modules and functions."""
+        match = re.search(r'op_name="([^"]*)"', self.attributes)
+        return match[1] if match else ""
 
 
 class Moved(NamedTuple):
-    """What an instruction moves in one call of the program.
+    """What an instruction moves between memory and device in one call of the program.
 
     Attributes:
-      opcode, source: of the instruction.
-      bytes: in all its turns.
-      times: how many these are.
+      opcode: the instruction's opcode.
+      source: the instruction's source.
+      bytes: bytes in all its executions.
+      times: the number of executions.
     """
 
     opcode: str
@@ -69,15 +72,15 @@ class Moved(NamedTuple):
 
 
 class Collective(NamedTuple):
-    """What an instruction sends between devices in one call of the program.
+    """What a collective sends between devices in one call of the program.
 
     Attributes:
-      kind: as `all-reduce`.
-      source: of the instruction.
-      bytes: of its result on one device, in all its turns.
-      sent: bytes that each device must send for it at the least.
-      times: how many turns these are.
-      devices: how many take part.
+      kind: for example `all-reduce`.
+      source: the instruction's source.
+      bytes: bytes of its results on one device, in all its executions.
+      sent: the least bytes that each device must send for it.
+      times: the number of executions.
+      devices: the number of devices that take part.
     """
 
     kind: str
@@ -90,39 +93,40 @@ class Collective(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """Of one call of a program on one device."""
+    """The traffic of one device in one call of a program."""
 
     moved: list[Moved]
     collectives: list[Collective]
 
     @property
     def bytes(self) -> float:
-        """Between memory and the device."""
-        return sum(each.bytes for each in self.moved)
+        """Bytes between memory and the device."""
+        return sum(instruction.bytes for instruction in self.moved)
 
     @property
     def sent(self) -> float:
-        """To other devices, at the least."""
-        return sum(each.sent for each in self.collectives)
+        """The least bytes sent to other devices."""
+        return sum(collective.sent for collective in self.collectives)
 
 
 def traffic(text: str, devices: int) -> Traffic:
-    """Reads `compiled.as_text()` of a program on `devices` devices."""
+    """The traffic of a program on `devices` devices, from `compiled.as_text()`."""
     return _Reader(text, devices).read()
 
 
 def sizes(shapes: str, anywhere: bool = False) -> list[float]:
-    """Bytes of the arrays in a text; 0 for one that does not lie in memory, unless `anywhere`."""
-    found = []
+    """Bytes of the arrays in a text of shapes; 0 for those in the device's fast memory, unless `anywhere`."""
+    result = []
     for dtype, dimensions, layout in _ARRAY.findall(shapes):
         digits = re.search(r"\d+", dtype)
         bits = _BITS[dtype] if dtype in _BITS else int(digits[0]) if digits else 0
         counts = anywhere or _NOT_IN_MEMORY not in layout
-        found.append(math.prod(int(n) for n in dimensions.split(",") if n) * bits / 8 if counts else 0.0)
-    return found
+        result.append(math.prod(int(n) for n in dimensions.split(",") if n) * bits / 8 if counts else 0.0)
+    return result
 
 
 def size(shapes: str, anywhere: bool = False) -> float:
+    """Bytes of all arrays in a text of shapes."""
     return sum(sizes(shapes, anywhere))
 
 
@@ -145,77 +149,82 @@ class _Reader:
         moved: list[Moved] = []
         collectives: list[Collective] = []
         for computation, times in self._run(self._entry, 1):
-            for each in computation.values():
-                opcode = each.opcode.removesuffix("-start")
-                if each.opcode in _FREE or each.opcode.endswith("-done") or each.opcode in ("while", "call"):
+            for instruction in computation.values():
+                opcode = instruction.opcode.removesuffix("-start")
+                if (
+                    instruction.opcode in _FREE
+                    or instruction.opcode.endswith("-done")
+                    or instruction.opcode in ("while", "call")
+                ):
                     continue
-                moved.append(Moved(opcode, each.source, self._bytes(each, computation) * times, times))
+                moved.append(Moved(opcode, instruction.source, self._bytes(instruction, computation) * times, times))
                 if opcode in _COLLECTIVES:
-                    collectives.append(self._collective(opcode, each, computation, times))
+                    collectives.append(self._collective(opcode, instruction, computation, times))
         return Traffic(moved, collectives)
 
     def _run(self, name: str, times: float) -> Iterator[tuple[dict[str, Instruction], float]]:
-        """The computations that are run one instruction after another, and how often."""
+        """The computations that run from `name` on, each with the number of its executions."""
         computation = self._computations.get(name, {})
         yield computation, times
-        for each in computation.values():
-            if each.opcode == "while":
-                condition, body = each.called("condition"), each.called("body")
+        for instruction in computation.values():
+            if instruction.opcode == "while":
+                condition, body = instruction.called("condition"), instruction.called("body")
                 assert condition is not None
                 assert body is not None
-                yield from self._run(body, times * self._trips(each, condition))
-            elif each.opcode in ("call", "async-start"):
-                yield from self._run(each.called("to_apply") or each.called("calls") or "", times)
-            elif each.opcode == "conditional":
-                for branch in re.findall(r"%([^\s,)}]+)", each.attributes.partition("branch_computations=")[2]):
+                yield from self._run(body, times * self._trips(instruction, condition))
+            elif instruction.opcode in ("call", "async-start"):
+                yield from self._run(instruction.called("to_apply") or instruction.called("calls") or "", times)
+            elif instruction.opcode == "conditional":
+                for branch in re.findall(r"%([^\s,)}]+)", instruction.attributes.partition("branch_computations=")[2]):
                     if branch in self._computations:
                         yield from self._run(branch, times)
 
     def _trips(self, loop: Instruction, condition: str) -> float:
-        """Of a loop that counts: as XLA says, or else the number that its condition compares with."""
-        said = re.search(r'known_trip_count"?:\{"?n"?:"?(\d+)', loop.attributes)
-        if said:
-            return int(said[1])
+        """A loop's trip count: XLA's annotation, or else the largest constant in its condition."""
+        known = re.search(r'known_trip_count"?:\{"?n"?:"?(\d+)', loop.attributes)
+        if known:
+            return int(known[1])
         numbers = [
-            int(found[1])
-            for each in self._everything(condition)
-            if each.opcode == "constant" and (found := re.search(r"^\((\d+)\)", each.attributes))
+            int(match[1])
+            for instruction in self._instructions(condition)
+            if instruction.opcode == "constant" and (match := re.search(r"^\((\d+)\)", instruction.attributes))
         ]
         return max(numbers, default=1)
 
-    def _everything(self, name: str) -> Iterator[Instruction]:
-        for each in self._computations.get(name, {}).values():
-            yield each
-            callee = each.called("calls") or each.called("to_apply")
+    def _instructions(self, name: str) -> Iterator[Instruction]:
+        """All instructions of a computation and of those it calls."""
+        for instruction in self._computations.get(name, {}).values():
+            yield instruction
+            callee = instruction.called("calls") or instruction.called("to_apply")
             if callee:
-                yield from self._everything(callee)
+                yield from self._instructions(callee)
 
-    def _bytes(self, each: Instruction, computation: dict[str, Instruction]) -> float:
-        result = size(each.result)
-        operands = [size(computation[name].result) if name in computation else 0.0 for name in each.operands]
-        if each.opcode in ("slice", "dynamic-slice", "gather"):
+    def _bytes(self, instruction: Instruction, computation: dict[str, Instruction]) -> float:
+        result = size(instruction.result)
+        operands = [size(computation[name].result) if name in computation else 0.0 for name in instruction.operands]
+        if instruction.opcode in ("slice", "dynamic-slice", "gather"):
             return 2 * result + sum(operands[1:])
-        if each.opcode == "dynamic-update-slice":
+        if instruction.opcode == "dynamic-update-slice":
             return 2 * operands[1]
-        if each.opcode == "scatter":
+        if instruction.opcode == "scatter":
             return 2 * operands[-1] + sum(operands[1:-1])
-        if each.opcode == "copy-start":  # its result: what it copies to, what it copies, and a sign that it has
-            return sizes(each.result)[0] + operands[0]
-        if each.opcode == "slice-start":  # what it cuts, the slice, and a sign
-            return sizes(each.result)[1] + sizes(each.result, anywhere=True)[1] * bool(operands[0])
-        if 'custom_call_target="AllocateBuffer"' in each.attributes:
+        if instruction.opcode == "copy-start":  # its result: the copy, the original, and a semaphore
+            return sizes(instruction.result)[0] + operands[0]
+        if instruction.opcode == "slice-start":  # its result: the operand, the slice, and a semaphore
+            return sizes(instruction.result)[1] + sizes(instruction.result, anywhere=True)[1] * bool(operands[0])
+        if 'custom_call_target="AllocateBuffer"' in instruction.attributes:
             return 0.0
-        if each.opcode == "fusion":
-            return self._fused(each, operands, result)
+        if instruction.opcode == "fusion":
+            return self._fused(instruction, operands, result)
         return sum(operands) + result
 
-    def _fused(self, each: Instruction, operands: list[float], result: float) -> float:
-        callee = each.called("calls") or ""
+    def _fused(self, instruction: Instruction, operands: list[float], result: float) -> float:
+        callee = instruction.called("calls") or ""
         read = sum(min(whole, self._read(callee, number, whole)) for number, whole in enumerate(operands))
         return read + min(result, self._written(callee, result))
 
     def _read(self, callee: str, number: int, whole: float) -> float:
-        """Bytes that a fusion reads of its operand `number`; of one that is only sliced or updated less than all."""
+        """Bytes that a fusion reads of its operand `number`: less than `whole` if it only slices or updates it."""
         inside = self._computations.get(callee, {})
         parameter = next((p for p in inside.values() if p.opcode == "parameter" and _number(p) == number), None)
         if parameter is None:
@@ -223,7 +232,7 @@ class _Reader:
         total, values = 0.0, [parameter.name]
         while values:
             value = values.pop()
-            for user in (each for each in inside.values() if value in each.operands):
+            for user in (instruction for instruction in inside.values() if value in instruction.operands):
                 if user.opcode == "bitcast":
                     values.append(user.name)
                 elif user.opcode in ("slice", "dynamic-slice", "gather") and user.operands[0] == value:
@@ -232,32 +241,34 @@ class _Reader:
                     places = [place for place, name in enumerate(user.operands) if name == value]
                     total += sum(self._read(user.called("calls") or "", place, whole) for place in places)
                 elif user.opcode != "dynamic-update-slice" or user.operands[0] != value:
-                    return whole  # what is updated lies where the result will
+                    return whole  # an in-place update does not read its target
         return total
 
     def _written(self, callee: str, whole: float) -> float:
-        """Bytes that a fusion writes: of what it updates in place the update."""
+        """Bytes that a fusion writes: for an in-place update only the update."""
         inside = self._computations.get(callee, {})
-        root = next((each for each in inside.values() if each.root), None)
+        root = next((instruction for instruction in inside.values() if instruction.root), None)
         return whole if root is None else self._result(root, inside)
 
-    def _result(self, each: Instruction, inside: dict[str, Instruction]) -> float:
-        if each.opcode == "tuple":
-            return sum(self._result(inside[name], inside) for name in each.operands)
-        if each.opcode == "bitcast" and each.operands[0] in inside:
-            return min(size(each.result), self._result(inside[each.operands[0]], inside))
-        if each.opcode == "dynamic-update-slice":
-            return size(inside[each.operands[1]].result)
-        if each.opcode == "fusion":
-            return self._written(each.called("calls") or "", size(each.result))
-        return size(each.result)
+    def _result(self, instruction: Instruction, inside: dict[str, Instruction]) -> float:
+        if instruction.opcode == "tuple":
+            return sum(self._result(inside[name], inside) for name in instruction.operands)
+        if instruction.opcode == "bitcast" and instruction.operands[0] in inside:
+            return min(size(instruction.result), self._result(inside[instruction.operands[0]], inside))
+        if instruction.opcode == "dynamic-update-slice":
+            return size(inside[instruction.operands[1]].result)
+        if instruction.opcode == "fusion":
+            return self._written(instruction.called("calls") or "", size(instruction.result))
+        return size(instruction.result)
 
     def _collective(
-        self, kind: str, each: Instruction, computation: dict[str, Instruction], times: float
+        self, kind: str, instruction: Instruction, computation: dict[str, Instruction], times: float
     ) -> Collective:
-        devices = self._group(each.attributes)
-        given = sum(size(computation[name].result, True) for name in each.operands if name in computation)
-        result = size(each.result, True) - (given if each.opcode.endswith("-start") and kind != "all-reduce" else 0)
+        devices = self._group(instruction.attributes)
+        given = sum(size(computation[name].result, True) for name in instruction.operands if name in computation)
+        result = size(instruction.result, True) - (
+            given if instruction.opcode.endswith("-start") and kind != "all-reduce" else 0
+        )
         ring = (devices - 1) / devices
         sent = {
             "all-reduce": 2 * ring * result,
@@ -266,10 +277,10 @@ class _Reader:
             "all-to-all": ring * result,
             "collective-permute": result,
         }[kind]
-        return Collective(kind, each.source, result * times, sent * times, times, devices)
+        return Collective(kind, instruction.source, result * times, sent * times, times, devices)
 
     def _group(self, attributes: str) -> int:
-        """How many devices exchange among themselves."""
+        """The number of devices in each group that communicates."""
         listed = re.search(r"replica_groups=\{\{([\d,]+)\}", attributes)
         if listed:
             return len(listed[1].split(","))
@@ -285,16 +296,16 @@ class _Reader:
 
 
 def _number(parameter: Instruction) -> int:
-    found = re.match(r"\((\d+)\)", parameter.attributes)
-    assert found is not None
-    return int(found[1])
+    match = re.match(r"\((\d+)\)", parameter.attributes)
+    assert match is not None
+    return int(match[1])
 
 
 def _parse(line: str) -> Instruction | None:
-    found = _INSTRUCTION.match(line)
-    if not found:
+    match = _INSTRUCTION.match(line)
+    if not match:
         return None
-    root, name, rest = found.groups()
+    root, name, rest = match.groups()
     end = _closing(rest, 0) if rest.startswith("(") else rest.index(" ") - 1
     result, rest = rest[: end + 1], rest[end + 1 :].lstrip()
     opcode, bracket, _ = rest.partition("(")
@@ -309,7 +320,7 @@ def _parse(line: str) -> Instruction | None:
 
 
 def _closing(text: str, start: int) -> int:
-    """Where the bracket that opens at `start` closes."""
+    """The index of the bracket that closes the one at `start`."""
     depth = 0
     for place in range(start, len(text)):
         depth += (text[place] == "(") - (text[place] == ")")

@@ -1,4 +1,4 @@
-"""`python -m electra_jax.flops`, called in this process."""
+"""`electra-jax flops`, called in this process."""
 
 import json
 from typing import Any
@@ -168,7 +168,7 @@ def test_what_cannot_be_is_one_line(capsys, arguments, named):
 def test_help(capsys):
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("usage: python -m electra_jax.flops")
+    assert out.startswith("usage: electra-jax flops")
     assert all(option in out for option in ("--config=", "--device=", "--chips=", "--mfu=", "--json"))
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cli_runs import make_objective, quiet, small_config
+from cli_runs import make_objective, small_config
 
 from electra_jax import step, train, train_config
 from electra_jax.commands import report as command
@@ -14,7 +14,7 @@ from electra_jax.config import errors
 from electra_jax.data import pipeline
 from electra_jax.loading import run_checkpoint
 from electra_jax.report import samples
-from electra_jax.runtime import marked_text, run_log
+from electra_jax.runtime import run_log
 
 
 def report(*arguments):
@@ -124,7 +124,7 @@ def learned(tmp_path, text_file, monkeypatch):
     text = pipeline.build_corpus(workdir / "data" / key, config.data)
     objective = make_objective(config, len(text.tokenizer))
     ids = jnp.zeros((1, config.data.seq_length), jnp.int32)
-    params = jax.jit(objective.model.init)(jax.random.key(0), ids, ids, ids)["params"]
+    params = jax.jit(objective.model.init)(jax.random.key(0), Batch(ids, ids, ids))["params"]
     state = step.TrainState(jnp.int32(7), params, None)
     there = run_checkpoint.RunCheckpoint(config, text.tokenizer, objective, state, {"corpus": key})
     monkeypatch.setattr(run_checkpoint, "load_run_checkpoint", lambda place: there)

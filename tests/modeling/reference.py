@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from electra_jax.modeling import bert, modernbert
+from electra_jax.modeling import modernbert, transformer
 from electra_jax.modeling.config import EncoderConfig
 
-_ENCODERS = {"bert": bert.Encoder, "modernbert": modernbert.Encoder}
+_ENCODERS = {"bert": transformer.BertEncoder, "modernbert": modernbert.ModernBertEncoder}
 _EMBEDDING = 12
 SEQUENCES = np.asarray([[1] * 6 + [2] * 5 + [0], [1] * 12], np.int32)
 

@@ -41,7 +41,7 @@ def ends(params, row, start):
 def test_an_answer_ends_given_where_it_begins(answerer):
     head, params = answerer
     trained = head.apply({"params": params}, STATES, ALLOWED, START, True)
-    found = head.apply({"params": params}, STATES, ALLOWED, START, False)
+    found = head.apply({"params": params}, STATES, ALLOWED, None, False)
     for row in range(2):
         starts = log_softmax(dense(params, "start", STATES[row])[:, 0] + np.where(ALLOWED[row], 0, -1000))
         np.testing.assert_allclose(trained["start_logp"][row], starts, rtol=1e-4, atol=1e-5)
@@ -57,7 +57,7 @@ def test_an_answer_ends_given_where_it_begins(answerer):
 
 def test_that_there_is_no_answer_is_read_from_cls_and_from_the_mean_start(answerer):
     head, params = answerer
-    found = head.apply({"params": params}, STATES, ALLOWED, START, False)
+    found = head.apply({"params": params}, STATES, ALLOWED, None, False)
     for row in range(2):
         p = softmax(dense(params, "start", STATES[row])[:, 0] + np.where(ALLOWED[row], 0, -1000))
         beside = np.concatenate([STATES[row, 0], p @ STATES[row]])
@@ -67,16 +67,16 @@ def test_that_there_is_no_answer_is_read_from_cls_and_from_the_mean_start(answer
 
 def test_a_class_is_read_from_cls_and_a_tag_from_each_token():
     classifier, tagger = Classifier(CONFIG, 3), Tagger(CONFIG, 3)
-    params = jax.device_get(classifier.init(jax.random.key(0), STATES, None, None, False)["params"])
-    said = classifier.apply({"params": params}, STATES, None, None, False)["scores"]
+    params = jax.device_get(classifier.init(jax.random.key(0), STATES, False)["params"])
+    said = classifier.apply({"params": params}, STATES, False)["scores"]
     np.testing.assert_allclose(said, dense(params, "dense", STATES[:, 0]), rtol=1e-5, atol=1e-6)
-    tags = tagger.apply({"params": params}, STATES, None, None, False)["scores"]
+    tags = tagger.apply({"params": params}, STATES, False)["scores"]
     np.testing.assert_allclose(tags, dense(params, "dense", STATES), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression", "tagging", "answering"])
 def test_every_kind_has_the_encoder_and_a_head(kind):
     ids = np.ones((1, 4), np.int32)
-    init = Downstream(CONFIG, kind, 2, 3).init
-    made = jax.eval_shape(init, jax.random.key(0), Batch(ids, ids, ids), ids, ids[:, 0])["params"]
+    model = Downstream(CONFIG, kind, 2, 3)
+    made = jax.eval_shape(model.init, jax.random.key(0), Batch(ids, ids, ids), ids)["params"]
     assert set(made) == {"embeddings", "encoder", "head"}

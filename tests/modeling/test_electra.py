@@ -14,17 +14,18 @@ from electra_jax import train_config
 from electra_jax.config import config_file
 from electra_jax.modeling import config as model_config
 from electra_jax.modeling import electra
+from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.electra import Electra
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 VOCABULARY, PADDED, LENGTH = 130, 256, 12
 WIDTH, GENERATOR_WIDTH, EMBEDDING = 128, 64, 32
-BATCH = {
-    "input_ids": np.asarray([[2, 9, 8, 7, 6, 3, 2, 50, 60, 70, 3, 0], [2, 11, 12, 13, 14, 15, 3, 21, 22, 23, 3, 0]]),
-    "token_type_ids": np.asarray([[0] * 12, [0] * 7 + [1] * 4 + [0]]),
-    "sequence_ids": np.asarray([[1] * 6 + [2] * 5 + [0], [1] * 11 + [0]]),
-}
-BATCH = {name: value.astype(np.int32) for name, value in BATCH.items()}
+BATCH = Batch(
+    np.asarray([[2, 9, 8, 7, 6, 3, 2, 50, 60, 70, 3, 0], [2, 11, 12, 13, 14, 15, 3, 21, 22, 23, 3, 0]]),
+    np.asarray([[0] * 12, [0] * 7 + [1] * 4 + [0]]),
+    np.asarray([[1] * 6 + [2] * 5 + [0], [1] * 11 + [0]]),
+)
+BATCH = jax.tree.map(lambda x: x.astype(np.int32), BATCH)
 EVERY = np.tile(np.arange(LENGTH, dtype=np.int32), (2, 1))
 HEADS = ("discriminator_head", "mlm_head", "copy_gate", "baseline")
 both_encoders = pytest.mark.parametrize("encoder", ["bert", "modernbert"])
@@ -41,7 +42,7 @@ def small(encoder: str = "bert", dtype: str = "float32", two_towers: bool = Fals
 
 def shapes(model: Electra):
     ids = jax.ShapeDtypeStruct((1, LENGTH), jnp.int32)
-    return jax.eval_shape(model.init, jax.random.key(0), ids, ids, ids)["params"]
+    return jax.eval_shape(model.init, jax.random.key(0), Batch(ids, ids, ids))["params"]
 
 
 def random_params(model: Electra):
@@ -51,8 +52,7 @@ def random_params(model: Electra):
 
 
 def start(model: Electra):
-    batch = (BATCH["input_ids"], BATCH["token_type_ids"], BATCH["sequence_ids"])
-    return model.init(jax.random.key(0), *batch)["params"]
+    return model.init(jax.random.key(0), BATCH)["params"]
 
 
 @functools.cache
@@ -66,12 +66,11 @@ def compiled(encoder: str, dtype: str = "float32"):
     model = small(encoder, dtype)
 
     def generate(params, batch, positions=EVERY, dropout_key=None):
-        states = electra.read(model, params, "generator", batch, batch["input_ids"], dropout_key)
-        return electra.predict(model, params, "generator", electra.at(states, positions))
+        states = electra.generator_states(model, params, batch, dropout_key)
+        return electra.generator_logits(model, params, electra.gather_positions(states, positions))
 
     def discriminate(params, batch, dropout_key=None):
-        states = electra.read(model, params, "encoder", batch, batch["input_ids"], dropout_key)
-        return electra.score(model, params, "discriminator_head", states)
+        return electra.discriminator_logits(model, params, electra.encode(model, params, batch, dropout_key))
 
     return jax.jit(generate), jax.jit(discriminate)
 
@@ -185,9 +184,9 @@ def test_logits_at_some_positions_are_those_of_all_gathered(encoder):
 
 @both_encoders
 def test_packed_sequences_are_as_if_alone(encoder):
-    alone = {name: np.zeros_like(value) for name, value in BATCH.items()}
-    for name, value in BATCH.items():
-        alone[name][0, :5] = value[0, 6:11]
+    alone = jax.tree.map(np.zeros_like, BATCH)
+    for here, packed in zip(alone, BATCH, strict=True):
+        here[0, :5] = packed[0, 6:11]
     for network in compiled(encoder):
         packed = network(initial(encoder), BATCH)[0, 6:11]
         np.testing.assert_allclose(network(initial(encoder), alone)[0, :5], packed, rtol=1e-5, atol=1e-5)
@@ -195,8 +194,8 @@ def test_packed_sequences_are_as_if_alone(encoder):
 
 def test_bert_tells_segments_and_positions_apart():
     """Of one token all over, the score is the same wherever nothing but its place and its segment differ."""
-    batch = {"input_ids": np.full((1, 4), 9), "token_type_ids": np.asarray([[0, 0, 1, 1]]), "sequence_ids": [[1] * 4]}
-    batch = {name: np.asarray(value, np.int32) for name, value in batch.items()}
+    batch = Batch(np.full((1, 4), 9), np.asarray([[0, 0, 1, 1]]), [[1] * 4])
+    batch = Batch(*(np.asarray(value, np.int32) for value in batch))
     params = initial("bert")
     embeddings = dict(params["embeddings"])
     for changes, distinct in (({}, 4), ({"position": 0}, 2), ({"position": 0, "segment": 0}, 1)):
@@ -248,9 +247,12 @@ def forward(tying: str):
     model = tied(tying)
 
     def run(params):
-        states = {name: electra.read(model, params, name, BATCH, BATCH["input_ids"]) for name in model.networks}
-        logits = {name: electra.predict(model, params, name, states[name])[..., :VOCABULARY] for name in states}
-        return states, logits
+        generator, encoder = electra.generator_states(model, params, BATCH), electra.encode(model, params, BATCH)
+        logits = electra.generator_logits(model, params, generator), electra.mlm_logits(model, params, encoder)
+        by_name = {
+            name: values[..., :VOCABULARY] for name, values in zip(("generator", "encoder"), logits, strict=True)
+        }
+        return {"generator": generator, "encoder": encoder}, by_name
 
     return jax.jit(run)
 
@@ -370,12 +372,14 @@ def test_two_towers_predict_a_token_from_all_others_of_its_sequence(encoder):
     assert set(params["generator"]) == {"left", "right"}
     width = EMBEDDING if encoder == "bert" else GENERATOR_WIDTH
     assert params["generator_head"]["dense"]["kernel"].shape == (2 * GENERATOR_WIDTH, width)
-    batch = {name: np.tile(value[:1], (LENGTH + 1, 1)) for name, value in BATCH.items()}
-    ids = batch["input_ids"] + 30 * np.eye(LENGTH + 1, LENGTH, dtype=np.int32)
-    states = np.asarray(jax.jit(lambda ids: electra.read(model, params, "generator", batch, ids))(ids))
+    batch = jax.tree.map(lambda x: np.tile(x[:1], (LENGTH + 1, 1)), BATCH)
+    ids = batch.input_ids + 30 * np.eye(LENGTH + 1, LENGTH, dtype=np.int32)
+    states = np.asarray(
+        jax.jit(lambda ids: electra.generator_states(model, params, batch._replace(input_ids=ids)))(ids)
+    )
     assert states.shape == (LENGTH + 1, LENGTH, 2 * GENERATOR_WIDTH)
     follows = np.any((states[:-1] != states[-1:]).reshape(LENGTH, LENGTH, 2, GENERATOR_WIDTH), axis=-1)
-    same = np.equal.outer(BATCH["sequence_ids"][0], BATCH["sequence_ids"][0])
+    same = np.equal.outer(BATCH.sequence_ids[0], BATCH.sequence_ids[0])
     np.testing.assert_array_equal(follows[..., 0], np.triu(same, 1))  # [changed, state]
     np.testing.assert_array_equal(follows[..., 1], np.tril(same, -1))
     left, right = np.split(states[-1], 2, axis=-1)
@@ -386,9 +390,12 @@ def test_two_towers_predict_a_token_from_all_others_of_its_sequence(encoder):
 def test_copy_gate_and_baseline_are_one_dense_layer():
     model = small()
     params = random_params(model)
-    for head, width in (("copy_gate", WIDTH), ("baseline", GENERATOR_WIDTH)):
+    for head, width, apply in (
+        ("copy_gate", WIDTH, electra.copy_logits),
+        ("baseline", GENERATOR_WIDTH, electra.baseline_logits),
+    ):
         states = np.random.default_rng(1).standard_normal((2, 3, width)).astype(np.float32)
         dense = params[head]["dense"]
         expected = (states @ dense["kernel"])[..., 0] + dense["bias"][0]
-        scores = electra.score(model, params, head, states)
+        scores = apply(model, params, states)
         np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-5)

@@ -71,11 +71,8 @@ def test_settings_reach_the_model():
     assert make().tying == "embeddings"
 
 
-def test_without_settings_of_a_generator_there_is_none():
-    given = settings()
-    for name in ("generator_width", "generator_layers", "tying"):
-        del given[name]
-    model = model_config.from_settings(given, 1000, ("mlm_head",))
+def test_an_objective_without_a_generator_has_the_encoder_only():
+    model = model_config.from_settings(settings(), 1000, ("mlm_head",), has_generator=False)
     assert model.generator is None
     assert model.encoder == make().encoder
     assert (model.vocab_size, model.embedding_size, model.max_length) == (1000, 128, 512)
@@ -117,12 +114,12 @@ def test_shapes_that_no_model_can_have_are_refused(changes, place):
     ids=str,
 )
 def test_networks_of_unequal_size_cannot_be_one(changes):
-    with pytest.raises(UserError, match=r"tying=all.*set both to 1"):
+    with pytest.raises(UserError, match=r"tying=all.*expected generator_width=1 and generator_layers=1"):
         make(tying="all", **changes)
 
 
 def test_two_towers_cannot_be_one_network_with_the_encoder():
     equal = {"generator_width": 1.0, "generator_layers": 1.0}
-    with pytest.raises(UserError, match=r"tying=all.*two towers"):
+    with pytest.raises(UserError, match=r"tying=all.*two-tower"):
         make(tying="all", two_towers=True, **equal)
     assert make(tying="all", **equal).tying == "all"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import reference
 
-from electra_jax.modeling import layers, modernbert
+from electra_jax.modeling import modernbert, transformer
 
 CONFIG = reference.small("modernbert", layers=4)  # the first and the last see everything
 encode = functools.partial(reference.encode, CONFIG)
@@ -82,9 +82,9 @@ def test_a_packed_sequence_is_encoded_as_if_alone():
 
 def test_local_layers_see_half_their_window_to_each_side():
     """Changes position 5 and looks where the output of one layer changes."""
-    layer = modernbert.Layer(CONFIG, train=False)
+    layer = modernbert.ModernBertLayer(CONFIG, train=False)
     x = 0.1 * jax.random.normal(jax.random.key(0), (1, 12, CONFIG.width))  # no attention weight rounds away
-    mask = layers.same_sequence(jnp.ones((1, 12), jnp.int32))
+    mask = transformer.same_sequence(jnp.ones((1, 12), jnp.int32))
     angles = jnp.stack([modernbert.rotary(12, CONFIG.head_size, theta) for theta in (1e4, 1.6e5)])
     params = jax.jit(layer.init)(jax.random.key(1), x, 0, mask, angles)
     run = jax.jit(lambda x, number: layer.apply(params, x, number, mask, angles)[0])

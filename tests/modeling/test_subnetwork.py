@@ -9,10 +9,14 @@ from electra_jax.modeling import electra, subnetwork
 def read(model, params, network: str, head: str):
     """States of a network and what its head makes of them, over the vocabulary."""
     batch = tiny_models.batch()
-    states = electra.read(model, params, network, batch, batch["input_ids"])
-    if head in ("mlm_head", "generator_head"):
-        return states, electra.predict(model, params, network, states)[..., : tiny_models.VOCABULARY]
-    return states, electra.score(model, params, head, states)
+    states = (electra.encode if network == "encoder" else electra.generator_states)(model, params, batch)
+    read_states = {
+        "mlm_head": electra.mlm_logits,
+        "generator_head": electra.generator_logits,
+        "discriminator_head": electra.discriminator_logits,
+    }[head]
+    outputs = read_states(model, params, states)
+    return states, outputs if head == "discriminator_head" else outputs[..., : tiny_models.VOCABULARY]
 
 
 @pytest.mark.parametrize("encoder", ["bert", "modernbert"])

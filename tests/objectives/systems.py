@@ -15,14 +15,17 @@ from ml_collections import ConfigDict
 from electra_jax import metrics, optim, train_config
 from electra_jax import step as step_lib
 from electra_jax.data.tokenizer import OWN
+from electra_jax.modeling.batch import Batch
 from electra_jax.objectives import masking
+from electra_jax.objectives.segments import make_segments, segment_at
 from electra_jax.objectives.spec import Inputs, Objective
 
 VOCABULARY, PADDED, LENGTH = 60, 128, 16
 STEPS = 10
 TYINGS = ("none", "embeddings", "all", "gdes")
 # Numbers that a compiled loss takes as inputs: another value is no other program.
-_TRACED = ("generator_weight", "discriminator_weight", "encoder_weight", "temperature", "generator_steps")
+_TRACED = ("generator_weight", "discriminator_weight", "encoder_weight", "temperature")
+_SCHEDULED = ("generator_steps",)  # settings that choose the stage, which a loss is given
 _OF_MASKING = ("mask_prob", "replace_prob", "random_prob")  # losses do not read them, but for Electric's
 
 
@@ -53,7 +56,7 @@ def objective(name: str, tying: str = "", generator: str = "transformer") -> Obj
 def shapes(o: Objective) -> Any:
     """Of its parameters."""
     ids = jax.ShapeDtypeStruct((1, LENGTH), jnp.int32)
-    return jax.eval_shape(o.model.init, jax.random.key(0), ids, ids, ids)["params"]
+    return jax.eval_shape(o.model.init, jax.random.key(0), Batch(ids, ids, ids))["params"]
 
 
 def random_parameters(o: Objective, seed: int = 0) -> Any:
@@ -85,7 +88,7 @@ def parameters(name: str, tying: str = "", generator: str = "transformer") -> An
 
 
 @functools.cache
-def batch() -> dict[str, jax.Array]:
+def batch() -> Batch:
     """A pair of segments and padding; two sequences in one row; a row that is full; one that is nearly empty."""
     ids = [
         [2, 10, 11, 12, 13, 14, 15, 3, 20, 21, 22, 23, 24, 3, 0, 0],
@@ -97,8 +100,8 @@ def batch() -> dict[str, jax.Array]:
     segments[0, 8:14] = 1
     sequences = np.minimum(ids, 1)
     sequences[1, 7:] = 2
-    arrays = {"input_ids": ids, "token_type_ids": segments, "sequence_ids": sequences}
-    return {name: jnp.asarray(value, jnp.int32) for name, value in arrays.items()}
+    arrays = Batch(ids, segments, sequences)
+    return Batch(*(jnp.asarray(value, jnp.int32) for value in arrays))
 
 
 def with_settings(o: Objective, **settings: Any) -> Objective:
@@ -111,11 +114,11 @@ def inputs(o: Objective, step: int = 6, text: Any = None) -> Inputs:
 
 
 @functools.cache
-def _program(name: str, tying: str, generator: str, static: tuple[tuple[str, Any], ...]) -> Any:
+def _program(name: str, tying: str, generator: str, stage: int, static: tuple[tuple[str, Any], ...]) -> Any:
     o = with_settings(objective(name, tying, generator), **dict(static))
 
     def loss(params: Any, x: Inputs, numbers: dict[str, Any]) -> Any:
-        total, measured = with_settings(o, **numbers).loss(params, x)
+        total, measured = with_settings(o, **numbers).loss(o.stages[stage], params, x)
         return total, {name: metric for name, metric in measured.items() if isinstance(metric, metrics.Mean)}
 
     def slopes(params: Any, x: Inputs, numbers: dict[str, Any], direction: Any) -> Any:
@@ -142,11 +145,10 @@ def _run(
     x = inputs(o, step, text)
     used = {*o.system.settings} & {*_TRACED}
     numbers = {name: jnp.float32(getattr(o.settings, name)) for name in used}
-    if "generator_steps" in numbers:
-        numbers["generator_steps"] = jnp.int32(o.settings.generator_steps)
-    free = _TRACED if name == "electric" else _TRACED + _OF_MASKING
+    free = _TRACED + _SCHEDULED if name == "electric" else _TRACED + _SCHEDULED + _OF_MASKING
     static = {name: value for name, value in settings.items() if name not in free}
-    program = _program(name, tying, generator, tuple(sorted(static.items())))
+    stage = o.stages.index(o.stage_at(step))
+    program = _program(name, tying, generator, stage, tuple(sorted(static.items())))
     if static or generator != "transformer":
         return program(params, x, numbers), None
     return program(params, x, numbers, jax.tree.map(jnp.zeros_like, params) if direction is None else direction)
@@ -181,10 +183,18 @@ def train(settings: ConfigDict, steps: int) -> tuple[list[Any], list[float]]:
     optimizer, schedule = optim.make(settings.optim, *(stage.steps for stage in o.stages))
     params = random_parameters(o)
     states = [step_lib.TrainState(jnp.int32(0), params, optimizer.init(params))]
-    train_step = jax.jit(step_lib.make_train_step(o, optimizer, schedule, seed=0))
+    segments = make_segments(o.stages, [(LENGTH, o.steps)])
+    train_steps = {
+        segment.start: jax.jit(step_lib.make_train_step(o, segment.stage, optimizer, schedule, seed=0))
+        for segment in segments
+    }
     rates = []
-    for _ in range(steps):
-        state, measured = train_step(states[-1], batch())
+    for done in range(steps):
+        segment = segment_at(segments, done)
+        state, measured = train_steps[segment.start](states[-1], batch())
+        following = segment_at(segments, done + 1)
+        if following is not segment and following.stage.init_params is not None:
+            state = state.replace(params=following.stage.init_params(state.params))
         states.append(state)
         rates.append(float(measured["learning_rate"].sum))
     return [jax.device_get(state) for state in states], rates

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from electra_jax.modeling import electra as networks
-from electra_jax.objectives import adversarial, corruption, electra, sampling
+from electra_jax.objectives import adversarial, electra
 
 FIVE = np.arange(5, dtype=np.int32)
 LOGITS = np.asarray([1.0, -0.5, 0.3, 2.0, -2.0], np.float32)
@@ -60,7 +60,7 @@ def test_the_gradient_of_many_samples_comes_near_the_exact_one(baseline):
     """Within four standard errors; fakes from the sampler that training uses."""
     count = 50_000
     uniform = jax.random.uniform(jax.random.key(0), (count,))
-    fakes = sampling.categorical(uniform, jnp.tile(LOGITS, (count, 1)), block=5)
+    fakes = electra.sample(uniform, jnp.tile(LOGITS, (count, 1)), block=5)
     rewards, baselines = REWARDS[np.asarray(fakes)], np.full(count, baseline, np.float32)
     mean, *_ = weighted_gradients(LOGITS, fakes, rewards, baselines, np.full(count, 1 / count, np.float32))
 
@@ -121,9 +121,9 @@ def test_the_baseline_loss_is_least_where_the_baseline_is_the_reward(reward, oth
 def parts(params, x):
     """What the loss is made of: the fakes, the encoder's scores, the baseline's gates."""
     o = systems.objective("adversarial")
-    found = corruption.corrupt(systems.with_settings(o, temperature=2.0, temperature_decay=0.0), params, x)
+    found = electra.corrupt(systems.with_settings(o, temperature=2.0, temperature_decay=0.0), params, x)
     scores = electra.discriminate(o, params, x, found.input_ids)
-    return found, scores, networks.score(o.model, params, "baseline", found.states)
+    return found, scores, networks.baseline_logits(o.model, params, found.states)
 
 
 def test_the_loss_is_reinforce_with_a_baseline_and_no_likelihood():

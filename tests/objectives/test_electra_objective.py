@@ -10,9 +10,10 @@ import pytest
 from electra_jax import metrics, train_config
 from electra_jax.data.tokenizer import CLS, OWN, PAD, SEP
 from electra_jax.modeling import config as model_config
+from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.electra import Electra
-from electra_jax.objectives import corruption, electra, masking, sampling
-from electra_jax.objectives.spec import Inputs, Objective, Pass
+from electra_jax.objectives import electra, masking, spec
+from electra_jax.objectives.spec import Inputs, Objective, ObjectiveConfig, Pass
 
 VOCABULARY, PADDED, ROWS, LENGTH = 130, 256, 8, 40
 LOWEST = np.finfo(np.float32).min
@@ -21,7 +22,7 @@ MASKED = 7 * 6 + round(0.15 * 30)
 SYSTEMS = {
     "electra": electra.ELECTRA,
     "electra_15": electra.ELECTRA_15,
-    "resting": dataclasses.replace(electra.ELECTRA, loss=electra.resting_generator_loss),
+    "resting": dataclasses.replace(electra.ELECTRA, stages=spec.one_stage(electra.frozen_generator_loss)),
 }
 both = pytest.mark.parametrize("name", ["electra", "electra_15"])
 
@@ -33,7 +34,7 @@ def make_model() -> Electra:
 
 
 MODEL = make_model()
-UNIGRAM = sampling.log_frequencies(np.ones(VOCABULARY), PADDED, OWN)
+UNIGRAM = electra.log_frequencies(np.ones(VOCABULARY), PADDED, OWN)
 
 
 @functools.cache
@@ -43,13 +44,12 @@ def batch():
     ids[:, 1::2] = 99
     ids[:, 0], ids[:, 20], ids[-1, -10:] = CLS, SEP, PAD
     sequences = (ids != PAD).astype(np.int32)
-    return {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "sequence_ids": sequences}
+    return Batch(ids, np.zeros_like(ids), sequences)
 
 
 @functools.cache
 def initial():
-    inputs = [batch()[name] for name in ("input_ids", "token_type_ids", "sequence_ids")]
-    return jax.jit(MODEL.init)(jax.random.key(0), *inputs)["params"]
+    return jax.jit(MODEL.init)(jax.random.key(0), batch())["params"]
 
 
 @functools.cache
@@ -80,7 +80,7 @@ STATIC = ("name", "mask_prob", "disallow_correct", "train")
 
 def _loss(params, batch, key, numbers, *, name, mask_prob, disallow_correct, train):
     o = make(name, mask_prob=mask_prob, disallow_correct=disallow_correct, **numbers)
-    return o.loss(params, _prepare(o, batch, key, train))
+    return o.loss(o.stages[0], params, _prepare(o, batch, key, train))
 
 
 _loss_only = jax.jit(_loss, static_argnames=STATIC)
@@ -137,8 +137,8 @@ def detected(params, batch, key):
 def test_detection_is_learned_at_every_real_position_or_at_the_masked_ones_only(name):
     """Sigmoid cross-entropy and accuracy, written out, over the same fakes."""
     found, masked = jax.device_get(detected(opinionated(), batch(), jax.random.key(1)))
-    np.testing.assert_array_equal(found.labels, found.input_ids != batch()["input_ids"])
-    judged = batch()["input_ids"] != PAD
+    np.testing.assert_array_equal(found.labels, found.input_ids != batch().input_ids)
+    judged = batch().input_ids != PAD
     if name == "electra_15":
         rows, columns = np.nonzero(masked.weights)
         judged = np.zeros_like(judged)
@@ -155,12 +155,12 @@ def test_detection_is_learned_at_every_real_position_or_at_the_masked_ones_only(
 
 def test_labels_follow_a_generator_that_always_says_the_same():
     says_99 = with_bias(opinionated(), np.where(np.arange(PADDED) == 99, np.float32(1e3), np.float32(0)))
-    inputs = dict(batch(), input_ids=np.where(batch()["input_ids"] > 4, np.int32(99), batch()["input_ids"]))
+    inputs = batch()._replace(input_ids=np.where(batch().input_ids > 4, np.int32(99), batch().input_ids))
     right = loss(says_99, inputs)
     assert right["replaced_fraction"] == 0
     assert right["mlm_accuracy"] == 1
     assert right["mlm_loss"] == 0
-    inputs["input_ids"] = np.where(inputs["input_ids"] == 99, np.int32(98), inputs["input_ids"])
+    inputs = inputs._replace(input_ids=np.where(inputs.input_ids == 99, np.int32(98), inputs.input_ids))
     wrong = loss(says_99, inputs)
     assert wrong["replaced_fraction"] == pytest.approx(MASKED / REAL)
     assert wrong["mlm_accuracy"] == 0
@@ -181,7 +181,7 @@ def test_a_discriminator_that_says_replaced_whatever_it_sees(name):
 def test_fakes_are_put_into_the_original_text_and_labels_say_what_changed():
     ids = jnp.asarray([[2, 10, 11, 12, 3], [2, 20, 21, 3, 0]])
     masked = masking.Masked(
-        batch={"input_ids": ids, "token_type_ids": jnp.zeros_like(ids), "sequence_ids": jnp.ones_like(ids)},
+        batch=Batch(ids, jnp.zeros_like(ids), jnp.ones_like(ids)),
         candidates=jnp.zeros(ids.shape),
         input_ids=jnp.asarray([[2, 4, 4, 12, 3], [2, 4, 21, 3, 0]]),
         positions=jnp.asarray([[2, 1], [1, 4]]),
@@ -189,7 +189,7 @@ def test_fakes_are_put_into_the_original_text_and_labels_say_what_changed():
         weights=jnp.asarray([[1.0, 1.0], [1.0, 0.0]]),
         uniform=jnp.zeros((2, 2)),
     )
-    corrupted, labels = corruption.put_fakes(masked, jnp.asarray([[50, 10], [60, 70]]))
+    corrupted, labels = electra.put_fakes(masked, jnp.asarray([[50, 10], [60, 70]]))
     np.testing.assert_array_equal(corrupted, [[2, 10, 50, 12, 3], [2, 60, 21, 3, 0]])  # 10 is the original
     np.testing.assert_array_equal(labels, [[0, 0, 1, 0, 0], [0, 1, 0, 0, 0]])
     assert labels.dtype == jnp.float32
@@ -202,12 +202,10 @@ def test_every_position_has_its_own_disallowed_original():
     logits[..., [7, 9]] = 0
     nothing, ones = np.zeros_like(targets), np.ones((4, 500), np.float32)
     uniform = np.random.default_rng(0).random((4, 500), np.float32)
-    masked = masking.Masked(
-        {"input_ids": nothing, "sequence_ids": nothing}, ones, nothing, nothing, targets, ones, uniform
-    )
+    masked = masking.Masked(Batch(nothing, nothing, nothing), ones, nothing, nothing, targets, ones, uniform)
     x = Inputs(masked, masking.count(masked), jnp.int32(0))
-    sampled = corruption.temper(make(disallow_correct=True), jnp.asarray(logits), x)
-    np.testing.assert_array_equal(sampling.categorical(masked.uniform, sampled), 16 - targets)
+    sampled = electra.temper(make(disallow_correct=True), jnp.asarray(logits), x)
+    np.testing.assert_array_equal(electra.sample(masked.uniform, sampled), 16 - targets)
 
 
 @both
@@ -264,7 +262,7 @@ def parts_of(grads) -> set[str]:
 
 
 def test_rows_of_padding_do_not_change_the_loss():
-    padded = {name: np.pad(value, ((0, 8), (0, 0))) for name, value in batch().items()}
+    padded = jax.tree.map(lambda x: np.pad(x, ((0, 8), (0, 0))), batch())
     assert loss(opinionated(), padded) == pytest.approx(loss(opinionated()), rel=1e-5)
 
 

@@ -62,18 +62,18 @@ def test_the_logit_is_energy_plus_log_noise_plus_log_odds(temperature):
     log_q = log_softmax(logits[..., : systems.VOCABULARY] / temperature)
     of_token = np.take_along_axis(log_q, found.input_ids[..., None], axis=-1)[..., 0]
     np.testing.assert_allclose(found.scores, energy + of_token + math.log(SHARE / (1 - SHARE)), atol=1e-4)
-    text = np.asarray(systems.batch()["input_ids"])
+    text = np.asarray(systems.batch().input_ids)
     assert np.any(found.input_ids != text)
     np.testing.assert_array_equal(found.input_ids[found.labels == 0], text[found.labels == 0])
 
 
 def test_labels_say_what_was_chosen_even_where_nothing_changed():
     """A text of 9s, a generator that says 9."""
-    ids = systems.batch()["input_ids"]
-    text = {**systems.batch(), "input_ids": jnp.where(ids >= len(SPECIAL_TOKENS), jnp.int32(9), ids)}
+    ids = systems.batch().input_ids
+    text = systems.batch()._replace(input_ids=jnp.where(ids >= len(SPECIAL_TOKENS), jnp.int32(9), ids))
     x = inputs(text=text)
     _, found, _ = parts(saying_9(), x, 1.0)
-    np.testing.assert_array_equal(found.input_ids, text["input_ids"])
+    np.testing.assert_array_equal(found.input_ids, text.input_ids)
     expected = np.zeros((4, systems.LENGTH), np.float32)
     for row, places, weights in zip(
         expected, np.asarray(x.masked.positions), np.asarray(x.masked.weights), strict=True
@@ -101,7 +101,7 @@ def test_true_energies_and_true_noise_leave_the_log_odds():
 
 def test_cloze_is_the_mean_over_tokens_that_are_not_special():
     logits, _, _ = jax.device_get(parts(systems.parameters("electric"), inputs(), 1.0))
-    ids = np.asarray(systems.batch()["input_ids"])
+    ids = np.asarray(systems.batch().input_ids)
     counted = ~np.isin(ids, SPECIAL)
     assert np.sum(counted) == 52 - 11  # of 52 real positions eleven hold [CLS] or [SEP]
     nll = -np.take_along_axis(log_softmax(logits[..., : systems.VOCABULARY]), ids[..., None], axis=-1)[..., 0]
@@ -114,7 +114,7 @@ def test_cloze_is_the_mean_over_tokens_that_are_not_special():
 def test_nothing_is_masked():
     """The generator reads the text itself, and [MASK] is in no text that the encoder reads, unless drawn as noise."""
     x = inputs()
-    np.testing.assert_array_equal(x.masked.input_ids, systems.batch()["input_ids"])
+    np.testing.assert_array_equal(x.masked.input_ids, systems.batch().input_ids)
     _, found, _ = parts(saying_9(), x, 1.0)
     assert MASK not in np.asarray(found.input_ids)
 
@@ -155,5 +155,5 @@ def test_two_towers_see_every_other_token_of_the_sequence_and_no_more(encoder):
 
 
 def test_one_network_for_towers_and_encoder_is_refused():
-    with pytest.raises(UserError, match=r"config.model.tying=all .* two towers"):
+    with pytest.raises(UserError, match=r"config.model.tying=all .* two-tower"):
         make_objective(systems.config("electric", "all"), systems.VOCABULARY)

@@ -1,4 +1,4 @@
-"""A generator that pretrained_generator and is sampled at a temperature that falls; where it is from: tests/test_initial.py."""
+"""A frozen generator, sampled at a decaying temperature; its weights: tests/loading/test_warm_start.py."""
 
 import functools
 import math
@@ -12,7 +12,7 @@ from cli_runs import make_objective
 
 from electra_jax import train_config
 from electra_jax.config.errors import UserError
-from electra_jax.objectives import corruption
+from electra_jax.objectives import electra
 
 GENERATOR = ("generator_embeddings", "generator", "generator_head")
 
@@ -49,7 +49,7 @@ def test_other_tying_is_refused(tying):
 def temperature(step: int, **settings) -> float:
     o = systems.with_settings(systems.objective("frozen_generator"), **settings)
     assert o.steps == 10
-    return float(corruption.temperature(o, jnp.int32(step)))
+    return float(electra.temperature(o, jnp.int32(step)))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_no_dropout_falls_on_a_generator_that_rests():
 
     @jax.jit
     def measure(params, x):
-        total, measured = o.loss(params, x)
+        total, measured = o.loss(o.stages[0], params, x)
         return total, measured["mlm_loss"].value
 
     dropped, likelihood = measure(

@@ -84,7 +84,7 @@ def test_gdes_starts_as_one_shared_table():
 
     @jax.jit
     def begin():
-        params = o.model.init(jax.random.key(0), *text.values())["params"]
+        params = o.model.init(jax.random.key(0), text)["params"]
         return {name: params[name] for name in ("embeddings", "generator_embeddings")}
 
     tables = begin()
@@ -97,8 +97,8 @@ def test_gdes_starts_as_one_shared_table():
     del shared["generator_embeddings"]
 
     def outputs(model, params):
-        states = {name: networks.read(model, params, name, text, text["input_ids"]) for name in model.networks}
-        return states, networks.predict(model, params, "generator", states["generator"])
+        states = networks.generator_states(model, params, text)
+        return states, networks.encode(model, params, text), networks.generator_logits(model, params, states)
 
     outputs = jax.jit(outputs, static_argnums=0)
     assert systems.same(outputs(o.model, params), outputs(tied.model, shared))

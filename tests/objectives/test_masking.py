@@ -10,6 +10,7 @@ from hypothesis.extra import numpy as arrays
 from scipy import stats
 
 from electra_jax.data.tokenizer import CLS, MASK, OWN, PAD, SEP, UNK, Special
+from electra_jax.modeling.batch import Batch
 from electra_jax.objectives import masking
 
 LENGTH = 40
@@ -30,7 +31,7 @@ def text(rows: int, length: int = LENGTH) -> np.ndarray:
 
 
 def mask(ids: np.ndarray, replace_prob: float, random_prob: float = 0.0, seed: int = 0) -> masking.Masked:
-    batch = {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "sequence_ids": np.ones_like(ids)}
+    batch = Batch(ids, np.zeros_like(ids), np.ones_like(ids))
     shares = np.float32(replace_prob), np.float32(random_prob)
     return jax.device_get(_mask(jax.random.key(seed), batch, VOCABULARY, OWN, 0.15, *shares))
 
@@ -157,7 +158,7 @@ def test_special_tokens_may_have_any_ids():
     special = Special(pad=0, unk=7, cls=8, sep=9, mask=10)
     ids = np.full((2000, LENGTH), 5, np.int32)
     ids[:, 0], ids[:, -1] = special.cls, special.sep
-    batch = {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "sequence_ids": np.ones_like(ids)}
+    batch = Batch(ids, np.zeros_like(ids), np.ones_like(ids))
     shares = np.float32(0.5), np.float32(0.5)
     masked = jax.device_get(_mask(jax.random.key(0), batch, 14, special, 0.15, *shares))
     assert set(masked.targets.ravel()) == {5}
@@ -253,11 +254,11 @@ def test_the_key_decides():
 
 
 LITERAL = masking.Masked(
-    batch={
-        "input_ids": jnp.asarray([[CLS, 10, UNK, SEP, MASK, 11, SEP, PAD], [PAD] * 8]),
-        "token_type_ids": jnp.zeros((2, 8), jnp.int32),
-        "sequence_ids": jnp.asarray([[1, 1, 1, 1, 2, 2, 2, 0], [0] * 8]),
-    },
+    batch=Batch(
+        jnp.asarray([[CLS, 10, UNK, SEP, MASK, 11, SEP, PAD], [PAD] * 8]),
+        jnp.zeros((2, 8), jnp.int32),
+        jnp.asarray([[1, 1, 1, 1, 2, 2, 2, 0], [0] * 8]),
+    ),
     candidates=jnp.asarray([[0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0], [0.0] * 8]),
     input_ids=jnp.asarray([[CLS, MASK, UNK, SEP, MASK, 11, SEP, PAD], [PAD] * 8]),
     positions=jnp.asarray([[5, 1, 0], [3, 0, 1]]),
@@ -269,7 +270,7 @@ LITERAL = masking.Masked(
 
 def test_a_masked_batch_knows_its_text_and_which_positions_count():
     nothing = [0] * 8
-    np.testing.assert_array_equal(LITERAL.original, LITERAL.batch["input_ids"])
+    np.testing.assert_array_equal(LITERAL.original, LITERAL.batch.input_ids)
     np.testing.assert_array_equal(LITERAL.real, [[1, 1, 1, 1, 1, 1, 1, 0], nothing])
     np.testing.assert_array_equal(LITERAL.chosen, [[0, 1, 0, 0, 0, 1, 0, 0], nothing])
     assert all(x.dtype == jnp.float32 for x in (LITERAL.real, LITERAL.chosen))
@@ -284,7 +285,7 @@ def test_the_batch_itself_is_kept():
     ids = text(2)
     masked = mask(ids, 1.0)
     np.testing.assert_array_equal(masked.original, ids)
-    np.testing.assert_array_equal(masked.batch["sequence_ids"], np.ones_like(ids))
+    np.testing.assert_array_equal(masked.batch.sequence_ids, np.ones_like(ids))
     assert np.sum(masked.chosen) == 12
     assert np.all((masked.input_ids == MASK) == (masked.chosen == 1))
 

@@ -34,9 +34,9 @@ def prediction(name: str, params, input_ids) -> np.ndarray:
 
     @jax.jit
     def predict(params, input_ids):
-        states = networks.read(o.model, params, "encoder", systems.batch(), input_ids)
-        gate = networks.score(o.model, params, "copy_gate", states) if "copy_gate" in params else None
-        return networks.predict(o.model, params, "encoder", states), gate
+        states = networks.encode(o.model, params, systems.batch()._replace(input_ids=input_ids))
+        gate = networks.copy_logits(o.model, params, states) if "copy_gate" in params else None
+        return networks.mlm_logits(o.model, params, states), gate
 
     return jax.device_get(predict(params, input_ids))
 
@@ -52,7 +52,7 @@ def chosen(x) -> np.ndarray:
 def test_mlm_is_the_mean_over_masked_positions():
     """From the encoder's logits on the text with [MASK]: what is left as it was counts, what is not chosen does not."""
     x = systems.inputs(systems.with_settings(systems.objective("mlm"), replace_prob=0.5))
-    where, text = chosen(x), np.asarray(systems.batch()["input_ids"])
+    where, text = chosen(x), np.asarray(systems.batch().input_ids)
     masked = np.asarray(x.masked.input_ids)
     assert 0 < np.sum(masked == MASK) < np.sum(where)
     logits, _ = prediction("mlm", systems.parameters("mlm"), x.masked.input_ids)
@@ -65,7 +65,7 @@ def test_mlm_is_the_mean_over_masked_positions():
 def test_replace_mlm_reads_fakes_and_is_scored_at_masked_positions():
     params = systems.with_generator_that_says(SAME, systems.parameters("replace_mlm"))
     x = systems.inputs(systems.objective("replace_mlm"))
-    where, text = chosen(x), np.asarray(systems.batch()["input_ids"])
+    where, text = chosen(x), np.asarray(systems.batch().input_ids)
     logits, _ = prediction("replace_mlm", params, jnp.where(where, SAME, text))
     found = systems.loss("replace_mlm", params=params, generator_weight=0.0, encoder_weight=3.0)
     assert found["encoder_mlm_loss"] == pytest.approx(np.mean(nll(logits, text)[where]), rel=1e-5)
@@ -78,7 +78,7 @@ def test_all_tokens_mlm_is_scored_at_every_real_position_through_the_gate():
     """p(original) = D x 1[the original is what is read] + (1 - D) x softmax."""
     params = systems.with_generator_that_says(SAME, systems.parameters("all_tokens_mlm"))
     x = systems.inputs(systems.objective("all_tokens_mlm"))
-    where, text = chosen(x), np.asarray(systems.batch()["input_ids"])
+    where, text = chosen(x), np.asarray(systems.batch().input_ids)
     read = np.where(where, SAME, text)
     logits, gate = prediction("all_tokens_mlm", params, jnp.asarray(read))
     copied = 1 / (1 + np.exp(-gate.astype(np.float64)))

@@ -25,15 +25,16 @@ import tokenizers
 from cli_runs import ROOT, quiet, small_config
 
 from electra_jax import train
+from electra_jax.commands import detect
 from electra_jax.config import config_file
 from electra_jax.data import tokenizer
 from electra_jax.data.config import CorpusConfig
 from electra_jax.data.docstrings import docstrings
-from electra_jax.commands import detect
 from electra_jax.loading.export import export
 from electra_jax.loading.huggingface import directory, tokenizer_files
 from electra_jax.loading.networks import load_networks
 from electra_jax.modeling import electra
+from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.subnetwork import Network
 
 TOLERANCE = 1e-5  # absolute, in float32
@@ -60,7 +61,7 @@ def batch(length: int) -> dict[str, np.ndarray]:
     ids = rng.integers(5, VOCABULARY, (3, length)).astype(np.int32)
     used, segments = np.ones_like(ids), np.zeros_like(ids)
     used[1, length * 3 // 4 :], used[2, 3:], segments[:2, length // 3 :] = 0, 0, 1
-    return {"input_ids": ids * used, "token_type_ids": segments * used, "sequence_ids": used}
+    return Batch(ids * used, segments * used, used)
 
 
 def ours(network: Network, length: int) -> np.ndarray:
@@ -69,21 +70,21 @@ def ours(network: Network, length: int) -> np.ndarray:
 
     @jax.jit
     def run(params: Any) -> Any:
-        states = electra.read(network.model, params, "encoder", text, text["input_ids"])
+        states = electra.encode(network.model, params, text)
         if not network.config.heads:
             return states
         if network.config.heads == ("mlm_head",):
-            return electra.predict(network.model, params, "encoder", states)[..., : network.config.vocab_size]
-        return electra.score(network.model, params, "discriminator_head", states)
+            return electra.mlm_logits(network.model, params, states)[..., : network.config.vocab_size]
+        return electra.discriminator_logits(network.model, params, states)
 
     return np.asarray(run(network.params))
 
 
 def theirs(model: Any, length: int) -> np.ndarray:
-    text = {name: torch.from_numpy(value.astype(np.int64)) for name, value in batch(length).items()}
-    given = {"input_ids": text["input_ids"], "attention_mask": text["sequence_ids"]}
+    text = {name: torch.from_numpy(value.astype(np.int64)) for name, value in batch(length)._asdict().items()}
+    given = {"input_ids": text.input_ids, "attention_mask": text.sequence_ids}
     if model.config.model_type == "electra":
-        given["token_type_ids"] = text["token_type_ids"]
+        given["token_type_ids"] = text.token_type_ids
     with torch.no_grad():
         out = model.eval()(**given)
     found = (out.logits if "logits" in out else out.last_hidden_state).numpy()
@@ -92,7 +93,7 @@ def theirs(model: Any, length: int) -> np.ndarray:
 
 def agree(network: Network, model: Any, lengths=LENGTHS) -> None:
     for length in lengths:
-        real = batch(length)["sequence_ids"] == 1
+        real = batch(length).sequence_ids == 1
         difference = np.abs(ours(network, length)[real] - theirs(model, length)[real]).max()
         assert difference <= TOLERANCE, (length, difference)
 

@@ -26,7 +26,8 @@ from electra_jax.data.tokenizer import CLS, SEP
 from electra_jax.loading.huggingface import hf_config, weights
 from electra_jax.modeling import electra as networks
 from electra_jax.modeling import subnetwork
-from electra_jax.objectives import corruption, masking
+from electra_jax.modeling.batch import Batch
+from electra_jax.objectives import electra, masking
 from electra_jax.objectives.spec import Inputs, Objective
 
 TOLERANCE = 1e-5  # absolute
@@ -58,7 +59,7 @@ class Ours(NamedTuple):
     loss: Any
     metrics: dict[str, Any]
     mlm: tuple[Any, Any]
-    found: corruption.Corrupted | None = None
+    found: electra.Corrupted | None = None
     discriminator: tuple[Any, Any] | None = None
 
 
@@ -72,7 +73,7 @@ def settings(size: str, arg: str = "", **model: Any) -> ConfigDict:
 
 
 @functools.cache
-def batch() -> dict[str, np.ndarray]:
+def batch() -> Batch:
     """Pairs and single segments of several lengths."""
     rng = np.random.default_rng(0)
     ids, types, sequences = np.zeros((3, len(ROWS), LENGTH), np.int32)
@@ -85,15 +86,15 @@ def batch() -> dict[str, np.ndarray]:
             types[row, position : end + 1] = segment
             position = end + 1
         sequences[row, :position] = 1
-    return {"input_ids": ids, "token_type_ids": types, "sequence_ids": sequences}
+    return Batch(ids, types, sequences)
 
 
-REAL = batch()["sequence_ids"] == 1
+REAL = batch().sequence_ids == 1
 
 
 def shapes(objective: Objective) -> Any:
     ids = jax.ShapeDtypeStruct((1, 8), jnp.int32)
-    return jax.eval_shape(objective.model.init, jax.random.key(0), ids, ids, ids)["params"]
+    return jax.eval_shape(objective.model.init, jax.random.key(0), Batch(ids, ids, ids))["params"]
 
 
 def random_params(objective: Objective) -> Any:
@@ -121,17 +122,19 @@ def run_ours(o: Objective, params: Any) -> Ours:
     network = "generator" if o.system.generator else "encoder"
 
     @jax.jit
-    def run(params: Any, inputs: dict[str, jax.Array]) -> Ours:
+    def run(params: Any, inputs: Batch) -> Ours:
         masked = o.mask(jax.random.key(2), inputs)
         x = Inputs(masked, masking.count(masked), jnp.zeros((), jnp.int32))
-        loss, measured = o.loss(params, x)
-        states = networks.read(o.model, params, network, masked.batch, masked.input_ids)
-        ours = Ours(masked, loss, measured, (states, networks.predict(o.model, params, network, states)))
+        loss, measured = o.loss(o.stages[0], params, x)
+        text = masked.batch._replace(input_ids=masked.input_ids)
         if network == "encoder":
-            return ours
-        found = corruption.corrupt(o, params, x)
-        states = networks.read(o.model, params, "encoder", masked.batch, found.input_ids)
-        scores = networks.score(o.model, params, "discriminator_head", states)
+            states = networks.encode(o.model, params, text)
+            return Ours(masked, loss, measured, (states, networks.mlm_logits(o.model, params, states)))
+        states = networks.generator_states(o.model, params, text)
+        ours = Ours(masked, loss, measured, (states, networks.generator_logits(o.model, params, states)))
+        found = electra.corrupt(o, params, x)
+        states = networks.encode(o.model, params, masked.batch._replace(input_ids=found.input_ids))
+        scores = networks.discriminator_logits(o.model, params, states)
         return ours._replace(found=found, discriminator=(states, scores))
 
     return jax.device_get(run(params, batch()))
@@ -160,9 +163,9 @@ def build(objective: Objective, params: Any, network: str, head: str, config: An
 
 def run_theirs(model: Any, input_ids: np.ndarray, labels: np.ndarray | None) -> tuple[Any, Any, float | None]:
     """(states, logits, loss) for a text with the batch's padding and, where the model has them, its segments."""
-    given = {"input_ids": input_ids, "attention_mask": batch()["sequence_ids"]}
+    given = {"input_ids": input_ids, "attention_mask": batch().sequence_ids}
     if model.config.model_type == "electra":
-        given["token_type_ids"] = batch()["token_type_ids"]
+        given["token_type_ids"] = batch().token_type_ids
     given = {name: torch.from_numpy(np.array(value, np.int64)) for name, value in given.items()}
     with torch.no_grad():
         states = model.base_model(**given).last_hidden_state
@@ -309,9 +312,9 @@ def test_modernbert_agrees_as_a_discriminator():
     """The head of theirs that is built like ours is that of token classification; ours is the second label's lead."""
     objective, params, model = modernbert("generator=unigram")
     model = build(objective, params, "encoder", "discriminator_head", modernbert_config(model, num_labels=2))
-    text = batch()["input_ids"]
-    states = jax.jit(lambda params: networks.read(objective.model, params, "encoder", batch(), text))(params)
-    scores = networks.score(objective.model, params, "discriminator_head", states)
+    text = batch().input_ids
+    states = jax.jit(lambda params: networks.encode(objective.model, params, batch()))(params)
+    scores = networks.discriminator_logits(objective.model, params, states)
     their_states, logits, _ = run_theirs(model, text, None)
     agree(np.asarray(states), their_states)
     agree(np.asarray(scores), logits[..., 1] - logits[..., 0])

@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 import fake_runs
 import pytest
 
-from electra_jax.report import page, task_scores
 from electra_jax.loading.samples import SampledWord
+from electra_jax.report import page, task_scores
 from electra_jax.report.samples import Samples
 from electra_jax.runtime import run_log
 

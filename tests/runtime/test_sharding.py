@@ -123,7 +123,7 @@ def test_every_rule_is_of_some_parameter():
 
 def collectives(run: ShardedStep) -> list[tuple[str, list[int]]]:
     found = []
-    for line in run.lower(16).compile().as_text().splitlines():
+    for line in run.lower(run.segments[-1]).compile().as_text().splitlines():
         kind = re.search(r" (all-gather|all-reduce|all-to-all|reduce-scatter|collective-permute)(-start)?\(", line)
         if kind:
             shapes = re.findall(r"\w+\[([\d,]*)\]", line[: kind.start()])

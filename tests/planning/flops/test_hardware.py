@@ -14,11 +14,12 @@ from ml_collections import ConfigDict
 
 from electra_jax import optim, step
 from electra_jax.config import config_file
+from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.config import ElectraConfig, EncoderConfig
 from electra_jax.objectives import registry
 from electra_jax.objectives.spec import Objective, Pass
 from electra_jax.planning.flops import hardware, paper_runs
-from electra_jax.planning.flops.breakdown import Parts, together
+from electra_jax.planning.flops.breakdown import Parts, sum_networks
 
 WITH_STAGES = [(name, stage) for name in registry.SYSTEMS for stage in ((0, 1) if name == "two_stage" else (0,))]
 # At the paper's sizes but with other networks than the paper's.
@@ -59,8 +60,8 @@ def shrunk(size: str, system: str, **settings: Any) -> ConfigDict:
 
 
 def counted(config: ConfigDict, objective: Objective, stage: int = 0) -> float:
-    start = sum(s.steps for s in objective.stages[:stage])
-    return together(hardware.train_step(objective, config.batch_size, config.data.seq_length, start))
+    counted = hardware.train_step(objective, objective.stages[stage], config.batch_size, config.data.seq_length)
+    return sum_networks(counted)
 
 
 def trace(config: ConfigDict, constant_step: int | None = None) -> tuple[Objective, Any]:
@@ -70,7 +71,7 @@ def trace(config: ConfigDict, constant_step: int | None = None) -> tuple[Objecti
     length = config.data.seq_length
     state = jax.eval_shape(lambda: step.init_state(objective, optimizer, 0, length))
     ids = jax.ShapeDtypeStruct((config.batch_size, length), jnp.int32)
-    batch = {"input_ids": ids, "token_type_ids": ids, "sequence_ids": ids}
+    batch = Batch(ids, ids, ids)
     train_step = step.make_train_step(objective, optimizer, schedule, 0)
 
     def constant(state: step.TrainState, batch: Any) -> Any:
@@ -153,16 +154,16 @@ def test_a_step_is_three_times_the_forward_pass_and_once_without_a_gradient():
     shape = objective.model.config
     generator = hardware.forward(shape, Pass("generator", "mlm", False), 2, 64, 0.15)
     discriminator = hardware.forward(shape, Pass("encoder", "discriminator", True), 2, 64, 0.15)
-    for last_of_stage in (0, config.steps // 2 - 1):
-        assert hardware.train_step(objective, 2, 64, last_of_stage) == {"generator": generator * 3}
-    for second in (config.steps // 2, config.steps - 1):
-        counts = hardware.train_step(objective, 2, 64, second)
-        assert counts == {"generator": generator, "encoder": discriminator * 3}
+    first, second = objective.stages
+    assert hardware.train_step(objective, first, 2, 64) == {"generator": generator * 3}
+    counts = hardware.train_step(objective, second, 2, 64)
+    assert counts == {"generator": generator, "encoder": discriminator * 3}
 
 
 def test_a_generator_that_is_no_network_is_free():
     config = config_of("small", "electra,generator=unigram")
-    assert list(hardware.train_step(make_objective(config, 30522), 2, 64)) == ["encoder"]
+    objective = make_objective(config, 30522)
+    assert list(hardware.train_step(objective, objective.stages[0], 2, 64)) == ["encoder"]
 
 
 @pytest.mark.parametrize(
@@ -170,7 +171,8 @@ def test_a_generator_that_is_no_network_is_free():
 )
 def test_forward_of_the_papers_sizes_is_the_known_one(size, length, known):
     """Of a sequence, look-ups being free; the known figures have element-wise work, which is not counted here."""
-    forward = together(hardware.train_step(make_objective(config_of(size, "electra"), 30522), 1, length)) / 3
+    objective = make_objective(config_of(size, "electra"), 30522)
+    forward = sum_networks(hardware.train_step(objective, objective.stages[0], 1, length)) / 3
     assert 0.98 * known < forward < known
 
 

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from electra_jax.config import config_file
 from electra_jax.planning.flops import paper, paper_runs
-from electra_jax.planning.flops.breakdown import Parts, together
+from electra_jax.planning.flops.breakdown import Parts, sum_networks
 from electra_jax.planning.flops.paper import Transformer
 
 # What the reference's flops_computation.py prints.
@@ -69,7 +69,7 @@ def step_of(size: str, system: str = "electra") -> tuple[ConfigDict, dict[str, P
     """A size's config, and what a step of it takes."""
     config = config_file.load(ROOT / "configs" / f"{size}.py", f"objective={system}")
     objective = make_objective(config, 30522)
-    return config, paper.train_step(objective, config.batch_size, config.data.seq_length)
+    return config, paper.train_step(objective, objective.stages[0], config.batch_size, config.data.seq_length)
 
 
 def test_the_13_totals_of_the_script():
@@ -175,18 +175,18 @@ def test_bert_large_as_the_authors_ran_it():
 )
 def test_our_configs_are_the_papers_runs(size, total):
     config, counted = step_of(size)
-    assert config.steps * together(counted) == six_digits(SCRIPT[total])
+    assert config.steps * sum_networks(counted) == six_digits(SCRIPT[total])
 
 
 @pytest.mark.parametrize(("size", "steps", "total"), [("small", 1.45e6, "bert_small"), ("base", 1e6, "bert_base")])
 def test_our_bert_is_the_papers(size, steps, total):
     _, counted = step_of(size, "mlm")
     assert list(counted) == ["encoder"]
-    assert steps * together(counted) == six_digits(SCRIPT[total])
+    assert steps * sum_networks(counted) == six_digits(SCRIPT[total])
 
 
 def test_our_large_bert_is_the_papers_own_run():
-    assert 464_000 * together(step_of("large", "mlm")[1]) == six_digits(run("bert_large 464k x 2048").paper())
+    assert 464_000 * sum_networks(step_of("large", "mlm")[1]) == six_digits(run("bert_large 464k x 2048").paper())
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_our_large_bert_is_the_papers_own_run():
 def test_shares_of_the_total(size, lookups, without, generator):
     """Word look-ups as one-hot products, in percent; the total without them; the generator, in percent."""
     config, counted = step_of(size)
-    total = together(counted)
+    total = sum_networks(counted)
     tokens = config.batch_size * config.data.seq_length
     of_a_network = 2 * tokens * 2 * config.model.embedding_size * 30522
     assert all(parts.embeddings > of_a_network for parts in counted.values())
@@ -210,17 +210,18 @@ def test_forward_with_lookups_that_are_free(size, length, known):
     """Of a sequence, both networks."""
     config, _ = step_of(size)
     lookups = 2 * length * 2 * config.model.embedding_size * 30522
-    step = together(paper.train_step(make_objective(config, 30522), 1, length))
+    objective = make_objective(config, 30522)
+    step = sum_networks(paper.train_step(objective, objective.stages[0], 1, length))
     assert step / 2 - lookups == pytest.approx(known, rel=2e-3)
 
 
 def test_a_pass_without_a_gradient_and_a_head_that_reads_everything():
     config = config_file.load(ROOT / "configs" / "base.py", "objective=two_stage")
     objective = make_objective(config, 30522)
-    base, second = dataclasses.replace(SHAPES["base"], length=512), config.steps // 2
+    base, (first, second) = dataclasses.replace(SHAPES["base"], length=512), objective.stages
     generator, discriminator = base.body() + base.mlm(), base.body() + base.discriminator()
-    assert paper.train_step(objective, 3, 512, second - 1) == {"generator": generator * 6}
-    assert paper.train_step(objective, 3, 512, second) == {"generator": generator * 3, "encoder": discriminator * 6}
+    assert paper.train_step(objective, first, 3, 512) == {"generator": generator * 6}
+    assert paper.train_step(objective, second, 3, 512) == {"generator": generator * 3, "encoder": discriminator * 6}
     _, counted = step_of("base", "all_tokens_mlm")
     assert counted["encoder"] == (base.body() + base.mlm(share=1.0)) * (2 * 256)
 
@@ -229,14 +230,16 @@ def test_modernbert_has_a_gate_and_no_tables_of_positions():
     config = config_file.load(ROOT / "configs" / "small.py", "objective=mlm")
     config.model.encoder = "modernbert"
     shape = dataclasses.replace(SHAPES["small"], gated=True, wide_head=True, absolute=False)
-    counted = paper.train_step(make_objective(config, 30522), 1, 128)
+    objective = make_objective(config, 30522)
+    counted = paper.train_step(objective, objective.stages[0], 1, 128)
     assert counted == {"encoder": (shape.body() + shape.mlm()) * 2}
 
 
 def electrics_generator() -> tuple[Parts, Parts, Parts]:
     """Of a sequence of 512 at base size: as counted; a tower's own forward pass; the forward pass of the head."""
     config = config_file.load(ROOT / "configs" / "base.py", "objective=electric")
-    counted = paper.train_step(make_objective(config, 30522), 1, 512)["generator"]
+    objective = make_objective(config, 30522)
+    counted = paper.train_step(objective, objective.stages[0], 1, 512)["generator"]
     tower = Transformer(256, 12, 512, embedding_size=768)
     return counted, tower.body(), dataclasses.replace(tower, towers=2).mlm(share=1.0)
 

@@ -10,7 +10,8 @@ import systems
 from scipy import stats
 
 from electra_jax.data.tokenizer import OWN, SPECIAL_TOKENS
-from electra_jax.objectives import corruption, masking
+from electra_jax.modeling.batch import Batch
+from electra_jax.objectives import electra, masking
 from electra_jax.objectives.spec import Inputs
 
 FREE = ("unigram", "uniform")  # generators without parameters
@@ -23,7 +24,7 @@ def everywhere(token: int) -> Inputs:
     """A long text of one token, masked at every position."""
     shape = (ROWS, LENGTH)
     ids = jnp.full(shape, token, jnp.int32)
-    batch = {"input_ids": ids, "token_type_ids": jnp.zeros_like(ids), "sequence_ids": jnp.ones_like(ids)}
+    batch = Batch(ids, jnp.zeros_like(ids), jnp.ones_like(ids))
     positions = jnp.broadcast_to(jnp.arange(LENGTH, dtype=jnp.int32), shape)
     uniform = jax.random.uniform(jax.random.key(0), shape)
     masked = masking.Masked(batch, jnp.ones(shape), ids, positions, ids, jnp.ones(shape), uniform)
@@ -35,7 +36,7 @@ def corrupt_with(generator: str, disallow_correct: bool):
     """`corrupt`, compiled: (parameters, inputs, temperature) -> Corrupted."""
     how = {"disallow_correct": disallow_correct, "temperature_decay": 0.0}
     o = systems.with_settings(systems.objective("electra", "", generator), **how)
-    return jax.jit(lambda params, x, t: corruption.corrupt(systems.with_settings(o, temperature=t), params, x))
+    return jax.jit(lambda params, x, t: electra.corrupt(systems.with_settings(o, temperature=t), params, x))
 
 
 def fakes(generator: str, token: int = 9, temperature: float = 1.0, disallow_correct: bool = False) -> np.ndarray:
@@ -77,7 +78,7 @@ def test_the_original_is_forbidden_and_the_others_keep_their_odds(generator):
 
 def test_a_token_that_the_training_text_lacks_is_never_drawn():
     counts = np.where(COUNTS % 2, COUNTS, 0)
-    logits = corruption.sampling.log_frequencies(counts, systems.PADDED, OWN)
+    logits = electra.log_frequencies(counts, systems.PADDED, OWN)
     assert np.all(np.isfinite(logits))
     mass = np.exp(logits.astype(np.float64))
     expected = np.where((np.arange(systems.PADDED) >= FIRST) & (np.arange(systems.PADDED) < 60), 1.0, 0.0)
@@ -90,8 +91,8 @@ def test_a_token_that_the_training_text_lacks_is_never_drawn():
 def test_without_a_network_there_are_no_parameters_of_a_generator(system, generator):
     o = systems.objective(system, "", generator)
     assert not [name for name in systems.shapes(o) if name.startswith("generator")]
-    assert "generator_weight" not in o.settings
-    assert [p.network for p in o.passes(0)] == ["encoder"]
+    assert "generator_weight" not in systems.config(system, "", generator).objective
+    assert [p.network for p in o.stages[0].passes] == ["encoder"]
 
 
 @pytest.mark.parametrize("generator", FREE)
@@ -111,8 +112,8 @@ def test_without_a_network_its_settings_are_gone(generator):
 def test_a_network_that_knows_the_answer_can_be_forbidden_to_give_it():
     """A generator that says 9 everywhere, in a text of 9s."""
     params = systems.with_generator_that_says(9, systems.parameters("electra"))
-    ids = systems.batch()["input_ids"]
-    text = {**systems.batch(), "input_ids": jnp.where(ids >= FIRST, jnp.int32(9), ids)}
+    ids = systems.batch().input_ids
+    text = systems.batch()._replace(input_ids=jnp.where(ids >= FIRST, jnp.int32(9), ids))
     x = systems.inputs(systems.objective("electra"), text=text)
     allowed, forbidden = (corrupt_with("transformer", disallow)(params, x, 1.0) for disallow in (False, True))
     chosen = np.asarray(x.masked.weights) > 0

@@ -10,12 +10,12 @@ from hypothesis.extra import numpy as arrays
 from scipy import special, stats
 
 from electra_jax.data.tokenizer import OWN
-from electra_jax.objectives import sampling
+from electra_jax.objectives import electra
 
 SIZE = 256
 LOWEST = np.finfo(np.float32).min
-categorical = jax.jit(sampling.categorical, static_argnames="block")
-invert = jax.jit(sampling._invert)
+categorical = jax.jit(electra.sample, static_argnames="block")
+invert = jax.jit(electra._invert)
 
 
 @functools.partial(jax.jit, static_argnames=("draws", "block"))
@@ -24,7 +24,7 @@ def count(logits: jax.Array, draws: int, block: int = 128) -> jax.Array:
 
     def part(key):
         uniform = jax.random.uniform(key, (10_000,))
-        drawn = sampling.categorical(uniform, jnp.broadcast_to(logits, (10_000, SIZE)), block)
+        drawn = electra.sample(uniform, jnp.broadcast_to(logits, (10_000, SIZE)), block)
         return jnp.bincount(drawn, length=SIZE)
 
     return jax.lax.map(part, jax.random.split(jax.random.key(0), draws // 10_000)).sum(axis=0)
@@ -89,7 +89,7 @@ def test_each_row_is_drawn_by_its_own_number():
 
 def test_size_must_be_a_multiple_of_the_block():
     with pytest.raises(ValueError, match="130 entries"):
-        sampling.categorical(jnp.zeros(1), jnp.zeros((1, 130)))
+        electra.sample(jnp.zeros(1), jnp.zeros((1, 130)))
 
 
 def test_an_entry_is_hit_where_the_number_falls_into_its_share():
@@ -114,7 +114,7 @@ def test_extreme_numbers_hit_an_entry_with_mass(mass, uniform):
 
 
 def test_log_frequencies_are_those_of_the_counts_special_tokens_left_out():
-    logits = sampling.log_frequencies(np.asarray([9, 9, 9, 9, 9, 1, 0, 3]), 10, OWN)
+    logits = electra.log_frequencies(np.asarray([9, 9, 9, 9, 9, 1, 0, 3]), 10, OWN)
     np.testing.assert_allclose(np.exp(logits), [0, 0, 0, 0, 0, 0.25, 0, 0.75, 0, 0])
     assert logits.dtype == np.float32
     assert np.all(np.isfinite(logits))
