@@ -15,7 +15,7 @@ import numpy as np
 
 from electra_jax import metrics
 from electra_jax.data.tokenizer import Special
-from electra_jax.modeling.batch import Batch
+from electra_jax.modeling.electra import Batch
 from electra_jax.objectives import corruption, electra, sampling
 from electra_jax.objectives.spec import Objective
 
@@ -66,7 +66,7 @@ class Evaluator:
         self._eval_step, self._put = eval_step, put
         self._batches = list(batches)
         self._key = jax.random.fold_in(jax.random.key(seed), 2)
-        ids = np.concatenate([np.ravel(batch.input_ids) for batch in self._batches])
+        ids = np.concatenate([np.ravel(batch["input_ids"]) for batch in self._batches])
         self._unigram_entropy = entropy(np.delete(np.bincount(ids, minlength=max(special) + 1), special))
 
     def __call__(self, params: Any, step: Array) -> dict[str, float]:

@@ -128,7 +128,7 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: ConsoleProgr
     everywhere = sharding.replicated(mesh)
     eval_step = run.jit(evaluate.make_eval_step(objective), out_shardings=everywhere)
     evaluator = evaluate.Evaluator(
-        eval_step, heldout, config.seed, special, lambda batch: put(jax.tree.map(lambda values: values[rows], batch))
+        eval_step, heldout, config.seed, special, lambda batch: put({name: batch[name][rows] for name in batch})
     )
     compiled = {length: run.compile(length) for length, _ in phases}
     whole = run.jit(lambda params: params, out_shardings=everywhere)
@@ -198,7 +198,7 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, live: ConsoleProgr
             window.waited(time.perf_counter() - waiting_since)
             profile.before(at)
             with jax.transfer_guard("disallow"):  # but the batch, nothing goes between host and devices for a step
-                state, measured = compiled[batch.input_ids.shape[1]](state, put(batch))
+                state, measured = compiled[batch["input_ids"].shape[1]](state, put(batch))
 
             # The step before this one is read while this one runs: the devices never wait for the host ...
             if pending is not None:

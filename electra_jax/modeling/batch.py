@@ -1,15 +1,16 @@
-"""The batch type of pre-training."""
+"""The arrays of a batch of examples."""
 
 from typing import Any, NamedTuple
 
 
 class Batch(NamedTuple):
-    """Sequences of one length, as NumPy or JAX arrays.
+    """A batch of examples, NumPy or JAX arrays.
 
     Attributes:
-      input_ids: [B, L] int32, token ids, PAD in padding.
-      token_type_ids: [B, L] int32, 0 in the first segment, 1 in the second (its SEP included), 0 in padding.
-      sequence_ids: [B, L] int32, 0 in padding; positions attend to each other only where their numbers are equal.
+      input_ids: [B, L] int32, the tokens.
+      token_type_ids: [B, L] int32, 1 in the second segment of a pair, else 0.
+      sequence_ids: [B, L] int32, 0 for padding; a row that packs several sequences numbers them from 1. Attention and
+        positions do not cross sequences.
     """
 
     input_ids: Any

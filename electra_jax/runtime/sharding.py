@@ -9,7 +9,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
@@ -20,6 +20,7 @@ from jax.sharding import PartitionSpec as P
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import Check, setting
 
+Tree = TypeVar("Tree")
 AXES = ("data", "fsdp", "tensor")
 BATCH = ("data", "fsdp")  # the axes that split examples
 
@@ -161,7 +162,7 @@ def rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     return np.unique(np.concatenate([np.arange(batch_size)[index] for index in places.values() if index is not None]))
 
 
-def put(batch: Any, mesh: Mesh, batch_size: int) -> Any:
+def put(batch: Tree, mesh: Mesh, batch_size: int) -> Tree:
     """The `rows` of a batch, which this process has read, as a batch on the devices of all processes."""
     mine, there = rows(mesh, batch_size), batch_sharding(mesh)
 
@@ -170,7 +171,7 @@ def put(batch: Any, mesh: Mesh, batch_size: int) -> Any:
         shape = (batch_size, *value.shape[1:])
         return _put(shape, there, lambda index: value[np.searchsorted(mine, numbers[index[0]])])
 
-    return jax.tree.map(split, batch)
+    return cast(Tree, jax.tree.map(split, batch))
 
 
 def _put(shape: tuple[int, ...], there: NamedSharding, part: Callable[[Any], np.ndarray]) -> jax.Array:
