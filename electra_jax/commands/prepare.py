@@ -26,6 +26,8 @@ usage: electra-jax prepare --input=SOURCES --output=DIR [--name=value ...]
 Turns documents into a vocabulary and tokenized records in DIR, to train on with --config.data.input=DIR. After an
 interruption the same command continues after the finished shards.
 
+--input and --output are required.
+
 --output=DIR
     The folder for the corpus.
 --workers=N

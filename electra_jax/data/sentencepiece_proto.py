@@ -1,6 +1,6 @@
-"""SentencePiece models as messages: of sentencepiece_model.proto what is read or changed here; the rest is kept.
+"""SentencePiece models as protobuf messages: the fields of sentencepiece_model.proto used here; others are preserved.
 
-Not the module of the package, which refuses every protobuf older than the one that it was generated with.
+The sentencepiece package has such a module too, but it rejects protobuf versions older than its generator.
 """
 
 from typing import Any
@@ -54,10 +54,10 @@ _MODEL = _model_class()
 
 
 def parse(model: bytes) -> Any:
-    """The message: `pieces` of piece, score and type; `trainer_spec`; `normalizer_spec`.
+    """Parses a model into a message: `pieces` of piece, score and type; `trainer_spec`; `normalizer_spec`.
 
     Raises:
-      ValueError: `model` is no SentencePiece model.
+      ValueError: `model` is not a SentencePiece model.
     """
     message = _MODEL()
     try:
