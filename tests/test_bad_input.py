@@ -43,9 +43,7 @@ def workdir(finished, tmp_path) -> Path:
 
 
 def test_a_missing_corpus(tmp_path, capsys):
-    refused(
-        capsys, "matches no file; give a file, a folder, a glob, 'docstrings'", tmp_path / "no*", tmp_path / "run"
-    )
+    refused(capsys, "matches no file; give a file, a folder, a glob, 'docstrings'", tmp_path / "no*", tmp_path / "run")
 
 
 def test_an_empty_corpus(tmp_path, capsys):
