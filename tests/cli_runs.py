@@ -80,7 +80,7 @@ def environment(devices: int = 1) -> dict[str, str]:
 def run(arguments: list[str], devices: int = 1, **options: Any) -> subprocess.CompletedProcess[str]:
     """Runs a command line to its end."""
     env = environment(devices)
-    return subprocess.run(arguments, capture_output=True, text=True, env=env, timeout=300, check=False, **options)
+    return subprocess.run(arguments, capture_output=True, text=True, env=env, timeout=600, check=False, **options)
 
 
 def quiet() -> ConsoleProgress:
@@ -161,7 +161,7 @@ def processes(
             process.wait()
 
 
-def until(condition: Callable[[], bool], seconds: float = 240) -> None:
+def until(condition: Callable[[], bool], seconds: float = 600) -> None:
     """Waits until `condition` holds."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -101,9 +101,9 @@ def run(main: Callable[[list[str]], int | None], argv: list[str] | None = None) 
 
 @contextlib.contextmanager
 def exit_on_interrupt() -> Iterator[None]:
-    """Ctrl-C in this context ends the process at once, with one line; for a command's imports.
+    """Ctrl-C in this context ends the process at once, with one line. For a command's imports.
 
-    An exception would not do: Python drops one that is raised in a callback, and its imports run many.
+    KeyboardInterrupt is not reliable there: imports run many callbacks, in which Python drops exceptions.
     """
 
     def handler(number: int, frame: FrameType | None) -> None:

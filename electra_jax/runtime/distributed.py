@@ -99,7 +99,7 @@ def _connect(given: Mapping[str, Any]) -> None:
             shutdown_timeout_seconds=2 * patience,
         )
     except (ValueError, RuntimeError) as error:
-        # Without a cluster there is a single process; so there is where JAX is in use already, in a notebook or test.
+        # Without a cluster, or where JAX is in use already, as in a notebook or a test, this is a single process.
         if explicit or not re.search("coordinator_address|must be called before", str(error)):
             raise
     finally:
