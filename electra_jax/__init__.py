@@ -36,7 +36,7 @@ _MODULES = {
     "count_flops": "planning.flops.count",
     "systems": "objectives.registry",
 }
-__all__ = [*_MODULES, "configs"]  # noqa: PLE0604 - all strings
+__all__ = [*_MODULES, "configs"]
 
 
 def __getattr__(name: str) -> Any:

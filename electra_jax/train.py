@@ -54,7 +54,7 @@ class TrainResult(NamedTuple):
       finished: whether these are all; otherwise the run was interrupted and saved.
       heldout: the last held-out metrics; empty if it was interrupted.
       totals: `tokens`, `device_seconds`, `flops` since the first step.
-      samples: held-out sentences with fakes and what the encoder says of them; empty for an encoder that predicts tokens.
+      samples: held-out sentences with fakes and what the encoder says about them; empty if the encoder predicts tokens.
     """
 
     step: int
@@ -380,7 +380,7 @@ def make_probe(config: TrainConfig, vocabulary: tokenizer.Tokenizer) -> Probe | 
 def run_probe(
     probe: Probe | None, objective: Objective, gather: Callable[[Any], Any], state: TrainState
 ) -> dict[str, float]:
-    """Downstream scores of the encoder, measured by the main process; all processes give their part of the parameters."""
+    """Downstream scores of the encoder. The main process measures them; all processes share their parameters."""
     kept = {name: tree for name, tree in state.params.items() if name not in _NOT_ENCODER}
     params = jax.device_get(gather(kept))
 

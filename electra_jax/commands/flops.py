@@ -81,7 +81,8 @@ def show_paper_runs(console: Console, rows: list[dict[str, Any]]) -> None:
 
 def show_run(console: Console, run: dict[str, Any]) -> None:
     console.print(
-        f"{run['objective']}: {run['steps']:,} steps x {run['batch']} x {run['length']}, {short_number(run['tokens'])} tokens",
+        f"{run['objective']}: {run['steps']:,} steps x {run['batch']} x {run['length']}, "
+        f"{short_number(run['tokens'])} tokens",
         highlight=False,
     )
     for stage in run["stages"]:

@@ -94,7 +94,8 @@ def _show_time(console: Console, plan: Plan) -> None:
         grid.add_row(name, f"{seconds * 1e3:.1f}", style="bold" if name == plan.bound else "")
     console.print(grid)
     console.print(
-        f"bound by {plan.bound}: at most {short_number(plan.tokens_per_second)} tokens/s, at least {plan.days:.2f} days",
+        f"bound by {plan.bound}: at most {short_number(plan.tokens_per_second)} tokens/s, "
+        f"at least {plan.days:.2f} days",
         highlight=False,
     )
 

@@ -5,7 +5,7 @@ discriminator and the total loss. Other objectives use the parts.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -145,7 +145,7 @@ def temperature(o: Objective, step: Array) -> Array:
     if not decay:
         return jnp.asarray(start, jnp.float32)
     done = step.astype(jnp.float32) / o.steps
-    return cast(Array, 1 + (start - 1) * jnp.exp(-done / decay))
+    return 1 + (start - 1) * jnp.exp(-done / decay)
 
 
 def sample(uniform: Array, logits_NV: Array, block: int = VOCAB_MULTIPLE) -> Array:

@@ -11,7 +11,7 @@ from jax.experimental.compilation_cache import compilation_cache
 def compile_cache(folder: str) -> Iterator[None]:
     """Keeps compiled programs in `folder` inside the context; an empty name changes nothing.
 
-    JAX opens its cache once, so the setting only takes effect after a reset; afterwards the setting of before holds again.
+    JAX opens its cache once, so the setting takes effect after a reset; at the end the earlier setting is restored.
     """
     if not folder:
         yield

@@ -173,7 +173,7 @@ def test_help(capsys):
 
 
 def test_a_prepared_text_says_how_large_the_vocabulary_is(capsys, text_file, tmp_path):
-    settings = CorpusConfig(**{"input": str(text_file), "vocab_size": 40, "heldout_fraction": 0.1})
+    settings = CorpusConfig(input=str(text_file), vocab_size=40, heldout_fraction=0.1)
     pipeline.build_corpus(tmp_path, settings, LocalRunner(1))
     small = read_json(capsys, BASE, f"--config.data.input={tmp_path}")
     assert small["total"] == read_json(capsys, BASE, "--config.data.vocab_size=40")["total"]

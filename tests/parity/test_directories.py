@@ -288,7 +288,7 @@ def test_the_readmes_lines_work_when_copied(run, monkeypatch, capsys):
 
 def test_detection_is_of_any_directory_of_theirs(tmp_path, capsys):
     random_model("ElectraForPreTraining", "small").save_pretrained(tmp_path)
-    mine = tokenizer.train(LINES, CorpusConfig(**{"vocab_size": VOCABULARY}))
+    mine = tokenizer.train(LINES, CorpusConfig(vocab_size=VOCABULARY))
     for name, content in tokenizer_files.files(mine, 512, True).items():
         (tmp_path / name).write_bytes(content)
     assert detect.main([f"--model={tmp_path}", "a line of text"]) == 0
