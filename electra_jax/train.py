@@ -355,7 +355,7 @@ def describe(
         f"{len(data.corpus.tokenizer)} pieces, {short_number(len(data.corpus.train.tokens))} tokens of text for "
         f"{data.epochs(config.steps):.3g} epochs, on {jax.device_count()} x {jax.devices()[0].device_kind}"
     )
-    progress.say(f"resuming {workdir} from step {first}" if first else f"starting in {workdir}")
+    progress.say(f"resuming from step {first} in {workdir}" if first else f"starting in {workdir}")
 
 
 ########## In the loop #################################################################################################

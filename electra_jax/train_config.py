@@ -216,7 +216,8 @@ def check(config: TrainConfig) -> None:
     if data.short_steps and not (data.short_steps < config.steps and data.short_length < data.seq_length):
         raise UserError(
             f"config.data.short_steps={data.short_steps} at config.data.short_length={data.short_length} is invalid: "
-            f"expected fewer steps than config.steps={config.steps}, shorter than config.data.seq_length={data.seq_length}"
+            f"expected fewer steps than config.steps={config.steps}, shorter than config.data.seq_length="
+            f"{data.seq_length}"
         )
     if config.probe.every and not config.probe.data_dir:
         raise UserError(

@@ -49,7 +49,7 @@ finished() { on_all "$command" 2>&1 | tee "$log" && grep -q 'Done: ' "$log"; }
 until [[ $(state) == READY ]] && finished; do
   case $(state) in
     READY)
-      if ! grep -q 'stopped and saved' "$log"; then
+      if ! grep -q 'interrupted and saved' "$log"; then
         echo "the run failed, but its slice is ready; see the error above" >&2
         exit 1
       fi

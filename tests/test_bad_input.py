@@ -86,13 +86,13 @@ def test_a_vocabulary_that_was_changed(text_file, workdir, capsys):
 def test_steps_and_intervals_may_change_and_are_named(text_file, workdir, capsys):
     assert start(text_file, workdir, "--config.steps=3", "--config.log_every=1") == 0
     out = capsys.readouterr().out
-    assert "changed since this run was begun: steps: 2 -> 3" in out
-    assert "going on from step 2" in out
+    assert "changed since this run was started: steps: 2 -> 3" in out
+    assert "resuming from step 2" in out
 
 
 def test_fewer_steps_than_were_done(text_file, workdir, capsys):
     before = files(workdir)
-    refused(capsys, "is at step 2 already; give config.steps=2 or more", text_file, workdir, "--config.steps=1")
+    refused(capsys, "is at step 2: expected config.steps=2 or more", text_file, workdir, "--config.steps=1")
     assert files(workdir) == before
 
 
@@ -154,7 +154,7 @@ def test_a_full_disk(text_file, finished, tmp_path):
 
     done = run(arguments)  # without the limit it resumes
     assert done.returncode == 0, done.stderr
-    assert "going on from step 2" in done.stdout
+    assert "resuming from step 2" in done.stdout
 
 
 def test_a_traceback_only_with_debug(tmp_path):

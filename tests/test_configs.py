@@ -3,11 +3,9 @@
 import jax
 import pytest
 from cli_runs import ROOT, small_config
-from rich.console import Console
 
 from electra_jax import train, train_config
 from electra_jax.config import config_file
-from electra_jax.runtime.progress import ConsoleProgress
 
 CONFIGS = ("base", "large", "small", "tiny")  # of pre-training
 
@@ -48,7 +46,7 @@ def test_shrunk_it_trains_two_steps(name, tmp_path, text_file):
     config = config_file.load(ROOT / "configs" / f"{name}.py", "runlocal")
     config.update(steps=2, eval_batches=1)
     config.data.update(input=str(text_file), vocab_size=40, heldout_fraction=0.1)
-    final = train.train(config, tmp_path, ConsoleProgress(Console(quiet=True)))
+    final = train.train(config, tmp_path).heldout
     assert 0 < final["mlm_loss"] < 10
     assert (tmp_path / "checkpoints" / "2").is_dir()
 
@@ -71,7 +69,7 @@ def test_the_step_compiles_exactly_once_over_a_run(tmp_path, text_file):
     jax.monitoring.register_event_duration_secs_listener(note)
     try:
         config = small_config(text_file, steps=6)
-        train.train(config, tmp_path, ConsoleProgress(Console(quiet=True)))
+        train.train(config, tmp_path)
     finally:
         jax.monitoring.unregister_event_duration_listener(note)
     assert sum("train_step" in str(name) for name in seen) == 1, seen

@@ -79,7 +79,7 @@ case "$*" in
     if [ ! -e stopped ]; then
       touch stopped
       echo PREEMPTED >state
-      echo "stopped and saved at step 5"
+      echo "interrupted and saved at step 5"
     else
       echo "$OUTCOME"
     fi

@@ -63,7 +63,7 @@ def test_a_run_killed_at_random_steps_ends_with_the_same_bits(tmp_path, text_fil
         assert process.returncode == -signal.SIGKILL
     done = run(arguments)
     assert done.returncode == 0, done.stderr
-    assert "going on from step" in done.stdout
+    assert "resuming from step" in done.stdout
     assert_same_bits(uninterrupted, workdir)
 
     steps = [line["step"] for line in logged(workdir)]
@@ -97,13 +97,13 @@ def test_a_signal_saves_says_how_to_resume_and_exits_0(tmp_path, text_file, unin
     process = start_and_signal(arguments, workdir, 20, number)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
-    step = int(out.split("stopped and saved at step ")[1].split(";")[0])
+    step = int(out.split("interrupted and saved at step ")[1].split(";")[0])
     assert out.rstrip().endswith("the same command goes on from there")
     assert (workdir / "checkpoints" / str(step)).is_dir()
     assert logged(workdir)[-1]["step"] == step
 
     done = run(arguments)
-    assert f"going on from step {step}" in done.stdout
+    assert f"resuming from step {step}" in done.stdout
     assert_same_bits(uninterrupted, workdir)
 
 

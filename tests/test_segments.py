@@ -72,4 +72,4 @@ def test_a_mixture_is_trained_on(tmp_path, text_file):
     config = small_config(text_file, steps=2, data__mode="packed")
     config.data.input = f"{text_file}@3;docstrings:json@1"
     config.data.vocab_size = 90
-    assert train.train(config, tmp_path, quiet())
+    assert train.train(config, tmp_path, quiet()).finished

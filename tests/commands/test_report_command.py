@@ -13,6 +13,7 @@ from electra_jax.commands import report as command
 from electra_jax.config import errors
 from electra_jax.data import pipeline
 from electra_jax.loading import run_checkpoint
+from electra_jax.modeling.batch import Batch
 from electra_jax.report import samples
 from electra_jax.runtime import run_log
 

@@ -115,7 +115,7 @@ def test_when_one_process_is_killed_the_others_stop_and_any_number_resumes(singl
     for count, folder in ((2, workdir), (4, resharded)):
         with processes(text_file, folder, count, *SETTINGS) as started:
             finish(started, folder)
-        assert f"going on from step {saved}" in Path(f"{folder}-0.out").read_text()
+        assert f"resuming from step {saved}" in Path(f"{folder}-0.out").read_text()
     uninterrupted = arrays(whole, STEPS)
     assert all(np.array_equal(value, uninterrupted[name]) for name, value in arrays(workdir, STEPS).items())
     assert_same_numbers(single, resharded)
@@ -130,7 +130,7 @@ def test_after_a_signal_to_one_process_all_save_the_same_step(text_file, tmp_pat
         started[1].send_signal(number)
         finish(started, workdir)
     saved = max(int(folder.name) for folder in (workdir / "checkpoints").iterdir())
-    assert f"stopped and saved at step {saved}" in Path(f"{workdir}-0.out").read_text()
+    assert f"interrupted and saved at step {saved}" in Path(f"{workdir}-0.out").read_text()
     assert logged(workdir)[-1]["step"] == saved
 
 
