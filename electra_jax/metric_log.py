@@ -26,11 +26,11 @@ class MetricLog:
         run: ShardedStep,
         home: WorkDir,
         first: int,
-        totals: dict[str, float] | None,
+        totals: dict[str, float],
         epochs: Callable[[int], float],
         progress: Progress,
     ):
-        self.totals = totals or {"tokens": 0.0, "device_seconds": 0.0}
+        self.totals = dict(totals)
         self._run, self._epochs, self._progress = run, epochs, progress
         self._peak = devices.peak(jax.devices()[0].device_kind, run.config.model.dtype)
         self._writer = metric_writers.MetricsWriter(home.folder, first) if distributed.is_main_process() else None

@@ -18,6 +18,7 @@ ROOMS = (
     ("commands",),
     ("report",),
     ("train",),
+    ("train_setup",),
     ("downstream",),
     ("loading",),
     ("metric_log",),

@@ -1,0 +1,230 @@
+"""What a run needs before its loop: work directory, text, compiled steps, state. `train.py` has the loop."""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import Mesh
+
+from electra_jax import train_config
+from electra_jax.config.errors import UserError
+from electra_jax.config.settings import differences
+from electra_jax.data import batches, corpus, pipeline, tokenizer
+from electra_jax.data.corpus import Corpus
+from electra_jax.loading import warm_start
+from electra_jax.modeling.batch import Batch
+from electra_jax.objectives import registry
+from electra_jax.runtime import distributed, metric_writers, sharding
+from electra_jax.runtime.checkpoint import Checkpoints
+from electra_jax.runtime.io import read_json, write_whole
+from electra_jax.runtime.metric_text import short_number
+from electra_jax.runtime.progress import Progress
+from electra_jax.runtime.workdir import AnyPath, WorkDir
+from electra_jax.sharded_step import ShardedStep
+from electra_jax.step import TrainState
+from electra_jax.train_config import TrainConfig
+
+
+class Setup(NamedTuple):
+    """A run that is ready for its loop.
+
+    Attributes:
+      config: the config, with the settings of a prepared corpus or of the networks that the run starts from.
+      home: the work directory.
+      checkpoints: the run's checkpoints.
+      data: the text and its batches.
+      step: the objective, its networks and its train step on the mesh.
+      state: fresh, warm-started, or restored from the last checkpoint.
+      totals: `tokens` and `device_seconds` up to that state.
+    """
+
+    config: TrainConfig
+    home: WorkDir
+    checkpoints: Checkpoints
+    data: "Data"
+    step: ShardedStep
+    state: TrainState
+    totals: dict[str, float]
+
+
+def set_up(config: TrainConfig, workdir: AnyPath, progress: Progress) -> Setup:
+    """Prepares a run, or finds the one in `workdir`.
+
+    Raises:
+      UserError: the config, the text, the networks to start from or the work directory cannot be used; no checkpoint in
+        `workdir` was changed.
+    """
+    config = adopt_settings(config, workdir, progress)
+    mesh = sharding.make_mesh(config.mesh, config.batch_size, config.grad_accum_steps)
+    sharding.check_divisible(config.model.heads, config.model.ffn, mesh)
+    distributed.check_shared_folder(workdir)
+    home = WorkDir(workdir)
+    # Read before anything is written. A run that is resumed has these networks in its checkpoints.
+    donors = [] if (workdir / "config.json").exists() else warm_start.load_donors(config, progress.say)
+    checkpoints = Checkpoints(home.checkpoints, config.checkpoint.keep_last, config.checkpoint.keep_every)
+    saved_step = checkpoints.latest()
+    distributed.main_process_first(lambda: claim(home, config, saved_step, progress), others=lambda: None)
+    saved: dict[str, Any] = checkpoints.progress(saved_step) if saved_step is not None else {}
+    data = load_data(config, home, mesh, saved.get("corpus"), progress)
+    step = make_step(config, mesh, data.corpus)
+    if saved_step is not None:
+        state = checkpoints.restore(saved_step, step.state)
+        data.train.set_state(saved["data"])
+    else:
+        donors = donors or warm_start.load_donors(config, progress.say)
+        state = initial_state(step, donors, data.corpus.tokenizer, progress)
+    describe(config, workdir, state, data, progress)
+    totals = saved.get("totals", {"tokens": 0.0, "device_seconds": 0.0})
+    return Setup(config, home, checkpoints, data, step, state, totals)
+
+
+def make_step(config: TrainConfig, mesh: Mesh, text: Corpus) -> ShardedStep:
+    """The run's objective on a text, as a step on the mesh."""
+    vocabulary = text.tokenizer
+    objective = registry.make(
+        config.objective,
+        config.model,
+        config.steps,
+        len(vocabulary),
+        text.unigram,
+        vocabulary.special,
+        vocabulary.word_starts,
+    )
+    return ShardedStep(config, objective, mesh)
+
+
+def adopt_settings(config: TrainConfig, workdir: AnyPath, progress: Progress) -> TrainConfig:
+    """The config with the settings of a prepared corpus, or with the vocabulary of the networks that it starts from."""
+    data = config.data
+    prepared = pipeline.settings_of(Path(data.input))
+    changes = {name: value for name, value in prepared.items() if getattr(data, name) != value}
+    for name, value in changes.items():
+        progress.say(f"{data.input} was prepared with {name}={value!r}, which replaces {getattr(data, name)!r}")
+    start = config.init_from or config.generator_from
+    if start and not data.vocabulary and not corpus.is_prepared(Path(data.input)):
+        path = workdir / "config.json"
+        begun = read_json(path) if path.exists() else {}
+        if all(begun.get(name) == getattr(config, name) for name in ("init_from", "generator_from")):
+            changes["vocabulary"] = begun["data"]["vocabulary"]  # as when this run was started
+        else:
+            changes["vocabulary"] = warm_start.vocabulary_of_donors(config)
+            if changes["vocabulary"]:
+                progress.say(f"using the vocabulary of {start}: {changes['vocabulary']}")
+    return dataclasses.replace(config, data=dataclasses.replace(data, **changes))
+
+
+def claim(home: WorkDir, config: TrainConfig, saved_step: int | None, progress: Progress) -> None:
+    """Checks that a run in the work directory is this one, and writes config.json and environment.json.
+
+    Raises:
+      UserError: it is another run, or it is past `config.steps`.
+    """
+    home.fetch()
+    settings, path = train_config.to_dict(config), home.folder / "config.json"
+    if saved_step is not None:
+        if saved_step > config.steps:
+            raise UserError(f"{home.path} is at step {saved_step}: expected config.steps={saved_step} or more")
+        if not path.exists():
+            raise UserError(f"{home.path} has checkpoints but no config.json; use another --workdir")
+        changed = differences(read_json(path), settings)
+        fixed = [f"{name}: {change}" for name, change in changed.items() if name not in train_config.RESUMABLE]
+        if fixed:
+            raise UserError(
+                f"{home.path} holds a run with other settings ({'; '.join(fixed)}); use its settings, or another "
+                "--workdir"
+            )
+        for name, change in changed.items():
+            progress.say(f"changed since this run was started: {name}: {change}")
+    write_whole(path, json.dumps(settings, indent=2) + "\n")
+    write_whole(home.folder / "environment.json", json.dumps(metric_writers.environment(), indent=2) + "\n")
+    home.publish()
+
+
+class Data(NamedTuple):
+    """The text of a run.
+
+    Attributes:
+      corpus: the prepared text with its vocabulary.
+      train: endless training batches, the rows of this process; `get_state` and `set_state` are its position.
+      heldout: held-out batches, whole.
+      put: places the rows of this process on the devices, as a batch of all processes.
+      put_whole: the same for a whole batch, of which this process takes its rows.
+      epochs: steps -> how often the training text has been seen.
+    """
+
+    corpus: Corpus
+    train: Any
+    heldout: list[Batch]
+    put: Callable[[Batch], Batch]
+    put_whole: Callable[[Batch], Batch]
+    epochs: Callable[[int], float]
+
+
+def load_data(config: TrainConfig, home: WorkDir, mesh: Mesh, key: str | None, progress: Progress) -> Data:
+    """Finds or prepares the text, and plans its batches.
+
+    Args:
+      config: the run.
+      home: its work directory.
+      mesh: the devices.
+      key: the corpus that a resumed run was started with.
+      progress: told what happens.
+    """
+
+    def find() -> Corpus:
+        with home.lock_data_folder() as folder:
+            return pipeline.find_or_prepare(folder, config.data, key, progress)
+
+    text = distributed.main_process_first(find, others=find)
+    distributed.check_same("text", text.key)
+    distributed.main_process_first(lambda: tokenizer.keep(text.tokenizer, home.folder), others=lambda: None)
+    examples_of, special = batches.MODES[config.data.mode], text.tokenizer.special
+    phases = [
+        (examples_of(text.train, length, config.seed, special), steps)
+        for length, steps in train_config.phases(config.data, config.steps)
+    ]
+    rows = sharding.local_rows(mesh, config.batch_size)
+    put = functools.partial(sharding.put_batch, mesh=mesh, batch_size=config.batch_size)
+    heldout = examples_of(text.heldout, config.data.seq_length, config.seed, special)
+
+    def epochs(steps: int) -> float:
+        total = 0.0
+        for examples, count in phases:
+            total += min(steps, count) * config.batch_size / len(examples)
+            steps -= min(steps, count)
+        return total
+
+    return Data(
+        text,
+        batches.training_batches(phases, config.batch_size, config.seed, text.weights, rows),
+        list(batches.heldout_batches(heldout, config.batch_size, config.eval_batches, config.seed)),
+        put,
+        lambda batch: put(jax.tree.map(lambda x: x[rows], batch)),
+        epochs,
+    )
+
+
+def initial_state(
+    run: ShardedStep, donors: list[warm_start.Donor], vocabulary: tokenizer.Tokenizer, progress: Progress
+) -> TrainState:
+    """A fresh state, with the networks that the run starts from in the place of random ones."""
+    state = run.fresh_state()
+    if not donors:
+        return state
+    start = warm_start.WarmStart(run.config.init, run.objective.model.config, vocabulary, progress.say)
+    params = sharding.put_tree(start.apply(run.fresh_params(), donors), sharding.shardings(run.state.params))
+    return TrainState(state.step, params, state.opt_state)
+
+
+def describe(config: TrainConfig, workdir: AnyPath, state: TrainState, data: Data, progress: Progress) -> None:
+    first, parameters = int(state.step), sum(x.size for x in jax.tree.leaves(state.params))
+    progress.say(
+        f"{config.objective.name}, {config.model.encoder}: {short_number(parameters)} parameters, "
+        f"{len(data.corpus.tokenizer)} pieces, {short_number(len(data.corpus.train.tokens))} tokens of text for "
+        f"{data.epochs(config.steps):.3g} epochs, on {jax.device_count()} x {jax.devices()[0].device_kind}"
+    )
+    progress.say(f"resuming from step {first} in {workdir}" if first else f"starting in {workdir}")
