@@ -16,16 +16,12 @@ def text_of(page: str) -> str:
     return (ROOT / page).read_text(encoding="utf-8")
 
 
-@pytest.mark.xfail(strict=True, reason="markdown_table and FinetuneConfig are on other branches")
 def test_the_reference_of_settings_is_up_to_date():
     written = runpy.run_path(str(ROOT / "docs" / "make_settings.py"))
     assert written["PAGE"].read_text(encoding="utf-8") == written["page"](), "run: python docs/make_settings.py"
 
 
-_RENAMED = pytest.mark.xfail(strict=True, reason="data/batches.py and modeling/transformer.py are on other branches")
-
-
-@pytest.mark.parametrize("page", [pytest.param("README.md", marks=_RENAMED), "CONTRIBUTING.md"])
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
 def test_paths_and_links_exist(page):
     text = text_of(page)
     paths = re.findall(r"\b((?:electra_jax|tests|configs|benchmarks|docs|launch)/[\w./]+\.\w+)", text)

@@ -10,11 +10,12 @@ from electra_jax.config import cli, config_file
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import Check, check_value
 from electra_jax.downstream.finetuning import results, run
+from electra_jax.downstream.finetuning.recipe import FinetuneConfig
 from electra_jax.runtime.progress import ConsoleProgress
 
 USAGE = """\
 usage: electra-jax finetune --config=NAME[:ARG] --init_from=DIR --data_dir=FOLDER [--workdir=DIR] [--step=N]
-                            [--strict=false] [--config.NAME=VALUE ...] [--debug]
+                            [--strict=false] [--config.NAME=VALUE ...] [--help-config] [--debug]
 
   --config=glue:task=cola     a task of GLUE: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli
   --config=squad:version=2.0  SQuAD 2.0, or 1.1
@@ -29,7 +30,8 @@ usage: electra-jax finetune --config=NAME[:ARG] --init_from=DIR --data_dir=FOLDE
   --workdir=DIR               where scores and predictions go (default runs/NAME); the same command resumes there
   --strict=false              leave out and count invalid rows instead of stopping at the first
   --config.optim.learning_rate=3e-4
-                              any setting of the config, by its name
+                              override any setting of the config by its name
+  --help-config               list all settings with defaults and valid values
   --debug                     show the traceback of an error"""
 
 _LAST = -1  # the last checkpoint of a run
@@ -38,7 +40,7 @@ _LINE_EVERY = 30.0  # seconds between two lines of progress without a terminal
 
 
 def main(argv: list[str]) -> int:
-    arguments = config_file.parse(argv, USAGE, _OPTIONS, kind="task")
+    arguments = config_file.parse(argv, USAGE, _OPTIONS, kind="task", config_class=FinetuneConfig)
     if arguments is None:
         return 0
     options, config = arguments.options, arguments.config

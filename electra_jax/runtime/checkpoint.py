@@ -6,6 +6,7 @@ kill interrupted is never seen.
 
 import contextlib
 import dataclasses
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -58,7 +59,8 @@ class Checkpoints:
             read_only=read_only,
         )
         handlers = {"state": ocp.StandardCheckpointHandler(), "progress": ocp.JsonCheckpointHandler()}
-        self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handlers)
+        with _quiet() if read_only else contextlib.nullcontext():
+            self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handlers)
 
     def latest(self) -> int | None:
         """The step of the newest complete checkpoint; None if there is none."""
@@ -163,3 +165,15 @@ def _report_disk_errors(folder: AnyPath) -> Iterator[None]:
             f"{folder}: {reason} while writing a checkpoint; earlier ones are complete: free some space and run the "
             "same command again"
         ) from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps Orbax from warning that a manager which is asked to be read-only is read-only."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
