@@ -68,7 +68,7 @@ def pretrain(config: ConfigDict | TrainConfig, workdir: str | Path, progress: Pr
       progress: told what happens; `electra_jax.runtime.progress.ConsoleProgress()` prints it.
 
     Returns:
-      What was logged: `run.metrics` has a dict for each logged step, `run.heldout()` the last held-out metrics.
+      What was logged: `.metrics` has a dict for each logged step, `.heldout()` is the last evaluation.
 
     Raises:
       UserError: the config, the text or the work directory cannot be used.

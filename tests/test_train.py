@@ -27,7 +27,7 @@ def test_pretraining_from_a_notebook(text_file, tmp_path):
     before, settings = config.to_dict(), dict(jax.config.values)
     run = electra_jax.pretrain(config, workdir=tmp_path / "run")
     assert [line["step"] for line in run.metrics] == [2, 4]
-    assert run.heldout()["mlm_loss"] > 0
+    assert run.heldout().metrics["mlm_loss"] > 0
     assert config.to_dict() == before
     assert dict(jax.config.values) == settings
     again = electra_jax.pretrain(config, workdir=tmp_path / "run")  # it is finished
