@@ -3,6 +3,7 @@
 They are drawn for the whole batch at once, so that gradient accumulation over its parts sees the same masks.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple, cast
 
 import jax
@@ -138,8 +139,10 @@ def scatter(ids_BL: Array, positions_BM: Array, values_BM: Array, where_BM: Arra
     old = jnp.take_along_axis(ids_BL, positions_BM, axis=1)
     new = jnp.where(where_BM, values_BM, old)
     # vmap over rows, so that a batch split over devices needs no communication.
-    set_row = jax.vmap(lambda ids, positions, values: ids.at[positions].set(values, unique_indices=True))
-    return cast(Array, set_row(ids_BL, positions_BM, new))
+    set_row: Callable[[Array, Array, Array], Array] = jax.vmap(
+        lambda ids, positions, values: ids.at[positions].set(values, unique_indices=True)
+    )
+    return set_row(ids_BL, positions_BM, new)
 
 
 def mask(
