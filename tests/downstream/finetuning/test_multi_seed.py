@@ -9,6 +9,7 @@ from electra_jax.config.errors import UserError
 from electra_jax.data import tokenizer
 from electra_jax.downstream.finetuning import multi_seed, recipe
 from electra_jax.downstream.tasks.task import Rows
+from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.downstream import Downstream
 
 PAPER = recipe.recipe(recipe.make({"name": "cola"}))
@@ -75,9 +76,8 @@ def test_what_is_said_of_a_row_depends_on_the_row_alone(given, kind, outputs):
     whole = model(given, kind, outputs)
     start = np.zeros((1,), np.int32)
     ids = np.zeros((1, 8), np.int32)
-    batch = {**dict.fromkeys(("input_ids", "token_type_ids", "sequence_ids", "allowed"), ids), "start": start}
     keys = {name: jax.random.key(0) for name in ("params", "dropout")}
-    params = jax.tree.map(lambda x: x[None], whole.init(keys, batch, True)["params"])
+    params = jax.tree.map(lambda x: x[None], whole.init(keys, Batch(ids, ids, ids), ids, start, True)["params"])
     found = [
         multi_seed.outputs(whole, params, some, tokenizer.OWN, dataclasses.replace(RECIPE, batch_size=size))[0]
         for size in (4, 16)
