@@ -12,6 +12,7 @@ from scipy import stats
 
 from electra_jax.data.tokenizer import MASK, OWN, SPECIAL_TOKENS
 from electra_jax.modeling import electra as networks
+from electra_jax.modeling.batch import Batch
 from electra_jax.objectives import masking, mlm
 
 SAME = 9  # the token that the generator always says in some tests
@@ -135,7 +136,7 @@ def test_shares_of_masked_positions(replace_prob, random_prob):
     """The reference's 85 / 15 and BERT's 80 / 10 / 10: [MASK], a random token, the token itself."""
     rows, length = 500, 100
     ids = np.full((rows, length), SAME, np.int32)
-    text = {"input_ids": jnp.asarray(ids), "sequence_ids": jnp.ones_like(ids)}
+    text = Batch(jnp.asarray(ids), jnp.zeros_like(ids), jnp.ones_like(ids))
     masked = jax.device_get(mask_half(jax.random.key(0), text, replace_prob, random_prob))
     there = np.take_along_axis(masked.input_ids, masked.positions, axis=1)[masked.weights > 0]
     assert len(there) == rows * length / 2
