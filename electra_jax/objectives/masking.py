@@ -3,7 +3,6 @@
 They are drawn for the whole batch at once, so that gradient accumulation over its parts sees the same masks.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple, cast
 
 import jax
