@@ -43,12 +43,14 @@ def workdir(finished, tmp_path) -> Path:
 
 
 def test_a_missing_corpus(tmp_path, capsys):
-    refused(capsys, "matches no file; give a file, a folder, a glob, 'docstrings'", tmp_path / "no*", tmp_path / "run")
+    refused(
+        capsys, "matches no file: expected files, a folder, a glob, 'docstrings'", tmp_path / "no*", tmp_path / "run"
+    )
 
 
 def test_an_empty_corpus(tmp_path, capsys):
     (tmp_path / "empty.txt").write_text("\n\n")
-    refused(capsys, "gives no document to train on", tmp_path / "empty.txt", tmp_path / "run")
+    refused(capsys, "has no document to train on", tmp_path / "empty.txt", tmp_path / "run")
 
 
 def test_a_batch_that_the_devices_do_not_divide(tmp_path, text_file, capsys):

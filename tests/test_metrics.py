@@ -109,16 +109,20 @@ def test_no_gradient_flows_through_the_auc():
     assert not np.any(jax.grad(histogram)(jnp.ones(3)))
 
 
-def test_window_gathers_steps_until_it_is_restarted():
+def test_window_gathers_steps_until_it_is_restarted(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(metrics.time, "perf_counter", lambda: clock.pop(0))
     window = metrics.MetricAccumulator()
     window.add({"loss": metrics.Mean(jnp.asarray(6.0), jnp.asarray(2.0))})
     window.add({"loss": metrics.Mean(jnp.asarray(2.0), jnp.asarray(6.0))})
-    window.waited(2.0)
-    window.waited(3.0)
-    numbers, steps, seconds, waited = window.close()
-    assert (numbers, steps) == ({"loss": 1.0}, 2)
-    assert waited * seconds == pytest.approx(5)
+    for now in (2.0, 3.0):
+        clock.extend([now, 2 * now])
+        with window.waiting():
+            pass
+    clock.append(20.0)
+    assert window.close() == metrics.Measurements({"loss": 1.0}, steps=2, seconds=20.0, waiting=5 / 20)
+    clock.append(20.0)
     window.restart()
     window.add({"loss": metrics.Mean(jnp.asarray(7.0), jnp.asarray(1.0))})
-    numbers, steps, _, waited = window.close()
-    assert (numbers, steps, waited) == ({"loss": 7.0}, 1, 0)
+    clock.append(21.0)
+    assert window.close() == metrics.Measurements({"loss": 7.0}, steps=1, seconds=1.0, waiting=0.0)

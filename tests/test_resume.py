@@ -98,7 +98,7 @@ def test_a_signal_saves_says_how_to_resume_and_exits_0(tmp_path, text_file, unin
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     step = int(out.split("interrupted and saved at step ")[1].split(";")[0])
-    assert out.rstrip().endswith("the same command goes on from there")
+    assert out.rstrip().endswith("the same command resumes it")
     assert (workdir / "checkpoints" / str(step)).is_dir()
     assert logged(workdir)[-1]["step"] == step
 

@@ -42,6 +42,6 @@ def test_the_second_stage_begins_with_copies_and_can_be_stepped():
         jax.tree.map(np.testing.assert_array_equal, state.params[name], state.params[source])
     before = jax.device_get(state.params["generator"])
     ids = np.full((config.batch_size, 16), 7, np.int32)
-    batch = sharding.put(Batch(ids, np.zeros_like(ids), np.ones_like(ids)), run.mesh, config.batch_size)
+    batch = sharding.put_batch(Batch(ids, np.zeros_like(ids), np.ones_like(ids)), run.mesh, config.batch_size)
     state, _ = run.compile(second)(state, batch)
     jax.tree.map(np.testing.assert_array_equal, before, state.params["generator"])

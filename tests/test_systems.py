@@ -12,6 +12,7 @@ from cli_runs import ROOT, arrays, logged, make_objective, quiet, small_config
 from rich.console import Console
 
 from electra_jax import train, train_config
+from electra_jax.commands import train as train_command
 from electra_jax.config import config_file
 from electra_jax.config.errors import UserError
 from electra_jax.data import pipeline, tokenizer
@@ -109,7 +110,7 @@ def test_a_generator_from_nowhere_is_refused_before_anything_is_written(tmp_path
 def test_a_generator_from_another_vocabulary_is_refused(tmp_path, text_file, source):
     """One that this run was not given: by itself it would take its generator's."""
     train_own = small_config(text_file, steps=1, data__vocab_size=39)
-    own = pipeline.find_or_prepare(tmp_path / "text", train_own.data)
+    own = pipeline.find_or_prepare(tmp_path / "text", train_config.as_dataclass(train_own).data)
     tokenizer.keep(own.tokenizer, tmp_path)
     config = small_config(text_file, arg="objective=frozen_generator", steps=3)
     config.data.vocabulary = str(tmp_path / "vocab.model")
@@ -168,7 +169,7 @@ def test_every_size_has_every_system(size, system):
 
 
 def test_help_lists_the_systems(capsys):
-    assert train.main(["--help"]) == 0
+    assert train_command.main(["--help"]) == 0
     shown = capsys.readouterr().out
     for name, row in registry.SYSTEMS.items():
         assert f"{name} " in shown

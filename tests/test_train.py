@@ -15,7 +15,7 @@ def test_nothing_is_transferred_but_what_is_meant(text_file, tmp_path, monkeypat
     config = small_config(text_file, steps=6, log_every=2, eval_every=3)
     train(config, tmp_path / "run")
     assert [line["step"] for line in logged(tmp_path / "run")] == [2, 3, 4, 6]
-    monkeypatch.setattr(sharding, "put", lambda batch, mesh, batch_size: batch)
+    monkeypatch.setattr(sharding, "put_batch", lambda batch, mesh, batch_size: batch)
     with pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed host-to-device transfer"):
         train(config, tmp_path / "other")
 

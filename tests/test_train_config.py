@@ -83,9 +83,9 @@ def test_a_setting_of_another_version_is_refused():
     with pytest.raises(UserError, match=r"config\.optim\.momentum is unknown; did you mean config\.optim\."):
         train_config.resolve({**written, "optim": {**written["optim"], "momentum": 0.9}})
     without = {name: value for name, value in written.items() if name != "mesh"}
-    with pytest.raises(UserError, match=r"config\.mesh\.data is missing: expected a int"):
+    with pytest.raises(UserError, match=r"config\.mesh\.data is missing: expected an integer"):
         train_config.resolve(without)
-    with pytest.raises(UserError, match=r"config\.steps='12' has another type: expected a int"):
+    with pytest.raises(UserError, match=r"config\.steps='12' is invalid: expected an integer"):
         train_config.resolve({**written, "steps": "12"})
 
 

@@ -11,7 +11,7 @@ from electra_jax.config import errors
         (["--workdir=runs/none"], "--output is missing"),
         (["--workdir=runs/none", "--output=out"], "work directory of a run"),
         (["--workdir=runs/none", "--output=out", "--steps=3"], "--steps is unknown; did you mean --step?"),
-        (["--workdir=runs/none", "--output=out", "--step=last"], "--step=last has another type: expected a int"),
+        (["--workdir=runs/none", "--output=out", "--step=last"], "--step=last is invalid: expected an integer"),
     ],
 )
 def test_invalid_arguments_are_one_line(arguments, message, tmp_path, monkeypatch, capsys):

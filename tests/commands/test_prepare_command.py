@@ -123,7 +123,7 @@ def test_a_run_trains_on_it_and_takes_its_settings(prepared, tmp_path):
     arguments = [*command(folder, tmp_path, "--config.steps=2"), "--config.data.vocab_size=600"]
     done = run(arguments)
     assert done.returncode == 0, done.stderr
-    assert f"{folder} was prepared with vocab_size=40; this replaces 600" in done.stdout
+    assert f"{folder} was prepared with vocab_size=40, which replaces 600" in done.stdout
     assert "40 pieces" in done.stdout
     assert not (tmp_path / "data").exists()
 

@@ -494,7 +494,7 @@ def test_prepare_takes_settings_and_returns_a_report(text_file, tmp_path):
     ("changes", "message"),
     [
         ({"vocab_size": 3}, "vocab_size=3 is invalid: expected more than 5"),
-        ({"vocab_size": "many"}, "vocab_size='many' has another type: expected a int"),
+        ({"vocab_size": "many"}, "vocab_size='many' is invalid: expected an integer"),
         ({"vocabsize": 300}, "vocabsize is unknown; did you mean vocab_size?"),
         ({"vocabulary": "v.model", "sample_mb": 3}, "sample_mb has no effect on the given vocabulary=v.model"),
         ({"vocabulary": "v.model", "normalization": "nfkc"}, "normalization has no effect on the given vocabulary"),

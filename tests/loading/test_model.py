@@ -14,6 +14,7 @@ from electra_jax.loading.inference import Inference
 from electra_jax.loading.model import Candidate, Model
 from electra_jax.loading.networks import Pretrained
 from electra_jax.modeling import electra
+from electra_jax.modeling.batch import Batch
 
 TEXT = "the model reads a line of text"
 LONG = "the model reads a line of text and says which word was replaced"
@@ -43,12 +44,11 @@ def filler(pieces):
 def states(network, tokens, special):
     """States of one row without padding, [L, D]."""
     ids = np.array([[special.cls, *tokens, special.sep]], np.int32)
-    batch = {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "sequence_ids": np.ones_like(ids)}
-    return electra.read(network.model, network.params, "encoder", batch, batch["input_ids"])
+    return electra.encode(network.model, network.params, Batch(ids, np.zeros_like(ids), np.ones_like(ids)))
 
 
 def logits(network, tokens, special):
-    found = electra.score(network.model, network.params, "discriminator_head", states(network, tokens, special))
+    found = electra.discriminator_logits(network.model, network.params, states(network, tokens, special))
     return np.asarray(found)[0, 1:-1]
 
 
@@ -149,7 +149,7 @@ def test_without_a_discriminator_the_score_is_the_pseudo_log_likelihood(filler, 
     total = 0.0
     for i, token in enumerate(row):
         masked = states(filler.encoder, [*row[:i], pieces.special.mask, *row[i + 1 :]], pieces.special)
-        scores = electra.predict(filler.encoder.model, filler.encoder.params, "encoder", masked)[0, i + 1]
+        scores = electra.mlm_logits(filler.encoder.model, filler.encoder.params, masked)[0, i + 1]
         total += float(jax.nn.log_softmax(scores)[token])
     np.testing.assert_allclose(filler.score([TEXT[:9], ""]), [total, 0], rtol=1e-4)
     assert filler.score([]).shape == (0,)
@@ -166,8 +166,8 @@ def test_a_minimal_pair_in_three_lines(detector):
 def test_masks_are_filled_with_the_likeliest_tokens(filler, pieces):
     row = [*pieces.encode(["the"])[0], pieces.special.mask, *pieces.encode(["a line"])[0]]
     at = row.index(pieces.special.mask) + 1
-    scores = electra.predict(
-        filler.encoder.model, filler.encoder.params, "encoder", states(filler.encoder, row, pieces.special)
+    scores = electra.mlm_logits(
+        filler.encoder.model, filler.encoder.params, states(filler.encoder, row, pieces.special)
     )[0, at]
     expected = np.asarray(jax.nn.softmax(scores))[: len(pieces)]
     ((best, *rest),) = filler.fill("the [MASK] a line", top=28)

@@ -8,6 +8,7 @@ from electra_jax.data.records import Split
 from electra_jax.data.tokenizer import CLS, OWN, PAD, SEP
 from electra_jax.loading import samples
 from electra_jax.loading.samples import SampledWord
+from electra_jax.modeling.batch import Batch
 from electra_jax.runtime.marked_text import Mark
 
 
@@ -15,12 +16,12 @@ def test_sentences_are_lines_of_fitting_length():
     lengths = [3, 12, 40, 41, 20]
     split = Split.from_lists([[[9] * n for n in lengths]])
     batch = samples.sample_sentences(split, count=10, length=32, seed=0, special=OWN)
-    used = (batch["input_ids"] != PAD).sum(axis=1)
+    used = (batch.input_ids != PAD).sum(axis=1)
     assert sorted(used) == [14, 22]  # with CLS and SEP; 40 does not fit in 32, 3 is too short
-    assert set(batch["input_ids"][:, 0]) == {CLS}
-    for row, n in zip(batch["input_ids"], used, strict=True):
+    assert set(batch.input_ids[:, 0]) == {CLS}
+    for row, n in zip(batch.input_ids, used, strict=True):
         assert row[n - 1] == SEP
-    assert len(samples.sample_sentences(split, count=1, length=32, seed=0, special=OWN)["input_ids"]) == 1
+    assert len(samples.sample_sentences(split, count=1, length=32, seed=0, special=OWN).input_ids) == 1
 
 
 def test_replaced_words_know_their_original_and_special_tokens_stay(text_file):
@@ -28,14 +29,14 @@ def test_replaced_words_know_their_original_and_special_tokens_stay(text_file):
     objective = make_objective(small_config(), len(vocabulary))
     text = "the model reads a line of text and says which word was replaced"
     split = Split.from_lists([vocabulary.encode([text])])
-    params = jax.jit(objective.model.init)(jax.random.key(0), *[jnp.zeros((1, 64), jnp.int32)] * 3)["params"]
+    params = jax.jit(objective.model.init)(jax.random.key(0), Batch(*[jnp.zeros((1, 64), jnp.int32)] * 3))["params"]
     batch = samples.sample_sentences(split, 1, 64, 0, OWN)
     corrupted, labels, probabilities = jax.device_get(
         samples.corrupt_and_detect(objective, params, jnp.int32(5), batch, jax.random.key(1))
     )
-    np.testing.assert_array_equal(labels > 0, corrupted != batch["input_ids"])
+    np.testing.assert_array_equal(labels > 0, corrupted != batch.input_ids)
     assert labels.sum() > 0
-    assert np.all(corrupted[batch["input_ids"] == PAD] == PAD)
+    assert np.all(corrupted[batch.input_ids == PAD] == PAD)
     assert np.all((probabilities > 0) & (probabilities < 1))
 
     (sentence,) = samples.sample_fakes(objective, params, jnp.int32(5), split, vocabulary, 64, seed=1)

@@ -82,9 +82,9 @@ def ours(network: Network, length: int) -> np.ndarray:
 
 def theirs(model: Any, length: int) -> np.ndarray:
     text = {name: torch.from_numpy(value.astype(np.int64)) for name, value in batch(length)._asdict().items()}
-    given = {"input_ids": text.input_ids, "attention_mask": text.sequence_ids}
+    given = {"input_ids": text["input_ids"], "attention_mask": text["sequence_ids"]}
     if model.config.model_type == "electra":
-        given["token_type_ids"] = text.token_type_ids
+        given["token_type_ids"] = text["token_type_ids"]
     with torch.no_grad():
         out = model.eval()(**given)
     found = (out.logits if "logits" in out else out.last_hidden_state).numpy()
