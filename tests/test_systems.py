@@ -115,7 +115,7 @@ def test_a_generator_from_another_vocabulary_is_refused(tmp_path, text_file, sou
     config = small_config(text_file, arg="objective=frozen_generator", steps=3)
     config.data.vocabulary = str(tmp_path / "vocab.model")
     config.generator_from = str(source)
-    with pytest.raises(UserError, match="has another vocabulary than this run"):
+    with pytest.raises(UserError, match="has a different vocabulary"):
         train.train(config, tmp_path / "run", quiet())
 
 

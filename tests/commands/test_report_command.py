@@ -120,7 +120,7 @@ def test_systems_that_tell_no_fakes_say_so(tmp_path):
 def learned(tmp_path, text_file, monkeypatch):
     """A run with its text, and what its last checkpoint would have: a network as it begins."""
     workdir = fake_runs.write(tmp_path / "run")
-    config = small_config(text_file)
+    config = train_config.as_dataclass(small_config(text_file))
     key = pipeline.corpus_key(config.data)
     text = pipeline.build_corpus(workdir / "data" / key, config.data)
     objective = make_objective(config, len(text.tokenizer))

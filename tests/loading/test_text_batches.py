@@ -34,4 +34,4 @@ def test_rows_are_padded_between_cls_and_sep():
     batch = pad_rows([[7, 8], []], 5, OWN)
     np.testing.assert_array_equal(batch.input_ids, [[CLS, 7, 8, SEP, PAD], [CLS, SEP, PAD, PAD, PAD]])
     np.testing.assert_array_equal(batch.sequence_ids, [[1, 1, 1, 1, 0], [1, 1, 0, 0, 0]])
-    assert not batch["token_type_ids"].any()
+    assert not batch.token_type_ids.any()
