@@ -26,9 +26,8 @@ def usage() -> str:
     """What `electra-jax --help` prints."""
     width = max(map(len, COMMANDS))
     lines = [f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items()]
-    return "\n".join(
-        ["usage: electra-jax SUBCOMMAND [--name=value ...]", "", *lines, "", "electra-jax SUBCOMMAND --help says more."]
-    )
+    more = "`electra-jax SUBCOMMAND --help` lists its options. With --debug, an error shows its traceback."
+    return "\n".join(["usage: electra-jax SUBCOMMAND [--name=value ...]", "", *lines, "", more])
 
 
 def run(argv: list[str]) -> int:

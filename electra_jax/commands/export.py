@@ -21,7 +21,7 @@ Writes directories for `from_pretrained` of transformers, each with weights, tok
 
   --workdir=RUN      the work directory of a run
   --output=OUT       a directory that does not exist yet, or is empty
-  --step=N           which checkpoint (default: the last)"""
+  --step=N           the step of the checkpoint (default: the last)"""
 
 
 def main(argv: list[str]) -> int:

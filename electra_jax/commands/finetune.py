@@ -24,7 +24,7 @@ usage: electra-jax finetune --config=NAME[:ARG] --init_from=DIR --data_dir=FOLDE
                               (add ,size=large for the learning rates of a large encoder, ,runlocal for a quick trial
                               with 64 examples and 2 seeds; a path to a config file works too)
   --init_from=DIR             a run, an export, or a Hugging Face directory of an ELECTRA or ModernBERT model
-  --step=N                    of a run: the step of the checkpoint (default: the last)
+  --step=N                    the step of the checkpoint, if DIR is a run (default: the last)
   --data_dir=FOLDER           folder with the task's train.tsv and dev.tsv; test.tsv (for MNLI also diagnostic.tsv) is
                               optional and gets predictions; or tfds:NAME/CONFIG for GLUE, SQuAD and tables
   --workdir=DIR               where scores and predictions go (default runs/NAME); the same command resumes there
