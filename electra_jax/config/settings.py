@@ -1,4 +1,4 @@
-"""Typed settings: frozen dataclasses whose fields carry everything there is to say about a setting.
+"""Typed settings: frozen dataclasses whose fields hold everything about a setting.
 
     @dataclasses.dataclass(frozen=True)
     class OptimConfig:

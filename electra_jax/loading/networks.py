@@ -43,7 +43,7 @@ def load_networks(path: Path, step: int | None = None) -> Pretrained:
 
     Args:
       path: the directory.
-      step: which checkpoint of a run; None loads the last one.
+      step: for a run, the step of the checkpoint; None: the last.
 
     Raises:
       UserError: the directory has no model, its files cannot be read, or `step` is given for something else than a run.

@@ -26,7 +26,7 @@ class RunCheckpoint(NamedTuple):
       tokenizer: the run's tokenizer.
       objective: the run's objective and model.
       state: the training state, on the first device.
-      progress: what the checkpoint holds beside the state: its `totals` and the key of its `corpus`.
+      progress: what the checkpoint holds besides the state: its `totals` and the key of its `corpus`.
     """
 
     config: TrainConfig
@@ -55,7 +55,7 @@ def load_run_checkpoint(workdir: Path, step: int | None = None) -> RunCheckpoint
 
 
 def read_progress(workdir: Path, step: int | None = None) -> tuple[int, dict[str, Any]]:
-    """The step of a checkpoint, the last one by default, and what it holds beside the state.
+    """The step of a checkpoint, the last one by default, and what it holds besides the state.
 
     Raises:
       UserError: there is no such checkpoint.

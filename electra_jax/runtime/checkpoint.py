@@ -1,4 +1,4 @@
-"""Checkpoints: the train state, and with it the position in the data and the totals. No other file knows Orbax.
+"""Checkpoints: the train state, and with it the position in the data and the totals. No other file uses Orbax.
 
 A checkpoint is written under a temporary name while training continues, and renamed when it is complete; one that a
 kill interrupted is never seen.

@@ -27,7 +27,7 @@ LOSSES: Mapping[str, Loss] = {
     "disc_loss": Loss("detection", "constant_entropy"),
     "nce_loss": Loss("noise-contrastive", "constant_entropy"),
 }
-# Areas under the ROC curve, by what is to be told from real tokens.
+# Areas under the ROC curve, by what is to be distinguished from real tokens.
 AREAS: Mapping[str, str] = {"disc_auc": "own fakes", "nce_auc": "own noise", "unigram_auc": "unigram fakes"}
 
 

@@ -98,9 +98,9 @@ def load_data(
 
     train = _sample(task.read(data_dir, "train", bad_rows), config.examples)
     dev = {split: encode(_sample(task.read(data_dir, split, bad_rows), config.dev_examples)) for split in task.dev}
-    never = BadRows(advice="mend it: a leaderboard wants an answer to every row")
+    strict = BadRows(advice="fix it: a leaderboard expects an answer to every row")
     names = find_test_splits(task, data_dir) if tests else []
-    test = {split: encode(task.read(data_dir, split, never)) for split in names}
+    test = {split: encode(task.read(data_dir, split, strict)) for split in names}
     return Data(task.encode(train, tokenizer, config.max_length, train=True), dev, test)
 
 

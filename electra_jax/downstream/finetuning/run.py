@@ -175,8 +175,8 @@ def _report_unanswered(
         without = [seed for seed in finished if not results.has_answered(task, seed, split)]
         if without:
             progress.say(
-                f"seed {', '.join(map(str, without))} finished before {split} was added and has not answered it; "
-                f"remove {results.seeds_dir} to train again"
+                f"seed {', '.join(map(str, without))} finished before {split} was added, so there are no predictions "
+                f"for it; remove {results.seeds_dir} to train again"
             )
             return
 

@@ -121,7 +121,7 @@ def test_a_damaged_seed_is_an_error(folder, tmp_path, text):
 
 def test_a_row_of_a_test_set_is_never_left_out(folder, tmp_path):
     (folder / "test.tsv").write_text("index\tsentence\n5\n")
-    with pytest.raises(UserError, match=r"test\.tsv:2: 1 fields, .*; mend it: a leaderboard wants"):
+    with pytest.raises(UserError, match=r"test\.tsv:2: 1 fields, .*; fix it: a leaderboard expects"):
         finetune(folder, tmp_path / "out", strict=False)
 
 
