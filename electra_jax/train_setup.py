@@ -171,8 +171,8 @@ def load_data(config: TrainConfig, home: WorkDir, mesh: Mesh, key: str | None, p
       config: the run.
       home: its work directory.
       mesh: the devices.
-      key: the corpus that a resumed run was started with.
-      progress: told what happens.
+      key: the key of the corpus that a resumed run was started with; None for a new run.
+      progress: receives the progress.
     """
 
     def find() -> Corpus:
@@ -211,7 +211,7 @@ def load_data(config: TrainConfig, home: WorkDir, mesh: Mesh, key: str | None, p
 def initial_state(
     run: ShardedStep, donors: list[warm_start.Donor], vocabulary: tokenizer.Tokenizer, progress: Progress
 ) -> TrainState:
-    """A fresh state, with the networks that the run starts from in the place of random ones."""
+    """A fresh state; the networks that the run starts from replace random parameters."""
     state = run.fresh_state()
     if not donors:
         return state

@@ -1,12 +1,12 @@
-"""From token records to batches of a fixed length, in an order that depends on nothing but the seed.
+"""From token records to batches of a fixed length, in an order that depends on the seed only.
 
-Examples are segment pairs or packed sequences. Where each example lies is planned once, in the order of the text; after
-that batches can be made in any order. Plans and batches use array operations on a million documents or a whole batch at
-a time: a Python loop over examples would take most of the loader's time.
+Examples are segment pairs or packed sequences. Their boundaries are planned once, in the order of the text; after that,
+batches can be made in any order. Plans and batches use array operations on a million documents or a whole batch at a
+time: a Python loop over examples would take most of the loader's time.
 
-Grain works on the numbers of examples. A batch is a function of its number (a pseudo-random permutation of each epoch),
-so the position in the data is one integer, kept in the checkpoint. Every process draws the numbers of the whole batch
-and makes its own rows of it: neither the batches nor the position depend on the number of processes.
+Grain shuffles the indices of examples. A batch is a function of its number, since each epoch is a pseudo-random
+permutation, so the position in the data is one integer, kept in the checkpoint. Every process draws the indices of the
+whole batch and makes its own rows: neither the batches nor the position depend on the number of processes.
 """
 
 import itertools
@@ -33,10 +33,10 @@ _ALL_ROWS = slice(None)
 
 
 class Examples(Protocol):
-    """Examples of which batches can be made in any order.
+    """Examples that batches can be made of in any order.
 
     Attributes:
-      sources: [sources + 1] int64, where the examples of each source begin; the last entry is their number.
+      sources: [sources + 1] int64, where the examples of each source begin; the last entry is the number of examples.
     """
 
     sources: Ints
@@ -44,7 +44,7 @@ class Examples(Protocol):
     def __len__(self) -> int: ...
 
     def make_batch(self, examples_B: Ints) -> Batch:
-        """The batch of the examples with these numbers, in this order."""
+        """The batch of the examples with these indices, in this order."""
         ...
 
 

@@ -88,13 +88,16 @@ class Plan:
 def estimate(
     config: ConfigDict | TrainConfig | Mapping[str, Any], topology: str, slices: int = 1, mfu: float = 0.4
 ) -> Plan:
-    """Compiles the train step of a config for TPU slices that this machine need not have, and reads the program.
+    """Compiles the train step of a config for TPU slices, without TPUs, and estimates memory and time.
 
     Args:
       config: the run.
       topology: the slice as KIND:SHAPE, for example `v3:4x4`.
       slices: how many such slices.
-      mfu: the model FLOPs utilization to estimate days with, besides the bound.
+      mfu: the model FLOPs utilization to estimate days with, in addition to the bound.
+
+    Returns:
+      The memory by kind in bytes, FLOPs, traffic, lower bounds in seconds, and days; see `Plan`.
 
     Raises:
       UserError: libtpu is not installed, the slice does not exist, the config is invalid, or its batch cannot be split

@@ -199,7 +199,7 @@ _COST: _Rows = [
     ("FLOPs", _logged("total_flops")),
     ("FLOPs as the paper counts them", _logged("total_flops_paper")),
     ("device hours", _hours),
-    ("model FLOPs utilisation", _logged("mfu", ".1%")),
+    ("model FLOPs utilization", _logged("mfu", ".1%")),
 ]
 _DATA: _Rows = [
     ("input", _data_setting("input")),
