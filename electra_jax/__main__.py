@@ -15,7 +15,7 @@ COMMANDS = {
     "detect": "mark the words of a text that seem to be replaced",
     "finetune": "fine-tune and score an encoder on a downstream task",
     "export": "write a run as Hugging Face directories",
-    "curves": "fine-tune every checkpoint and plot score against FLOPs",
+    "curves": "fine-tune every checkpoint and plot scores against FLOPs",
     "report": "write a page that compares runs",
     "flops": "count the training FLOPs of a config, or of the paper's runs",
     "plan": "compile a config's step for a TPU slice and estimate memory and time",

@@ -138,9 +138,9 @@ def choose_objective(config: ConfigDict, name: str, generator: str = "transforme
     config.objective = ConfigDict({**defaults, **kept})
     config.model.update(registry.SYSTEMS[name].model)
     for unused in registry.unused_settings(name, generator):
-        room, _, setting_name = unused.partition(".")
-        if setting_name in config[room]:
-            del config[room][setting_name]
+        group, _, setting_name = unused.partition(".")
+        if setting_name in config[group]:
+            del config[group][setting_name]
 
 
 def _shrink(config: ConfigDict) -> None:
