@@ -215,8 +215,8 @@ def save(setup: Setup, step: int, state: TrainState, totals: dict[str, float]) -
     """Starts to write a checkpoint, and publishes the files of the work directory."""
     if distributed.is_main_process():
         setup.home.publish()
-    progress = {"data": setup.data.train.get_state(), "totals": totals, "corpus": setup.data.corpus.key}
-    setup.checkpoints.save(step, state, progress)
+    metadata = {"data": setup.data.train.get_state(), "totals": totals, "corpus": setup.data.corpus.key}
+    setup.checkpoints.save(step, state, metadata)
 
 
 def sample(setup: Setup, state: TrainState) -> list[list[samples.SampledWord]]:

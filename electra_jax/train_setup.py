@@ -68,7 +68,7 @@ def set_up(config: TrainConfig, workdir: AnyPath, progress: Progress) -> Setup:
     checkpoints = Checkpoints(home.checkpoints, config.checkpoint.keep_last, config.checkpoint.keep_every)
     saved_step = checkpoints.latest()
     distributed.main_process_first(lambda: claim(home, config, saved_step, progress), others=lambda: None)
-    saved: dict[str, Any] = checkpoints.progress(saved_step) if saved_step is not None else {}
+    saved: dict[str, Any] = checkpoints.metadata(saved_step) if saved_step is not None else {}
     data = load_data(config, home, mesh, saved.get("corpus"), progress)
     step = make_step(config, mesh, data.corpus)
     if saved_step is not None:
@@ -153,7 +153,7 @@ class Data(NamedTuple):
       heldout: held-out batches, whole.
       put: places the rows of this process on the devices, as a batch of all processes.
       put_whole: the same for a whole batch, of which this process takes its rows.
-      epochs: steps -> how often the training text has been seen.
+      epochs: steps -> the number of epochs over the training text.
     """
 
     corpus: Corpus
@@ -181,7 +181,7 @@ def load_data(config: TrainConfig, home: WorkDir, mesh: Mesh, key: str | None, p
 
     text = distributed.main_process_first(find, others=find)
     distributed.check_same("text", text.key)
-    distributed.main_process_first(lambda: tokenizer.keep(text.tokenizer, home.folder), others=lambda: None)
+    distributed.main_process_first(lambda: tokenizer.save(text.tokenizer, home.folder), others=lambda: None)
     examples_of, special = batches.MODES[config.data.mode], text.tokenizer.special
     phases = [
         (examples_of(text.train, length, config.seed, special), steps)

@@ -82,7 +82,7 @@ def _write(run: RunCheckpoint, description: card.RunDescription, output: Path) -
 
 def _describe(run: RunCheckpoint, workdir: Path) -> card.RunDescription:
     """How the network was trained, from the run's files."""
-    config, step, totals = run.config, int(run.state.step), run.progress["totals"]
+    config, step, totals = run.config, int(run.state.step), run.metadata["totals"]
     segments = make_segments(run.objective.stages, train_config.phases(config.data, config.steps))
     flops = count_flops(run.objective, segments, config.batch_size, step)
     path = workdir / "environment.json"
@@ -120,7 +120,7 @@ def _describe(run: RunCheckpoint, workdir: Path) -> card.RunDescription:
 def _describe_text(run: RunCheckpoint, workdir: Path) -> str:
     """The name of the training text and, while the prepared text exists, its size."""
     name = f"`{run.config.data.input}`"
-    key = run.progress.get("corpus")
+    key = run.metadata.get("corpus")
     for folder in (Path(run.config.data.input), workdir / "data" / str(key)):
         with contextlib.suppress(UserError):  # deleted, or prepared by another version
             manifest = corpus.read_manifest(folder)

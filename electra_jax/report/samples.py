@@ -44,7 +44,7 @@ def make_samples(run: RunLog, count: int) -> Samples:
 def _sample(workdir: Path, count: int) -> Samples:
     checkpoint = run_checkpoint.load_run_checkpoint(workdir)
     config, tokenizer, state = checkpoint.config, checkpoint.tokenizer, checkpoint.state
-    text = _load_corpus(workdir, config.data.input, str(checkpoint.progress.get("corpus")))
+    text = _load_corpus(workdir, config.data.input, str(checkpoint.metadata.get("corpus")))
     objective = registry.make(
         config.objective,
         config.model,
