@@ -60,7 +60,8 @@ def main(argv: list[str]) -> int:
         return 0
     overrides = {name: given.pop(name) for name in list(given) if name.startswith("config.")}
     options = cli.choose(given, _OPTIONS)
-    cli.require(options, ("runs", "tasks", "data_dir", "output"))
+    example = "try --runs runs/tiny --tasks cola,sst2 --data_dir=glue --output=curves, or --help"
+    cli.require(options, ("runs", "tasks", "data_dir", "output"), example)
     check_value("--accounting", options["accounting"], one_of(*_ACCOUNTINGS))
     check_value("--points", options["points"], at_least(0))
     configs = make_configs(options["tasks"], options["size"], overrides)

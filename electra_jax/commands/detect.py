@@ -23,7 +23,7 @@ def main(argv: list[str]) -> int:
     options = cli.parse(argv, USAGE, {"model": ""}, texts)
     if options is None:
         return 0
-    cli.require(options, ("model",), "use a run or a Hugging Face directory: --model=runs/tiny")
+    cli.require(options, ("model",), "try --model=runs/tiny, or --help")
     model = load(options["model"])
     if not texts:
         if isinstance(sys.stdin, io.TextIOWrapper):

@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
     if arguments is None:
         return 0
     options, config = arguments.options, arguments.config
-    cli.require(options, ("init_from", "data_dir"))
+    cli.require(options, ("init_from", "data_dir"), "try --init_from=runs/tiny --data_dir=glue/CoLA, or --help")
     check_value("--step", options["step"], Check(lambda step: step >= _LAST, "0 or more"))
     if "://" in arguments.workdir:
         raise UserError(

@@ -45,7 +45,7 @@ def paper_rows() -> list[dict[str, Any]]:
 
 
 def config_report(run: RunFlops, device: str, chips: int, mfu: float) -> dict[str, Any]:
-    """What is printed about a config: its FLOPs, and the hours on one device or on all known ones."""
+    """The report about a config: its FLOPs, and the hours on one device or on all known ones."""
     stages = [
         {"steps": stage.steps}
         | {
@@ -123,7 +123,7 @@ def main(argv: list[str]) -> int:
     console = Console(soft_wrap=True)
     if arguments.config is None:
         if given != {**options, "config": given["config"], "json": given["json"]}:
-            raise UserError("--device, --chips and --mfu need a run; add --config=configs/base.py")
+            raise UserError("--device, --chips and --mfu need a run; add --config=base")
         rows = paper_rows()
         print(json.dumps(rows, indent=2)) if given["json"] else show_paper_runs(console, rows)
     else:

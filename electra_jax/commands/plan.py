@@ -149,7 +149,7 @@ def main(argv: list[str]) -> int:
     if parsed is None:
         return 0
     given = parsed.options
-    cli.require(given, ("topology",), "give a slice, as --topology=v3:4x4")
+    cli.require(given, ("topology",), "try --topology=v3:4x4, or --help")
     if given["slices"] <= 0:
         raise UserError(f"--slices={given['slices']} is invalid: expected more than 0")
     if not 0 < given["mfu"] <= 1:

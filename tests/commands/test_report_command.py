@@ -73,7 +73,7 @@ def test_what_cannot_be_is_said_in_a_line(tmp_path, capsys, monkeypatch):
     (tmp_path / "none").mkdir()
     output = "--output=report.html"
     for arguments, message in (
-        ([output], "--runs is missing; give work directories of runs"),
+        ([output], "--runs is missing; try --runs runs/a runs/b"),
         (["--runs=", output], "--runs is missing"),
         (["--runs", "good"], "--output is missing; try --output=report.html"),
         (
