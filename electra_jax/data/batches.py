@@ -95,7 +95,7 @@ def heldout_batches(examples: Examples, batch_size: int, limit: int, seed: int) 
 
 
 def _shuffled_numbers(examples: Examples, seed: int, weights: Sequence[float] | None) -> grain.MapDataset[int]:
-    """The endless order of examples."""
+    """Indices of examples: shuffled epochs, without end."""
     bounds = [0, len(examples)] if weights is None else examples.sources.tolist()
     orders = [
         grain.MapDataset.range(begin, end).seed(seed + number).shuffle().repeat()
@@ -105,7 +105,7 @@ def _shuffled_numbers(examples: Examples, seed: int, weights: Sequence[float] | 
 
 
 class _MakeBatch(grain.transforms.Map):  # type: ignore[misc] # Grain has no types
-    """Numbers of a batch's examples -> some rows of the batch."""
+    """Indices of a batch's examples -> some rows of the batch."""
 
     def __init__(self, examples: Examples, rows: slice | Ints):
         self._examples, self._rows = examples, rows
@@ -266,7 +266,7 @@ def _within_rows(lengths: Ints, row: Ints, rows: int) -> tuple[Ints, Ints]:
 
 
 def _second_segment(lengths: Ints, bounds: Ints, targets_B: Ints, coins_B: Ints) -> npt.NDArray[np.bool_]:
-    """Which lines go to the second segment.
+    """Decides which lines go to the second segment.
 
     A line goes to A if A is empty, or it fits, or B is empty, A is below its target and the coin says so. One coin per
     example is enough: heads fills A up to its target, tails puts a line into B.

@@ -204,7 +204,7 @@ def _make_vocabulary(job: Job, runner: Runner, key: str) -> tokenizer.Tokenizer:
         if existing.exists() and _read_json(origin_file) == {"key": key, "sha256": sha256(existing)}:
             return tokenizer.load(existing)
         vocabulary = _train_vocabulary(job, runner)
-    tokenizer.keep(vocabulary, job.folder)
+    tokenizer.save(vocabulary, job.folder)
     write_whole(origin_file, json.dumps({"key": key, "sha256": sha256(job.folder / vocabulary.file)}))
     return vocabulary
 

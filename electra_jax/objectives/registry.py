@@ -146,7 +146,7 @@ class SystemInfo(NamedTuple):
 
 
 def systems() -> list[SystemInfo]:
-    """What the config argument `objective=` takes, each with its summary and paper."""
+    """The values of the config argument `objective=`, each with its name, summary and paper."""
     return [SystemInfo(name, row.summary, row.paper) for name, row in SYSTEMS.items()]
 
 

@@ -166,7 +166,7 @@ class Objective:
     """An objective with the settings, the networks and the vocabulary of a run.
 
     Attributes:
-      system: the row of the table.
+      system: its spec, a row of the table of objectives.
       settings: the run's `config.objective`.
       steps: steps of the whole run.
       model: the networks.

@@ -154,7 +154,7 @@ class _Chart:
                 root.extend(self._marks(line))
 
     def _mark(self, css: str) -> str:
-        """A new gid for an artist that shall have the class `css`."""
+        """A new gid for an artist that gets the class `css`."""
         gid = f"gid{len(self._classes)}"
         self._classes[gid] = css
         return gid

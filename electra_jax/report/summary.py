@@ -133,7 +133,7 @@ def _batch(run: RunLog) -> Cell:
 
 def _vocabulary(run: RunLog) -> Cell:
     try:
-        size = len(tokenizer.kept_in(run.workdir))
+        size = len(tokenizer.load_from_folder(run.workdir))
     except UserError:  # the folder has no tokenizer
         size = run.settings["data"].get("vocab_size")
     return _count(size, "pieces")

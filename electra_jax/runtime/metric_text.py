@@ -9,8 +9,8 @@ class Loss(NamedTuple):
     """How a loss is shown.
 
     Attributes:
-      name: its name for people.
-      baseline: the metric that says what is reached without reading the context; empty where there is none.
+      name: the name that is printed.
+      baseline: the metric with the loss that a model without context reaches; empty where there is none.
     """
 
     name: str

@@ -133,7 +133,7 @@ class Task(abc.ABC):
     @property
     @abc.abstractmethod
     def main_metric(self) -> str:
-        """Name of the score that stands for all."""
+        """Name of the main score, which curves and tables show."""
 
     @property
     def suffixes(self) -> tuple[str, ...]:
