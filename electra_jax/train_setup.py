@@ -148,7 +148,7 @@ class Data(NamedTuple):
     """The text of a run.
 
     Attributes:
-      corpus: the prepared text with its vocabulary.
+      corpus: the prepared corpus with its vocabulary.
       train: endless training batches, the rows of this process; `get_state` and `set_state` are its position.
       heldout: held-out batches, whole.
       put: places the rows of this process on the devices, as a batch of all processes.

@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
     check_value("--step", options["step"], Check(lambda step: step >= _LAST, "0 or more"))
     if "://" in arguments.workdir:
         raise UserError(
-            f"--workdir={arguments.workdir} is not a local folder: fine-tuning writes to local folders only"
+            f"--workdir={arguments.workdir} is invalid: expected a local folder; fine-tuning does not write to gs://"
         )
     step = None if options["step"] == _LAST else options["step"]
     console = Console(soft_wrap=True)

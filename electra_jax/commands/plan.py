@@ -178,7 +178,7 @@ def _run_in_child(argv: list[str]) -> int:
     """Runs `main` in a process of its own: the TPU compiler aborts the process on a program that it cannot compile.
 
     Raises:
-      UserError: it did.
+      UserError: the compiler aborted the process.
     """
     command = [sys.executable, "-m", "electra_jax", "plan", *argv]
     with tempfile.TemporaryFile() as errors:

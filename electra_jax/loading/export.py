@@ -118,7 +118,7 @@ def _describe(run: RunCheckpoint, workdir: Path) -> card.RunDescription:
 
 
 def _describe_text(run: RunCheckpoint, workdir: Path) -> str:
-    """The name of the training text and, while the prepared text exists, its size."""
+    """The name of the training text and, while the corpus exists, its size."""
     name = f"`{run.config.data.input}`"
     key = run.metadata.get("corpus")
     for folder in (Path(run.config.data.input), workdir / "data" / str(key)):

@@ -66,4 +66,4 @@ def _load_corpus(workdir: Path, data_input: str, key: str) -> corpus.Corpus:
     for folder in (workdir / "data" / key, Path(data_input)):
         if corpus.is_prepared(folder) and corpus.read_manifest(folder)["key"] == key:
             return corpus.load(folder)
-    raise UserError(f"the prepared text of this run ({data_input}) no longer exists")
+    raise UserError(f"the corpus of this run ({data_input}) no longer exists")

@@ -147,7 +147,7 @@ def test_fakes_are_known_by_what_stood_there(learned, tmp_path):
     assert text.count("was: ") == sum(word.original is not None for word in words)
 
     shutil.rmtree(learned / "data")
-    assert samples.make_samples(run, 5).note.startswith("No samples: the prepared text of this run (")
+    assert samples.make_samples(run, 5).note.startswith("No samples: the corpus of this run (")
 
 
 def test_a_run_that_cannot_be_asked_says_why(tmp_path):

@@ -73,7 +73,7 @@ def finetune_source(
 
     Args:
       config: the fine-tuning, as `recipe.resolve` returns it.
-      source: the pretrained network.
+      source: the pre-trained network.
       data_dir: the folder with the task's files, or `tfds:NAME/CONFIG`.
       workdir: the folder for scores and answers.
       strict: whether a row that cannot be used is an error.

@@ -203,7 +203,7 @@ def test_rows_that_cannot_be_used(folder, tmp_path):
 
 def test_max_length_beyond_the_position_table_is_an_error(folder, tmp_path):
     bert = Pretrained(network("bert", head=None), None, Letters())
-    message = r"config\.max_length=17 is invalid: the pretrained encoder has 16 positions; use .*max_length=16"
+    message = r"config\.max_length=17 is invalid: the pre-trained encoder has 16 positions; use .*max_length=16"
     with pytest.raises(UserError, match=message):
         finetune(folder, tmp_path / "out", config(max_length=17), get=lambda: bert)
 
