@@ -37,7 +37,7 @@ class Setup(NamedTuple):
       home: the work directory.
       checkpoints: the run's checkpoints.
       data: the text and its batches.
-      step: the objective, its networks and its train step on the mesh.
+      step: the train step on the mesh, with the objective and its networks.
       state: fresh, warm-started, or restored from the last checkpoint.
       totals: `tokens` and `device_seconds` up to that state.
     """

@@ -291,7 +291,7 @@ def load(path: Path, fold_case: bool = True) -> Tokenizer:
                 handle_chinese_chars=bool(config.get("tokenize_chinese_chars", True)),
             )
         except Exception as error:
-            raise UserError(f"{path} is not a vocab.txt ({first_line(error)}): expected a piece per line") from error
+            raise UserError(f"{path} is not a vocab.txt ({first_line(error)}): expected one piece per line") from error
         return Library(word_pieces.to_str().encode(), str(path))
     return SentencePiece(path.read_bytes(), str(path))
 

@@ -52,15 +52,15 @@ def load(path: str | os.PathLike[str], step: int | None = None, batch_size: int 
       path: a run's work directory, a directory that `electra_jax.export` wrote, or a Hugging Face directory of an
         ELECTRA or ModernBERT model.
       step: for a run, the step of the checkpoint; None: the last.
-      batch_size: rows that are computed at once. Batches are padded to it: raise it on an accelerator, use 1 for single
-        texts on a CPU.
+      batch_size: rows that are computed at once. Batches are padded to this size: raise it on an accelerator, use 1 for
+        single texts on a CPU.
 
     Raises:
-      UserError: the directory has no model or no tokenizer, or one of its files cannot be read.
+      UserError: the directory has no model or no tokenizer, one of its files cannot be read, or `batch_size` is invalid.
 
     Example:
       >>> model = electra_jax.load("runs/tiny")  # doctest: +SKIP
-      >>> model.encode(["a line", "another"]).shape
+      >>> model.encode(["a line", "another"]).shape  # this encoder has width 32
       (2, 32)
     """
     networks = load_networks(Path(path), step)
