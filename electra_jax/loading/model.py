@@ -56,7 +56,7 @@ def load(path: str | os.PathLike[str], step: int | None = None, batch_size: int 
         single texts on a CPU.
 
     Raises:
-      UserError: the directory has no model or no tokenizer, one of its files cannot be read, or `batch_size` is invalid.
+      UserError: the directory has no model or no tokenizer, a file in it cannot be read, or `batch_size` is invalid.
 
     Example:
       >>> model = electra_jax.load("runs/tiny")  # doctest: +SKIP
