@@ -1,4 +1,4 @@
-"""Fine-tuning speed in examples a second, beside a plain PyTorch loop over ElectraForSequenceClassification.
+"""Fine-tuning speed in examples per second, next to a plain PyTorch loop over ElectraForSequenceClassification.
 
     python benchmarks/finetuning.py --data_dir=glue/CoLA [--examples=640] [--rounds=3] [--layers=12] [--width=256]
 

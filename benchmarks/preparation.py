@@ -92,7 +92,7 @@ def main(argv: list[str]) -> int:
     else:
         config = CorpusConfig(model_type=chosen["model_type"], vocab_size=chosen["vocab_size"])
         vocabulary = tokenizer.train(lines[:: 1 + int(size // 20)], config)  # about 20 MB
-        tokenizer.keep(vocabulary, folder)
+        tokenizer.save(vocabulary, folder)
         path = folder / vocabulary.file
     cores = os.cpu_count() or 1
     if not chosen["floor"]:

@@ -1,6 +1,6 @@
 """ELECTRA-Base as in the paper: 12 layers of width 768, a generator of 1/3 the width, 766k steps of 256 x 512 tokens.
 
-    python -m electra_jax.train --config=configs/base.py --config.data.input='data/*.txt' --workdir=runs/base
+    electra-jax train --config=base --config.data.input='data/*.txt' --workdir=runs/base
 
 The paper trained it for 4 days on 16 TPU v3, to an average of 85.1 on the GLUE dev sets (arXiv 2003.10555, table 1 and
 appendix A). This repository has not reproduced that yet. `--config=base:runlocal` shrinks the run to less than a minute

@@ -17,5 +17,8 @@ def get_config(arg: str = "") -> ConfigDict:
     parts = arg.split(",")
     task = next((part.removeprefix("task=") for part in parts if part.startswith("task=")), "")
     if task not in glue.TASKS:
-        raise UserError(f"config argument {arg!r} names no task of GLUE: expected task={' or '.join(glue.TASKS)}")
+        raise UserError(
+            f"config argument {arg!r} names no task of GLUE: expected task={' or '.join(glue.TASKS)}; for example "
+            "--config=glue:task=cola"
+        )
     return recipe.make(task, ",".join(part for part in parts if not part.startswith("task=")))

@@ -15,5 +15,8 @@ def get_config(arg: str = "") -> ConfigDict:
     parts = arg.split(",")
     version = next((part for part in parts if part in _TASKS), "")
     if not version:
-        raise UserError(f"config argument {arg!r} names no version of SQuAD: expected {' or '.join(_TASKS)}")
+        raise UserError(
+            f"config argument {arg!r} names no version of SQuAD: expected {' or '.join(_TASKS)}; for example "
+            "--config=squad:version=2.0"
+        )
     return recipe.make(_TASKS[version], ",".join(part for part in parts if part != version))

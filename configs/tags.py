@@ -1,8 +1,8 @@
-"""A tag for each word: named entities, parts of speech; columns as in CoNLL's files.
+"""A tag for each word, such as named entities or parts of speech, in columns as in CoNLL's files.
 
     electra-jax finetune --config=tags --init_from=runs/tiny --data_dir=conll
 
-The folder has train.txt and dev.txt (or .conll): a word a line, its tag in the last column, a blank line after each
+The folder has train.txt and dev.txt (or .conll): one word per line, its tag in the last column, a blank line after each
 sentence.
 """
 

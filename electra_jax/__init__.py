@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from electra_jax.planning.flops.count import count_flops as count_flops
     from electra_jax.train import pretrain as pretrain
 
-# The module that each name of the front door is in. None of these names is also the name of a module at the top.
+# The module that each public name is in. None of these names is also the name of a top-level module.
 _MODULES = {
     "load": "loading.model",
     "Model": "loading.model",

@@ -15,7 +15,7 @@ COMMANDS = {
     "detect": "mark the words of a text that seem to be replaced",
     "finetune": "fine-tune and score an encoder on a downstream task",
     "export": "write a run as Hugging Face directories",
-    "curves": "fine-tune every checkpoint and plot score against FLOPs",
+    "curves": "fine-tune every checkpoint and plot scores against FLOPs",
     "report": "write a page that compares runs",
     "flops": "count the training FLOPs of a config, or of the paper's runs",
     "plan": "compile a config's step for a TPU slice and estimate memory and time",
@@ -26,9 +26,8 @@ def usage() -> str:
     """What `electra-jax --help` prints."""
     width = max(map(len, COMMANDS))
     lines = [f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items()]
-    return "\n".join(
-        ["usage: electra-jax SUBCOMMAND [--name=value ...]", "", *lines, "", "electra-jax SUBCOMMAND --help says more."]
-    )
+    more = "`electra-jax SUBCOMMAND --help` lists its options. With --debug, an error shows its traceback."
+    return "\n".join(["usage: electra-jax SUBCOMMAND [--name=value ...]", "", *lines, "", more])
 
 
 def run(argv: list[str]) -> int:

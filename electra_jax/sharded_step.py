@@ -13,7 +13,7 @@ import optax
 from jax.sharding import Mesh
 
 from electra_jax import optim, step, train_config
-from electra_jax.config.errors import UserError
+from electra_jax.config.errors import UserError, first_line
 from electra_jax.objectives.segments import Segment, make_segments
 from electra_jax.objectives.spec import Objective, Params
 from electra_jax.runtime import sharding
@@ -87,7 +87,9 @@ class ShardedStep:
             return self.lower(segment).compile(compiler_options=options)
         except jax.errors.JaxRuntimeError as error:
             if options and "INVALID_ARGUMENT" in str(error):
-                raise UserError(f"config.compiler_options={self.config.compiler_options}: {error}") from error
+                raise UserError(
+                    f"config.compiler_options={self.config.compiler_options} is invalid: {first_line(error)}"
+                ) from error
             raise
 
     def lower(self, segment: Segment) -> jax.stages.Lowered:

@@ -20,7 +20,7 @@ Array = jax.Array
 
 @struct.dataclass
 class TrainState:
-    """Everything that a step changes.
+    """The state that a step updates.
 
     Attributes:
       step: the number of steps done, an int32 scalar.

@@ -45,11 +45,11 @@ class TrainResult(NamedTuple):
     """How a run ended.
 
     Attributes:
-      step: steps done.
-      finished: whether these are all; otherwise the run was interrupted and saved.
-      heldout: the last held-out metrics; empty if it was interrupted.
+      step: the number of steps done.
+      finished: whether these are all steps; otherwise the run was interrupted and saved.
+      heldout: the last held-out metrics; empty if the run was interrupted.
       totals: `tokens`, `device_seconds`, `flops` since the first step.
-      samples: held-out sentences with fakes and what the encoder says about them; empty if the encoder predicts tokens.
+      samples: held-out sentences with fakes and the encoder's probabilities; empty if the encoder predicts tokens.
     """
 
     step: int
@@ -64,11 +64,11 @@ def pretrain(config: ConfigDict | TrainConfig, workdir: str | Path, progress: Pr
 
     Args:
       config: a run, such as `electra_jax.configs.tiny(objective="mlm")`.
-      workdir: where checkpoints and logs go: a folder, or gs://BUCKET/FOLDER.
-      progress: told what happens; `electra_jax.runtime.progress.ConsoleProgress()` prints it.
+      workdir: the folder for checkpoints and logs, or gs://BUCKET/FOLDER.
+      progress: receives the progress, for example `electra_jax.runtime.progress.ConsoleProgress()`; None: no output.
 
     Returns:
-      What was logged: `.metrics` has a dict for each logged step, `.heldout()` is the last evaluation.
+      The run's log: `.metrics` is a list with a dict for each logged step, `.heldout()` the last evaluation.
 
     Raises:
       UserError: the config, the text or the work directory cannot be used.
@@ -80,12 +80,12 @@ def pretrain(config: ConfigDict | TrainConfig, workdir: str | Path, progress: Pr
 
 
 def train(config: ConfigDict | TrainConfig, workdir: AnyPath, progress: Progress | None = None) -> TrainResult:
-    """Trains until `config.steps`, or until SIGTERM or Ctrl-C, and leaves everything in `workdir`.
+    """Trains until `config.steps`, or until SIGTERM or Ctrl-C, and writes everything to `workdir`.
 
     Args:
       config: a run, see `configs/`.
-      workdir: where the run lives; a run that is there is resumed.
-      progress: told what happens.
+      workdir: the run's work directory; a run that it already holds is resumed.
+      progress: receives the progress; None: no output.
 
     Raises:
       UserError: the config, the text, the networks to start from or the work directory cannot be used; no checkpoint in
@@ -121,7 +121,7 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, progress: Progress
             if step == segment.stop and step < config.steps:
                 state = setup.step.begin(segment_at(setup.step.segments, step), state)
 
-            # The metrics of the step before are read while this one runs: the devices never wait for the host ...
+            # The metrics of the previous step are read while this one runs: the devices never wait for the host ...
             if pending is not None:
                 window.add(pending)
             pending = measured
@@ -158,7 +158,7 @@ def train(config: ConfigDict | TrainConfig, workdir: AnyPath, progress: Progress
 
 
 class Due(NamedTuple):
-    """What happens after a step, beside the next one."""
+    """What to do after a step, before the next one."""
 
     log: bool
     evaluation: bool
@@ -168,7 +168,7 @@ class Due(NamedTuple):
 
 
 def what_is_due(config: TrainConfig, step: int, stopping: bool) -> Due:
-    """What happens after `step`; the last step is evaluated, probed and saved, an interrupted one is saved."""
+    """What to do after `step`. After the last step: evaluate, probe and save. After an interrupted one: save."""
     done = step == config.steps
 
     def every(steps: int) -> bool:
@@ -186,7 +186,7 @@ def what_is_due(config: TrainConfig, step: int, stopping: bool) -> Due:
 def check_finite(loss: float, step: int) -> None:
     if not math.isfinite(loss):
         raise UserError(
-            f"the loss is {loss} near step {step}: expected a finite number; earlier checkpoints are kept, start again "
+            f"the loss is {loss} near step {step}: expected a finite number; earlier checkpoints are kept; start again "
             "with another --workdir and a lower config.optim.learning_rate or a longer config.optim.warmup_steps"
         )
 
@@ -215,12 +215,12 @@ def save(setup: Setup, step: int, state: TrainState, totals: dict[str, float]) -
     """Starts to write a checkpoint, and publishes the files of the work directory."""
     if distributed.is_main_process():
         setup.home.publish()
-    progress = {"data": setup.data.train.get_state(), "totals": totals, "corpus": setup.data.corpus.key}
-    setup.checkpoints.save(step, state, progress)
+    metadata = {"data": setup.data.train.get_state(), "totals": totals, "corpus": setup.data.corpus.key}
+    setup.checkpoints.save(step, state, metadata)
 
 
 def sample(setup: Setup, state: TrainState) -> list[list[samples.SampledWord]]:
-    """Held-out sentences with fakes, and what the encoder says about them; empty if it predicts tokens."""
+    """Held-out sentences with fakes, and the encoder's probabilities; empty if the encoder predicts tokens."""
     if setup.step.objective.system.detect is None:
         return []
     return samples.sample_fakes(

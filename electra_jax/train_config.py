@@ -32,14 +32,14 @@ class WarmStartConfig:
     """What to do where `init_from` or `generator_from` differs from this run in shape."""
 
     vocabulary: str = setting(
-        "same", "Another vocabulary: refuse it, or take the rows of the pieces in both.", one_of("same", "pieces")
+        "same", "A different vocabulary: refuse it, or take the rows of the pieces in both.", one_of("same", "pieces")
     )
     positions: str = setting(
-        "same", "Another number of positions: refuse it, or take the first ones.", one_of("same", "first")
+        "same", "A different number of positions: refuse it, or take the first ones.", one_of("same", "first")
     )
     layers: str = setting(
         "same",
-        "Another number of layers: refuse it, take the first ones, or take evenly spaced ones.",
+        "A different number of layers: refuse it, take the first ones, or take evenly spaced ones.",
         one_of("same", "first", "spread"),
     )
 
@@ -51,8 +51,10 @@ class ProbeConfig:
     every: int = setting(0, "Steps between two probes; 0: none.", at_least(0), resumable=True)
     task: str = setting("cola", "A task of GLUE.", resumable=True)
     data_dir: str = setting("", "The folder with the task's files.", resumable=True)
-    examples: int = setting(2000, "Examples to train on, and to evaluate on.", above(0), resumable=True)
-    epochs: int = setting(1, "Epochs over them.", above(0), resumable=True)
+    examples: int = setting(
+        2000, "Maximum number of examples, to train on and to evaluate on.", above(0), resumable=True
+    )
+    epochs: int = setting(1, "Epochs over the training examples.", above(0), resumable=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,17 +65,17 @@ class TrainConfig:
     steps: int = setting(1_000_000, "Optimizer steps.", above(0), resumable=True)
     batch_size: int = setting(128, "Sequences in a step, over all devices.", above(0))
     grad_accum_steps: int = setting(
-        1, "Parts that a batch is computed in, one after another, to save memory.", above(0)
+        1, "Gradient accumulation: parts that a batch is computed in, one by one, to save memory.", above(0)
     )
     mesh: MeshConfig = MeshConfig()
-    compile_cache: str = setting("", "Folder of compiled programs, so that a restart need not compile.", resumable=True)
+    compile_cache: str = setting("", "Folder that caches compiled programs for a restart.", resumable=True)
     # Latency hiding is on by default: on v5e, base, neither xla_tpu_enable_latency_hiding_scheduler nor the async
     # collective fusions change the compiled step.
     compiler_options: str = setting("", "Options of XLA, NAME=VALUE, separated by commas.", _OPTIONS, resumable=True)
     profile: ProfileConfig = ProfileConfig()
     log_every: int = setting(100, "Steps between two logged steps.", above(0), resumable=True)
     eval_every: int = setting(10_000, "Steps between two evaluations on held-out text.", above(0), resumable=True)
-    eval_batches: int = setting(64, "Held-out batches of an evaluation.", above(0), resumable=True)
+    eval_batches: int = setting(64, "Held-out batches in an evaluation.", above(0), resumable=True)
     probe: ProbeConfig = ProbeConfig()
     init_from: str = setting(
         "", "A run, export or Hugging Face directory to start the encoder from, and the generator where it has one."
@@ -100,9 +102,9 @@ def finish(config: ConfigDict, arg: str) -> ConfigDict:
 
     Args:
       config: the run.
-      arg: empty, or some of these, separated by commas. `runlocal`: the same run shrunk to seconds on a CPU.
-        `objective=NAME`: another objective of `registry.SYSTEMS` at this size. `generator=KIND`: `unigram` or `uniform`
-        in the place of a network.
+      arg: empty, or some of these, separated by commas. `runlocal`: the same run shrunk to less than a
+        minute on a CPU. `objective=NAME`: another objective of `registry.SYSTEMS` at this size. `generator=KIND`:
+        `unigram` or `uniform` instead of a network.
 
     Raises:
       UserError: an argument is unknown.
@@ -136,9 +138,9 @@ def choose_objective(config: ConfigDict, name: str, generator: str = "transforme
     config.objective = ConfigDict({**defaults, **kept})
     config.model.update(registry.SYSTEMS[name].model)
     for unused in registry.unused_settings(name, generator):
-        room, _, setting_name = unused.partition(".")
-        if setting_name in config[room]:
-            del config[room][setting_name]
+        group, _, setting_name = unused.partition(".")
+        if setting_name in config[group]:
+            del config[group][setting_name]
 
 
 def _shrink(config: ConfigDict) -> None:
@@ -217,7 +219,7 @@ def check(config: TrainConfig) -> None:
         raise UserError(
             f"config.data.short_steps={data.short_steps} at config.data.short_length={data.short_length} is invalid: "
             f"expected fewer steps than config.steps={config.steps}, shorter than config.data.seq_length="
-            f"{data.seq_length}"
+            f"{data.seq_length}; change these settings"
         )
     if config.probe.every and not config.probe.data_dir:
         raise UserError(
@@ -226,7 +228,7 @@ def check(config: TrainConfig) -> None:
     if data.seq_length > config.model.max_length:
         raise UserError(
             f"config.data.seq_length={data.seq_length} is longer than config.model.max_length="
-            f"{config.model.max_length}; shorten the one or lengthen the other"
+            f"{config.model.max_length}; lower the first or raise the second"
         )
 
 

@@ -37,7 +37,7 @@ class Setup(NamedTuple):
       home: the work directory.
       checkpoints: the run's checkpoints.
       data: the text and its batches.
-      step: the objective, its networks and its train step on the mesh.
+      step: the train step on the mesh, with the objective and its networks.
       state: fresh, warm-started, or restored from the last checkpoint.
       totals: `tokens` and `device_seconds` up to that state.
     """
@@ -68,7 +68,7 @@ def set_up(config: TrainConfig, workdir: AnyPath, progress: Progress) -> Setup:
     checkpoints = Checkpoints(home.checkpoints, config.checkpoint.keep_last, config.checkpoint.keep_every)
     saved_step = checkpoints.latest()
     distributed.main_process_first(lambda: claim(home, config, saved_step, progress), others=lambda: None)
-    saved: dict[str, Any] = checkpoints.progress(saved_step) if saved_step is not None else {}
+    saved: dict[str, Any] = checkpoints.metadata(saved_step) if saved_step is not None else {}
     data = load_data(config, home, mesh, saved.get("corpus"), progress)
     step = make_step(config, mesh, data.corpus)
     if saved_step is not None:
@@ -148,12 +148,12 @@ class Data(NamedTuple):
     """The text of a run.
 
     Attributes:
-      corpus: the prepared text with its vocabulary.
+      corpus: the prepared corpus with its vocabulary.
       train: endless training batches, the rows of this process; `get_state` and `set_state` are its position.
       heldout: held-out batches, whole.
       put: places the rows of this process on the devices, as a batch of all processes.
       put_whole: the same for a whole batch, of which this process takes its rows.
-      epochs: steps -> how often the training text has been seen.
+      epochs: steps -> the number of epochs over the training text.
     """
 
     corpus: Corpus
@@ -171,8 +171,8 @@ def load_data(config: TrainConfig, home: WorkDir, mesh: Mesh, key: str | None, p
       config: the run.
       home: its work directory.
       mesh: the devices.
-      key: the corpus that a resumed run was started with.
-      progress: told what happens.
+      key: the key of the corpus that a resumed run was started with; None for a new run.
+      progress: receives the progress.
     """
 
     def find() -> Corpus:
@@ -181,7 +181,7 @@ def load_data(config: TrainConfig, home: WorkDir, mesh: Mesh, key: str | None, p
 
     text = distributed.main_process_first(find, others=find)
     distributed.check_same("text", text.key)
-    distributed.main_process_first(lambda: tokenizer.keep(text.tokenizer, home.folder), others=lambda: None)
+    distributed.main_process_first(lambda: tokenizer.save(text.tokenizer, home.folder), others=lambda: None)
     examples_of, special = batches.MODES[config.data.mode], text.tokenizer.special
     phases = [
         (examples_of(text.train, length, config.seed, special), steps)
@@ -211,7 +211,7 @@ def load_data(config: TrainConfig, home: WorkDir, mesh: Mesh, key: str | None, p
 def initial_state(
     run: ShardedStep, donors: list[warm_start.Donor], vocabulary: tokenizer.Tokenizer, progress: Progress
 ) -> TrainState:
-    """A fresh state, with the networks that the run starts from in the place of random ones."""
+    """A fresh state; the networks that the run starts from replace random parameters."""
     state = run.fresh_state()
     if not donors:
         return state

@@ -1,4 +1,4 @@
-"""The rooms of the package and the direction of its imports, read from the source."""
+"""The layers of the package and the direction of its imports, read from the source."""
 
 import ast
 import subprocess
@@ -13,7 +13,7 @@ import electra_jax
 
 PACKAGE = ROOT / "electra_jax"
 # From the top down: a module imports modules of its own line and of lines below it. The README explains them.
-ROOMS = (
+LAYERS = (
     ("__main__",),
     ("commands",),
     ("report",),
@@ -35,7 +35,7 @@ ROOMS = (
     ("runtime",),
     ("config",),
 )
-RANK = {name: rank for rank, names in enumerate(ROOMS) for name in names}
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 WITHOUT_JAX = ("electra_jax", "electra_jax.data.local_runner", "electra_jax.data.pipeline", "electra_jax.__main__")
 
 
@@ -84,9 +84,9 @@ def test_every_module_is_in_a_room():
 def test_imports_point_down(name):
     if name == "__init__":
         return
-    room = name.split(".")[0]
-    up = {each for each in EDGES[name] if RANK[each.split(".")[0]] < RANK[room]}
-    assert not up, f"{name} imports from a room above it: {up}"
+    layer = name.split(".")[0]
+    up = {each for each in EDGES[name] if RANK[each.split(".")[0]] < RANK[layer]}
+    assert not up, f"{name} imports from a layer above it: {up}"
 
 
 def test_no_circle():

@@ -76,7 +76,7 @@ def test_a_frozen_generator_keeps_the_bits_of_the_run_it_is_from(tmp_path, text_
     for name, value in theirs.items():
         if name.startswith((".params['generator']", ".params['generator_head']")) and not name.endswith("['bias']"):
             np.testing.assert_array_equal(value, ours[name], err_msg=name)
-    size = len(tokenizer.kept_in(source))  # what is beyond is padding
+    size = len(tokenizer.load_from_folder(source))  # what is beyond is padding
     np.testing.assert_array_equal(
         theirs[".params['embeddings']['word']"][:size], ours[".params['generator_embeddings']['word']"][:size]
     )
@@ -111,7 +111,7 @@ def test_a_generator_from_another_vocabulary_is_refused(tmp_path, text_file, sou
     """One that this run was not given: by itself it would take its generator's."""
     train_own = small_config(text_file, steps=1, data__vocab_size=39)
     own = pipeline.find_or_prepare(tmp_path / "text", train_config.as_dataclass(train_own).data)
-    tokenizer.keep(own.tokenizer, tmp_path)
+    tokenizer.save(own.tokenizer, tmp_path)
     config = small_config(text_file, arg="objective=frozen_generator", steps=3)
     config.data.vocabulary = str(tmp_path / "vocab.model")
     config.generator_from = str(source)

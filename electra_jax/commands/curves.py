@@ -19,7 +19,7 @@ from electra_jax.runtime.run_log import read_run_logs
 
 USAGE = """\
 usage: electra-jax curves --runs DIR [DIR ...] --tasks cola,sst2,... --data_dir=FOLDER --output=DIR [--points=N]
-                          [--size=base] [--accounting=model] [--paper=false] [--strict=false]
+                          [--size=large] [--accounting=paper] [--paper=false] [--strict=false]
                           [--config.NAME=VALUE ...]
 
 Fine-tunes every checkpoint of every run on every task, with several seeds, and plots score against pre-training FLOPs.
@@ -36,8 +36,8 @@ seeds.
   --size=large           recipe for large encoders (default base, which also fits small ones)
   --accounting=paper     count FLOPs as the paper does (default model: what the hardware computes)
   --strict=false         leave out and count invalid rows instead of stopping at the first
-  --paper=false          do not plot the average beside the scores of the paper
-  --config.seeds=10      any setting of fine-tuning, for every task; for example --config.epochs=3"""
+  --paper=false          leave out the plot of the average next to the paper's scores
+  --config.seeds=10      override any setting of fine-tuning, for every task"""
 
 _OPTIONS: Mapping[str, Any] = {
     "runs": (),
@@ -60,7 +60,8 @@ def main(argv: list[str]) -> int:
         return 0
     overrides = {name: given.pop(name) for name in list(given) if name.startswith("config.")}
     options = cli.choose(given, _OPTIONS)
-    cli.require(options, ("runs", "tasks", "data_dir", "output"))
+    example = "try --runs runs/tiny --tasks cola,sst2 --data_dir=glue --output=curves, or --help"
+    cli.require(options, ("runs", "tasks", "data_dir", "output"), example)
     check_value("--accounting", options["accounting"], one_of(*_ACCOUNTINGS))
     check_value("--points", options["points"], at_least(0))
     configs = make_configs(options["tasks"], options["size"], overrides)

@@ -12,7 +12,7 @@ from electra_jax.runtime.marked_text import Mark, print_marked
 USAGE = """\
 usage: electra-jax detect --model=DIR ["a text" "another" ...]
 
-Marks the words of each text that seem to be replaced. Without texts it reads standard input, a text a line.
+Marks the words of each text that seem to be replaced. Without texts, it reads standard input, one text per line.
 
   --model=DIR  a run's work directory, a directory that electra-jax export wrote, or a Hugging Face directory of an
                ELECTRA discriminator"""
@@ -23,7 +23,7 @@ def main(argv: list[str]) -> int:
     options = cli.parse(argv, USAGE, {"model": ""}, texts)
     if options is None:
         return 0
-    cli.require(options, ("model",), "use a run or a Hugging Face directory: --model=runs/tiny")
+    cli.require(options, ("model",), "try --model=runs/tiny, or --help")
     model = load(options["model"])
     if not texts:
         if isinstance(sys.stdin, io.TextIOWrapper):

@@ -21,7 +21,7 @@ Writes directories for `from_pretrained` of transformers, each with weights, tok
 
   --workdir=RUN      the work directory of a run
   --output=OUT       a directory that does not exist yet, or is empty
-  --step=N           which checkpoint (default: the last)"""
+  --step=N           the step of the checkpoint (default: the last)"""
 
 
 def main(argv: list[str]) -> int:
@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
     if given is None:
         return 0
     options = cli.choose(given, defaults)
-    cli.require(options, ("workdir", "output"), "try --workdir=runs/tiny --output=exported")
+    cli.require(options, ("workdir", "output"), "try --workdir=runs/tiny --output=exported, or --help")
     classes = export(options["workdir"], options["output"], options["step"] if "step" in given else None)
     console = Console(soft_wrap=True)
     for name, class_name in classes.items():

@@ -24,7 +24,7 @@ usage: electra-jax finetune --config=NAME[:ARG] --init_from=DIR --data_dir=FOLDE
                               (add ,size=large for the learning rates of a large encoder, ,runlocal for a quick trial
                               with 64 examples and 2 seeds; a path to a config file works too)
   --init_from=DIR             a run, an export, or a Hugging Face directory of an ELECTRA or ModernBERT model
-  --step=N                    of a run: the step of the checkpoint (default: the last)
+  --step=N                    the step of the checkpoint, if DIR is a run (default: the last)
   --data_dir=FOLDER           folder with the task's train.tsv and dev.tsv; test.tsv (for MNLI also diagnostic.tsv) is
                               optional and gets predictions; or tfds:NAME/CONFIG for GLUE, SQuAD and tables
   --workdir=DIR               where scores and predictions go (default runs/NAME); the same command resumes there
@@ -44,11 +44,11 @@ def main(argv: list[str]) -> int:
     if arguments is None:
         return 0
     options, config = arguments.options, arguments.config
-    cli.require(options, ("init_from", "data_dir"))
+    cli.require(options, ("init_from", "data_dir"), "try --init_from=runs/tiny --data_dir=glue/CoLA, or --help")
     check_value("--step", options["step"], Check(lambda step: step >= _LAST, "0 or more"))
     if "://" in arguments.workdir:
         raise UserError(
-            f"--workdir={arguments.workdir} is not a local folder: fine-tuning writes to local folders only"
+            f"--workdir={arguments.workdir} is invalid: expected a local folder; fine-tuning does not write to gs://"
         )
     step = None if options["step"] == _LAST else options["step"]
     console = Console(soft_wrap=True)

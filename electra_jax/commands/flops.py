@@ -16,16 +16,16 @@ from electra_jax.planning.flops.totals import ACCOUNTINGS
 from electra_jax.runtime.metric_text import short_number
 
 USAGE = """\
-usage: electra-jax flops [--config=FILE[:ARG]] [--config.NAME=VALUE ...] [--device=KIND] [--chips=N] [--mfu=X] [--json]
+usage: electra-jax flops [--config=NAME[:ARG]] [--config.NAME=VALUE ...] [--device=KIND] [--chips=N] [--mfu=X] [--json]
 
 Without a config: training FLOPs of the runs in the ELECTRA paper's tables, as its script counts them and as the
 hardware must do them. With a config: that run's tokens, FLOPs by part, and hours.
 
-  --config=configs/base.py   the run; with any argument and setting that training takes
-  --device='TPU v3'          hours on this kind of device only
-  --chips=16                 the number of chips (default 8)
-  --mfu=0.4                  the assumed model FLOPs utilization (default 0.4)
-  --json                     JSON instead of tables"""
+  --config=base      the run, with any argument and setting that `electra-jax train` takes
+  --device='TPU v3'  hours on this kind of device only
+  --chips=16         number of chips (default 8)
+  --mfu=0.4          model FLOPs utilization to estimate hours with (default 0.4)
+  --json             JSON instead of tables"""
 
 _PARTS = tuple(Parts.__dataclass_fields__)
 
@@ -45,7 +45,7 @@ def paper_rows() -> list[dict[str, Any]]:
 
 
 def config_report(run: RunFlops, device: str, chips: int, mfu: float) -> dict[str, Any]:
-    """What is printed about a config: its FLOPs, and the hours on one device or on all known ones."""
+    """The report about a config: its FLOPs, and the hours on one device or on all known ones."""
     stages = [
         {"steps": stage.steps}
         | {
@@ -123,7 +123,7 @@ def main(argv: list[str]) -> int:
     console = Console(soft_wrap=True)
     if arguments.config is None:
         if given != {**options, "config": given["config"], "json": given["json"]}:
-            raise UserError("--device, --chips and --mfu need a run; add --config=configs/base.py")
+            raise UserError("--device, --chips and --mfu need a run; add --config=base")
         rows = paper_rows()
         print(json.dumps(rows, indent=2)) if given["json"] else show_paper_runs(console, rows)
     else:

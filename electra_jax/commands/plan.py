@@ -20,19 +20,19 @@ from electra_jax.planning.estimate import Plan, best, estimate, sweep
 from electra_jax.runtime.metric_text import short_number
 
 USAGE = """\
-usage: electra-jax plan --config=FILE[:ARG] --topology=KIND:SHAPE [--slices=N] [--mfu=X] [--sweep] [--json]
+usage: electra-jax plan --config=NAME[:ARG] --topology=KIND:SHAPE [--slices=N] [--mfu=X] [--sweep] [--json]
                         [--config.NAME=VALUE ...]
 
 Compiles the train step of a config for TPU slices, without TPUs, and estimates memory and time.
 
-  --config=configs/base.py   the run; with any argument and setting that training takes
-  --topology=v3:4x4          the slice, chips along each dimension: two for v2, v3, v5e, v6e, three for v4, v5p, tpu7x
-  --slices=1                 the number of slices; the slower network between slices is not in the bound
-  --mfu=0.4                  model FLOPs utilization to estimate days with, besides the bound (default 0.4)
-  --sweep                    try which grad_accum_steps and model.remat fit, and print the fastest
-  --json                     JSON instead of tables
+  --config=base      the run, with any argument and setting that `electra-jax train` takes
+  --topology=v3:4x4  the slice, chips along each dimension: two for v2, v3, v5e, v6e, three for v4, v5p, tpu7x
+  --slices=1         number of slices (default 1); the slower network between slices is not in the bound
+  --mfu=0.4          model FLOPs utilization to estimate days with, in addition to the bound (default 0.4)
+  --sweep            try which grad_accum_steps and model.remat fit, and print the fastest
+  --json             JSON instead of tables
 
-It needs libtpu on Linux and x86: pip install 'electra_jax[tpu]'"""
+It needs libtpu, on Linux on x86: pip install 'electra_jax[tpu]'"""
 
 _INSIDE = "ELECTRA_JAX_PLAN_INSIDE"  # set in the child process, which compiles
 _GIB = 2.0**30
@@ -149,7 +149,7 @@ def main(argv: list[str]) -> int:
     if parsed is None:
         return 0
     given = parsed.options
-    cli.require(given, ("topology",), "give a slice, as --topology=v3:4x4")
+    cli.require(given, ("topology",), "try --topology=v3:4x4, or --help")
     if given["slices"] <= 0:
         raise UserError(f"--slices={given['slices']} is invalid: expected more than 0")
     if not 0 < given["mfu"] <= 1:
@@ -178,7 +178,7 @@ def _run_in_child(argv: list[str]) -> int:
     """Runs `main` in a process of its own: the TPU compiler aborts the process on a program that it cannot compile.
 
     Raises:
-      UserError: it did.
+      UserError: the compiler aborted the process.
     """
     command = [sys.executable, "-m", "electra_jax", "plan", *argv]
     with tempfile.TemporaryFile() as errors:

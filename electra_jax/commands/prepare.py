@@ -24,22 +24,18 @@ _USAGE = """\
 usage: electra-jax prepare --input=SOURCES --output=DIR [--name=value ...]
 
 Turns documents into a vocabulary and tokenized records in DIR, to train on with --config.data.input=DIR. After an
-interruption the same command continues after the finished shards.
+interruption, the same command continues after the finished shards.
 
---input and --output are required.
+--input and --output are required; the defaults of all other settings are shown below.
 
---output=DIR
-    The folder for the corpus.
---workers=N
-    Processes; by default one per core.
---beam=OPTIONS
-    Use Apache Beam instead, with these pipeline options: '--runner=DirectRunner'. All its machines must see DIR
-    (pip install 'electra_jax[beam]').
---verify=DIR
-    Prepare nothing; read the corpus in DIR and check every file.
+  --output=DIR    the folder for the corpus
+  --workers=N     number of processes (default: one per core)
+  --beam=OPTIONS  use Apache Beam instead, with these pipeline options: '--runner=DirectRunner'. All its machines must
+                  see DIR. Needs pip install 'electra_jax[beam]'
+  --verify=DIR    prepare nothing; read the corpus in DIR and check every file
 
-.jsonl, .ndjson and .json files hold an object per line; .parquet files a record per row; all others are text: a
-sentence or paragraph per line, blank lines between documents. Files may be compressed (.gz, .xz, .bz2, .zst).
+Files: .jsonl, .ndjson and .json have one object per line; .parquet one record per row; all others are text with one
+sentence or paragraph per line and blank lines between documents. They may be compressed (.gz, .xz, .bz2, .zst).
 
 """
 

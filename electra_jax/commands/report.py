@@ -31,8 +31,8 @@ def main(argv: list[str]) -> int:
     options = cli.parse(argv, USAGE, _OPTIONS)
     if options is None:
         return 0
-    cli.require(options, ("runs",), "give work directories of runs: --runs runs/a runs/b")
-    cli.require(options, ("output",), "try --output=report.html")
+    cli.require(options, ("runs",), "try --runs runs/a runs/b, or --help")
+    cli.require(options, ("output",), "try --output=report.html, or --help")
     check_value("--samples", options["samples"], at_least(0))
     output = Path(options["output"])
     check_output(output)

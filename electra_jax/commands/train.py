@@ -23,11 +23,11 @@ usage: electra-jax train --config=NAME[:ARG] [--workdir=DIR] [--init_from=DIR] [
                          [--config.NAME=VALUE ...] [--help-config] [--debug]
 
   --config=tiny                      which run: tiny, small, base, large, or the path of a config file
-  --config=base:runlocal             the same run shrunk to seconds on a CPU
+  --config=base:runlocal             the same run shrunk to less than a minute on a CPU
   --config=base:objective=NAME       another objective, listed below; arguments combine: base:runlocal,objective=mlm
   --config=base:generator=unigram    fakes drawn from a fixed distribution (or generator=uniform), not by a network
-  --workdir=DIR                      where the run lives (default runs/NAME): a folder or gs://BUCKET/FOLDER; a run that
-                                     is there is resumed
+  --workdir=DIR                      the run's work directory (default runs/NAME): a folder or gs://BUCKET/FOLDER; an
+                                     existing run in it is resumed
   --init_from=DIR                    start from the weights of a run, an export or a Hugging Face directory: those of
                                      its encoder, and of its generator where it has one
   --generator_from=DIR               the same for the generator

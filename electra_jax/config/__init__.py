@@ -1,1 +1,1 @@
-"""Typed settings, command lines and errors. Nothing here knows what is configured."""
+"""Typed settings, command lines and errors; independent of what is configured."""

@@ -1,4 +1,4 @@
-"""Errors that a user can mend, reported in one line.
+"""Errors that a user can fix, reported in one line.
 
 Everything that a user can get wrong raises `UserError`; `run` reports it, errors of the operating system and a lack of
 memory as one line on standard error, with exit status 2. Any other exception is a bug and keeps its traceback.
@@ -32,7 +32,7 @@ _OS_ADVICE = {
 
 
 class UserError(Exception):
-    """An error that the user can mend; its message is one line: what is wrong, what was expected, what to do."""
+    """An error that the user can fix; its message is one line: what is wrong, what was expected, what to do."""
 
 
 MISTAKES = (UserError, OSError, MemoryError)
@@ -60,7 +60,7 @@ def first_line(error: BaseException) -> str:
 
 
 def run(main: Callable[[list[str]], int | None], argv: list[str] | None = None) -> int:
-    """Calls `main(argv)` and returns its exit status; errors that the user can mend are one line and status 2.
+    """Calls `main(argv)` and returns its exit status; errors that the user can fix are one line and status 2.
 
     With `--debug` among the arguments errors keep their traceback.
 

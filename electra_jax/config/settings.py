@@ -1,4 +1,4 @@
-"""Typed settings: frozen dataclasses whose fields carry everything there is to say about a setting.
+"""Typed settings: frozen dataclasses whose fields hold everything about a setting.
 
     @dataclasses.dataclass(frozen=True)
     class OptimConfig:
@@ -280,7 +280,7 @@ def _valid(each: Setting) -> str:
 
 
 def _as_argument(default: Any) -> str:
-    """A default as the command line takes it."""
+    """A default in the syntax of the command line."""
     return str(default).lower() if isinstance(default, bool) else str(default)
 
 

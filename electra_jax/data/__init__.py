@@ -1,4 +1,5 @@
 """From text to token records to batches, without JAX.
 
-The walk of a token: readers.py, local_runner.py, shards.py, tokenizer.py, records.py, batches.py; pipeline.py leads.
+The text passes through readers.py, local_runner.py, shards.py, tokenizer.py, records.py and batches.py, in this order;
+pipeline.py calls them.
 """

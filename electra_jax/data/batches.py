@@ -1,12 +1,12 @@
-"""From token records to batches of a fixed length, in an order that depends on nothing but the seed.
+"""From token records to batches of a fixed length, in an order that depends on the seed only.
 
-Examples are segment pairs or packed sequences. Where each example lies is planned once, in the order of the text; after
-that batches can be made in any order. Plans and batches use array operations on a million documents or a whole batch at
-a time: a Python loop over examples would take most of the loader's time.
+Examples are segment pairs or packed sequences. Their boundaries are planned once, in the order of the text; after that,
+batches can be made in any order. Plans and batches use array operations on a million documents or a whole batch at a
+time: a Python loop over examples would take most of the loader's time.
 
-Grain works on the numbers of examples. A batch is a function of its number (a pseudo-random permutation of each epoch),
-so the position in the data is one integer, kept in the checkpoint. Every process draws the numbers of the whole batch
-and makes its own rows of it: neither the batches nor the position depend on the number of processes.
+Grain shuffles the indices of examples. A batch is a function of its number, since each epoch is a pseudo-random
+permutation, so the position in the data is one integer, kept in the checkpoint. Every process draws the indices of the
+whole batch and makes its own rows: neither the batches nor the position depend on the number of processes.
 """
 
 import itertools
@@ -33,10 +33,10 @@ _ALL_ROWS = slice(None)
 
 
 class Examples(Protocol):
-    """Examples of which batches can be made in any order.
+    """Examples that batches can be made of in any order.
 
     Attributes:
-      sources: [sources + 1] int64, where the examples of each source begin; the last entry is their number.
+      sources: [sources + 1] int64, where the examples of each source begin; the last entry is the number of examples.
     """
 
     sources: Ints
@@ -44,7 +44,7 @@ class Examples(Protocol):
     def __len__(self) -> int: ...
 
     def make_batch(self, examples_B: Ints) -> Batch:
-        """The batch of the examples with these numbers, in this order."""
+        """The batch of the examples with these indices, in this order."""
         ...
 
 
@@ -95,7 +95,7 @@ def heldout_batches(examples: Examples, batch_size: int, limit: int, seed: int) 
 
 
 def _shuffled_numbers(examples: Examples, seed: int, weights: Sequence[float] | None) -> grain.MapDataset[int]:
-    """The endless order of examples."""
+    """Indices of examples: shuffled epochs, without end."""
     bounds = [0, len(examples)] if weights is None else examples.sources.tolist()
     orders = [
         grain.MapDataset.range(begin, end).seed(seed + number).shuffle().repeat()
@@ -105,7 +105,7 @@ def _shuffled_numbers(examples: Examples, seed: int, weights: Sequence[float] | 
 
 
 class _MakeBatch(grain.transforms.Map):  # type: ignore[misc] # Grain has no types
-    """Numbers of a batch's examples -> some rows of the batch."""
+    """Indices of a batch's examples -> some rows of the batch."""
 
     def __init__(self, examples: Examples, rows: slice | Ints):
         self._examples, self._rows = examples, rows
@@ -266,7 +266,7 @@ def _within_rows(lengths: Ints, row: Ints, rows: int) -> tuple[Ints, Ints]:
 
 
 def _second_segment(lengths: Ints, bounds: Ints, targets_B: Ints, coins_B: Ints) -> npt.NDArray[np.bool_]:
-    """Which lines go to the second segment.
+    """Decides which lines go to the second segment.
 
     A line goes to A if A is empty, or it fits, or B is empty, A is below its target and the coin says so. One coin per
     example is enough: heads fills A up to its target, tails puts a line into B.

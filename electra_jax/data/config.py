@@ -14,7 +14,7 @@ VOCABULARY_TRAINING = ("vocab_size", "model_type", "byte_fallback", "character_c
 
 @dataclasses.dataclass(frozen=True)
 class CorpusConfig:
-    """What a corpus is prepared from. `electra-jax prepare` takes the same settings as arguments.
+    """What a corpus is prepared from, and how. `electra-jax prepare` takes the same settings as arguments.
 
     The order of the fields is part of a corpus's key: add new ones at the end.
     """
@@ -28,14 +28,14 @@ class CorpusConfig:
         "",
         "A SentencePiece model, tokenizer.json or vocab.txt to use; empty: train a vocabulary.",
     )
-    vocab_size: int = setting(30522, "Pieces of a vocabulary that is trained.", above(5))
-    model_type: str = setting("unigram", "SentencePiece model of a vocabulary that is trained.", one_of(*MODEL_TYPES))
+    vocab_size: int = setting(30522, "Number of pieces, if a vocabulary is trained.", above(5))
+    model_type: str = setting("unigram", "SentencePiece model, if a vocabulary is trained.", one_of(*MODEL_TYPES))
     normalization: str = setting(
         "nmt_nfkc_cf", "SentencePiece normalization; those with _cf lowercase.", one_of(*NORMALIZATIONS)
     )
     byte_fallback: bool = setting(False, "Encode characters outside the vocabulary as bytes instead of [UNK].")
     character_coverage: float = setting(
-        0.9995, "Share of the text's characters that get a piece; 1 for small scripts.", within(0.98, 1)
+        0.9995, "Share of the text's characters that get a piece; 1 suits small alphabets.", within(0.98, 1)
     )
     sample_mb: int = setting(20, "Megabytes of text to train the vocabulary on, sampled from all of it.", above(0))
     heldout_fraction: float = setting(0.02, "Share of the documents held out from training.", between(0, 1))

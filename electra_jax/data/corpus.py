@@ -32,7 +32,7 @@ class Corpus:
       tokenizer: its vocabulary.
       train, heldout: the splits.
       unigram: [V] int64, number of occurrences of each id in the training split.
-      weights: shares of the sources in the training examples, relative to each other; None: as large as they are.
+      weights: shares of the sources in the training examples, relative to each other; None: by their sizes.
     """
 
     key: str

@@ -49,8 +49,8 @@ def prepare(
     Args:
       output: folder for the corpus; it may not hold other files.
       config: what to prepare the corpus from; None: its defaults.
-      runner: does the work; None: all cores of this machine.
-      progress: progress listener; None: nothing is shown.
+      runner: does the work; None: processes on all cores of this machine.
+      progress: receives the progress; None: no output.
       **settings: settings of `CorpusConfig` to change.
 
     Returns:
@@ -112,7 +112,7 @@ def find_or_prepare(
       folder: where the run keeps the corpora that it prepares itself.
       config: what the corpus is prepared from.
       key: key of the corpus that the run started with; it is used unchanged even if the sources have changed since.
-      progress: progress listener.
+      progress: receives the progress; None: no output.
 
     Raises:
       UserError: as `build_corpus`; or the corpus `key` is missing and cannot be prepared again.
@@ -149,8 +149,8 @@ def build_corpus(
     Args:
       folder: output folder; the manifest is written last.
       config: what to prepare the corpus from.
-      runner: does the work; None: all cores of this machine.
-      progress: progress listener.
+      runner: does the work; None: processes on all cores of this machine.
+      progress: receives the progress; None: no output.
 
     Raises:
       UserError: a setting is invalid, a file is broken, the text is too small, or `folder` holds something else.
@@ -204,7 +204,7 @@ def _make_vocabulary(job: Job, runner: Runner, key: str) -> tokenizer.Tokenizer:
         if existing.exists() and _read_json(origin_file) == {"key": key, "sha256": sha256(existing)}:
             return tokenizer.load(existing)
         vocabulary = _train_vocabulary(job, runner)
-    tokenizer.keep(vocabulary, job.folder)
+    tokenizer.save(vocabulary, job.folder)
     write_whole(origin_file, json.dumps({"key": key, "sha256": sha256(job.folder / vocabulary.file)}))
     return vocabulary
 

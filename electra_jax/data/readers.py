@@ -327,7 +327,7 @@ def _read_parquet(path: Path, field: str) -> Iterator[_Record]:
 
 
 def tfds_splits(name: str) -> Mapping[str, Any]:
-    """The splits of a TensorFlow Datasets set, each a sequence of records, with the set's features as `dataset_info`.
+    """The splits of a dataset of TensorFlow Datasets, each a sequence of records with the features as `dataset_info`.
 
     Raises:
       UserError: the library is not installed, or the set is not prepared.
@@ -339,7 +339,7 @@ def tfds_splits(name: str) -> Mapping[str, Any]:
     try:
         try:
             builder = tfds.builder(name, file_format="array_record")
-        except Exception:  # a set without its code, named with its version, does not accept file_format
+        except Exception:  # a dataset without its code, named with its version, does not accept file_format
             builder = tfds.builder(name)
         if not (splits := builder.as_data_source()):
             raise FileNotFoundError("it was not prepared")
@@ -347,7 +347,7 @@ def tfds_splits(name: str) -> Mapping[str, Any]:
     except Exception as error:  # of many kinds: unknown name, not prepared, another format, TensorFlow missing
         raise UserError(
             f"tfds:{name} is not prepared as ArrayRecord ({first_line(error)}); prepare it once with `tfds build "
-            f"{name} --file_format=array_record`, for which many sets need tensorflow besides 'electra_jax[tfds]'"
+            f"{name} --file_format=array_record`, for which many datasets need tensorflow besides 'electra_jax[tfds]'"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""The interface of those who do the work of a preparation: this machine, or the machines of an Apache Beam pipeline."""
+"""The interface of a runner, which does the work of a preparation: on this machine, or with Apache Beam."""
 
 import abc
 import dataclasses
@@ -20,7 +20,7 @@ class Job:
       folder: the output folder; every worker sees it.
       config: settings of the corpus.
       units: the whole input, in order.
-      progress: the progress listener of the process that runs the job.
+      progress: receives the progress, in the process that runs the job.
     """
 
     folder: Path

@@ -291,12 +291,12 @@ def load(path: Path, fold_case: bool = True) -> Tokenizer:
                 handle_chinese_chars=bool(config.get("tokenize_chinese_chars", True)),
             )
         except Exception as error:
-            raise UserError(f"{path} is not a vocab.txt ({first_line(error)}): expected a piece per line") from error
+            raise UserError(f"{path} is not a vocab.txt ({first_line(error)}): expected one piece per line") from error
         return Library(word_pieces.to_str().encode(), str(path))
     return SentencePiece(path.read_bytes(), str(path))
 
 
-def keep(vocabulary: Tokenizer, folder: Path) -> None:
+def save(vocabulary: Tokenizer, folder: Path) -> None:
     """Writes a tokenizer's file into `folder` and deletes that of any other; an equal file is left alone."""
     path = folder / vocabulary.file
     if path.is_file() and path.read_bytes() == vocabulary.model:
@@ -306,20 +306,20 @@ def keep(vocabulary: Tokenizer, folder: Path) -> None:
     path.write_bytes(vocabulary.model)
 
 
-def kept_in(folder: Path) -> Tokenizer:
-    """The tokenizer that `keep` wrote into `folder`.
+def load_from_folder(folder: Path) -> Tokenizer:
+    """The tokenizer that `save` wrote into `folder`.
 
     Raises:
       UserError: there is none.
     """
-    path = file_in(folder)
+    path = find_file(folder)
     if path is None:
         raise UserError(f"{folder} has no vocabulary: expected {SentencePiece.file} or {Library.file}")
     return load(path)
 
 
-def file_in(folder: Path) -> Path | None:
-    """The file that `keep` wrote into `folder`, or None."""
+def find_file(folder: Path) -> Path | None:
+    """The file that `save` wrote into `folder`, or None."""
     return next((path for kind in (SentencePiece, Library) if (path := folder / kind.file).is_file()), None)
 
 

@@ -123,7 +123,7 @@ def measure(
       data_dirs: where each task's files are.
       output: a folder; fine-tunings are kept in its `points/`.
       strict: whether an invalid row of a task is an error.
-      progress: receives progress.
+      progress: receives the progress.
     """
     rows: list[ScoreRow] = []
     progress.start("fine-tuning", len(configs) * sum(len(run.steps) for run in runs))

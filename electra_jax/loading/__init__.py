@@ -1,1 +1,1 @@
-"""Everything that is already trained: run checkpoints, exports and Hugging Face directories; the front door's Model."""
+"""Trained networks: reads run checkpoints, exports and Hugging Face directories; `Model`, export and warm start."""

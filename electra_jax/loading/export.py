@@ -34,14 +34,14 @@ def export(workdir: str | os.PathLike[str], output: str | os.PathLike[str], step
       output: a directory that does not exist yet or is empty. It gets `discriminator` or `masked_lm` (the encoder with
         its head), `generator` where there is one, and `encoder` (without a head), each with weights, tokenizer and
         model card.
-      step: which checkpoint; None exports the last one.
+      step: the step of the checkpoint; None: the last.
 
     Returns:
       The class of transformers for each directory, by the directory's name.
 
     Raises:
       UserError: there is no such run or checkpoint, `output` is not empty, or transformers has no
-        equal of the networks or the tokenizer.
+        equivalent of the networks or the tokenizer.
 
     Example:
       >>> electra_jax.export("runs/tiny", "exported")  # doctest: +SKIP
@@ -82,7 +82,7 @@ def _write(run: RunCheckpoint, description: card.RunDescription, output: Path) -
 
 def _describe(run: RunCheckpoint, workdir: Path) -> card.RunDescription:
     """How the network was trained, from the run's files."""
-    config, step, totals = run.config, int(run.state.step), run.progress["totals"]
+    config, step, totals = run.config, int(run.state.step), run.metadata["totals"]
     segments = make_segments(run.objective.stages, train_config.phases(config.data, config.steps))
     flops = count_flops(run.objective, segments, config.batch_size, step)
     path = workdir / "environment.json"
@@ -103,7 +103,7 @@ def _describe(run: RunCheckpoint, workdir: Path) -> card.RunDescription:
         ("code", f"electra_jax {environment.get('commit') or ''}, jax {packages.get('jax', 'unknown')}"),
     ]
     initial = {"encoder": config.init_from, "generator": config.generator_from}
-    facts[1:1] = [(f"{network} initialised from", f"`{path}`") for network, path in initial.items() if path]
+    facts[1:1] = [(f"{network} initialized from", f"`{path}`") for network, path in initial.items() if path]
     system = run.objective.system
     return card.RunDescription(
         system=config.objective.name,
@@ -118,9 +118,9 @@ def _describe(run: RunCheckpoint, workdir: Path) -> card.RunDescription:
 
 
 def _describe_text(run: RunCheckpoint, workdir: Path) -> str:
-    """The name of the training text and, while the prepared text exists, its size."""
+    """The name of the training text and, while the corpus exists, its size."""
     name = f"`{run.config.data.input}`"
-    key = run.progress.get("corpus")
+    key = run.metadata.get("corpus")
     for folder in (Path(run.config.data.input), workdir / "data" / str(key)):
         with contextlib.suppress(UserError):  # deleted, or prepared by another version
             manifest = corpus.read_manifest(folder)

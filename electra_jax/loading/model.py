@@ -1,4 +1,4 @@
-"""The front door's `Model`: texts in, numbers out. `electra_jax.load` is `load` here."""
+"""`electra_jax.Model`, which computes numbers from texts, and `electra_jax.load`."""
 
 import itertools
 import os
@@ -51,16 +51,16 @@ def load(path: str | os.PathLike[str], step: int | None = None, batch_size: int 
     Args:
       path: a run's work directory, a directory that `electra_jax.export` wrote, or a Hugging Face directory of an
         ELECTRA or ModernBERT model.
-      step: which checkpoint of a run; None loads the last one.
-      batch_size: rows that are computed at once. Batches are padded to it: raise it on an accelerator, use 1 for single
-        texts on a CPU.
+      step: for a run, the step of the checkpoint; None: the last.
+      batch_size: rows that are computed at once. Batches are padded to this size: raise it on an accelerator, use 1 for
+        single texts on a CPU.
 
     Raises:
-      UserError: the directory has no model or no tokenizer, or one of its files cannot be read.
+      UserError: the directory has no model or no tokenizer, a file in it cannot be read, or `batch_size` is invalid.
 
     Example:
       >>> model = electra_jax.load("runs/tiny")  # doctest: +SKIP
-      >>> model.encode(["a line", "another"]).shape
+      >>> model.encode(["a line", "another"]).shape  # this encoder has width 32
       (2, 32)
     """
     networks = load_networks(Path(path), step)
@@ -264,7 +264,7 @@ class Model:
                 raise UserError(f"text {text[:40]!r}... has {len(row)} tokens: expected {longest} or fewer; shorten it")
             masks = [i for i, token in enumerate(row) if token == self.tokenizer.special.mask]
             if not masks:
-                raise UserError(f"text {text[:40]!r} has no mask; write [MASK] in the place of a word")
+                raise UserError(f"text {text[:40]!r} has no mask: expected [MASK] in place of a word")
             rows += [row] * len(masks)
             positions += masks
             counts.append(len(masks))

@@ -11,7 +11,7 @@ from electra_jax.config.errors import UserError
 from electra_jax.data import tokenizer
 from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.loading.huggingface import directory, tokenizer_files
-from electra_jax.loading.run_checkpoint import load_run_checkpoint, read_progress
+from electra_jax.loading.run_checkpoint import load_run_checkpoint, read_metadata
 from electra_jax.modeling.subnetwork import Network, extract
 from electra_jax.runtime.io import sha256
 from electra_jax.runtime.run_log import METRICS
@@ -43,7 +43,7 @@ def load_networks(path: Path, step: int | None = None) -> Pretrained:
 
     Args:
       path: the directory.
-      step: which checkpoint of a run; None loads the last one.
+      step: for a run, the step of the checkpoint; None: the last.
 
     Raises:
       UserError: the directory has no model, its files cannot be read, or `step` is given for something else than a run.
@@ -85,9 +85,9 @@ def find_source(path: Path, step: int | None = None) -> Source:
       UserError: the directory has no model.
     """
     if is_run(path):
-        step, progress = read_progress(path, step)
-        # The measured time of its steps tells a checkpoint from any other, whatever its settings and its directory.
-        digest = hashlib.sha256(json.dumps(progress, sort_keys=True).encode()).hexdigest()
+        step, metadata = read_metadata(path, step)
+        # The metadata has the measured time of the steps, so no two checkpoints have the same digest.
+        digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode()).hexdigest()
         return Source(f"{path} at step {step}", digest[:_DIGITS], functools.partial(load_networks, path, step))
     _check_no_step(path, step)
     weights = _encoder_directory(path) / directory.WEIGHTS
@@ -115,7 +115,9 @@ def _encoder_directory(path: Path) -> Path:
 
 def find_vocabulary(path: Path) -> Path | None:
     """The vocabulary file of a directory that `load_networks` reads; None where it has none."""
-    return tokenizer.file_in(path) if is_run(path) else tokenizer_files.find(encoder_directory_in_export(path) or path)
+    return (
+        tokenizer.find_file(path) if is_run(path) else tokenizer_files.find(encoder_directory_in_export(path) or path)
+    )
 
 
 def is_run(path: Path) -> bool:

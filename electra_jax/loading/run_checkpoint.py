@@ -26,14 +26,14 @@ class RunCheckpoint(NamedTuple):
       tokenizer: the run's tokenizer.
       objective: the run's objective and model.
       state: the training state, on the first device.
-      progress: what the checkpoint holds beside the state: its `totals` and the key of its `corpus`.
+      metadata: what the checkpoint holds besides the state: its `totals` and the key of its `corpus`.
     """
 
     config: TrainConfig
     tokenizer: Tokenizer
     objective: Objective
     state: TrainState
-    progress: dict[str, Any]
+    metadata: dict[str, Any]
 
 
 def load_run_checkpoint(workdir: Path, step: int | None = None) -> RunCheckpoint:
@@ -46,16 +46,16 @@ def load_run_checkpoint(workdir: Path, step: int | None = None) -> RunCheckpoint
     checkpoints = Checkpoints(workdir / "checkpoints", read_only=True)
     try:
         step = _existing_step(checkpoints, workdir, step)
-        vocabulary = tokenizer.kept_in(workdir)
+        vocabulary = tokenizer.load_from_folder(workdir)
         sharded_step = _step_on_one_device(config, vocabulary)
         state = checkpoints.restore(step, sharded_step.state)
-        return RunCheckpoint(config, vocabulary, sharded_step.objective, state, checkpoints.progress(step))
+        return RunCheckpoint(config, vocabulary, sharded_step.objective, state, checkpoints.metadata(step))
     finally:
         checkpoints.close()
 
 
-def read_progress(workdir: Path, step: int | None = None) -> tuple[int, dict[str, Any]]:
-    """The step of a checkpoint, the last one by default, and what it holds beside the state.
+def read_metadata(workdir: Path, step: int | None = None) -> tuple[int, dict[str, Any]]:
+    """The step of a checkpoint, the last one by default, and what it holds besides the state.
 
     Raises:
       UserError: there is no such checkpoint.
@@ -63,7 +63,7 @@ def read_progress(workdir: Path, step: int | None = None) -> tuple[int, dict[str
     checkpoints = Checkpoints(workdir / "checkpoints", read_only=True)
     try:
         step = _existing_step(checkpoints, workdir, step)
-        return step, checkpoints.progress(step)
+        return step, checkpoints.metadata(step)
     finally:
         checkpoints.close()
 

@@ -1,4 +1,4 @@
-"""Held-out sentences with fakes, and what the encoder says about each word: training ends with them."""
+"""Held-out sentences with fakes, and the encoder's probability for each word; printed at the end of training."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ class SampledWord(NamedTuple):
     Attributes:
       text: the word that the encoder read.
       probability: that it was replaced, by the encoder; the largest of the word's pieces.
-      original: what was there before; None where nothing was replaced.
+      original: the word that was replaced; None where none was.
     """
 
     text: str

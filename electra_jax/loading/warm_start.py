@@ -1,4 +1,4 @@
-"""Initialises a new run from pre-trained networks: `config.init_from`, `config.generator_from` and `config.init`.
+"""Initializes a new run from pre-trained networks: `config.init_from`, `config.generator_from` and `config.init`.
 
 Parameters are matched by name and shape. A different vocabulary, number of positions or number of layers is refused, or
 adapted as `config.init` says; parameters that no network provides keep their random initial values. Every decision is
@@ -28,11 +28,11 @@ _PROBE = "The CAF\u00c9 in M\u00fcnchen,  \u4f60\u597d  (x_1): na\u00efve \uff21
 
 @dataclasses.dataclass(frozen=True)
 class Donor:
-    """A pre-trained network that initialises a part of a run.
+    """A pre-trained network that initializes a part of a run.
 
     Attributes:
       name: the setting that names it, and its value, for messages.
-      part: the part that it initialises, `encoder` or `generator`.
+      part: the part that it initializes, `encoder` or `generator`.
       network: the network.
       tokenizer: its tokenizer; None where it has none.
     """
@@ -120,7 +120,7 @@ class WarmStart:
         """Replaces random initial parameters by those of the donors.
 
         Args:
-          params: the tree of `Electra`, freshly initialised.
+          params: the tree of `Electra`, freshly initialized.
           donors: from `load_donors`.
 
         Raises:

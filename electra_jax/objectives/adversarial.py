@@ -1,4 +1,4 @@
-"""Adversarial ELECTRA: the generator is trained to maximise the detection loss (arXiv 2003.10555, appendix F).
+"""Adversarial ELECTRA: the generator is trained to maximize the detection loss (arXiv 2003.10555, appendix F).
 
 Sampling has no gradient, so the generator learns by REINFORCE. The reward of a sample is the detection loss at its
 position, minus a baseline predicted from the generator's state there, which reduces the gradient's variance and keeps

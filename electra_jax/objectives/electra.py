@@ -1,7 +1,7 @@
 """ELECTRA: a generator fills masked positions, and the encoder detects which tokens it replaced (arXiv 2003.10555).
 
-The file reads in that order: the generator and its loss, sampling fakes and putting them into the text, the
-discriminator and the total loss. Other objectives use the parts.
+The file has this order: the generator and its loss, sampling fakes and putting them into the text, the discriminator
+and the total loss. Other objectives reuse these functions.
 """
 
 from collections.abc import Callable
@@ -156,7 +156,7 @@ def sample(uniform: Array, logits_NV: Array, block: int = VOCAB_MULTIPLE) -> Arr
 
     Args:
       uniform: [...] float32 in [0, 1), a number for each draw.
-      logits_NV: [..., V] float32, unnormalised log-probabilities; V is a multiple of `block`.
+      logits_NV: [..., V] float32, unnormalized log-probabilities; V is a multiple of `block`.
       block: entries in a block.
 
     Returns:

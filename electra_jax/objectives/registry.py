@@ -60,7 +60,7 @@ def objective_settings(name: str, generator: str, steps: int) -> dict[str, Any]:
     settings = SYSTEMS[name].settings
     if generator != "transformer" and "generator" not in settings:
         usable = ", ".join(other for other, row in SYSTEMS.items() if "generator" in row.settings)
-        raise UserError(f"objective={name} cannot use generator={generator}: only {usable} can")
+        raise UserError(f"objective={name} cannot use generator={generator}: only {usable} can; leave it out")
     values = {key: value(steps) if callable(value) else value for key, value in settings.items()}
     values |= {"generator": generator} if "generator" in settings else {}
     return {"name": name} | {key: v for key, v in values.items() if key not in _UNUSED_BY_GENERATOR[generator]}
@@ -119,7 +119,7 @@ def make(
     """An objective with its networks.
 
     Args:
-      objective: what is minimised.
+      objective: what is minimized.
       model: the settings of the networks.
       steps: steps of the run.
       vocab_size: token ids in use.
@@ -146,7 +146,7 @@ class SystemInfo(NamedTuple):
 
 
 def systems() -> list[SystemInfo]:
-    """What the config argument `objective=` takes, each with its summary and paper."""
+    """The values of the config argument `objective=`, each with its name, summary and paper."""
     return [SystemInfo(name, row.summary, row.paper) for name, row in SYSTEMS.items()]
 
 

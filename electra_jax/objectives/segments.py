@@ -18,7 +18,7 @@ class Segment(NamedTuple):
       start: steps done before its first step.
       stop: steps done after its last step.
       length: tokens in a sequence.
-      stage: what these steps minimise.
+      stage: what these steps minimize.
     """
 
     start: int

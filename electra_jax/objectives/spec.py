@@ -34,7 +34,7 @@ GENERATORS = ("transformer", "unigram", "uniform")
 
 @dataclasses.dataclass(frozen=True)
 class ObjectiveConfig:
-    """What a run minimises. Each objective uses some of these settings; a config has those that its objective uses."""
+    """What a run minimizes. Each objective uses some of these settings; a config has those that its objective uses."""
 
     name: str = setting("electra", "The objective; chosen by the config's argument objective=NAME.")
     mask_prob: float = setting(0.15, "Share of the positions that are masked.", between(0, 1))
@@ -120,7 +120,7 @@ class Stage:
       steps: the number of steps.
       passes: what a step computes, for counting FLOPs.
       loss: (objective, params, inputs) -> the loss and its metrics; see `Objective.loss`.
-      trainable: top-level names of the parameters that learn; None: all. The others keep their bits.
+      trainable: top-level names of the parameters that are trained; None: all. The others do not change.
       init_params: applied to the parameters once, when the stage begins; None: they stay as they are.
     """
 
@@ -136,10 +136,10 @@ class ObjectiveSpec:
     """One row of the table of objectives.
 
     Attributes:
-      summary: one line.
-      paper: the source.
+      summary: what the encoder learns, in one line.
+      paper: the paper and its table or figure.
       settings: the settings of `ObjectiveConfig` that it uses, with their defaults; a function takes the run's steps.
-      heads: as `ElectraConfig.heads`.
+      heads: the heads, as in `ElectraConfig.heads`.
       stages: (settings, steps of the run) -> the stages, in order; their steps add up to those of the run.
       generator: None, `masked` (it reads [MASK]) or `two_towers`.
       model: settings of `ModelConfig` that it prescribes.
@@ -166,7 +166,7 @@ class Objective:
     """An objective with the settings, the networks and the vocabulary of a run.
 
     Attributes:
-      system: the row of the table.
+      system: its spec, a row of the table of objectives.
       settings: the run's `config.objective`.
       steps: steps of the whole run.
       model: the networks.
@@ -197,7 +197,7 @@ class Objective:
         return stages[-1]
 
     def mask(self, key: Array, batch: Batch) -> masking.Masked:
-        """Draws all that is random about a batch, except dropout."""
+        """Draws everything random about a batch, except dropout."""
         s = self.settings
         reads_masks = "replace_prob" in self.system.settings
         return masking.mask(
@@ -217,7 +217,7 @@ class Objective:
         return Inputs(masked, masking.count(masked), step)
 
     def loss(self, stage: Stage, params: Params, x: Inputs) -> Loss:
-        """The loss that a step of `stage` minimises.
+        """The loss that a step of `stage` minimizes.
 
         Every term is a sum over `x.masked` divided by a count over the whole batch. So the losses and the gradients of
         the batch's parts add up to those of the whole batch, on any number of devices and accumulation steps.
@@ -229,5 +229,5 @@ class Objective:
 def one_stage(
     loss: Callable[[Objective, Params, Inputs], Loss], *passes: Pass, trainable: tuple[str, ...] | None = None
 ) -> Callable[[ObjectiveConfig, int], tuple[Stage, ...]]:
-    """The stages of an objective whose steps are all alike."""
+    """The stages of an objective with the same loss in every step: one stage."""
     return lambda settings, steps: (Stage(steps, passes, loss, trainable),)

@@ -43,7 +43,7 @@ class Plan:
       topology: the slice, with the number of slices if there are several.
       devices: the number of devices.
       hosts: the number of hosts.
-      kind: the kind of device, a key of `devices.REACH`.
+      kind: the kind of device, a key of `devices.TPU_SPECS`.
       fits: whether the program fits into the device's memory.
       memory: bytes by kind, their `total`, and what is `usable`; fewer kinds where the compiler failed.
       flops: of a step: by our accounting (`model`) and by XLA's count before optimization, with scans unrolled (`xla`).
@@ -88,13 +88,16 @@ class Plan:
 def estimate(
     config: ConfigDict | TrainConfig | Mapping[str, Any], topology: str, slices: int = 1, mfu: float = 0.4
 ) -> Plan:
-    """Compiles the train step of a config for TPU slices that this machine need not have, and reads the program.
+    """Compiles the train step of a config for TPU slices, without TPUs, and estimates memory and time.
 
     Args:
       config: the run.
       topology: the slice as KIND:SHAPE, for example `v3:4x4`.
       slices: how many such slices.
-      mfu: the model FLOPs utilization to estimate days with, besides the bound.
+      mfu: the model FLOPs utilization to estimate days with, in addition to the bound.
+
+    Returns:
+      The memory by kind in bytes, FLOPs, traffic, lower bounds in seconds, and days; see `Plan`.
 
     Raises:
       UserError: libtpu is not installed, the slice does not exist, the config is invalid, or its batch cannot be split
@@ -108,12 +111,12 @@ def estimate(
     run = ShardedStep(config, objective, mesh)
     segment = run.segments[-1]
     kind = device_table.known(tpus[0].device_kind) or tpus[0].device_kind
-    if kind not in device_table.REACH:
+    if kind not in device_table.TPU_SPECS:
         raise UserError(
             f"--topology={topology} has devices of unknown speed ({kind}): expected one of "
-            f"{', '.join(device_table.REACH)}"
+            f"{', '.join(device_table.TPU_SPECS)}"
         )
-    reach, peak = device_table.REACH[kind], device_table.peak(kind, config.model.dtype)
+    specs, peak = device_table.TPU_SPECS[kind], device_table.peak(kind, config.model.dtype)
     assert peak is not None
     step_flops = sum_networks(ACCOUNTINGS["model"](objective, segment.stage, config.batch_size, segment.length))
     run_flops = count_flops(objective, run.segments, config.batch_size, config.steps)["model"]
@@ -144,20 +147,20 @@ def estimate(
         if needed is None:
             raise
         memory = _of_state(run) | {"temporary": needed}
-        memory |= {"total": sum(memory.values()), "usable": reach.memory}
+        memory |= {"total": sum(memory.values()), "usable": specs.memory}
         return dataclasses.replace(plan, memory=memory, compile_seconds=time.perf_counter() - began)
     seconds = time.perf_counter() - began
-    memory = _memory(run, compiled) | {"usable": reach.memory}
+    memory = _memory(run, compiled) | {"usable": specs.memory}
     traffic = hlo.traffic(compiled.as_text() or "", len(tpus))
     times = {
         "compute": plan.flops["xla"] / (peak * len(tpus)),  # includes rematerialization
-        "memory": traffic.bytes / reach.bandwidth,
-        "interconnect": traffic.sent / reach.interconnect,
+        "memory": traffic.bytes / specs.bandwidth,
+        "interconnect": traffic.sent / specs.interconnect,
     }
     bound = max(times, key=lambda name: times[name])
     return dataclasses.replace(
         plan,
-        fits=memory["total"] <= reach.memory,
+        fits=memory["total"] <= specs.memory,
         memory=memory,
         compile_seconds=seconds,
         moved=traffic.bytes,

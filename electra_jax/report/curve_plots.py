@@ -49,7 +49,7 @@ def plot_all(
       runs: in the order of their colours.
       rows: their scores.
       accounting: `flops` or `flops_paper`.
-      with_paper: whether to plot the average, if there is one, beside the scores of the paper.
+      with_paper: whether to plot the average, if there is one, next to the paper's scores.
     """
     for name in ("scores", "average", "heldout"):
         for suffix in (".png", ".svg"):
@@ -80,7 +80,7 @@ def plot_scores(
 
 
 def plot_beside_paper(path: Path, tasks: Mapping[str, Scores], runs: Sequence[MeasuredRun], accounting: str) -> None:
-    """Plots the average score of runs beside the scores that the paper prints."""
+    """Plots the average score of runs next to the scores that the paper prints."""
     with _panels(path, 1, accounting, size=(7.5, 4.5)) as (panel,):
         _plot_runs(panel, tasks[AVERAGE], runs, accounting)
         for name, flops, score in paper_scores(accounting):

@@ -72,7 +72,7 @@ def _summary(runs: Sequence[RunLog], keys: Sequence[Key]) -> str:
         elements.body([(name, [elements.cell(*cell) for cell in cells]) for name, cells in group.rows], group.heading)
         for group in summary.make_groups(runs)
     ]
-    caption = "Losses are in nats per token. Small print beside them: baselines that ignore the context."
+    caption = "Losses are in nats per token. Small print next to them: baselines that ignore the context."
     return f"<section><h2>Summary</h2>{elements.table(keys, bodies, caption)}</section>"
 
 

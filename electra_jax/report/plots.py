@@ -154,7 +154,7 @@ class _Chart:
                 root.extend(self._marks(line))
 
     def _mark(self, css: str) -> str:
-        """A new gid for an artist that shall have the class `css`."""
+        """A new gid for an artist that gets the class `css`."""
         gid = f"gid{len(self._classes)}"
         self._classes[gid] = css
         return gid
@@ -250,7 +250,7 @@ class _Chart:
 
 
 def _flatten(root: ElementTree.Element, classes: dict[str, str], css: str = "") -> Iterator[ElementTree.Element]:
-    """The paths and texts of matplotlib's SVG, with classes in the place of ids and styles."""
+    """The paths and texts of matplotlib's SVG, with classes instead of ids and styles."""
     for element in root:
         own = classes.get(element.get("id", ""), css)
         tag = element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""

@@ -133,7 +133,7 @@ def _batch(run: RunLog) -> Cell:
 
 def _vocabulary(run: RunLog) -> Cell:
     try:
-        size = len(tokenizer.kept_in(run.workdir))
+        size = len(tokenizer.load_from_folder(run.workdir))
     except UserError:  # the folder has no tokenizer
         size = run.settings["data"].get("vocab_size")
     return _count(size, "pieces")
@@ -199,7 +199,7 @@ _COST: _Rows = [
     ("FLOPs", _logged("total_flops")),
     ("FLOPs as the paper counts them", _logged("total_flops_paper")),
     ("device hours", _hours),
-    ("model FLOPs utilisation", _logged("mfu", ".1%")),
+    ("model FLOPs utilization", _logged("mfu", ".1%")),
 ]
 _DATA: _Rows = [
     ("input", _data_setting("input")),

@@ -1,4 +1,4 @@
-"""Checkpoints: the train state, and with it the position in the data and the totals. No other file knows Orbax.
+"""Checkpoints: the train state, and with it the position in the data and the totals. No other file uses Orbax.
 
 A checkpoint is written under a temporary name while training continues, and renamed when it is complete; one that a
 kill interrupted is never seen.
@@ -70,22 +70,22 @@ class Checkpoints:
         """The steps of all complete checkpoints, in order."""
         return sorted(self._manager.all_steps())
 
-    def save(self, step: int, state: Any, progress: dict[str, Any]) -> None:
+    def save(self, step: int, state: Any, metadata: dict[str, Any]) -> None:
         """Starts to write a checkpoint and returns as soon as `state` may change.
 
         Args:
           step: the step it is named after; a step is saved once.
           state: a tree of arrays.
-          progress: anything else that a resumed run needs, as JSON can hold it.
+          metadata: everything else that a resumed run needs; values that JSON can represent.
         """
         if step == self.latest():
             return
         with _report_disk_errors(self.folder):
-            args = ocp.args.Composite(state=ocp.args.StandardSave(state), progress=ocp.args.JsonSave(progress))
+            args = ocp.args.Composite(state=ocp.args.StandardSave(state), progress=ocp.args.JsonSave(metadata))
             self._manager.save(step, args=args, force=True)
 
-    def progress(self, step: int) -> dict[str, Any]:
-        """The `progress` that was saved at `step`."""
+    def metadata(self, step: int) -> dict[str, Any]:
+        """The `metadata` that was saved at `step`; the checkpoint calls it "progress"."""
         args = ocp.args.Composite(progress=ocp.args.JsonRestore())
         with self._report_read_errors(step):
             return cast(dict[str, Any], self._manager.restore(step, args=args)["progress"])

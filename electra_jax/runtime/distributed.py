@@ -56,7 +56,8 @@ def initialize(given: Mapping[str, Any]) -> Iterator[None]:
         yield
         _client().wait_at_barrier("end", _FOREVER)  # heartbeats go on until all processes are done
     except jax.errors.JaxRuntimeError as error:
-        print(f"process {jax.process_index()}: {first_line(error)}; did another stop?", file=sys.stderr, flush=True)
+        text = f"process {jax.process_index()}: {first_line(error)}; another process may have stopped"
+        print(text, file=sys.stderr, flush=True)
         time.sleep(given["patience"] + 5)  # if one did, the watchdog reports it and ends this process
         raise
     except MISTAKES as error:
@@ -175,7 +176,7 @@ def main_process_first(make: Callable[[], Result], others: Callable[[], Result])
     """`make()` in process 0 and then `others()` in the others, which can use what process 0 has made.
 
     Raises:
-      UserError: in all processes, if `make` raises an error that the user can mend.
+      UserError: in all processes, if `make` raises an error that the user can fix.
     """
     if not is_multi_process():
         return make()

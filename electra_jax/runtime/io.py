@@ -37,9 +37,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         value = from_json(path.read_text(encoding="utf-8-sig"))
     except ValueError as error:
-        raise UserError(f"{path} is not valid JSON ({error}); get the file again") from error
+        raise UserError(f"{path} is not valid JSON ({error}); restore or download the file") from error
     if not isinstance(value, dict):
-        raise UserError(f"{path} does not hold a JSON object; get the file again")
+        raise UserError(f"{path} is not a JSON object; restore or download the file")
     return value
 
 

@@ -9,8 +9,8 @@ class Loss(NamedTuple):
     """How a loss is shown.
 
     Attributes:
-      name: its name for people.
-      baseline: the metric that says what is reached without reading the context; empty where there is none.
+      name: the name that is printed.
+      baseline: the metric with the loss that a model without context reaches; empty where there is none.
     """
 
     name: str
@@ -27,7 +27,7 @@ LOSSES: Mapping[str, Loss] = {
     "disc_loss": Loss("detection", "constant_entropy"),
     "nce_loss": Loss("noise-contrastive", "constant_entropy"),
 }
-# Areas under the ROC curve, by what is to be told from real tokens.
+# Areas under the ROC curve, by what is to be distinguished from real tokens.
 AREAS: Mapping[str, str] = {"disc_auc": "own fakes", "nce_auc": "own noise", "unigram_auc": "unigram fakes"}
 
 

@@ -57,7 +57,7 @@ class Progress:
 
 
 class ConsoleProgress(Progress):
-    """Shows progress to a person: a bar on a terminal, lines of text elsewhere.
+    """Shows progress: a bar on a terminal, lines of text elsewhere.
 
     Attributes:
       console: where it is shown.

@@ -36,7 +36,7 @@ class RunLog(NamedTuple):
     """What a run has logged.
 
     Attributes:
-      name: the shortest end of its path that no other run read with it has.
+      name: the shortest suffix of its path that is unique among the runs read together.
       workdir: its work directory.
       settings: its config.
       metrics: one object for each logged step, in order.

@@ -47,7 +47,7 @@ _SIZE = Check(lambda value: value > 0 or value == -1, "more than 0, or -1")
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
-    """Devices along each axis of the mesh; -1, for one axis at most, uses all devices that remain."""
+    """Devices along each axis of the mesh; one axis may be -1, which means all remaining devices."""
 
     data: int = setting(-1, "Devices that split the batch.", _SIZE, resumable=True)
     fsdp: int = setting(1, "Devices that split the batch, and also parameters and moments.", _SIZE, resumable=True)
@@ -112,7 +112,7 @@ def _sizes(settings: MeshConfig, devices: int) -> tuple[int, ...]:
         sizes[sizes.index(-1)] = devices // given
     if math.prod(sizes) != devices:
         asked = " x ".join(f"config.mesh.{axis}={getattr(settings, axis)}" for axis in AXES)
-        raise UserError(f"{asked} does not match {devices} devices: expected sizes with this product, or one -1")
+        raise UserError(f"{asked} does not match {devices} devices: expected sizes with product {devices}, or one -1")
     return tuple(sizes)
 
 

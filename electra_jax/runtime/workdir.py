@@ -1,6 +1,6 @@
 """Work directories: a local folder, or one on gs:// with a local folder as its cache.
 
-Object stores cannot append to a file, and the readers of prepared text need local files. So everything but checkpoints,
+Object stores cannot append to a file, and the readers of a corpus need local files. So everything but checkpoints,
 which Orbax writes to their final place, is written to a local folder; process 0 copies it to gs://.
 """
 
@@ -92,7 +92,7 @@ class WorkDir:
 
     @contextlib.contextmanager
     def lock_data_folder(self) -> Iterator[Path]:
-        """The local folder for prepared texts. With gs:// one process of a host at a time; the next reuses its text."""
+        """The local folder for corpora. With gs://, one process of a host at a time; the next ones reuse its corpus."""
         if not self.is_remote:  # all processes share the folder, and process 0 prepares
             yield self.folder / "data"
             return

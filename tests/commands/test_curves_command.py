@@ -124,9 +124,9 @@ def test_the_other_accounting_and_no_paper(asked, folders, glue, tmp_path):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ([], "--runs is missing; see --help"),
-        (["--runs=", "--tasks=cola"], "--runs is missing; see --help"),
-        (["--runs", "x", "--tasks=cola"], "--data_dir is missing; see --help"),
+        ([], "--runs is missing; try --runs runs/tiny"),
+        (["--runs=", "--tasks=cola"], "--runs is missing; try --runs runs/tiny"),
+        (["--runs", "x", "--tasks=cola"], "--data_dir is missing; try --runs runs/tiny"),
         (
             ["--runs", "x", "--tasks=colla", "--data_dir=y", "--output=z"],
             "--tasks=colla is unknown; did you mean cola?",

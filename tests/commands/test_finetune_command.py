@@ -58,8 +58,8 @@ def test_a_run_whose_checkpoints_are_gone(workdir, folder, tmp_path, capsys):
             ["--init_from=x", "--data_dir=y"],
             "--config is missing: expected a config for fine-tuning, such as --config=glue",
         ),
-        ([GLUE, "--data_dir=y"], "--init_from is missing; see --help"),
-        ([GLUE, "--init_from=x"], "--data_dir is missing; see --help"),
+        ([GLUE, "--data_dir=y"], "--init_from is missing; try --init_from=runs/tiny"),
+        ([GLUE, "--init_from=x"], "--data_dir is missing; try --init_from=runs/tiny"),
         ([GLUE, "--init_from=x", "--data_dir=y", "--config.epoch=1"], "did you mean --config.epochs?"),
         (
             [GLUE, "--init_from=x", "--data_dir=y", "--config.epochs=0"],

@@ -73,7 +73,7 @@ def test_what_cannot_be_is_said_in_a_line(tmp_path, capsys, monkeypatch):
     (tmp_path / "none").mkdir()
     output = "--output=report.html"
     for arguments, message in (
-        ([output], "--runs is missing; give work directories of runs"),
+        ([output], "--runs is missing; try --runs runs/a runs/b"),
         (["--runs=", output], "--runs is missing"),
         (["--runs", "good"], "--output is missing; try --output=report.html"),
         (
@@ -147,7 +147,7 @@ def test_fakes_are_known_by_what_stood_there(learned, tmp_path):
     assert text.count("was: ") == sum(word.original is not None for word in words)
 
     shutil.rmtree(learned / "data")
-    assert samples.make_samples(run, 5).note.startswith("No samples: the prepared text of this run (")
+    assert samples.make_samples(run, 5).note.startswith("No samples: the corpus of this run (")
 
 
 def test_a_run_that_cannot_be_asked_says_why(tmp_path):

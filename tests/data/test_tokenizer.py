@@ -218,16 +218,16 @@ def test_special_tokens_in_a_text_are_text(word_pieces):
 def test_word_pieces_are_kept_with_their_normalization(word_pieces, tmp_path):
     for fold_case in (True, False):
         found = tokenizer.load(word_pieces, fold_case)
-        tokenizer.keep(found, tmp_path)
-        assert tokenizer.kept_in(tmp_path).encode(["The models"]) == found.encode(["The models"])
+        tokenizer.save(found, tmp_path)
+        assert tokenizer.load_from_folder(tmp_path).encode(["The models"]) == found.encode(["The models"])
 
 
 def test_one_vocabulary_is_kept_at_a_time(cased, word_pieces, tmp_path):
     with pytest.raises(UserError, match="has no vocabulary"):
-        tokenizer.kept_in(tmp_path)
-    tokenizer.keep(tokenizer.load(word_pieces), tmp_path)
-    tokenizer.keep(cased, tmp_path)
-    assert tokenizer.kept_in(tmp_path).model == cased.model
+        tokenizer.load_from_folder(tmp_path)
+    tokenizer.save(tokenizer.load(word_pieces), tmp_path)
+    tokenizer.save(cased, tmp_path)
+    assert tokenizer.load_from_folder(tmp_path).model == cased.model
 
 
 def test_word_pieces_without_a_special_token_are_refused(tmp_path):

@@ -118,7 +118,7 @@ def modernbert_config(**changes: Any) -> Any:
 
 @functools.cache
 def random_model(name: str, size: str) -> Any:
-    """Of transformers, as it initialises it, with biases and norms that would be seen."""
+    """Of transformers, as it initializes it, with biases and norms that would be seen."""
     torch.manual_seed(0)
     if size == "modernbert":
         labels = {"id2label": {0: "original", 1: "replaced"}} if name.endswith("TokenClassification") else {}

@@ -49,7 +49,7 @@ class Ours(NamedTuple):
     """What an objective computes, all of it on the same masked batch.
 
     Attributes:
-      masked, loss, metrics: the batch and what a step would minimise and measure.
+      masked, loss, metrics: the batch and what a step would minimize and measure.
       mlm: states and logits at every position of the masked text: of the generator, or of the encoder if it has none.
       found: the generator's fakes; None where there is no generator.
       discriminator: states and logits at every position of the text with the fakes.

@@ -119,7 +119,7 @@ def command(*arguments: str) -> list[str]:
     ("arguments", "message"),
     [
         ((), "--config is missing"),
-        ((f"--config={ROOT}/configs/base.py",), "--topology is missing; give a slice, as --topology=v3:4x4"),
+        ((f"--config={ROOT}/configs/base.py",), "--topology is missing; try --topology=v3:4x4"),
         (
             (f"--config={ROOT}/configs/base.py", "--topology=v3:2x2", "--mfu=2"),
             "--mfu=2.0 is invalid: expected more than 0, at most 1",
@@ -137,13 +137,13 @@ CHIPS = {"TPU v2": 16, "TPU v3": 32, "TPU v4": 32, "TPU v5e": 16, "TPU v5p": 96,
 
 def test_every_tpu_of_the_table_has_a_peak_and_a_reach():
     tpus = {name for name in device_table.PEAK_FLOPS if name.startswith("TPU")}
-    assert set(device_table.REACH) == tpus
-    for name, reach in device_table.REACH.items():
+    assert set(device_table.TPU_SPECS) == tpus
+    for name, specs in device_table.TPU_SPECS.items():
         # Data sheets: a chip's memory in GB; a little less can be used.
         chip = {"TPU v2": 16, "TPU v3": 32, "TPU v4": 32, "TPU v5e": 16, "TPU v5p": 96, "TPU v6e": 32, "TPU7x": 192}[
             name
         ]
-        share = reach.memory / GIB * device_table.DEVICES_A_CHIP.get(name, 1) / chip
+        share = specs.memory / GIB * device_table.DEVICES_A_CHIP.get(name, 1) / chip
         assert 0.93 < share < 1, name
 
 

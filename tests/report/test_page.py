@@ -97,7 +97,7 @@ def test_numbers_are_those_that_were_logged(two):
     assert rows["Detection loss"] == [f"{line['heldout_disc_loss']:.3f}\u2002constant 0.372" for line in heldout]
     assert rows["AUC, own fakes"] == [f"{line['heldout_disc_auc']:.3f}\u2002chance 0.5" for line in heldout]
     assert rows["AUC, unigram fakes"] == ["0.710\u2002chance 0.5"] * 2
-    assert "model FLOPs utilisation" not in rows  # null in both
+    assert "model FLOPs utilization" not in rows  # null in both
     for line, measured in zip(last, heldout, strict=True):
         for exact in (line["total_flops"], line["total_flops_paper"], measured["heldout_mlm_loss"]):
             assert f'title="{exact}"' in text

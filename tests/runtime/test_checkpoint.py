@@ -27,7 +27,7 @@ def test_a_saved_state_is_restored(tmp_path):
     saved(tmp_path, [3], keep_last=1, keep_every=100).close()
     checkpoints = Checkpoints(tmp_path)
     assert checkpoints.latest() == 3
-    assert checkpoints.progress(3) == {"data": {"next_index": 3}, "totals": {"flops": 1e18 + 3}}
+    assert checkpoints.metadata(3) == {"data": {"next_index": 3}, "totals": {"flops": 1e18 + 3}}
     restored = checkpoints.restore(3, state(0))
     jax.tree.map(np.testing.assert_array_equal, restored, state(3))
     assert restored.step.dtype == jnp.int32
@@ -78,7 +78,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path, damaged, cut):
         path.write_text("{" if cut else "")
     checkpoints = Checkpoints(tmp_path, read_only=True)
     with pytest.raises(UserError, match=r"checkpoint .*/5 cannot be read \(.*\); try again, ") as error:
-        checkpoints.progress(5) if "progress" in damaged else checkpoints.restore(5, state(0))
+        checkpoints.metadata(5) if "progress" in damaged else checkpoints.restore(5, state(0))
     assert "\n" not in str(error.value)
     checkpoints.close()
 
@@ -92,7 +92,7 @@ def test_other_errors_are_not_blamed_on_the_checkpoint(tmp_path, monkeypatch, er
 
     monkeypatch.setattr(checkpoints._manager, "restore", restore)
     with pytest.raises(type(error)):
-        checkpoints.progress(5)
+        checkpoints.metadata(5)
     checkpoints.close()
 
 

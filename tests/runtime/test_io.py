@@ -31,10 +31,10 @@ def test_a_json_file_may_begin_with_a_byte_order_mark(tmp_path):
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"{", "is not valid JSON .*; get the file again"),
+        (b"{", "is not valid JSON .*; restore or download the file"),
         (b"\xff{}", "is not valid JSON"),
-        (b"[]", "does not hold a JSON object; get the file again"),
-        (b"null", "does not hold a JSON object"),
+        (b"[]", "is not a JSON object; restore or download the file"),
+        (b"null", "is not a JSON object"),
     ],
 )
 def test_another_file_is_refused_by_its_path(tmp_path, content, expected):

@@ -47,7 +47,7 @@ class Job(NamedTuple):
       config: its settings.
       task: the task.
       model: the task's model.
-      network: the pretrained network.
+      network: the pre-trained network.
       special: the tokenizer's special tokens.
       data: the task's data.
     """
@@ -61,7 +61,7 @@ class Job(NamedTuple):
 
 
 def make_model(config: FinetuneConfig, task: Task, network: Network) -> Downstream:
-    """The task's model, with the encoder of a pretrained network.
+    """The task's model, with the encoder of a pre-trained network.
 
     Raises:
       UserError: `config.max_length` is longer than the encoder's position table.
@@ -69,7 +69,7 @@ def make_model(config: FinetuneConfig, task: Task, network: Network) -> Downstre
     shape = network.config
     if shape.absolute and config.max_length > shape.max_length:
         raise UserError(
-            f"config.max_length={config.max_length} is invalid: the pretrained encoder has {shape.max_length} "
+            f"config.max_length={config.max_length} is invalid: the pre-trained encoder has {shape.max_length} "
             f"positions; use --config.max_length={shape.max_length}"
         )
     encoder = dataclasses.replace(
@@ -87,7 +87,7 @@ def load_data(
     Args:
       config: the fine-tuning.
       task: the task.
-      tokenizer: the pretrained network's tokenizer.
+      tokenizer: the pre-trained network's tokenizer.
       data_dir: the folder with the task's files, or `tfds:NAME/CONFIG`.
       bad_rows: receives the rows of train and dev that cannot be used; a bad row of a test set is always an error.
       tests: whether to read the test sets that exist.
@@ -98,9 +98,9 @@ def load_data(
 
     train = _sample(task.read(data_dir, "train", bad_rows), config.examples)
     dev = {split: encode(_sample(task.read(data_dir, split, bad_rows), config.dev_examples)) for split in task.dev}
-    never = BadRows(advice="mend it: a leaderboard wants an answer to every row")
+    strict = BadRows(advice="fix it: a leaderboard expects an answer to every row")
     names = find_test_splits(task, data_dir) if tests else []
-    test = {split: encode(task.read(data_dir, split, never)) for split in names}
+    test = {split: encode(task.read(data_dir, split, strict)) for split in names}
     return Data(task.encode(train, tokenizer, config.max_length, train=True), dev, test)
 
 

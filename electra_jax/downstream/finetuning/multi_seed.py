@@ -49,7 +49,7 @@ def plan_steps(config: FinetuneConfig, rows: Rows, seeds: Sequence[int]) -> Step
 
 @functools.partial(jax.jit, static_argnames=("model", "optim"))
 def init_states(seeds: Array, pretrained: Any, *, model: Downstream, optim: FinetuneOptimConfig) -> State:
-    """Fresh states, stacked: pretrained `embeddings` and `encoder`, and random heads."""
+    """Fresh states, stacked: pre-trained `embeddings` and `encoder`, and random heads."""
     zeros = jnp.zeros((1, 2), jnp.int32)
 
     def init_state(seed: Array) -> State:
@@ -122,7 +122,7 @@ def train(
 
     Args:
       model: the task's model, with the network's encoder.
-      network: the pretrained network.
+      network: the pre-trained network.
       config: the fine-tuning.
       rows: the training set.
       special: the tokenizer's special tokens.

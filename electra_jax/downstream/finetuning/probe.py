@@ -40,7 +40,7 @@ class Probe:
         self._data = load_data(self._config, self._task, tokenizer, config.data_dir, BadRows())
 
     def __call__(self, network: Network) -> dict[str, float]:
-        """The scores of an encoder by `probe_TASK_SCORE`; NaN if the fine-tuning diverges: the run goes on."""
+        """The scores of an encoder by `probe_TASK_SCORE`; NaN if the fine-tuning diverges; the run continues."""
         model = make_model(self._config, self._task, network)
         job = Job(self._config, self._task, model, network, self._special, self._data)
         try:

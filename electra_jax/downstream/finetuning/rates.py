@@ -14,23 +14,23 @@ from electra_jax.config.settings import Check, above, at_least, from_up_to_below
 
 @dataclasses.dataclass(frozen=True)
 class FinetuneOptimConfig:
-    """The optimizer; hashable, so that a compiled step can depend on it."""
+    """Adam and its learning rates."""
 
     learning_rate: float = setting(1e-4, "The head's learning rate at the end of the warm-up.", above(0))
     layer_decay: float = setting(
         0.8,
-        "Each layer's learning rate as a share of the one above.",
+        "Each layer's learning rate as a fraction of that of the layer above.",
         Check(lambda value: 0 < value <= 1, "more than 0, 1 or less"),
     )
     reference_rates: bool = setting(
-        False, "Start at layer_decay squared in the last layer, as the reference's code does, unlike its paper."
+        False, "Scale the last layer's rate by layer_decay squared, as the reference's code does, unlike the paper."
     )
-    warmup: float = setting(0.1, "Share of the steps that warm up.", within(0, 1))
-    weight_decay: float = setting(0.0, "Weight decay, not of biases and norms.", at_least(0))
-    b1: float = setting(0.9, "Adam's decay of first moments.", from_up_to_below(0, 1))
-    b2: float = setting(0.999, "Adam's decay of second moments.", from_up_to_below(0, 1))
-    eps: float = setting(1e-6, "Adam's epsilon.", above(0))
-    clip_norm: float = setting(1.0, "Largest global norm of a gradient.", above(0))
+    warmup: float = setting(0.1, "Share of the steps in the linear warm-up.", within(0, 1))
+    weight_decay: float = setting(0.0, "Decoupled weight decay; not applied to biases and layer norms.", at_least(0))
+    b1: float = setting(0.9, "Decay rate of the first moments.", from_up_to_below(0, 1))
+    b2: float = setting(0.999, "Decay rate of the second moments.", from_up_to_below(0, 1))
+    eps: float = setting(1e-6, "Added to the root of the second moments.", above(0))
+    clip_norm: float = setting(1.0, "Global norm that gradients are clipped to.", above(0))
 
 
 _BELOW = ("embedding_norm", "project")  # the encoder's parameters before its first layer

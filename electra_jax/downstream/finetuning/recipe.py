@@ -28,8 +28,8 @@ class FinetuneConfig:
 
     task: TaskConfig = TaskConfig()
     seed: int = setting(0, "The first seed.", at_least(0), resumable=True)
-    seeds: int = setting(5, "How many seeds are trained; the paper: 10.", above(0), resumable=True)
-    seeds_at_once: int = setting(1, "How many seeds one compiled step trains together.", above(0), resumable=True)
+    seeds: int = setting(5, "Number of seeds; the paper uses 10.", above(0), resumable=True)
+    seeds_at_once: int = setting(1, "Number of seeds that one compiled step trains together.", above(0), resumable=True)
     epochs: int = setting(3, "Epochs over the training set.", above(0))
     examples: int = setting(0, "Training examples, the same for every seed; 0: all.", at_least(0))
     dev_examples: int = setting(0, "Examples to evaluate on; 0: all.", at_least(0))
@@ -40,7 +40,7 @@ class FinetuneConfig:
     dtype: str = setting(
         "float32", "Precision of the encoder; the head computes in float32.", one_of("float32", "bfloat16")
     )
-    compile_cache: str = setting("", "Folder of compiled programs, so that a restart need not compile.", resumable=True)
+    compile_cache: str = setting("", "Folder that caches compiled programs for a restart.", resumable=True)
     optim: FinetuneOptimConfig = FinetuneOptimConfig()
 
 

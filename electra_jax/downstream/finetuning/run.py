@@ -73,7 +73,7 @@ def finetune_source(
 
     Args:
       config: the fine-tuning, as `recipe.resolve` returns it.
-      source: the pretrained network.
+      source: the pre-trained network.
       data_dir: the folder with the task's files, or `tfds:NAME/CONFIG`.
       workdir: the folder for scores and answers.
       strict: whether a row that cannot be used is an error.
@@ -175,8 +175,8 @@ def _report_unanswered(
         without = [seed for seed in finished if not results.has_answered(task, seed, split)]
         if without:
             progress.say(
-                f"seed {', '.join(map(str, without))} finished before {split} was added and has not answered it; "
-                f"remove {results.seeds_dir} to train again"
+                f"seed {', '.join(map(str, without))} finished before {split} was added, so there are no predictions "
+                f"for it; remove {results.seeds_dir} to train again"
             )
             return
 

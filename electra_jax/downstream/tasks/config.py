@@ -32,7 +32,7 @@ class TaskConfig:
     pair: str = setting("", "Table: column of the second text; empty for single texts.")
     label: str = setting("label", "Table: column of the class or number.")
     labels: str = setting("", "Table: the classes, separated by commas; empty for those of the training set.")
-    index: str = setting("index", "Table: column that names a row in the written predictions; without it rows count.")
+    index: str = setting("index", "Table: column with the names of rows in predictions; without it, rows are numbered.")
     words: int = setting(0, "Tags: column of the words, from 0; negative numbers count from the last column.")
     tags: int = setting(-1, "Tags: column of the tags, from 0; negative numbers count from the last column.")
 

@@ -1,4 +1,4 @@
-"""Sentences in the column format of CoNLL's shared tasks: a word a line, a blank line after each sentence."""
+"""Sentences in the column format of CoNLL's shared tasks: one word per line, a blank line after each sentence."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
@@ -90,7 +90,7 @@ def read_sentences(
             words.append(word)
             tags.append(tag)
     if empty:
-        raise UserError(f"{path} has no sentence to use{bad_rows.in_brackets()}: expected one word a line")
+        raise UserError(f"{path} has no sentence to use{bad_rows.in_brackets()}: expected one word per line")
 
 
 def _parse_row(fields: list[str], columns: Columns, fewest: int, labels: frozenset[str]) -> tuple[str, str] | str:
@@ -115,7 +115,7 @@ def _split_fields(line: str) -> list[str]:
 
 
 def _make_is_comment(lines: Iterable[str]) -> Callable[[str], bool]:
-    """Tells a comment from a word that begins with #: the word has as many columns as other words."""
+    """Distinguishes a comment from a word that begins with #: the word has as many columns as other words."""
     words = (line for line in lines if line.strip() and not line.startswith((_COMMENT, _DOCUMENT)))
     word = next(words, "")
     shape = "\t" in word, len(_split_fields(word))

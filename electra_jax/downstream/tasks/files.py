@@ -145,7 +145,7 @@ def _split_at_commas(path: Path, bad_rows: BadRows) -> Iterator[tuple[int, list[
             yield number, fields or [""]
             ended = number
     except csv.Error as error:
-        raise UserError(f"{path}:{ended + 1}: {error}; mend the row that begins there") from error
+        raise UserError(f"{path}:{ended + 1}: {error}; fix the row that begins there") from error
 
 
 def _read_json_lines(

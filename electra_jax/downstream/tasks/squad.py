@@ -118,7 +118,7 @@ class Answering(Task):
         if max_length <= self.query + 3:
             raise UserError(
                 f"config.max_length={max_length} leaves no room for the context: expected more than config.task.query="
-                f"{self.query} + 3"
+                f"{self.query} and 3 special tokens; raise the first or lower the second"
             )
         contexts: dict[str, tuple[list[int], list[tuple[int, int]]]] = {}
         queries = tokenizer.encode([example.question for example in examples])

@@ -20,7 +20,7 @@ class Example(NamedTuple):
     """A question.
 
     Attributes:
-      id: the question's id, which the leaderboard wants.
+      id: the question's id, which the leaderboard expects.
       question: the question.
       context: the text that has the answer.
       answers: (text, where it begins in the context); empty if there is none, and in a test set.

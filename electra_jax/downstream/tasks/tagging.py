@@ -95,7 +95,7 @@ class Tagging(Task):
         return chunks.score([example.tags or () for example in examples], answers)
 
     def write(self, path: Path, examples: Sequence[Sentence], answers: Sequence[Sequence[str]]) -> None:
-        """A word and its tag a line, separated by a tab; a blank line after each sentence."""
+        """One word and its tag per line, separated by a tab; a blank line after each sentence."""
         sentences = (
             "".join(f"{word}\t{tag}\n" for word, tag in zip(example.words, tags, strict=True))
             for example, tags in zip(examples, answers, strict=True)

@@ -21,7 +21,7 @@ class BadRows:
       problems: a line for each row that was left out: its place and what is wrong.
     """
 
-    def __init__(self, strict: bool = True, advice: str = "mend it, or leave such rows out with --strict=false"):
+    def __init__(self, strict: bool = True, advice: str = "fix it, or leave such rows out with --strict=false"):
         """With `strict` the first bad row is an error, which ends with `advice`."""
         self._strict, self._advice = strict, advice
         self.problems: list[str] = []
@@ -133,7 +133,7 @@ class Task(abc.ABC):
     @property
     @abc.abstractmethod
     def main_metric(self) -> str:
-        """Name of the score that stands for all."""
+        """Name of the main score, which curves and tables show."""
 
     @property
     def suffixes(self) -> tuple[str, ...]:

@@ -101,7 +101,8 @@ def kind_of(described: Mapping[str, Any], place: str) -> str:
         if name == described.get("model_type"):
             return kind
     raise UserError(
-        f"{place} has model_type={described.get('model_type')!r}: expected {' or '.join(MODEL_TYPES.values())}"
+        f"{place} has model_type={described.get('model_type')!r}: expected {' or '.join(MODEL_TYPES.values())}; "
+        "use such a model"
     )
 
 

@@ -182,7 +182,7 @@ def load(config: ElectraConfig, state: Mapping[str, np.ndarray], factored: Mappi
 
     def find(name: str) -> np.ndarray:
         if name not in state:
-            raise UserError(f"{place} lacks the tensor {name}; config.json does not match the weights")
+            raise UserError(f"{place} lacks the tensor {name}, which config.json requires; download or export it again")
         return np.asarray(state[name], np.float32)
 
     def read(path: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -190,10 +190,13 @@ def load(config: ElectraConfig, state: Mapping[str, np.ndarray], factored: Mappi
             value = np.asarray(factored[path], np.float32)
             size = (config.vocab_size, *shape[1:]) if path in _VOCABULARY_ROWS else shape
             if value.shape != size:
-                raise UserError(f"{place}: the factor {path} has shape {value.shape}; config.json needs {size}")
+                raise UserError(f"{place}: factor {path} has shape {value.shape}: expected {size}, from config.json")
             return np.pad(value, [(0, whole - part) for whole, part in zip(shape, size, strict=True)])
         if path not in tensors:
-            raise UserError(f"{place} needs the factor {path}, because E differs from D; export it again")
+            raise UserError(
+                f"{place} lacks the factor {path}, which it needs because embedding size and width differ; export it "
+                "again"
+            )
         tensor, result = tensors[path], np.zeros(shape, np.float32)
         result[: tensor.first] = 1  # a norm's scale that no layer uses
         rows = slice(config.vocab_size) if path in _VOCABULARY_ROWS else slice(None)
@@ -248,7 +251,7 @@ def _to_ours(
     parts = [find(name) for name in names]
     for name, part in zip(names, parts, strict=True):
         if part.shape != wanted[name]:
-            raise UserError(f"{place}: {name} has shape {part.shape}; config.json needs {wanted[name]}")
+            raise UserError(f"{place}: {name} has shape {part.shape}: expected {wanted[name]}, from config.json")
     value = np.concatenate(parts)
     if tensor.labels:
         value = value[1:] - value[:1]

@@ -26,8 +26,8 @@ _ALIASES = {"TPU v5 lite": "TPU v5e", "TPU v5": "TPU v5p", "TPU v6 lite": "TPU v
 DEVICES_A_CHIP = {"TPU v2": 2, "TPU v3": 2, "TPU7x": 2}
 
 
-class Reach(NamedTuple):
-    """What bounds a program on one JAX device besides its peak FLOP/s.
+class TpuSpecs(NamedTuple):
+    """Memory and bandwidths of one JAX device of a TPU.
 
     Attributes:
       memory: bytes that a program may use, as the compiler of libtpu 0.0.52 reports for a program that is too large.
@@ -42,14 +42,14 @@ class Reach(NamedTuple):
 
 
 _GIB = 2.0**30
-REACH = {
-    "TPU v2": Reach(7.48 * _GIB, 350e9, 124e9),
-    "TPU v3": Reach(15.48 * _GIB, 450e9, 164e9),
-    "TPU v4": Reach(30.75 * _GIB, 1200e9, 300e9),
-    "TPU v5e": Reach(15.75 * _GIB, 819e9, 200e9),
-    "TPU v5p": Reach(95.73 * _GIB, 2765e9, 600e9),
-    "TPU v6e": Reach(31.24 * _GIB, 1640e9, 400e9),
-    "TPU7x": Reach(94.74 * _GIB, 3690e9, 300e9),
+TPU_SPECS = {
+    "TPU v2": TpuSpecs(7.48 * _GIB, 350e9, 124e9),
+    "TPU v3": TpuSpecs(15.48 * _GIB, 450e9, 164e9),
+    "TPU v4": TpuSpecs(30.75 * _GIB, 1200e9, 300e9),
+    "TPU v5e": TpuSpecs(15.75 * _GIB, 819e9, 200e9),
+    "TPU v5p": TpuSpecs(95.73 * _GIB, 2765e9, 600e9),
+    "TPU v6e": TpuSpecs(31.24 * _GIB, 1640e9, 400e9),
+    "TPU7x": TpuSpecs(94.74 * _GIB, 3690e9, 300e9),
 }
 
 

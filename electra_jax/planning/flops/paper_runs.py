@@ -21,13 +21,13 @@ class Run:
     """A pre-training run.
 
     Attributes:
-      name: the script's, or a name beside it.
-      printed: what the paper prints, training FLOPs.
-      batch, steps: sequences a step, and steps.
+      name: the name in the script; for other runs a name of our own.
+      printed: the training FLOPs that the paper prints.
+      batch, steps: sequences per step, and steps.
       encoder, generator: their shapes; without them only `fixed` is known.
       mask_prob: share of positions that are masked; the `paper` accounting takes 15.625% in any case.
       share: positions that go through the softmax, in the `paper` accounting.
-      fixed: operations that are not worked out from shapes.
+      fixed: operations that are given as a number, not counted from shapes.
     """
 
     name: str

@@ -121,7 +121,7 @@ def test_a_damaged_seed_is_an_error(folder, tmp_path, text):
 
 def test_a_row_of_a_test_set_is_never_left_out(folder, tmp_path):
     (folder / "test.tsv").write_text("index\tsentence\n5\n")
-    with pytest.raises(UserError, match=r"test\.tsv:2: 1 fields, .*; mend it: a leaderboard wants"):
+    with pytest.raises(UserError, match=r"test\.tsv:2: 1 fields, .*; fix it: a leaderboard expects"):
         finetune(folder, tmp_path / "out", strict=False)
 
 
@@ -203,7 +203,7 @@ def test_rows_that_cannot_be_used(folder, tmp_path):
 
 def test_max_length_beyond_the_position_table_is_an_error(folder, tmp_path):
     bert = Pretrained(network("bert", head=None), None, Letters())
-    message = r"config\.max_length=17 is invalid: the pretrained encoder has 16 positions; use .*max_length=16"
+    message = r"config\.max_length=17 is invalid: the pre-trained encoder has 16 positions; use .*max_length=16"
     with pytest.raises(UserError, match=message):
         finetune(folder, tmp_path / "out", config(max_length=17), get=lambda: bert)
 

@@ -94,7 +94,7 @@ def test_a_column_that_is_not_there_is_refused_in_any_case(tmp_path):
 def test_an_open_quotation_mark_says_where(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text('text,label\n"one\ntwo",1\n"x,1\ny,0\n')
-    with pytest.raises(UserError, match=r"a\.csv:4: unexpected end of data; mend the row that begins there"):
+    with pytest.raises(UserError, match=r"a\.csv:4: unexpected end of data; fix the row that begins there"):
         rows(path)
 
 

@@ -130,7 +130,7 @@ def test_questions_that_cannot_be_used(tmp_path, bad, what):
 
 def test_no_answer_without_is_impossible_is_a_bad_row(tmp_path):
     (tmp_path / "dev.json").write_text(content(question(answers=())))
-    with pytest.raises(UserError, match=r"question q1: no answer, expected one, or is_impossible; mend it"):
+    with pytest.raises(UserError, match=r"question q1: no answer, expected one, or is_impossible; fix it"):
         SQUAD2.read(str(tmp_path), "dev", BadRows())
 
 

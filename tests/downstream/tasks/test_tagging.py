@@ -115,7 +115,7 @@ def test_a_no_break_space_is_within_a_word(folder):
 
 
 def test_files_that_cannot_be_used(folder):
-    with pytest.raises(UserError, match=r"dev.txt has no sentence to use: expected one word a line"):
+    with pytest.raises(UserError, match=r"dev.txt has no sentence to use: expected one word per line"):
         read(folder, "\n\n-DOCSTART- O\n")
     with pytest.raises(UserError, match=r"dev.txt has no sentence to use \(1 rows left out, .*dev.txt:1: 1 columns"):
         read(folder, "Germany\n", strict=False)

@@ -151,14 +151,14 @@ def test_factors_of_a_table_that_was_trained_on_are_refused(folded):
 )
 def test_factors_that_are_none_are_refused(folded, factors):
     save_file({"other": np.zeros(1), **factors}, folded / "embedding_factors.safetensors")
-    refused(folded, "is not a file of embedding factors; delete it|needs the factor encoder/project/kernel")
+    refused(folded, "is not a file of embedding factors; delete it|lacks the factor encoder/project/kernel")
 
 
 @pytest.mark.parametrize("index", ["{}", '{"weight_map": [1]}', '{"weight_map": {"a": "b.safetensors"}}', "[", "null"])
 def test_an_index_of_what_is_not_there(electra, index):
     (electra / "model.safetensors").unlink()
     (electra / "model.safetensors.index.json").write_text(index)
-    refused(electra, "names files that do not exist|is not valid JSON|does not hold a JSON object")
+    refused(electra, "names files that do not exist|is not valid JSON|is not a JSON object")
 
 
 def test_a_tokenizer_of_more_pieces_than_there_are_embeddings(electra):
@@ -218,7 +218,7 @@ def test_a_checkpoint_that_is_not_finite_is_not_written(tmp_path, pieces):
 @pytest.mark.parametrize("text", ["", "{", "[]"])
 def test_a_config_that_is_none(electra, text):
     (electra / "config.json").write_text(text)
-    refused(electra, r"config\.json (is not valid JSON|does not hold a JSON object)")
+    refused(electra, r"config\.json (is not valid JSON|is not a JSON object)")
 
 
 def test_a_model_of_another_type(electra):
