@@ -50,16 +50,16 @@ class Checkpoints:
           read_only: change nothing in the folder; another process may be writing there.
         """
         self.folder = folder.absolute() if isinstance(folder, Path) else folder
-        options = ocp.CheckpointManagerOptions(
-            preservation_policy=policies.AnyPreservationPolicy(
-                [policies.LatestN(keep_last), policies.EveryNSteps(keep_every)]
-            ),
-            cleanup_tmp_directories=not read_only,
-            create=not read_only,
-            read_only=read_only,
-        )
-        handlers = {"state": ocp.StandardCheckpointHandler(), "progress": ocp.JsonCheckpointHandler()}
         with _quiet() if read_only else contextlib.nullcontext():
+            options = ocp.CheckpointManagerOptions(
+                preservation_policy=policies.AnyPreservationPolicy(
+                    [policies.LatestN(keep_last), policies.EveryNSteps(keep_every)]
+                ),
+                cleanup_tmp_directories=not read_only,
+                create=not read_only,
+                read_only=read_only,
+            )
+            handlers = {"state": ocp.StandardCheckpointHandler(), "progress": ocp.JsonCheckpointHandler()}
             self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handlers)
 
     def latest(self) -> int | None:
