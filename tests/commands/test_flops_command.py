@@ -144,7 +144,7 @@ def test_a_config_in_tables(capsys):
     [
         ([BASE, "--device=TPU v99"], "TPU v99"),
         ([BASE, "--device=cpu"], "cpu"),
-        (["--device=TPU v3"], "--config=configs/base.py"),
+        (["--device=TPU v3"], "need a run; add --config=base"),
         ([BASE, "--chips=0"], "--chips=0"),
         ([BASE, "--mfu=2"], "--mfu=2"),
         ([BASE, "--mfu=0"], "--mfu=0"),

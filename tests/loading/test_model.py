@@ -197,7 +197,7 @@ def test_what_a_model_cannot_do_is_one_line_with_a_way_out(pieces, detector, fil
         (lambda: filler.detect("a"), "a test has no discriminator, which detect needs; use a model that"),
         (lambda: detector.fill("[MASK]"), "no head that fill can use; use a model with a generator or an MLM head"),
         (lambda: bare.score("a"), "no head that score can use; use a model with a discriminator, a generator or"),
-        (lambda: filler.fill("the model"), r"text 'the model' has no mask; write \[MASK\]"),
+        (lambda: filler.fill("the model"), r"text 'the model' has no mask: expected \[MASK\]"),
         (lambda: filler.fill(LONG + " [MASK]"), "tokens: expected 14 or fewer; shorten it"),
         (lambda: bare.encode("a", "max"), "pooling='max' is invalid: expected 'mean', 'cls' or None"),
         (lambda: make(pieces, batch_size=0), "batch_size=0 is invalid: expected 1 or more"),
