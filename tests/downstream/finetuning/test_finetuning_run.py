@@ -100,13 +100,15 @@ def test_a_test_set_that_was_added_later_is_reported(folder, tmp_path):
     (folder / "test.tsv").rename(tmp_path / "aside.tsv")
     lines = []
     progress = Progress()
-    progress.say = lambda text: lines.append(text) if "not answered" in text else None
+    progress.say = lambda text: lines.append(text) if "no predictions" in text else None
     finetune(folder, tmp_path / "out", progress=progress)
     assert lines == []
     (tmp_path / "aside.tsv").rename(folder / "test.tsv")
     finetune(folder, tmp_path / "out", config(seeds=2), progress=progress)
     seeds = tmp_path / "out" / "seeds"
-    assert lines == [f"seed 0 finished before test was added and has not answered it; remove {seeds} to train again"]
+    assert lines == [
+        f"seed 0 finished before test was added, so there are no predictions for it; remove {seeds} to train again"
+    ]
     finetune(folder, tmp_path / "out", tests=False, progress=progress)
     assert len(lines) == 1
 

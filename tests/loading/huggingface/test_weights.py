@@ -111,7 +111,7 @@ def test_a_tensor_that_is_missing_or_of_another_shape_is_named():
     network = tiny_models.network()
     state = weights.export(network, "discriminator_head")
     name = "electra.encoder.layer.1.output.dense.weight"
-    with pytest.raises(UserError, match=rf"there: {name} has shape \(32, 47\); config\.json needs \(32, 48\)"):
+    with pytest.raises(UserError, match=rf"there: {name} has shape \(32, 47\): expected \(32, 48\), from config\.json"):
         weights.load(network.config, {**state, name: state[name][:, 1:]}, {}, "there")
     del state[name]
     with pytest.raises(UserError, match=f"there lacks the tensor {name}"):
