@@ -6,7 +6,7 @@
 
 This is the paper's comparison. It prepares the text, trains each system for as many steps as the FLOPs (`model` count)
 allow, and calls `electra-jax curves`. OUT has a run for each system, and OUT/curves has tables and plots. OUT/floor has
-the scores of an encoder after a single step of pre-training, which is what fine-tuning alone reaches. Started again, it
+the scores of an encoder with its initial parameters, which is what fine-tuning alone reaches. Started again, it
 continues. With an accelerator: --config=configs/small.py --vocab_size=30522 --flops=7.2e16, which is 6.25% of the
 paper's ELECTRA-Small.
 """

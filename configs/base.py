@@ -18,6 +18,7 @@ def get_config(arg: str = "") -> ConfigDict:
     config.batch_size = 256
     config.data.seq_length = 512
     config.model.update(layers=12, width=768, ffn=3072, heads=12, embedding_size=768, generator_width=1 / 3)
+    config.model.remat = "dots"  # less is written to memory than without, and on TPUs no matrix is multiplied again
     config.objective.mask_prob = 0.15
     config.optim.learning_rate = 2e-4
     return train_config.finish(config, arg)

@@ -18,6 +18,7 @@ def get_config(arg: str = "") -> ConfigDict:
     config.batch_size = 2048
     config.data.seq_length = 512
     config.model.update(layers=24, width=1024, ffn=4096, heads=16, embedding_size=1024, generator_width=0.25)
+    config.model.remat = "dots"  # less is written to memory than without, and on TPUs no matrix is multiplied again
     config.objective.mask_prob = 0.25
     config.optim.learning_rate = 2e-4
     return train_config.finish(config, arg)

@@ -4,10 +4,12 @@ A subcommand is a module of `commands/` with `main(argv) -> exit status`. It is 
 answers at once, and Ctrl-C during the imports is reported in one line.
 """
 
+import functools
 import importlib
 import sys
 
 from electra_jax.config import errors
+from electra_jax.config.interrupts import Interrupts
 
 COMMANDS = {
     "train": "pre-train an encoder",
@@ -15,11 +17,14 @@ COMMANDS = {
     "detect": "mark the words of a text that seem to be replaced",
     "finetune": "fine-tune and score an encoder on a downstream task",
     "export": "write a run as Hugging Face directories",
+    "verify": "read runs and prepared corpora and check every file",
     "curves": "fine-tune every checkpoint and plot scores against FLOPs",
     "report": "write a page that compares runs",
     "flops": "count the training FLOPs of a config, or of the paper's runs",
     "plan": "compile a config's step for a TPU slice and estimate memory and time",
 }
+
+_REPEATING = ("train", "finetune", "curves")  # run the same programs over and over
 
 
 def usage() -> str:
@@ -51,17 +56,25 @@ def main(argv: list[str] | None = None) -> int:
     Args:
       argv: the arguments; by default those of this process.
     """
-    return errors.run(_run_in_own_process, argv)
+    argv = sys.argv[1:] if argv is None else argv
+    interrupts = Interrupts(debug="--debug" in argv)
+    with interrupts.installed():
+        return errors.run(functools.partial(_run_in_own_process, interrupts), argv)
 
 
-def _run_in_own_process(argv: list[str]) -> int:
+def _run_in_own_process(interrupts: Interrupts, argv: list[str]) -> int:
     if argv and argv[0] in COMMANDS:
-        with errors.exit_on_interrupt():
-            from electra_jax.runtime import console_errors  # slow, and not needed by `--help`
+        from electra_jax.runtime import console_errors, host_memory, jax_errors  # slow, and not needed by `--help`
 
-            importlib.import_module(f"electra_jax.commands.{argv[0]}")
-        console_errors.quiet_libraries()
-    return run(argv)
+        if argv[0] in _REPEATING:
+            host_memory.keep_freed()
+        importlib.import_module(f"electra_jax.commands.{argv[0]}")
+        console_errors.quiet_libraries(interrupts)
+        jax_errors.check_environment()
+        with interrupts.unwinding(), jax_errors.reported():
+            return run(argv)
+    with interrupts.unwinding():
+        return run(argv)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ unigram distribution, which stay the same.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from electra_jax.modeling.batch import Batch
 from electra_jax.objectives import electra
 from electra_jax.objectives.spec import Objective, Params, Stage
 from electra_jax.runtime import rng
+from electra_jax.runtime.metric_text import LOSSES
 
 Array = jax.Array
 EvalStep = Callable[[Params, Array, Batch, Array], metrics.Metrics]
@@ -32,6 +33,12 @@ def entropy(counts: np.ndarray) -> float:
 def constant_entropy(fraction: float) -> float:
     """The cross-entropy, in nats, of always predicting `fraction`, the share of replaced tokens."""
     return -sum(p * math.log(p) for p in (fraction, 1 - fraction) if p > 0)
+
+
+def is_better_than_baselines(heldout: Mapping[str, float]) -> bool:
+    """Whether an evaluation was made, all its losses are finite, and each is below its baseline if it has one."""
+    losses = [name for name in LOSSES if name in heldout]
+    return bool(losses) and all(heldout[name] < heldout.get(LOSSES[name].baseline, math.inf) for name in losses)
 
 
 def make_eval_step(objective: Objective, stage: Stage) -> EvalStep:

@@ -1,4 +1,4 @@
-"""Where a run's metrics go, with its totals: tokens, FLOPs in both accountings, device-seconds."""
+"""Where a run's metrics go, with its totals: tokens, FLOPs in both accountings, device-seconds, goodput."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ import jax
 from electra_jax import metrics
 from electra_jax.planning.flops import devices
 from electra_jax.planning.flops.totals import count_flops
-from electra_jax.runtime import distributed, metric_writers
+from electra_jax.runtime import distributed, goodput, metric_writers
 from electra_jax.runtime.metric_text import format_heldout, format_logged
 from electra_jax.runtime.progress import Progress
 from electra_jax.runtime.workdir import WorkDir
@@ -18,7 +18,7 @@ class MetricLog:
     """Where metrics go: metrics.jsonl, TensorBoard and the progress listener.
 
     Attributes:
-      totals: `tokens` and `device_seconds` since the first step, kept in the checkpoints.
+      totals: `tokens`, `device_seconds` and `skipped_steps` since the first step, kept in the checkpoints.
     """
 
     def __init__(
@@ -29,9 +29,10 @@ class MetricLog:
         totals: dict[str, float],
         epochs: Callable[[int], float],
         progress: Progress,
+        clock: goodput.Clock,
     ):
-        self.totals = dict(totals)
-        self._run, self._epochs, self._progress = run, epochs, progress
+        self.totals = {name: totals[name] for name in ("tokens", "device_seconds", "skipped_steps")}
+        self._run, self._epochs, self._progress, self._clock = run, epochs, progress, clock
         self._peak = devices.peak(jax.devices()[0].device_kind, run.config.model.dtype)
         self._writer = metric_writers.MetricsWriter(home.folder, first) if distributed.is_main_process() else None
 
@@ -43,9 +44,12 @@ class MetricLog:
         self, step: int, window: metrics.Measurements, heldout: dict[str, float], probed: dict[str, float]
     ) -> None:
         """Logs the steps of a window that ends with `step`."""
-        measured, seconds, count = window.metrics, window.seconds, jax.device_count()
+        measured, spent, count = window.metrics, self._clock.lap(), jax.device_count()
+        seconds = spent["step"] + spent["data"]  # training time: without evaluating, saving, ...
+        all_seconds = self._clock.seconds()
         self.totals["tokens"] += measured["tokens"]
         self.totals["device_seconds"] += seconds * count
+        self.totals["skipped_steps"] += measured["skipped_steps"]
         total, before = self.flops(step), self.flops(step - window.steps)
         mean = {name: (total[name] - before[name]) / window.steps for name in total}
         values: dict[str, float | None] = {
@@ -56,9 +60,13 @@ class MetricLog:
             "total_flops": total["model"],
             "total_flops_paper": total["paper"],
             "total_tokens": self.totals["tokens"],
+            "total_skipped_steps": self.totals["skipped_steps"],
             "device_seconds": self.totals["device_seconds"],
             "mfu": mean["model"] * window.steps / seconds / (self._peak * count) if self._peak else None,
-            "loader_wait": window.waiting,
+            "loader_wait": spent["data"] / seconds,
+            "goodput": goodput.goodput(all_seconds),
+            **{f"seconds_{name}": value for name, value in spent.items()},
+            **{f"total_seconds_{name}": value for name, value in all_seconds.items()},
             "epoch": self._epochs(step),
             **{f"heldout_{name}": value for name, value in heldout.items() if name != "tokens"},
             **probed,

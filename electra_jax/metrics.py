@@ -1,8 +1,6 @@
 """Metrics as sums and counts: additive over examples, devices and steps, and converted to numbers on the host."""
 
-import contextlib
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -106,43 +104,29 @@ class Measurements(NamedTuple):
     Attributes:
       metrics: the numbers by their names.
       steps: steps of the window.
-      seconds: wall time of the window.
-      waiting: share of that time in which the loop waited for the loader.
     """
 
     metrics: dict[str, float]
     steps: int
-    seconds: float
-    waiting: float
 
 
 class MetricAccumulator:
-    """The metrics and the wall time of the steps since the last logged one."""
+    """The metrics of the steps since the last logged one."""
 
     def __init__(self) -> None:
-        self.restart()
-
-    def restart(self) -> None:
-        """Starts an empty window now."""
         self._metrics: Metrics | None = None
         self._steps = 0
-        self._waited = 0.0
-        self._start = time.perf_counter()
 
-    def add(self, measured: Metrics) -> None:
-        """Adds a step's metrics; blocks until that step is done."""
-        self._metrics = add(self._metrics, jax.device_get(measured))
+    def add(self, measured: Metrics) -> Metrics:
+        """Adds a step's metrics and returns them as NumPy arrays; blocks until that step is done."""
+        fetched: Metrics = jax.device_get(measured)
+        self._metrics = add(self._metrics, fetched)
         self._steps += 1
-
-    @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Counts the time inside the context as waiting for the loader."""
-        since = time.perf_counter()
-        yield
-        self._waited += time.perf_counter() - since
+        return fetched
 
     def close(self) -> Measurements:
-        """The window up to now; `restart` starts the next one."""
+        """The window up to now; an empty one begins."""
         assert self._metrics is not None, "a window without a step has no metrics"
-        seconds = time.perf_counter() - self._start
-        return Measurements(numbers(self._metrics), self._steps, seconds, self._waited / seconds)
+        measurements = Measurements(numbers(self._metrics), self._steps)
+        self._metrics, self._steps = None, 0
+        return measurements

@@ -9,17 +9,17 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from electra_jax.config.settings import above, at_least, from_up_to_below, one_of, setting
+from electra_jax.config.settings import above, above_up_to, at_least, from_up_to_below, one_of, setting
 from electra_jax.runtime import rng
 
-_NOT_DECAYED = ("bias", "scale")  # biases, and the scales of layer norms
+_NOT_DECAYED = ("bias", "scale")  # how the names of biases, and of the scales of layer norms, end
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimConfig:
     """Adam and its learning rate, with the paper's values (arXiv 2003.10555, appendix A)."""
 
-    learning_rate: float = setting(5e-4, "Peak learning rate.", above(0))
+    learning_rate: float = setting(5e-4, "Peak learning rate.", above_up_to(0, 1))
     warmup_steps: int = setting(10_000, "Steps of linear warm-up.", at_least(0))
     weight_decay: float = setting(0.01, "Decoupled weight decay; not applied to biases and layer norms.", at_least(0))
     b1: float = setting(0.9, "Decay rate of the first moments.", from_up_to_below(0, 1))
@@ -100,7 +100,7 @@ def stochastic_round(key: jax.Array, tree: Any) -> Any:
 
 def decay_mask(params: Any) -> Any:
     """True where weight decay applies: not for biases and layer norms."""
-    return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key not in _NOT_DECAYED, params)
+    return jax.tree_util.tree_map_with_path(lambda path, _: not path[-1].key.endswith(_NOT_DECAYED), params)
 
 
 def make(settings: OptimConfig, *stages: int) -> tuple[optax.GradientTransformation, optax.Schedule]:

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import jax
+import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from electra_jax import optim, step, train_config
+from electra_jax import guard, optim, step, train_config
 from electra_jax.config.errors import UserError, first_line
 from electra_jax.objectives.segments import Segment, make_segments
 from electra_jax.objectives.spec import Objective, Params
@@ -61,17 +62,38 @@ class ShardedStep:
         with jax.default_device(jax.local_devices()[0]):
             return jax.device_get(jax.jit(lambda: self._init().params)())
 
+    @functools.cached_property
+    def gather(self) -> Callable[[Params], Params]:
+        """Compiled: the parameters of a state -> those that the networks read, see `sharding.gather_over_data`."""
+        return cast(Callable[[Params], Params], self.jit(self._gather))
+
+    def _gather(self, params: Params) -> Params:
+        return sharding.gather_over_data(self.mesh, params, jnp.dtype(self.config.model.dtype))
+
+    def _scatter(self, grads: Params) -> Params:
+        """Sums a gradient over the devices, each of which receives its share, in float32."""
+        return cast(
+            Params,
+            jax.tree.map(
+                lambda grad, like: jax.lax.with_sharding_constraint(grad.astype(like.dtype), like.sharding),
+                grads,
+                self.state.params,
+            ),
+        )
+
     def begin(self, segment: Segment, state: step.TrainState) -> step.TrainState:
         """The state to start a segment from, given the state after the segment before it.
 
-        Where the segment is the first of a stage with `init_params`, they are applied to the parameters.
+        Where the segment is the first of a stage with `init_params`, they are applied to the parameters, and the
+        gradient norms of the stage before are forgotten.
         """
         init_params = segment.stage.init_params
         before = [other for other in self.segments if other.stop == segment.start]
         if init_params is None or (before and before[0].stage is segment.stage):
             return state
         params = self.jit(init_params, out_shardings=sharding.shardings(self.state.params))(state.params)
-        return step.TrainState(state.step, params, state.opt_state)
+        norms = self.jit(guard.no_norms, out_shardings=sharding.replicated(self.mesh))()
+        return step.TrainState(state.step, params, state.opt_state, norms)
 
     def compile(self, segment: Segment) -> jax.stages.Compiled:
         """The train step of a segment; call it with (state, batch).
@@ -94,10 +116,21 @@ class ShardedStep:
 
     def lower(self, segment: Segment) -> jax.stages.Lowered:
         """The train step of a segment, before compilation."""
+        return cast(jax.stages.Lowered, self.trace(segment).lower())
+
+    def trace(self, segment: Segment) -> jax.stages.Traced:
+        """The train step of a segment as JAX traced it, with its `jaxpr`."""
         config, (optimizer, schedule) = self.config, self._optimizer
         shardings, batch = sharding.shardings(self.state), sharding.batch_sharding(self.mesh)
         train_step = step.make_train_step(
-            self.objective, segment.stage, optimizer, schedule, config.seed, config.grad_accum_steps
+            self.objective,
+            segment.stage,
+            optimizer,
+            schedule,
+            config.seed,
+            config.grad_accum_steps,
+            config.guard.spike,
+            step.Placement(self._gather, self._scatter),
         )
         jitted = self.jit(
             train_step,
@@ -106,7 +139,7 @@ class ShardedStep:
             out_shardings=(shardings, sharding.replicated(self.mesh)),
         )
         batch_shapes = step.batch_shapes(config.batch_size, segment.length, batch)
-        return cast(jax.stages.Lowered, jitted.lower(self.state, batch_shapes))
+        return cast(jax.stages.Traced, jitted.trace(self.state, batch_shapes))
 
     def jit(self, function: Callable[..., Any], **options: Any) -> Any:
         """`jax.jit` of a function that reads the mesh (`modeling.transformer.shard_batch`)."""

@@ -1,15 +1,14 @@
 """The train step: a pure function of (state, batch), with random numbers keyed by the seed and the step's number."""
 
-import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from flax import struct
 
-from electra_jax import metrics
+from electra_jax import guard, metrics
 from electra_jax.modeling.batch import Batch
 from electra_jax.objectives import masking
 from electra_jax.objectives.spec import Objective, Params, Stage
@@ -20,27 +19,44 @@ Array = jax.Array
 
 @struct.dataclass
 class TrainState:
-    """The state that a step updates.
+    """The state that a step updates. Fine-tuning uses it without `grad_norms`.
 
     Attributes:
       step: the number of steps done, an int32 scalar.
       params: float32 parameters of `Electra`.
       opt_state: the optimizer's state.
+      grad_norms: [guard.WINDOW] float32, the gradient norms of the last steps, for `guard.inspect`.
     """
 
     step: Array
     params: Any
     opt_state: Any
+    grad_norms: Any = None
 
 
 TrainStep = Callable[[TrainState, Batch], tuple[TrainState, metrics.Metrics]]
+
+
+class Placement(NamedTuple):
+    """Moves parameters between the form that they are stored and updated in and the form that networks read.
+
+    Attributes:
+      gather: stored parameters -> parameters for the networks; `ShardedStep.gather`.
+      scatter: a gradient of those -> a float32 gradient, placed as the stored parameters are.
+    """
+
+    gather: Callable[[Params], Params]
+    scatter: Callable[[Params], Params]
+
+
+IN_PLACE = Placement(lambda params: params, lambda grads: grads)
 
 
 def init_state(objective: Objective, optimizer: optax.GradientTransformation, seed: int, length: int) -> TrainState:
     """A fresh state; to be jitted, or given to `jax.eval_shape`."""
     ids = jnp.zeros((1, length), jnp.int32)
     params = objective.model.init(rng.stream_key(seed, rng.Stream.INIT), Batch(ids, ids, ids))["params"]
-    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), guard.no_norms())
 
 
 def batch_shapes(batch_size: int, length: int, sharding: jax.sharding.Sharding) -> Batch:
@@ -56,8 +72,12 @@ def make_train_step(
     schedule: optax.Schedule,
     seed: int,
     grad_accum_steps: int = 1,
+    spike: float = 0.0,
+    placement: Placement = IN_PLACE,
 ) -> TrainStep:
     """The function `train_step(state, batch) -> state, metrics`, not yet jitted.
+
+    An update whose loss or gradient is not finite is skipped, see `guard`.
 
     Args:
       objective: the run's objective.
@@ -67,35 +87,55 @@ def make_train_step(
       seed: the run's seed.
       grad_accum_steps: parts that the batch is computed in, one after another, to save memory. The gradient is that of
         the whole batch, except that each part draws its own dropout.
+      spike: `config.guard.spike`.
+      placement: how parameters are split between steps.
     """
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, metrics.Metrics]:
         key = jax.random.fold_in(rng.stream_key(seed, rng.Stream.STEP), state.step)
-        grads, loss, measured = gradient(objective, stage, state.params, batch, state.step, key, grad_accum_steps)
+        grads, loss, measured = gradient(
+            objective, stage, state.params, batch, state.step, key, grad_accum_steps, placement
+        )
+        norm = optax.tree.norm(grads)
+        verdict = guard.inspect(state.grad_norms, state.step, loss, norm, spike)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         if stage.trainable is not None:
             params = {name: params[name] if name in stage.trainable else old for name, old in state.params.items()}
-        return TrainState(state.step + 1, params, opt_state), {
-            "loss": metrics.scalar(loss),
-            **measured,
-            "grad_norm": metrics.scalar(optax.tree.norm(grads)),
+        params, opt_state = guard.select(verdict.accepted, (params, opt_state), (state.params, state.opt_state))
+        return TrainState(state.step + 1, params, opt_state, verdict.norms), {
+            **guard.finite_only({"loss": metrics.scalar(loss), **measured, "grad_norm": metrics.scalar(norm)}),
             "learning_rate": metrics.scalar(jnp.asarray(schedule(state.step))),
+            "skipped_steps": metrics.total(1.0 - verdict.accepted.astype(jnp.float32)),
         }
 
     return train_step
 
 
 def gradient(
-    objective: Objective, stage: Stage, params: Params, batch: Batch, step: Array, key: Array, grad_accum_steps: int = 1
+    objective: Objective,
+    stage: Stage,
+    params: Params,
+    batch: Batch,
+    step: Array,
+    key: Array,
+    grad_accum_steps: int = 1,
+    placement: Placement = IN_PLACE,
 ) -> tuple[Params, Array, metrics.Metrics]:
-    """(gradient, loss, metrics) of a whole batch, computed in `grad_accum_steps` parts."""
+    """(gradient, loss, metrics) of a whole batch, computed in `grad_accum_steps` parts.
+
+    The parameters are gathered once, and the gradient of each part is scattered: the sum of the parts is split too.
+    """
     mask_key, dropout_key = jax.random.split(key)
     whole = objective.draw(mask_key, batch, step)
+    params = placement.gather(params)
 
-    @functools.partial(jax.value_and_grad, has_aux=True)
-    def differentiate(params: Params, part: masking.Masked, key: Array) -> tuple[Array, metrics.Metrics]:
-        return objective.loss(stage, params, whole._replace(masked=part, key=key))
+    def differentiate(params: Params, part: masking.Masked, key: Array) -> tuple[tuple[Array, metrics.Metrics], Params]:
+        def loss_of(params: Params) -> tuple[Array, metrics.Metrics]:
+            return objective.loss(stage, params, whole._replace(masked=part, key=key))
+
+        outputs, grads = jax.value_and_grad(loss_of, has_aux=True)(params)
+        return outputs, placement.scatter(grads)
 
     if grad_accum_steps == 1:
         (loss, measured), grads = differentiate(params, whole.masked, dropout_key)

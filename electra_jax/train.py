@@ -13,7 +13,6 @@ if __name__ == "__main__":  # `python -m electra_jax.train` is `electra-jax trai
 
 import contextlib
 import functools
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,8 +20,7 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
-from electra_jax import evaluate, metrics, train_config
-from electra_jax.config.errors import UserError
+from electra_jax import evaluate, guard, metrics, train_config
 from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.downstream.finetuning.probe import Probe
 from electra_jax.loading import samples
@@ -30,14 +28,19 @@ from electra_jax.metric_log import MetricLog
 from electra_jax.modeling.subnetwork import extract
 from electra_jax.objectives.segments import segment_at
 from electra_jax.objectives.spec import Objective
-from electra_jax.runtime import distributed, metric_writers, run_log, sharding
+from electra_jax.runtime import distributed, goodput, jax_errors, metric_writers, run_log, sharding
 from electra_jax.runtime.compile_cache import compile_cache
 from electra_jax.runtime.progress import Progress
+from electra_jax.runtime.rewind import Rewind
 from electra_jax.runtime.workdir import AnyPath, WorkDir, resolve
 from electra_jax.step import TrainState
 from electra_jax.train_config import TrainConfig
 from electra_jax.train_setup import Setup, set_up
 
+_LESS_MEMORY = (
+    "set config.model.remat=dots or full, a larger config.grad_accum_steps, a smaller config.batch_size, or spread the "
+    "parameters over more devices with config.mesh.fsdp"
+)
 _NOT_ENCODER = ("generator", "generator_head")  # parameters that the encoder does not need
 
 
@@ -48,7 +51,8 @@ class TrainResult(NamedTuple):
       step: the number of steps done.
       finished: whether these are all steps; otherwise the run was interrupted and saved.
       heldout: the last held-out metrics; empty if the run was interrupted.
-      totals: `tokens`, `device_seconds`, `flops` since the first step.
+      totals: `tokens`, `device_seconds`, `skipped_steps`, `flops` since the first step, and `goodput.Clock.totals` of
+        all starts.
       samples: held-out sentences with fakes and the encoder's probabilities; empty if the encoder predicts tokens.
     """
 
@@ -59,13 +63,21 @@ class TrainResult(NamedTuple):
     samples: list[list[samples.SampledWord]]
 
 
-def pretrain(config: ConfigDict | TrainConfig, workdir: str | Path, progress: Progress | None = None) -> run_log.RunLog:
+def pretrain(
+    config: ConfigDict | TrainConfig,
+    workdir: str | Path,
+    progress: Progress | None = None,
+    rewind_to: int | None = None,
+    skip_batches: int = 0,
+) -> run_log.RunLog:
     """Pre-trains an encoder, or resumes the run in `workdir`.
 
     Args:
       config: a run, such as `electra_jax.configs.tiny(objective="mlm")`.
       workdir: the folder for checkpoints and logs, or gs://BUCKET/FOLDER.
       progress: receives the progress, for example `electra_jax.runtime.progress.ConsoleProgress()`; None: no output.
+      rewind_to: go back to the checkpoint of this step, and delete those after it.
+      skip_batches: with `rewind_to`: how many of the batches that follow that step are left out.
 
     Returns:
       The run's log: `.metrics` is a list with a dict for each logged step, `.heldout()` the last evaluation.
@@ -75,86 +87,117 @@ def pretrain(config: ConfigDict | TrainConfig, workdir: str | Path, progress: Pr
     """
     path = resolve(str(workdir))
     with compile_cache(train_config.as_dataclass(config).compile_cache):
-        train(config, path, progress)
+        train(config, path, progress, None if rewind_to is None else Rewind(rewind_to, skip_batches))
     return run_log.read_run_log(WorkDir(path).folder)
 
 
-def train(config: ConfigDict | TrainConfig, workdir: AnyPath, progress: Progress | None = None) -> TrainResult:
+def train(
+    config: ConfigDict | TrainConfig,
+    workdir: AnyPath,
+    progress: Progress | None = None,
+    rewind: Rewind | None = None,
+    clock: goodput.Clock | None = None,
+) -> TrainResult:
     """Trains until `config.steps`, or until SIGTERM or Ctrl-C, and writes everything to `workdir`.
 
     Args:
       config: a run, see `configs/`.
       workdir: the run's work directory; a run that it already holds is resumed.
       progress: receives the progress; None: no output.
+      rewind: the earlier checkpoint to go back to; None: the last one.
+      clock: counts where the time goes; None: one that starts now.
 
     Raises:
-      UserError: the config, the text, the networks to start from or the work directory cannot be used; no checkpoint in
-        `workdir` was changed.
+      UserError: the config, the text, the networks to start from or the work directory cannot be used, and no
+        checkpoint in `workdir` was changed; or the loss diverged.
     """
-    progress = progress or Progress()
-    setup = set_up(train_config.resolve(config), workdir, progress)
+    progress, clock = progress or Progress(), clock or goodput.Clock()
+    with contextlib.ExitStack() as held, jax_errors.reported(_LESS_MEMORY):
+        setup = set_up(train_config.resolve(config), workdir, progress, held, rewind)
+        return run_steps(setup, progress, clock)
+
+
+def run_steps(setup: Setup, progress: Progress, clock: goodput.Clock) -> TrainResult:
+    """Compiles the steps of a run that is set up, and runs them; `train` says how it ends."""
     config, home, data, state = setup.config, setup.home, setup.data, setup.state
     first, mesh, objective = int(state.step), setup.step.mesh, setup.step.objective
     probe = distributed.main_process_first(lambda: make_probe(config, data.corpus.tokenizer), others=lambda: None)
+    ledger = goodput.Ledger(home.folder, clock, setup.totals, distributed.is_main_process())
 
     ########## Compile #################################################################################################
     jit = functools.partial(setup.step.jit, out_shardings=sharding.replicated(mesh))
-    train_steps = {segment.start: setup.step.compile(segment) for segment in setup.step.segments}
+    ahead = [segment for segment in setup.step.segments if segment.stop > first]
+    with clock.phase("compile"):
+        train_steps = {segment.start: setup.step.compile(segment) for segment in ahead}
     evaluator = evaluate.Evaluator(objective, data.heldout, config.seed, data.put_whole, jit)
     gather = jit(lambda params: params)
+    run_step = guard.StepRunner(config.guard.repeat_every, jit)
 
     ########## Loop ####################################################################################################
-    log = MetricLog(setup.step, home, first, setup.totals, data.epochs, progress)
+    log = MetricLog(setup.step, home, first, setup.totals, data.epochs, progress, clock)
     profile = metric_writers.Profile(home.folder, config.profile.at, config.profile.steps)
     window = metrics.MetricAccumulator()
     heldout: dict[str, float] = {}
     pending: metrics.Metrics | None = None
-    with distributed.PreemptionGuard() as guard, progress, contextlib.closing(log):
+    skips = guard.SkipCounter(config.guard.patience, setup.skipped_in_a_row)
+    with (
+        contextlib.closing(setup.checkpoints),  # completes what is being written, whatever ends the loop
+        distributed.PreemptionGuard() as preemption,
+        progress,
+        contextlib.closing(log),
+        ledger,
+        clock.phase("step"),
+    ):
         progress.start("step", config.steps, first)
         for step in range(first + 1, config.steps + 1):
-            with window.waiting():
+            with clock.phase("data"):
                 batch = next(data.train)
             profile.before(step)
             segment = segment_at(setup.step.segments, step - 1)
             with jax.transfer_guard("disallow"):  # nothing but the batch moves between host and devices in a step
-                state, measured = train_steps[segment.start](state, data.put(batch))
+                state, measured = run_step(train_steps[segment.start], state, data.put(batch), step)
             if step == segment.stop and step < config.steps:
                 state = setup.step.begin(segment_at(setup.step.segments, step), state)
 
             # The metrics of the previous step are read while this one runs: the devices never wait for the host ...
             if pending is not None:
-                window.add(pending)
+                skips.count(window.add(pending), step - 1, setup.checkpoints.latest())
             pending = measured
             progress.update(step - 1)
 
             # ... except where they are needed now.
-            due = what_is_due(config, step, guard.should_stop(step))
+            due = what_is_due(config, step, preemption.should_stop(step))
             if any(due):
-                window.add(pending)
+                skips.count(window.add(pending), step, setup.checkpoints.latest())
                 pending = None
                 measurements = window.close()
-                check_finite(measurements.metrics["loss"], step)
-                heldout = evaluator(state.params, step) if due.evaluation else {}
-                probed = run_probe(probe, objective, gather, state) if due.probe else {}
+                with clock.phase("evaluation"):
+                    heldout = evaluator(setup.step.gather(state.params), step) if due.evaluation else {}
+                    probed = run_probe(probe, objective, gather, state) if due.probe else {}
                 log.write(step, measurements, heldout, probed)
+                if evaluate.is_better_than_baselines(heldout):
+                    setup.checkpoints.good_step = step
                 if due.checkpoint:
-                    save(setup, step, state, log.totals)
-                window.restart()  # evaluating and saving are not training time
+                    with clock.phase("checkpoint"):
+                        save(setup, step, state, {**log.totals, **clock.totals()}, skips.in_a_row)
             if due.stop:
                 break
+        with clock.phase("checkpoint"):
+            setup.checkpoints.wait()
 
     ########## Finish ##################################################################################################
     profile.close()
     if distributed.is_main_process():
         home.publish()
-    setup.checkpoints.wait()
-    setup.checkpoints.close()
-    last = int(state.step)
-    totals = {**log.totals, "flops": log.flops(last)["model"]}
-    if last < config.steps:
-        return TrainResult(last, False, {}, totals, [])
-    heldout = heldout or evaluator(state.params, last)
-    return TrainResult(last, True, heldout, totals, sample(setup, state))
+    last, words = int(state.step), []
+    finished = last == config.steps
+    if finished:
+        with clock.phase("evaluation"):
+            heldout = heldout or evaluator(setup.step.gather(state.params), last)
+            words = sample(setup, state)
+    ledger.write()
+    totals = {**log.totals, "flops": log.flops(last)["model"], **clock.totals()}
+    return TrainResult(last, finished, heldout if finished else {}, totals, words)
 
 
 class Due(NamedTuple):
@@ -183,14 +226,6 @@ def what_is_due(config: TrainConfig, step: int, stopping: bool) -> Due:
     )
 
 
-def check_finite(loss: float, step: int) -> None:
-    if not math.isfinite(loss):
-        raise UserError(
-            f"the loss is {loss} near step {step}: expected a finite number; earlier checkpoints are kept; start again "
-            "with another --workdir and a lower config.optim.learning_rate or a longer config.optim.warmup_steps"
-        )
-
-
 def make_probe(config: TrainConfig, vocabulary: Tokenizer) -> Probe | None:
     return Probe(config.probe, config.model.max_length, vocabulary) if config.probe.every else None
 
@@ -211,11 +246,17 @@ def run_probe(
     return distributed.main_process_first(score, others=dict)
 
 
-def save(setup: Setup, step: int, state: TrainState, totals: dict[str, float]) -> None:
+def save(setup: Setup, step: int, state: TrainState, totals: dict[str, float], skipped_in_a_row: int) -> None:
     """Starts to write a checkpoint, and publishes the files of the work directory."""
     if distributed.is_main_process():
         setup.home.publish()
-    metadata = {"data": setup.data.train.get_state(), "totals": totals, "corpus": setup.data.corpus.key}
+    metadata = {
+        "data": setup.data.train.get_state(),
+        "totals": totals,
+        "corpus": setup.data.corpus.key,
+        "good_step": setup.checkpoints.good_step,
+        "skipped_in_a_row": skipped_in_a_row,
+    }
     setup.checkpoints.save(step, state, metadata)
 
 
@@ -225,7 +266,7 @@ def sample(setup: Setup, state: TrainState) -> list[list[samples.SampledWord]]:
         return []
     return samples.sample_fakes(
         setup.step.objective,
-        state.params,
+        setup.step.gather(state.params),
         state.step,
         setup.data.corpus.heldout,
         setup.data.corpus.tokenizer,

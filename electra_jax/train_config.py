@@ -14,6 +14,7 @@ from electra_jax.config import settings
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import Check, above, at_least, one_of, setting
 from electra_jax.data.config import DataConfig
+from electra_jax.guard import GuardConfig
 from electra_jax.modeling.config import ModelConfig
 from electra_jax.objectives import registry
 from electra_jax.objectives.spec import ObjectiveConfig
@@ -86,6 +87,7 @@ class TrainConfig:
     model: ModelConfig = ModelConfig()
     objective: ObjectiveConfig = ObjectiveConfig()
     optim: OptimConfig = OptimConfig()
+    guard: GuardConfig = GuardConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
 
 
@@ -151,8 +153,7 @@ def _shrink(config: ConfigDict) -> None:
     config.data.seq_length, config.data.short_length = min(config.data.seq_length, 64), 32
     heads = min(config.model.heads, 2)
     config.model.update(layers=2, heads=heads, width=32 * heads, ffn=64 * heads, dtype="float32", max_length=64)
-    same = config.model.embedding_size == config.model.width
-    config.model.embedding_size = 32 * heads if same else 16 * heads
+    config.model.embedding_size = 16 * heads  # less than the width, so that there is a projection
     config.model.generator_width = max(config.model.generator_width, 0.5)
     config.optim.warmup_steps = min(config.optim.warmup_steps, 4)
 

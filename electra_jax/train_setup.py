@@ -1,5 +1,6 @@
 """What a run needs before its loop: work directory, text, compiled steps, state. `train.py` has the loop."""
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -16,13 +17,17 @@ from electra_jax.config.settings import differences
 from electra_jax.data import batches, corpus, pipeline, tokenizer
 from electra_jax.data.corpus import Corpus
 from electra_jax.loading import warm_start
+from electra_jax.modeling import config as model_config
+from electra_jax.modeling import fused_attention, transformer
 from electra_jax.modeling.batch import Batch
 from electra_jax.objectives import registry
-from electra_jax.runtime import distributed, metric_writers, sharding
+from electra_jax.runtime import distributed, metric_writers, rewind, run_log, sharding
 from electra_jax.runtime.checkpoint import Checkpoints
 from electra_jax.runtime.io import read_json, write_whole
+from electra_jax.runtime.lock import lock
 from electra_jax.runtime.metric_text import short_number
 from electra_jax.runtime.progress import Progress
+from electra_jax.runtime.rewind import Rewind, Rewinds
 from electra_jax.runtime.workdir import AnyPath, WorkDir
 from electra_jax.sharded_step import ShardedStep
 from electra_jax.step import TrainState
@@ -39,7 +44,8 @@ class Setup(NamedTuple):
       data: the text and its batches.
       step: the train step on the mesh, with the objective and its networks.
       state: fresh, warm-started, or restored from the last checkpoint.
-      totals: `tokens` and `device_seconds` up to that state.
+      totals: `tokens`, `device_seconds` and `skipped_steps` up to that state.
+      skipped_in_a_row: how many of the last updates before that state were skipped, one after another.
     """
 
     config: TrainConfig
@@ -49,37 +55,63 @@ class Setup(NamedTuple):
     step: ShardedStep
     state: TrainState
     totals: dict[str, float]
+    skipped_in_a_row: int
 
 
-def set_up(config: TrainConfig, workdir: AnyPath, progress: Progress) -> Setup:
+def set_up(
+    config: TrainConfig,
+    workdir: AnyPath,
+    progress: Progress,
+    held: contextlib.ExitStack,
+    asked: Rewind | None = None,
+) -> Setup:
     """Prepares a run, or finds the one in `workdir`.
+
+    Args:
+      config: the run.
+      workdir: its work directory.
+      progress: receives the progress.
+      held: keeps the lock on the work directory until the run ends.
+      asked: the earlier checkpoint to go back to; None: the last one.
 
     Raises:
       UserError: the config, the text, the networks to start from or the work directory cannot be used; no checkpoint in
         `workdir` was changed.
     """
+    home = WorkDir(workdir)
+    distributed.main_process_first(home.check_is_run, others=lambda: None)
     config = adopt_settings(config, workdir, progress)
     mesh = sharding.make_mesh(config.mesh, config.batch_size, config.grad_accum_steps)
     sharding.check_divisible(config.model.heads, config.model.ffn, mesh)
+    attention = fused_attention.chosen(
+        model_config.encoder_config(config.model), config.data.seq_length, mesh.abstract_mesh
+    )
     distributed.check_shared_folder(workdir)
-    home = WorkDir(workdir)
     # Read before anything is written. A run that is resumed has these networks in its checkpoints.
     donors = [] if (workdir / "config.json").exists() else warm_start.load_donors(config, progress.say)
+    distributed.main_process_first(lambda: held.enter_context(lock(workdir, progress.say)), others=lambda: None)
     checkpoints = Checkpoints(home.checkpoints, config.checkpoint.keep_last, config.checkpoint.keep_every)
     saved_step = checkpoints.latest()
     distributed.main_process_first(lambda: claim(home, config, saved_step, progress), others=lambda: None)
+    rewinds = go_back(home, checkpoints, asked, progress)
+    saved_step = checkpoints.latest()
     saved: dict[str, Any] = checkpoints.metadata(saved_step) if saved_step is not None else {}
-    data = load_data(config, home, mesh, saved.get("corpus"), progress)
+    if saved_step is None:
+        distributed.main_process_first(lambda: record(home, config, attention), others=lambda: None)
+    data = load_data(config, home, mesh, saved.get("corpus"), rewinds, progress)
     step = make_step(config, mesh, data.corpus)
     if saved_step is not None:
         state = checkpoints.restore(saved_step, step.state)
-        data.train.set_state(saved["data"])
+        left_out = rewinds.skipped_batches(saved_step, saved_step + 1)
+        data.train.set_state({**saved["data"], "next_index": saved["data"]["next_index"] + left_out})
+        checkpoints.good_step = saved["good_step"]
+        distributed.main_process_first(lambda: record(home, config, attention), others=lambda: None)
     else:
         donors = donors or warm_start.load_donors(config, progress.say)
         state = initial_state(step, donors, data.corpus.tokenizer, progress)
-    describe(config, workdir, state, data, progress)
-    totals = saved.get("totals", {"tokens": 0.0, "device_seconds": 0.0})
-    return Setup(config, home, checkpoints, data, step, state, totals)
+    describe(step, workdir, state, data, attention, progress)
+    totals = saved.get("totals", {"tokens": 0.0, "device_seconds": 0.0, "skipped_steps": 0.0})
+    return Setup(config, home, checkpoints, data, step, state, totals, saved.get("skipped_in_a_row", 0))
 
 
 def make_step(config: TrainConfig, mesh: Mesh, text: Corpus) -> ShardedStep:
@@ -118,30 +150,69 @@ def adopt_settings(config: TrainConfig, workdir: AnyPath, progress: Progress) ->
 
 
 def claim(home: WorkDir, config: TrainConfig, saved_step: int | None, progress: Progress) -> None:
-    """Checks that a run in the work directory is this one, and writes config.json and environment.json.
+    """Checks that a run in the work directory is this one.
+
+    Without a checkpoint a run starts again at step 0. What it has logged is kept under another name: nobody knows
+    whether it was killed before its first checkpoint, or its checkpoints were moved away.
 
     Raises:
       UserError: it is another run, or it is past `config.steps`.
     """
     home.fetch()
-    settings, path = train_config.to_dict(config), home.folder / "config.json"
-    if saved_step is not None:
-        if saved_step > config.steps:
-            raise UserError(f"{home.path} is at step {saved_step}: expected config.steps={saved_step} or more")
-        if not path.exists():
-            raise UserError(f"{home.path} has checkpoints but no config.json; use another --workdir")
-        changed = differences(read_json(path), settings)
+    path = home.folder / "config.json"
+    logged = run_log.read_metrics(home.folder)
+    if saved_step is not None and saved_step > config.steps:
+        raise UserError(f"{home.path} is at step {saved_step}: expected config.steps={saved_step} or more")
+    if path.exists() and (saved_step is not None or logged):
+        changed = differences(read_json(path), train_config.to_dict(config))
         fixed = [f"{name}: {change}" for name, change in changed.items() if name not in train_config.RESUMABLE]
         if fixed:
+            named = "; ".join(fixed)
+            if saved_step is None:
+                raise UserError(
+                    f"{home.path} holds a run with other settings and without its checkpoints ({named}); put these "
+                    "back, or use another --workdir"
+                )
             raise UserError(
-                f"{home.path} holds a run with other settings ({'; '.join(fixed)}); use its settings, or another "
-                "--workdir"
+                f"{home.path} holds a run with other settings ({named}); use its settings, or another --workdir"
             )
         for name, change in changed.items():
             progress.say(f"changed since this run was started: {name}: {change}")
-    write_whole(path, json.dumps(settings, indent=2) + "\n")
-    write_whole(home.folder / "environment.json", json.dumps(metric_writers.environment(), indent=2) + "\n")
+    if saved_step is None and logged:
+        kept = run_log.put_aside(home.folder)
+        progress.say(
+            f"{home.path} has no checkpoint: starting again at step 0; what was logged until step "
+            f"{logged[-1]['step']} is kept in {kept}"
+        )
+
+
+def record(home: WorkDir, config: TrainConfig, attention: str) -> None:
+    """Writes config.json and environment.json, which says how attention is computed."""
+    environment = {**metric_writers.environment(), "attention": attention}
+    write_whole(home.folder / "config.json", json.dumps(train_config.to_dict(config), indent=2) + "\n")
+    write_whole(home.folder / "environment.json", json.dumps(environment, indent=2) + "\n")
     home.publish()
+
+
+def go_back(home: WorkDir, checkpoints: Checkpoints, asked: Rewind | None, progress: Progress) -> Rewinds:
+    """Makes the rewind `asked`, or one that was interrupted, and returns all rewinds of the run.
+
+    Raises:
+      UserError: there is no checkpoint to go back to.
+    """
+    if asked is not None:
+        steps = checkpoints.steps()
+        distributed.main_process_first(lambda: rewind.record(home, asked, steps), others=lambda: None)
+    rewinds = rewind.read(home)
+    if rewinds.pending:
+        step, skip_batches = rewinds.made[-1]
+        for later in checkpoints.steps():
+            if later > step:
+                checkpoints.delete(later)
+        progress.say(f"going back to step {step} and leaving out {skip_batches} batches")
+    latest = checkpoints.latest()
+    distributed.main_process_first(lambda: rewind.settle(home, latest), others=lambda: None)
+    return rewind.read(home)
 
 
 class Data(NamedTuple):
@@ -164,7 +235,9 @@ class Data(NamedTuple):
     epochs: Callable[[int], float]
 
 
-def load_data(config: TrainConfig, home: WorkDir, mesh: Mesh, key: str | None, progress: Progress) -> Data:
+def load_data(
+    config: TrainConfig, home: WorkDir, mesh: Mesh, key: str | None, rewinds: Rewinds, progress: Progress
+) -> Data:
     """Finds or prepares the text, and plans its batches.
 
     Args:
@@ -172,6 +245,7 @@ def load_data(config: TrainConfig, home: WorkDir, mesh: Mesh, key: str | None, p
       home: its work directory.
       mesh: the devices.
       key: the key of the corpus that a resumed run was started with; None for a new run.
+      rewinds: the run's rewinds, whose batches are left out.
       progress: receives the progress.
     """
 
@@ -183,10 +257,11 @@ def load_data(config: TrainConfig, home: WorkDir, mesh: Mesh, key: str | None, p
     distributed.check_same("text", text.key)
     distributed.main_process_first(lambda: tokenizer.save(text.tokenizer, home.folder), others=lambda: None)
     examples_of, special = batches.MODES[config.data.mode], text.tokenizer.special
-    phases = [
-        (examples_of(text.train, length, config.seed, special), steps)
-        for length, steps in train_config.phases(config.data, config.steps)
-    ]
+    phases, start = [], 0
+    for length, steps in train_config.phases(config.data, config.steps):
+        batch_count = steps + rewinds.skipped_batches(start, start + steps)
+        phases.append((examples_of(text.train, length, config.seed, special), batch_count))
+        start += steps
     rows = sharding.local_rows(mesh, config.batch_size)
     put = functools.partial(sharding.put_batch, mesh=mesh, batch_size=config.batch_size)
     heldout = examples_of(text.heldout, config.data.seq_length, config.seed, special)
@@ -201,7 +276,7 @@ def load_data(config: TrainConfig, home: WorkDir, mesh: Mesh, key: str | None, p
     return Data(
         text,
         batches.training_batches(phases, config.batch_size, config.seed, text.weights, rows),
-        list(batches.heldout_batches(heldout, config.batch_size, config.eval_batches, config.seed)),
+        list(batches.heldout_batches(heldout, config.batch_size, config.eval_batches, config.seed, special)),
         put,
         lambda batch: put(jax.tree.map(lambda x: x[rows], batch)),
         epochs,
@@ -217,14 +292,19 @@ def initial_state(
         return state
     start = warm_start.WarmStart(run.config.init, run.objective.model.config, vocabulary, progress.say)
     params = sharding.put_tree(start.apply(run.fresh_params(), donors), sharding.shardings(run.state.params))
-    return TrainState(state.step, params, state.opt_state)
+    return TrainState(state.step, params, state.opt_state, state.grad_norms)
 
 
-def describe(config: TrainConfig, workdir: AnyPath, state: TrainState, data: Data, progress: Progress) -> None:
+def describe(
+    step: ShardedStep, workdir: AnyPath, state: TrainState, data: Data, attention: str, progress: Progress
+) -> None:
+    config, mesh = step.config, step.mesh.abstract_mesh
+    layers = "unrolled" if transformer.is_unrolled(step.objective.model.config.encoder, mesh) else "scanned"
     first, parameters = int(state.step), sum(x.size for x in jax.tree.leaves(state.params))
     progress.say(
         f"{config.objective.name}, {config.model.encoder}: {short_number(parameters)} parameters, "
         f"{len(data.corpus.tokenizer)} pieces, {short_number(len(data.corpus.train.tokens))} tokens of text for "
-        f"{data.epochs(config.steps):.3g} epochs, on {jax.device_count()} x {jax.devices()[0].device_kind}"
+        f"{data.epochs(config.steps):.3g} epochs, on {jax.device_count()} x {jax.devices()[0].device_kind}, "
+        f"layers {layers}, attention {attention}"
     )
     progress.say(f"resuming from step {first} in {workdir}" if first else f"starting in {workdir}")

@@ -43,7 +43,7 @@ create() {
 }
 
 command="cd electra_jax && .venv/bin/python -m electra_jax.train $(printf '%q ' "$@")"
-# A stopped run exits with status 0 as a finished one does; only its output differs.
+# A status other than 0 may also be the connection's, so the output tells how the run ended.
 finished() { on_all "$command" 2>&1 | tee "$log" && grep -q 'Done: ' "$log"; }
 
 until [[ $(state) == READY ]] && finished; do

@@ -30,6 +30,7 @@ ROOT = Path(__file__).parent.parent
 def small_config(text: Path | None = None, arg: str = "", **overrides: Any) -> ConfigDict:
     """configs/tiny.py:runlocal,ARG, on `text` if given, with settings by their dotted names."""
     config = config_file.load(ROOT / "configs" / "tiny.py", f"runlocal,{arg}")
+    config.model.unroll = "false"  # compiles faster
     if text is not None:
         config.update_from_flattened_dict(
             {"data.input": str(text), "data.vocab_size": 40, "data.heldout_fraction": 0.1}
@@ -54,6 +55,7 @@ def train_arguments(text: Path, workdir: Path, *arguments: str, config: str = "t
     return [
         *(f"--config={ROOT}/configs/{config}.py:runlocal,{arg}", f"--workdir={workdir}"),
         *(f"--config.data.input={text}", "--config.data.vocab_size=40", "--config.data.heldout_fraction=.1"),
+        "--config.model.unroll=false",
         *arguments,
     ]
 
@@ -67,7 +69,7 @@ def environment(devices: int = 1) -> dict[str, str]:
     """The environment of a child process: so many fake CPU devices, no colours, this checkout first on its path."""
     return {
         **os.environ,
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}".strip(),
         "JAX_PLATFORMS": "cpu",
         "JAX_COMPILATION_CACHE_DIR": os.environ["ELECTRA_JAX_TESTS_CACHE"],
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

@@ -1,6 +1,7 @@
 """Tests run on eight fake devices, with JAX's strictest rules: no implicit type or rank promotion."""
 
 import os
+import secrets
 import shutil
 import sys
 import tempfile
@@ -14,21 +15,59 @@ jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# Compilation takes most of the time of these tests.
+# Compilation takes most of the time of these tests. JAX 0.10 still has XLA's older code generator for CPUs, which takes
+# a third of the newer one's time. Child processes inherit the flag (cli_runs.py).
 jax.config.update("jax_disable_most_optimizations", True)
+os.environ["XLA_FLAGS"] = "--xla_cpu_parallel_codegen_split_count=1"  # each worker has one core
+if jax.__version_info__ < (0, 11):
+    os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
+
+CACHE = "ELECTRA_JAX_TESTS_CACHE"
+_own_cache: list[str] = []
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How long tests/storm and tests/fuzz are at it."""
+    group = parser.getgroup("storm and fuzz", "Random trials; a failure names the seed that repeats it.")
+    group.addoption("--storm-kills", type=int, default=12, help="SIGKILLs of tests/storm (default 12; by hand 100)")
+    group.addoption("--storm-seed", type=int, help="seed of the moments of tests/storm (default: another every time)")
+    group.addoption("--fuzz-cases", type=int, default=150, help="cases of tests/fuzz (default 150; by hand 1000)")
+    group.addoption("--fuzz-seed", type=int, help="seed of the cases of tests/fuzz (default: another every time)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Makes a compilation cache that all workers share, and the processes that they start (cli_runs.py)."""
-    if not hasattr(config, "workerinput"):
-        os.environ["ELECTRA_JAX_TESTS_CACHE"] = tempfile.mkdtemp(prefix="electra_jax_tests_")
-    jax.config.update("jax_compilation_cache_dir", os.environ["ELECTRA_JAX_TESTS_CACHE"])
+    """Draws the seeds that are not given, and makes a compilation cache for all workers and what they start.
+
+    Where the environment names a folder, that is the cache, and kept. Workers of xdist inherit the options.
+    """
+    for name in ("storm_seed", "fuzz_seed"):
+        if getattr(config.option, name) is None:
+            setattr(config.option, name, secrets.randbelow(10**6))
+    if CACHE not in os.environ:
+        os.environ[CACHE] = tempfile.mkdtemp(prefix="electra_jax_tests_")
+        _own_cache.append(os.environ[CACHE])
+    jax.config.update("jax_compilation_cache_dir", os.environ[CACHE])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):
-        shutil.rmtree(os.environ.pop("ELECTRA_JAX_TESTS_CACHE"), ignore_errors=True)
+# Files that take longest for their number of tests: they start processes or train. The first workers begin with these.
+LONG = (
+    *("test_pages", "test_resume", "test_tiny", "test_distributed", "test_efficiency", "test_package"),
+    *("test_storm_training", "test_storm_commands", "test_fuzz_settings", "test_fuzz_files", "test_fuzz_command_lines"),
+    *("test_step", "test_export", "test_bad_input", "test_prepare_command", "test_systems", "test_train"),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first; otherwise in the order of collection."""
+    rank = {name: number for number, name in enumerate(LONG)}
+    items.sort(key=lambda item: rank.get(item.path.stem, len(LONG)))
+
+
+def pytest_unconfigure() -> None:
+    for folder in _own_cache:
+        shutil.rmtree(folder, ignore_errors=True)
+        del os.environ[CACHE]
 
 
 _WORDS = """the model reads a line of text and says which word was replaced by another one in this sentence"""
@@ -57,3 +96,30 @@ def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         documents.append("\n".join(lines))
     path.write_text("\n\n".join(documents) + "\n", encoding="utf-8")
     return path
+
+
+@pytest.fixture
+def empty_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Charts of a page keep their titles and have nothing drawn in them: drawing a page's charts takes a second."""
+    from electra_jax.report import plots
+
+    class Empty:
+        def __init__(self, *arguments: object):
+            pass
+
+        def append_to(self, root: object) -> None:
+            pass
+
+    monkeypatch.setattr(plots, "_Chart", Empty)
+
+
+@pytest.fixture(scope="session")
+def small_run(tmp_path_factory: pytest.TempPathFactory, text_file: Path) -> Path:
+    """A run of two steps on `text_file`, with a checkpoint of each; copy it to change it."""
+    from cli_runs import quiet, small_config  # after the settings above
+
+    from electra_jax import train
+
+    workdir = tmp_path_factory.mktemp("small_run") / "electra"
+    train.train(small_config(text_file, steps=2, eval_batches=1, checkpoint__every=1), workdir, quiet())
+    return workdir

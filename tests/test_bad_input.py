@@ -5,10 +5,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from cli_runs import command, run, train_arguments
+from cli_runs import command, run, small_config, train_arguments
+from etils import epath
 
+from electra_jax import train as train_module
 from electra_jax.commands import train
 from electra_jax.config import errors
+from electra_jax.runtime.lock import lock
+from electra_jax.runtime.workdir import WorkDir
 
 
 def start(*arguments: str | Path, **options: str) -> int:
@@ -16,9 +20,9 @@ def start(*arguments: str | Path, **options: str) -> int:
     return errors.run(train.main, train_arguments(*arguments, **options))
 
 
-def refused(capsys: pytest.CaptureFixture[str], expected: str, *arguments: str | Path) -> None:
+def refused(capsys: pytest.CaptureFixture[str], expected: str, *arguments: str | Path, **options: str) -> None:
     """Starts training and checks that it ends with one line that has `expected` in it."""
-    assert start(*arguments) == 2
+    assert start(*arguments, **options) == 2
     line = capsys.readouterr().err
     assert line.startswith("error: ")
     assert line.count("\n") == 1
@@ -29,17 +33,9 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory, text_file) -> Path:
-    """A run of two steps."""
-    workdir = tmp_path_factory.mktemp("bad") / "finished"
-    assert start(text_file, workdir, "--config.steps=2") == 0
-    return workdir
-
-
 @pytest.fixture
-def workdir(finished, tmp_path) -> Path:
-    return Path(shutil.copytree(finished, tmp_path / "copy"))
+def workdir(small_run, tmp_path) -> Path:
+    return Path(shutil.copytree(small_run, tmp_path / "copy"))
 
 
 def test_a_missing_corpus(tmp_path, capsys):
@@ -55,6 +51,12 @@ def test_an_empty_corpus(tmp_path, capsys):
 
 def test_a_batch_that_the_devices_do_not_divide(tmp_path, text_file, capsys):
     refused(capsys, "use 8 or 16", text_file, tmp_path / "run", "--config.batch_size=9")
+    assert not (tmp_path / "run").exists()
+
+
+def test_attention_kernels_without_a_tpu(tmp_path, text_file, capsys):
+    expected = "config.model.attention=fused needs TPUs"
+    refused(capsys, expected, text_file, tmp_path / "run", "--config.model.attention=fused")
     assert not (tmp_path / "run").exists()
 
 
@@ -111,8 +113,10 @@ def test_a_truncated_manifest(text_file, workdir, capsys):
 
 
 def test_a_loss_of_nan_ends_the_run_before_it_is_saved(text_file, tmp_path, capsys):
-    settings = ("--config.optim.learning_rate=1e30", "--config.optim.warmup_steps=1", "--config.steps=8")
-    refused(capsys, "the loss is nan near step", text_file, tmp_path / "run", *settings)
+    settings = ("--config.optim.weight_decay=1e38", "--config.optim.warmup_steps=1", "--config.steps=8")
+    message = "2 updates in a row were skipped, up to step 4: its loss or gradient is not finite"
+    settings += ("--config.guard.patience=2",)
+    refused(capsys, message, text_file, tmp_path / "run", *settings, arg="objective=mlm")
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == []
 
 
@@ -141,25 +145,100 @@ def test_a_read_only_directory(tmp_path, text_file):
     assert [path.name for path in folder.iterdir()] == ["kept"]
 
 
-def test_a_full_disk(text_file, finished, tmp_path):
+@pytest.mark.slow
+def test_a_full_disk(text_file, small_run, tmp_path, capsys):
     """A limit on the size of files, below that of the parameters, fails in the same places as a full disk."""
-    workdir = Path(shutil.copytree(finished, tmp_path / "full"))
+    workdir = Path(shutil.copytree(small_run, tmp_path / "full"))
     before = files(workdir / "checkpoints")
 
-    arguments = command(text_file, workdir, "--config.steps=4")
-    done = run(["bash", "-c", 'ulimit -f 60; exec "$@"', "bash", *arguments])  # KiB a file
+    steps = "--config.steps=3"
+    done = run(["bash", "-c", 'ulimit -f 60; exec "$@"', "bash", *command(text_file, workdir, steps)])  # KiB a file
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert "while writing a checkpoint; earlier ones are complete" in line
     assert {name: content for name, content in files(workdir / "checkpoints").items() if name in before} == before
 
-    done = run(arguments)  # without the limit it resumes
-    assert done.returncode == 0, done.stderr
-    assert "resuming from step 2" in done.stdout
+    assert start(text_file, workdir, steps) == 0  # without the limit it resumes
+    assert "resuming from step 2" in capsys.readouterr().out
 
 
-def test_a_traceback_only_with_debug(tmp_path):
-    arguments = command(tmp_path / "none", tmp_path / "run")
-    assert "Traceback" not in run(arguments).stderr
-    assert "Traceback" in run([*arguments, "--debug"]).stderr
+def test_with_debug_an_error_keeps_its_traceback(tmp_path):
+    with pytest.raises(errors.UserError):
+        start(tmp_path / "none", tmp_path / "run", "--debug")
+
+
+@pytest.mark.parametrize(
+    ("left", "named"),
+    [
+        ({"config.json": '{"model_type": "electra"}', "tokenizer.json": "{}"}, "config.json"),  # of Hugging Face
+        ({"config.json": '{"task": {"name": "cola"}, "seeds": 3}'}, "config.json"),  # a fine-tuning's
+        ({"vocab.model": "x", "manifest.json": "{}", "000000-000000.npz": "x"}, "000000-000000.npz"),  # a corpus
+        ({"data/mine.txt": "text"}, "data/mine.txt"),
+        ({"notes": "mine"}, "notes"),
+    ],
+)
+@pytest.mark.parametrize("kind", [Path, epath.Path])
+def test_a_folder_that_is_not_a_run_is_left_as_it_was(tmp_path, text_file, left, named, kind):
+    for name, text in left.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    before = files(tmp_path)
+    with pytest.raises(errors.UserError, match=rf"holds something other than a run \({named}\): expected a run, or an"):
+        train_module.train(small_config(text_file), kind(tmp_path))
+    assert files(tmp_path) == before
+
+
+def test_what_a_killed_start_leaves_is_no_other_folder(tmp_path):
+    for name in ("data/0123456789abcdef/vocabulary.json.tmp", ".lock", "config.json.tmp", "train.log", ".shared-1/x"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "checkpoints").mkdir()
+    WorkDir(tmp_path).check_is_run()
+
+
+def test_two_runs_in_one_work_directory(text_file, workdir, capsys):
+    before = files(workdir)
+    with lock(workdir, print):
+        refused(capsys, "is in use by another run", text_file, workdir, "--config.steps=3")
+    assert files(workdir) == before
+
+
+def test_a_checkpoint_that_cannot_be_restored_leaves_the_settings(text_file, workdir, capsys):
+    for array in (workdir / "checkpoints" / "2").rglob("*"):
+        if array.is_file() and array.stat().st_size > 1000:
+            array.write_bytes(b"")
+    before = (workdir / "config.json").read_bytes()
+    refused(capsys, "checkpoint", text_file, workdir, "--config.steps=3")
+    assert (workdir / "config.json").read_bytes() == before
+
+
+def test_a_run_without_its_checkpoints_keeps_what_it_has_logged(text_file, workdir, capsys):
+    shutil.rmtree(workdir / "checkpoints")
+    before = files(workdir)
+    refused(
+        capsys, "with other settings and without its checkpoints (seed: 0 -> 1", text_file, workdir, "--config.seed=1"
+    )
+    after = files(workdir)
+    assert {name: after[name] for name in before} == before
+
+    logged = (workdir / "metrics.jsonl").read_text()
+    assert start(text_file, workdir, "--config.steps=2", "--config.eval_batches=1", "--config.checkpoint.every=1") == 0
+    out = capsys.readouterr().out
+    assert "no checkpoint: starting again at step 0; what was logged until step 2 is kept in metrics.1.jsonl" in out
+    assert (workdir / "metrics.1.jsonl").read_text() == logged
+    assert logged.count("\n") == (workdir / "metrics.jsonl").read_text().count("\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--rewind_to=1"], "has no checkpoint of --rewind_to=1: it has none yet; leave --rewind_to out"),
+        (["--rewind_to=-1"], "--rewind_to=-1 is invalid: expected 0 or more"),
+        (["--rewind_to=1", "--skip_batches=-1"], "--skip_batches=-1 is invalid: expected 0 or more"),
+        (["--rewind_to=one"], "--rewind_to=one is invalid: expected an integer"),
+        (["--skip_batches=2"], "--skip_batches=2 has no effect without --rewind_to"),
+    ],
+)
+def test_a_rewind_that_cannot_be_made(text_file, tmp_path, options, message, capsys):
+    refused(capsys, message, text_file, tmp_path / "run", *options)

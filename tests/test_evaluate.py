@@ -42,7 +42,7 @@ def batches():
 @functools.cache
 def parameters():
     """Far enough from the initial ones for the networks to tell inputs apart."""
-    params = jax.jit(OBJECTIVE.model.init)(jax.random.key(0), batches()[0])["params"]
+    params = jax.device_get(jax.jit(OBJECTIVE.model.init)(jax.random.key(0), batches()[0])["params"])
     rng = np.random.default_rng(0)
     return jax.tree.map(lambda p: p + 0.3 * rng.standard_normal(p.shape).astype(np.float32), params)
 
@@ -81,7 +81,7 @@ def test_two_evaluations_of_the_same_parameters_are_equal():
     measure_all = evaluator(batches())
     first = measure_all(parameters(), 0)
     assert first == measure_all(parameters(), 0)
-    assert first != measure_all(jax.tree.map(lambda p: 1.5 * p, parameters()), 0)
+    assert first != measure_all(jax.tree.map(lambda p: np.float32(1.5) * p, parameters()), 0)
     assert first != evaluator(batches(), seed=1)(parameters(), 0)
 
 
@@ -146,3 +146,29 @@ def test_unigram_fakes_follow_the_key_and_not_the_generator():
     np.testing.assert_array_equal(unigram, unigram_of_another)
     assert np.any(own != own_of_another)
     assert np.any(unigram != histograms(parameters(), seed=1)[0])
+
+
+def test_own_and_unigram_fakes_have_keys_of_their_own(monkeypatch):
+    keys, draw = [], Objective.draw
+    monkeypatch.setattr(Objective, "draw", lambda self, key, *rest: keys.append(key) or draw(self, key, *rest))
+    eval_step = evaluate.make_eval_step(OBJECTIVE, OBJECTIVE.stages[0])
+    jax.eval_shape(eval_step, jax.eval_shape(parameters), STEP, batches()[0], jax.random.key(0))
+    own, unigram = keys
+    assert own is not unigram
+
+
+@pytest.mark.parametrize(
+    ("heldout", "better"),
+    [
+        ({}, False),
+        ({"mlm_accuracy": 0.5}, False),
+        ({"mlm_loss": 4.0, "unigram_entropy": 5.0}, True),
+        ({"mlm_loss": 5.0, "unigram_entropy": 5.0}, False),
+        ({"mlm_loss": 4.0, "unigram_entropy": 5.0, "disc_loss": 0.4, "constant_entropy": 0.3}, False),
+        ({"mlm_loss": math.nan, "unigram_entropy": 5.0}, False),
+        ({"all_tokens_loss": 4.0}, True),  # it has no baseline
+        ({"all_tokens_loss": math.inf}, False),
+    ],
+)
+def test_an_evaluation_is_better_than_its_baselines(heldout, better):
+    assert evaluate.is_better_than_baselines(heldout) is better

@@ -27,7 +27,7 @@ LAYERS = (
     ("sharded_step",),
     ("step",),
     ("train_config",),
-    ("optim",),
+    ("guard", "optim"),
     ("objectives",),
     ("data",),
     ("modeling",),

@@ -26,10 +26,8 @@ def test_help_lists_the_subcommands_and_imports_no_slow_library():
     assert not set(SLOW) & set(done.stderr.strip().split(","))
 
 
-@pytest.mark.parametrize("module", ["electra_jax", "electra_jax.train"])
-def test_it_is_run_as_a_module(module):
-    arguments = ["train", "--help"] if module == "electra_jax" else ["--help"]
-    done = run([sys.executable, "-m", module, *arguments])
+def test_training_is_run_as_a_module():
+    done = run([sys.executable, "-m", "electra_jax.train", "--help"])
     assert done.returncode == 0, done.stderr
     assert "--config.optim.learning_rate=1e-3" in done.stdout
     assert done.stderr == ""
@@ -62,7 +60,7 @@ import os, runpy, signal, sys
 class Interrupt:
     def find_spec(self, name, path, target=None):
         if name == {imported!r}:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.{signal})
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background process inherits that Ctrl-C is ignored
 sys.meta_path.insert(0, Interrupt())
@@ -71,11 +69,28 @@ runpy.run_module({module!r}, run_name="__main__", alter_sys=True)
 """
 
 
-@pytest.mark.parametrize("imported", ["electra_jax.runtime.console_errors", "jax", "orbax.checkpoint", "rich"])
-@pytest.mark.parametrize(("module", "arguments"), [("electra_jax", ["train"]), ("electra_jax.train", [])])
-def test_ctrl_c_during_imports_is_one_line(module, arguments, imported):
-    done = run([sys.executable, "-c", INTERRUPTED.format(module=module, arguments=arguments, imported=imported)])
-    assert (done.returncode, done.stderr) == (130, "interrupted; run the same command again to continue\n")
+@pytest.mark.parametrize(
+    ("module", "arguments", "name", "imported"),
+    [
+        ("electra_jax", ["train"], "SIGINT", "electra_jax.runtime.console_errors"),
+        ("electra_jax", ["train"], "SIGINT", "jax"),
+        ("electra_jax", ["train"], "SIGINT", "orbax.checkpoint"),
+        pytest.param("electra_jax", ["train"], "SIGINT", "rich", marks=pytest.mark.slow),
+        ("electra_jax.train", [], "SIGINT", "electra_jax.runtime.console_errors"),
+        ("electra_jax.train", [], "SIGINT", "jax"),
+        ("electra_jax.train", [], "SIGINT", "rich"),
+        pytest.param("electra_jax.train", [], "SIGINT", "orbax.checkpoint", marks=pytest.mark.slow),
+        ("electra_jax", ["train"], "SIGTERM", "electra_jax.runtime.console_errors"),
+        ("electra_jax", ["train"], "SIGTERM", "jax"),
+        pytest.param("electra_jax", ["train"], "SIGTERM", "orbax.checkpoint", marks=pytest.mark.slow),
+        pytest.param("electra_jax", ["train"], "SIGTERM", "rich", marks=pytest.mark.slow),
+    ],
+)
+def test_a_signal_during_imports_is_one_line(module, arguments, name, imported):
+    code = INTERRUPTED.format(module=module, arguments=arguments, imported=imported, signal=name)
+    done = run([sys.executable, "-c", code])
+    status = {"SIGINT": 130, "SIGTERM": 143}[name]
+    assert (done.returncode, done.stderr) == (status, "interrupted; run the same command again to continue\n")
 
 
 def test_a_workdir_that_is_not_utf_8_is_one_line(tmp_path):

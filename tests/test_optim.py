@@ -136,7 +136,7 @@ def test_moments_in_bfloat16_follow_those_in_float32():
         ends[dtype] = state.nu["w"].astype(jnp.float32), updates["w"]
     exact, rounded = ends[jnp.float32], ends[jnp.bfloat16]
     assert float(jnp.mean(rounded[0])) == pytest.approx(float(jnp.mean(exact[0])), rel=0.01)
-    assert float(jnp.mean(rounded[1])) == pytest.approx(float(jnp.mean(exact[1])), rel=0.02)
+    assert float(jnp.mean(rounded[1])) == pytest.approx(float(jnp.mean(exact[1])), rel=0.03)
     np.testing.assert_allclose(rounded[1], exact[1], rtol=0.25)
     nearest = jnp.float32(1.0)
     for _ in range(100):
@@ -152,3 +152,13 @@ def test_rounding_by_chance_keeps_the_mean_and_what_bfloat16_has():
     drawn = optim.stochastic_round(jax.random.key(1), between)
     assert set(np.unique(drawn.astype(jnp.float32))) == {1.0, 1.0 + 1 / 128}
     assert float(jnp.mean(drawn > 1)) == pytest.approx(0.25, abs=0.02)
+
+
+def test_rounding_is_the_same_on_any_number_of_devices():
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    tree = {"x": np.random.default_rng(0).standard_normal((16, 24)).astype(np.float32)}
+    split = jax.device_put(tree, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data")))
+    key = jax.random.key(3)
+    there = jax.jit(optim.stochastic_round)(key, split)["x"]
+    assert there.sharding.shard_shape(there.shape) == (2, 24)
+    np.testing.assert_array_equal(jax.device_get(there), jax.device_get(optim.stochastic_round(key, tree)["x"]))

@@ -16,7 +16,7 @@ from electra_jax.planning.flops.totals import count_flops
 def short_first(tmp_path_factory, text_file):
     """(config, work directory) of three steps at 16 and three at 64."""
     settings = {"data__short_length": 16, "data__short_steps": 3, "steps": 6, "log_every": 1}
-    config = small_config(text_file, **settings, checkpoint__every=2, checkpoint__keep_last=9)
+    config = small_config(text_file, "objective=mlm", **settings, checkpoint__every=2, checkpoint__keep_last=9)
     workdir = tmp_path_factory.mktemp("short_first")
     train.train(config, workdir, quiet())
     return config, workdir

@@ -1,3 +1,5 @@
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ from cli_runs import make_objective, small_config
 from electra_jax.config.errors import UserError
 from electra_jax.modeling.batch import Batch
 from electra_jax.runtime import sharding
+from electra_jax.runtime.checkpoint import Checkpoints
 from electra_jax.sharded_step import ShardedStep
 
 
@@ -23,6 +26,30 @@ def test_moments_are_of_the_type_that_is_asked_for():
         assert {x.dtype for x in jax.tree.leaves(state.params)} == {jnp.dtype("float32")}
 
 
+def test_a_checkpoint_that_eight_devices_share_is_restored_on_any_mesh(tmp_path):
+    """To the bit, with every value on another device than before."""
+
+    def on(devices: int, **mesh: int) -> ShardedStep:
+        config = small_config(data__seq_length=16, **{f"mesh__{axis}": size for axis, size in mesh.items()})
+        there = sharding.make_mesh(config.mesh, config.batch_size, devices=jax.devices()[:devices])
+        return ShardedStep(config, make_objective(config, 60), there)
+
+    shared, rng = on(8, data=8), np.random.default_rng(0)
+    values = jax.tree.map(lambda x: rng.standard_normal(x.shape).astype(x.dtype), shared.state)
+    state = sharding.put_tree(values, sharding.shardings(shared.state))
+    assert (
+        state.params["embeddings"]["word"].addressable_shards[3].data.size * 8
+        == values.params["embeddings"]["word"].size
+    )
+    with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
+        checkpoints.save(1, state, {})
+        checkpoints.wait()
+        for run in (on(1, data=1), on(8, data=2, fsdp=4), on(8, data=2, fsdp=2, tensor=2)):
+            restored = checkpoints.restore(1, run.state)
+            assert sharding.shardings(restored) == sharding.shardings(run.state)
+            jax.tree.map(np.testing.assert_array_equal, jax.device_get(restored), values)
+
+
 def test_an_option_that_the_compiler_does_not_know_is_refused():
     run = program(compiler_options="xla_foo=1")
     with pytest.raises(UserError, match=r"config\.compiler_options=xla_foo=1 is invalid: .*No such compile option"):
@@ -36,8 +63,9 @@ def test_the_second_stage_begins_with_copies_and_can_be_stepped():
     run = ShardedStep(config, make_objective(config, 60), sharding.make_mesh(config.mesh, config.batch_size))
     first, second = run.segments
     assert [(s.start, s.stop, s.length) for s in run.segments] == [(0, 2, 16), (2, 4, 16)]
-    assert run.begin(first, run.fresh_state()).step == 0
-    state = run.begin(second, run.fresh_state())
+    state = run.begin(first, run.fresh_state())
+    assert state.step == 0
+    state = run.begin(second, state)
     for name, source in (("embeddings", "generator_embeddings"), ("encoder", "generator")):
         jax.tree.map(np.testing.assert_array_equal, state.params[name], state.params[source])
     before = jax.device_get(state.params["generator"])

@@ -37,25 +37,17 @@ LOGGED = {
 }
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory, text_file):
-    """A run of ELECTRA, two steps long."""
-    workdir = tmp_path_factory.mktemp("source") / "electra"
-    train.train(small_config(text_file, steps=2), workdir, quiet())
-    return workdir
-
-
 def test_every_system_is_tested():
     assert LOGGED.keys() == registry.SYSTEMS.keys()
 
 
 @pytest.mark.parametrize("system", [pytest.param(s, marks=pytest.mark.slow) for s in LOGGED])
-def test_it_trains_evaluates_and_saves(system, tmp_path, text_file, source):
+def test_it_trains_evaluates_and_saves(system, tmp_path, text_file, small_run):
     config = small_config(text_file, arg=f"objective={system}", steps=3, log_every=1)
     if system == "two_stage":
         config.objective.generator_steps = 1
     if system == "frozen_generator":
-        config.generator_from = str(source)
+        config.generator_from = str(small_run)
     final = train.train(config, tmp_path, quiet()).heldout
     losses, detects = LOGGED[system]
     lines = logged(tmp_path)
@@ -68,15 +60,16 @@ def test_it_trains_evaluates_and_saves(system, tmp_path, text_file, source):
     assert run_checkpoint.load_run_checkpoint(tmp_path).objective.settings.name == system
 
 
-def test_a_frozen_generator_keeps_the_bits_of_the_run_it_is_from(tmp_path, text_file, source):
+@pytest.mark.slow
+def test_a_frozen_generator_keeps_the_bits_of_the_run_it_is_from(tmp_path, text_file, small_run):
     config = small_config(text_file, arg="objective=frozen_generator", steps=3)
-    config.generator_from = str(source)
+    config.generator_from = str(small_run)
     train.train(config, tmp_path, quiet())
-    theirs, ours = arrays(source, 2), arrays(tmp_path, 3)
+    theirs, ours = arrays(small_run, 2), arrays(tmp_path, 3)
     for name, value in theirs.items():
         if name.startswith((".params['generator']", ".params['generator_head']")) and not name.endswith("['bias']"):
             np.testing.assert_array_equal(value, ours[name], err_msg=name)
-    size = len(tokenizer.load_from_folder(source))  # what is beyond is padding
+    size = len(tokenizer.load_from_folder(small_run))  # what is beyond is padding
     np.testing.assert_array_equal(
         theirs[".params['embeddings']['word']"][:size], ours[".params['generator_embeddings']['word']"][:size]
     )
@@ -86,8 +79,8 @@ def test_a_frozen_generator_keeps_the_bits_of_the_run_it_is_from(tmp_path, text_
 
 
 @pytest.mark.slow
-def test_it_goes_on_where_the_run_its_generator_is_from_was_deleted(tmp_path, text_file, source):
-    copy = shutil.copytree(source, tmp_path / "source")
+def test_it_goes_on_where_the_run_its_generator_is_from_was_deleted(tmp_path, text_file, small_run):
+    copy = shutil.copytree(small_run, tmp_path / "source")
     config = small_config(text_file, arg="objective=frozen_generator", steps=2, checkpoint__every=1)
     config.generator_from = str(copy)
     train.train(config, tmp_path / "run", quiet())
@@ -107,14 +100,14 @@ def test_a_generator_from_nowhere_is_refused_before_anything_is_written(tmp_path
     assert not (tmp_path / "run").exists()
 
 
-def test_a_generator_from_another_vocabulary_is_refused(tmp_path, text_file, source):
+def test_a_generator_from_another_vocabulary_is_refused(tmp_path, text_file, small_run):
     """One that this run was not given: by itself it would take its generator's."""
     train_own = small_config(text_file, steps=1, data__vocab_size=39)
     own = pipeline.find_or_prepare(tmp_path / "text", train_config.as_dataclass(train_own).data)
     tokenizer.save(own.tokenizer, tmp_path)
     config = small_config(text_file, arg="objective=frozen_generator", steps=3)
     config.data.vocabulary = str(tmp_path / "vocab.model")
-    config.generator_from = str(source)
+    config.generator_from = str(small_run)
     with pytest.raises(UserError, match="has a different vocabulary"):
         train.train(config, tmp_path / "run", quiet())
 
@@ -145,15 +138,14 @@ def test_what_is_no_run_cannot_be_loaded(tmp_path):
         run_checkpoint.load_run_checkpoint(tmp_path)
 
 
-def test_a_run_of_another_version_cannot_be_loaded(tmp_path, text_file):
-    config = small_config(text_file, steps=1, eval_batches=1)
-    train.train(config, tmp_path, quiet())
-    of_now = json.loads((tmp_path / "config.json").read_text())
+def test_a_run_of_another_version_cannot_be_loaded(tmp_path, small_run):
+    workdir = shutil.copytree(small_run, tmp_path / "run")
+    of_now = json.loads((workdir / "config.json").read_text())
     without = {name: value for name, value in of_now["model"].items() if name != "remat"}
     for model in (without, {**of_now["model"], "layers": "two"}):
-        (tmp_path / "config.json").write_text(json.dumps({**of_now, "model": model}))
+        (workdir / "config.json").write_text(json.dumps({**of_now, "model": model}))
         with pytest.raises(UserError, match=r"this version of electra_jax cannot use \(config\.model\."):
-            run_checkpoint.load_run_checkpoint(tmp_path)
+            run_checkpoint.load_run_checkpoint(workdir)
 
 
 @pytest.mark.parametrize("system", registry.SYSTEMS)

@@ -1,5 +1,7 @@
 """The loop as a whole, in this process."""
 
+import json
+
 import jax
 import pytest
 from cli_runs import command, logged, run, small_config
@@ -20,18 +22,37 @@ def test_nothing_is_transferred_but_what_is_meant(text_file, tmp_path, monkeypat
         train(config, tmp_path / "other")
 
 
-def test_pretraining_from_a_notebook(text_file, tmp_path):
-    """Returns what was logged, and changes neither the caller's config nor JAX's settings."""
-    config = small_config(text_file, steps=4, log_every=2, eval_every=4, compile_cache=str(tmp_path / "cache"))
-    config.objective.temperature = 1.5
+@pytest.fixture
+def compiled():
+    """The names of the functions that were compiled."""
+    seen = []
+
+    def note(event, duration, **details):
+        if event == "/jax/core/compile/backend_compile_duration":
+            seen.append(str(details.get("fun_name")))
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    yield seen
+    jax.monitoring.unregister_event_duration_listener(note)
+
+
+def test_pretraining_from_a_notebook(text_file, tmp_path, compiled):
+    """Compiles each step once, returns what was logged, and changes neither the caller's config nor JAX's settings."""
+    often = {"steps": 4, "log_every": 2, "eval_every": 4, "eval_batches": 1}
+    config = small_config(text_file, "objective=mlm", **often, compile_cache=str(tmp_path / "cache"))
+    config.optim.clip_norm = 1.5
     before, settings = config.to_dict(), dict(jax.config.values)
     run = electra_jax.pretrain(config, workdir=tmp_path / "run")
     assert [line["step"] for line in run.metrics] == [2, 4]
+    assert json.loads((tmp_path / "run" / "environment.json").read_text())["attention"] == "plain"
     assert run.heldout().metrics["mlm_loss"] > 0
     assert config.to_dict() == before
     assert dict(jax.config.values) == settings
+    assert sum("train_step" in name for name in compiled) == 1, compiled
+    assert sum("eval_step" in name for name in compiled) == 1, compiled
     again = electra_jax.pretrain(config, workdir=tmp_path / "run")  # it is finished
     assert again.metrics == run.metrics
+    assert sum("train_step" in name for name in compiled) == 1, "a finished run needs no step"
 
 
 @pytest.mark.slow

@@ -93,8 +93,9 @@ def test_what_a_resumed_run_may_change():
     """How long a run is, what it leaves behind, and how it computes; never what it computes."""
     groups = {name.split(".")[0] for name in train_config.RESUMABLE}
     single = {"steps", "log_every", "eval_every", "eval_batches", "compile_cache", "compiler_options"}
-    assert groups == single | {"mesh", "profile", "probe", "checkpoint", "model"}
-    assert {name for name in train_config.RESUMABLE if name.startswith("model.")} == {"model.remat", "model.unroll"}
+    assert groups == single | {"mesh", "profile", "probe", "checkpoint", "guard", "model"}
+    of_model = {name for name in train_config.RESUMABLE if name.startswith("model.")}
+    assert of_model == {"model.attention", "model.remat", "model.unroll"}
     for group in ("mesh", "profile", "probe", "checkpoint"):
         names = {name for name in settings_of(TrainConfig) if name.startswith(f"{group}.")}
         assert names <= train_config.RESUMABLE

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from electra_jax.config import cli, config_file
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import at_least, check_value, nearest, one_of
@@ -14,6 +12,7 @@ from electra_jax.downstream.finetuning import recipe
 from electra_jax.downstream.finetuning.recipe import FinetuneConfig
 from electra_jax.downstream.tasks import files, glue
 from electra_jax.report import curve_plots
+from electra_jax.runtime.console import PlainConsole
 from electra_jax.runtime.progress import ConsoleProgress
 from electra_jax.runtime.run_log import read_run_logs
 
@@ -68,11 +67,12 @@ def main(argv: list[str]) -> int:
     data_dirs = {task: glue.task_dir(options["data_dir"], task) for task in configs}
     for task, data_dir in data_dirs.items():  # fails before the first fine-tuning if a file is missing
         files.split_digests(data_dir, ("train", *glue.TASKS[task].dev), glue.TASKS[task].suffixes)
+    output, accounting = Path(options["output"]), _ACCOUNTINGS[options["accounting"]]
+    curves.check_output(output, curve_plots.FILES)
     logs = read_run_logs([Path(workdir) for workdir in options["runs"]])
     runs = [curves.select_checkpoints(log, options["points"]) for log in logs]
-    output, accounting = Path(options["output"]), _ACCOUNTINGS[options["accounting"]]
     output.mkdir(parents=True, exist_ok=True)
-    console = Console(soft_wrap=True)
+    console = PlainConsole()
     with ConsoleProgress(console, _LINE_EVERY) as progress:
         rows = curves.measure(runs, configs, data_dirs, output, options["strict"], progress)
     curves.write_tables(output, runs, rows, accounting)

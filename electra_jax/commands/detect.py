@@ -3,10 +3,9 @@
 import io
 import sys
 
-from rich.console import Console
-
 from electra_jax.config import cli
 from electra_jax.loading.model import load
+from electra_jax.runtime.console import PlainConsole
 from electra_jax.runtime.marked_text import Mark, print_marked
 
 USAGE = """\
@@ -31,7 +30,7 @@ def main(argv: list[str]) -> int:
         texts = sys.stdin.read().splitlines()
     texts = [text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for text in texts]
     detected = model.detect(texts)
-    console = Console(soft_wrap=True)
+    console = PlainConsole()
     for note in model.notes:
         console.print(note, style="dim", markup=False, highlight=False)
     marks = [[Mark(word.begin, word.end, word.probability) for word in words] for words in detected]

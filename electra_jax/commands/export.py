@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from electra_jax.config import cli
 from electra_jax.loading.export import export
+from electra_jax.runtime.console import PlainConsole
 
 USAGE = """\
 usage: electra-jax export --workdir=RUN --output=OUT [--step=N]
@@ -32,7 +31,7 @@ def main(argv: list[str]) -> int:
     options = cli.choose(given, defaults)
     cli.require(options, ("workdir", "output"), "try --workdir=runs/tiny --output=exported, or --help")
     classes = export(options["workdir"], options["output"], options["step"] if "step" in given else None)
-    console = Console(soft_wrap=True)
+    console = PlainConsole()
     for name, class_name in classes.items():
         console.print(f"{Path(options['output'], name)}: {class_name}", markup=False, highlight=False)
     return 0

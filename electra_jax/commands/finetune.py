@@ -11,6 +11,7 @@ from electra_jax.config.errors import UserError
 from electra_jax.config.settings import Check, check_value
 from electra_jax.downstream.finetuning import results, run
 from electra_jax.downstream.finetuning.recipe import FinetuneConfig
+from electra_jax.runtime.console import PlainConsole
 from electra_jax.runtime.progress import ConsoleProgress
 
 USAGE = """\
@@ -25,8 +26,9 @@ usage: electra-jax finetune --config=NAME[:ARG] --init_from=DIR --data_dir=FOLDE
                               with 64 examples and 2 seeds; a path to a config file works too)
   --init_from=DIR             a run, an export, or a Hugging Face directory of an ELECTRA or ModernBERT model
   --step=N                    the step of the checkpoint, if DIR is a run (default: the last)
-  --data_dir=FOLDER           folder with the task's train.tsv and dev.tsv; test.tsv (for MNLI also diagnostic.tsv) is
-                              optional and gets predictions; or tfds:NAME/CONFIG for GLUE, SQuAD and tables
+  --data_dir=FOLDER           folder with the task's files: train.tsv and dev.tsv for GLUE (an optional test.tsv gets
+                              predictions), the .json files of SQuAD, train and dev as .tsv, .csv or .jsonl for tables,
+                              train.txt and dev.txt for tags; or tfds:NAME/CONFIG for GLUE, SQuAD and tables
   --workdir=DIR               where scores and predictions go (default runs/NAME); the same command resumes there
   --strict=false              leave out and count invalid rows instead of stopping at the first
   --config.optim.learning_rate=3e-4
@@ -51,7 +53,7 @@ def main(argv: list[str]) -> int:
             f"--workdir={arguments.workdir} is invalid: expected a local folder; fine-tuning does not write to gs://"
         )
     step = None if options["step"] == _LAST else options["step"]
-    console = Console(soft_wrap=True)
+    console = PlainConsole()
     with ConsoleProgress(console, _LINE_EVERY) as progress:
         result = run.finetune(
             config,

@@ -13,6 +13,7 @@ from electra_jax.planning.flops import devices, paper_runs
 from electra_jax.planning.flops.breakdown import Parts
 from electra_jax.planning.flops.count import RunFlops, count_flops
 from electra_jax.planning.flops.totals import ACCOUNTINGS
+from electra_jax.runtime.console import PlainConsole
 from electra_jax.runtime.metric_text import short_number
 
 USAGE = """\
@@ -120,7 +121,7 @@ def main(argv: list[str]) -> int:
         raise UserError(f"--chips={given['chips']} is invalid: expected more than 0")
     if not 0 < given["mfu"] <= 1:
         raise UserError(f"--mfu={given['mfu']} is invalid: expected more than 0, at most 1")
-    console = Console(soft_wrap=True)
+    console = PlainConsole()
     if arguments.config is None:
         if given != {**options, "config": given["config"], "json": given["json"]}:
             raise UserError("--device, --chips and --mfu need a run; add --config=base")

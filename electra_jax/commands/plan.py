@@ -1,4 +1,4 @@
-"""`electra-jax plan`: prints what a config's train step needs on a TPU slice, or which settings make it fit."""
+"""`electra-jax plan`: prints what a config's train step needs on a TPU slice or GPUs, or which settings make it fit."""
 
 import dataclasses
 import json
@@ -17,26 +17,37 @@ from rich.table import Table
 from electra_jax.config import cli, config_file
 from electra_jax.config.errors import UserError
 from electra_jax.planning.estimate import Plan, best, estimate, sweep
+from electra_jax.planning.targets import is_tpu
+from electra_jax.runtime.console import PlainConsole
 from electra_jax.runtime.metric_text import short_number
 
 USAGE = """\
 usage: electra-jax plan --config=NAME[:ARG] --topology=KIND:SHAPE [--slices=N] [--mfu=X] [--sweep] [--json]
                         [--config.NAME=VALUE ...]
 
-Compiles the train step of a config for TPU slices, without TPUs, and estimates memory and time.
+Compiles the train step of a config for TPU slices or NVIDIA GPUs, without having them, and estimates memory and time.
 
   --config=base      the run, with any argument and setting that `electra-jax train` takes
-  --topology=v3:4x4  the slice, chips along each dimension: two for v2, v3, v5e, v6e, three for v4, v5p, tpu7x
-  --slices=1         number of slices (default 1); the slower network between slices is not in the bound
-  --mfu=0.4          model FLOPs utilization to estimate days with, in addition to the bound (default 0.4)
+  --topology=v3:4x4  a TPU slice, chips along each dimension: two for v2, v3, v5e, v6e, three for v4, v5p, tpu7x
+  --topology=h100:8  GPUs of one machine: a100-40, a100-80, h100, h200, l4 or rtx4090, and how many (1 to 8)
+  --slices=1         number of TPU slices (default 1); the slower network between slices is not in the bound
+  --mfu=0.4          model FLOPs utilization to estimate days with, in addition to bound and forecast (default 0.4)
   --sweep            try which grad_accum_steps and model.remat fit, and print the fastest
   --json             JSON instead of tables
 
-It needs libtpu, on Linux on x86: pip install 'electra_jax[tpu]'"""
+It needs Linux on x86 and a compiler: for TPUs libtpu, pip install 'electra_jax[tpu]'; for GPUs JAX's CUDA plugin,
+pip install 'electra_jax[cuda]' (5.5 GB)."""
 
 _INSIDE = "ELECTRA_JAX_PLAN_INSIDE"  # set in the child process, which compiles
 _GIB = 2.0**30
 _LARGEST = 12  # operations listed by what they move
+_FORECAST = {
+    "compiler": "the compiler's cycles",
+    "kernels": "Pallas kernels",
+    "collectives": "collectives that nothing hides",
+    "copies": "copies that nothing hides",
+    "other": "without an estimate",
+}
 
 
 def show(console: Console, plan: Plan) -> None:
@@ -44,8 +55,8 @@ def show(console: Console, plan: Plan) -> None:
     console.print(
         f"{plan.topology}: {plan.devices} devices ({plan.kind}) on {plan.hosts} host{'s' * (plan.hosts > 1)}, "
         f"data {s['data']} x fsdp {s['fsdp']} x tensor {s['tensor']} · {s['batch_size']} sequences a step in "
-        f"{s['grad_accum_steps']} part{'s' * (s['grad_accum_steps'] > 1)} · remat {s['remat']} · compiled in "
-        f"{plan.compile_seconds:.0f} s",
+        f"{s['grad_accum_steps']} part{'s' * (s['grad_accum_steps'] > 1)} · remat {s['remat']} · "
+        f"attention {s['attention']} · compiled in {plan.compile_seconds:.0f} s",
         highlight=False,
     )
     grid = Table(title="Memory of one device", title_justify="left")
@@ -56,7 +67,11 @@ def show(console: Console, plan: Plan) -> None:
         grid.add_row(name, f"{size / _GIB:.2f}", style="bold" if last else "", end_section=name == "program")
     console.print(grid)
     console.print("It fits." if plan.fits else "It does not fit; try --sweep or --config.mesh.fsdp", style="bold")
-    console.print(f"FLOPs of a step: {plan.flops['model']:.4e} (model), {plan.flops['xla']:.4e} (XLA)", highlight=False)
+    console.print(
+        f"FLOPs of a step: {plan.flops['model']:.4e} (model), {plan.flops['paper']:.4e} (paper), "
+        f"{plan.flops['xla']:.4e} (XLA)",
+        highlight=False,
+    )
     if plan.seconds is not None:
         _show_traffic(console, plan)
         _show_time(console, plan)
@@ -92,19 +107,30 @@ def _show_time(console: Console, plan: Plan) -> None:
     grid.add_column("ms", justify="right")
     for name, seconds in plan.seconds.items():
         grid.add_row(name, f"{seconds * 1e3:.1f}", style="bold" if name == plan.bound else "")
+    if plan.forecast is not None and plan.forecast_seconds is not None:
+        grid.add_section()
+        for name, seconds in plan.forecast.items():
+            if seconds:
+                grid.add_row(f"forecast: {_FORECAST[name]}", f"{seconds * 1e3:.1f}")
+        grid.add_row("forecast", f"{plan.forecast_seconds * 1e3:.1f}", style="bold")
     console.print(grid)
     console.print(
         f"bound by {plan.bound}: at most {short_number(plan.tokens_per_second)} tokens/s, "
         f"at least {plan.days:.2f} days",
         highlight=False,
     )
+    if plan.forecast_days is not None:
+        console.print(f"forecast: {plan.forecast_mfu:.1%} MFU, {plan.forecast_days:.2f} days", highlight=False)
+    for seconds, name in plan.unestimated or ():
+        console.print(f"no estimate by the compiler: {name}, taken as {seconds * 1e3:.2f} ms", highlight=False)
 
 
 def line(plan: Plan) -> str:
     """A plan in one line."""
     s = plan.settings
     memory = f"{plan.memory['total'] / _GIB:.2f} of {plan.memory['usable'] / _GIB:.2f} GiB"
-    speed = f"at least {plan.step_seconds * 1e3:.1f} ms" if plan.seconds else ""
+    speed = f"at least {max(plan.seconds.values()) * 1e3:.1f} ms" if plan.seconds else ""
+    speed += f", forecast {plan.forecast_seconds * 1e3:.1f} ms" if plan.forecast_seconds else ""
     return (
         f"grad_accum_steps {s['grad_accum_steps']}, remat {s['remat']}: "
         f"{_per_device(plan):g} sequences per device at a time, "
@@ -119,7 +145,16 @@ def _per_device(plan: Plan) -> float:
 
 def show_sweep(console: Console, plans: Sequence[Plan], fastest: Plan | None) -> None:
     grid = Table(title=f"{plans[0].topology}: settings that fit", title_justify="left")
-    for heading in ("grad_accum_steps", "remat", "sequences per device", "GiB", "fits", "least ms", "days"):
+    for heading in (
+        "grad_accum_steps",
+        "remat",
+        "sequences per device",
+        "GiB",
+        "fits",
+        "least ms",
+        "forecast ms",
+        "days",
+    ):
         grid.add_column(heading, justify="right")
     for plan in plans:
         s = plan.settings
@@ -129,8 +164,9 @@ def show_sweep(console: Console, plans: Sequence[Plan], fastest: Plan | None) ->
             f"{_per_device(plan):g}",
             f"{plan.memory['total'] / _GIB:.2f}",
             "yes" if plan.fits else "no",
-            f"{plan.step_seconds * 1e3:.1f}" if plan.seconds else "-",
-            f"{plan.days:.2f}" if plan.days else "-",
+            f"{max(plan.seconds.values()) * 1e3:.1f}" if plan.seconds else "-",
+            f"{plan.forecast_seconds * 1e3:.1f}" if plan.forecast_seconds else "-",
+            f"{days:.2f}" if (days := plan.forecast_days or plan.days) else "-",
             style="bold" if plan is fastest else "",
         )
     console.print(grid)
@@ -149,16 +185,16 @@ def main(argv: list[str]) -> int:
     if parsed is None:
         return 0
     given = parsed.options
-    cli.require(given, ("topology",), "try --topology=v3:4x4, or --help")
+    cli.require(given, ("topology",), "try --topology=v3:4x4 or h100:8, or --help")
     if given["slices"] <= 0:
         raise UserError(f"--slices={given['slices']} is invalid: expected more than 0")
     if not 0 < given["mfu"] <= 1:
         raise UserError(f"--mfu={given['mfu']} is invalid: expected more than 0, at most 1")
     if _INSIDE not in os.environ:
-        return _run_in_child(argv)
+        return _run_in_child(argv, given["topology"])
     jax.config.update("jax_platforms", "cpu")
     target = (given["topology"], given["slices"], given["mfu"])
-    console = Console(soft_wrap=True, stderr=given["json"])
+    console = PlainConsole(stderr=given["json"])
     if not given["sweep"]:
         plan = estimate(parsed.config, *target)
         print(json.dumps(dataclasses.asdict(plan), indent=2)) if given["json"] else show(console, plan)
@@ -174,7 +210,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _run_in_child(argv: list[str]) -> int:
+def _run_in_child(argv: list[str], topology: str) -> int:
     """Runs `main` in a process of its own: the TPU compiler aborts the process on a program that it cannot compile.
 
     Raises:
@@ -186,9 +222,10 @@ def _run_in_child(argv: list[str]) -> int:
         errors.seek(0)
         if child.returncode < 0:
             name = signal.Signals(-child.returncode).name
+            compiler, package = ("TPU", "libtpu") if is_tpu(topology) else ("CUDA", "jax-cuda12-plugin")
             raise UserError(
-                f"the TPU compiler crashed on this step ({name}): change config.model.remat, config.grad_accum_steps "
-                "or config.batch_size, or install another libtpu"
+                f"the {compiler} compiler crashed on this step ({name}): change config.model.remat, "
+                f"config.grad_accum_steps or config.batch_size, or install another {package}"
             )
         sys.stderr.buffer.write(errors.read())
     return child.returncode

@@ -1,7 +1,6 @@
 """`electra-jax prepare`: turns documents into a vocabulary and tokenized records."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -9,15 +8,17 @@ from rich.table import Table
 
 from electra_jax.config import cli
 from electra_jax.config.errors import UserError
-from electra_jax.config.settings import describe
-from electra_jax.data import corpus, pipeline
+from electra_jax.config.settings import check_value, describe, within
+from electra_jax.data import pipeline
 from electra_jax.data.config import CorpusConfig, corpus_settings
 from electra_jax.data.corpus import CorpusReport
 from electra_jax.data.local_runner import LocalRunner
 from electra_jax.data.runner import Runner
+from electra_jax.runtime.console import PlainConsole
 from electra_jax.runtime.metric_text import short_number
 from electra_jax.runtime.progress import ConsoleProgress
 
+_MOST_WORKERS = 4096  # more than any machine has cores
 _LINE_EVERY = 60.0  # seconds between two lines of progress where there is no terminal
 
 _USAGE = """\
@@ -32,7 +33,6 @@ interruption, the same command continues after the finished shards.
   --workers=N     number of processes (default: one per core)
   --beam=OPTIONS  use Apache Beam instead, with these pipeline options: '--runner=DirectRunner'. All its machines must
                   see DIR. Needs pip install 'electra_jax[beam]'
-  --verify=DIR    prepare nothing; read the corpus in DIR and check every file
 
 Files: .jsonl, .ndjson and .json have one object per line; .parquet one record per row; all others are text with one
 sentence or paragraph per line and blank lines between documents. They may be compressed (.gz, .xz, .bz2, .zst).
@@ -41,18 +41,12 @@ sentence or paragraph per line and blank lines between documents. They may be co
 
 
 def main(argv: list[str]) -> int:
-    options = {**corpus_settings(CorpusConfig()), "input": "", "output": "", "workers": 0, "beam": "", "verify": ""}
+    options = {**corpus_settings(CorpusConfig()), "input": "", "output": "", "workers": 0, "beam": ""}
     given = cli.read(argv, _USAGE + describe(CorpusConfig, "--"), options)
     if given is None:
         return 0
     chosen = cli.choose(given, options)
-    console = Console(soft_wrap=True)
-    if chosen["verify"]:
-        if len(given) > 1:
-            raise UserError("--verify takes no other option; give it alone")
-        folder = Path(chosen["verify"])
-        console.print(f"{corpus.verify(folder)} files of {folder} are intact", markup=False, highlight=False)
-        return 0
+    console = PlainConsole()
     cli.require(chosen, ("input", "output"), "try --input='data/*.txt' --output=data/prepared, or --help")
     report = pipeline.prepare(
         chosen["output"],
@@ -66,8 +60,7 @@ def main(argv: list[str]) -> int:
 
 
 def _runner(chosen: dict[str, Any]) -> Runner:
-    if chosen["workers"] < 0:
-        raise UserError(f"--workers={chosen['workers']} is invalid: expected 1 or more")
+    check_value("--workers", chosen["workers"], within(0, _MOST_WORKERS))
     if not chosen["beam"]:
         return LocalRunner(chosen["workers"])
     if chosen["workers"]:

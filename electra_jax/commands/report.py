@@ -10,6 +10,7 @@ from electra_jax.config.settings import at_least, check_value
 from electra_jax.report.page import make_page
 from electra_jax.report.samples import make_samples
 from electra_jax.report.task_scores import read_task_scores
+from electra_jax.runtime.console import PlainConsole
 from electra_jax.runtime.io import write_whole
 from electra_jax.runtime.run_log import read_run_logs
 
@@ -41,7 +42,9 @@ def main(argv: list[str]) -> int:
     samples = [make_samples(run, options["samples"]) for run in runs] if options["samples"] else []
     html = make_page(runs, samples, tasks)
     write_whole(output, html.encode("utf-8", "replace").decode("utf-8"))  # a path may not be valid UTF-8
-    print(f"{output}: {len(runs)} run{'s' * (len(runs) > 1)}, {output.stat().st_size / 1000:.0f} kB")
+    size = output.stat().st_size / 1000
+    said = f"{output}: {len(runs)} run{'s' * (len(runs) > 1)}, {size:.0f} kB"
+    PlainConsole().print(said, markup=False, highlight=False)
     return 0
 
 

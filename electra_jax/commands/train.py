@@ -1,26 +1,31 @@
 """`electra-jax train`: pre-trains an encoder."""
 
+import signal
 import textwrap
 
 import jax
 from rich.console import Console
 
 from electra_jax import train_config
-from electra_jax.config import config_file
+from electra_jax.config import cli, config_file
+from electra_jax.config.errors import UserError
+from electra_jax.config.interrupts import exit_status
 from electra_jax.loading.samples import mark_words
 from electra_jax.objectives import registry
-from electra_jax.runtime import distributed
+from electra_jax.runtime import distributed, goodput
 from electra_jax.runtime.compile_cache import compile_cache
+from electra_jax.runtime.console import PlainConsole
 from electra_jax.runtime.marked_text import print_marked
-from electra_jax.runtime.metric_text import format_heldout, short_number
+from electra_jax.runtime.metric_text import format_duration, format_heldout, short_number
 from electra_jax.runtime.progress import ConsoleProgress
+from electra_jax.runtime.rewind import Rewind
 from electra_jax.runtime.workdir import AnyPath, resolve
 from electra_jax.train import TrainResult, train
 from electra_jax.train_config import TrainConfig
 
 USAGE = f"""\
 usage: electra-jax train --config=NAME[:ARG] [--workdir=DIR] [--init_from=DIR] [--generator_from=DIR]
-                         [--config.NAME=VALUE ...] [--help-config] [--debug]
+                         [--rewind_to=STEP --skip_batches=M] [--config.NAME=VALUE ...] [--help-config] [--debug]
 
   --config=tiny                      which run: tiny, small, base, large, or the path of a config file
   --config=base:runlocal             the same run shrunk to less than a minute on a CPU
@@ -31,6 +36,9 @@ usage: electra-jax train --config=NAME[:ARG] [--workdir=DIR] [--init_from=DIR] [
   --init_from=DIR                    start from the weights of a run, an export or a Hugging Face directory: those of
                                      its encoder, and of its generator where it has one
   --generator_from=DIR               the same for the generator
+  --rewind_to=STEP                   go back to the checkpoint of this step, and delete those after it; the same command
+                                     again resumes
+  --skip_batches=M                   with --rewind_to: leave out the M batches that follow that step
 {distributed.USAGE}
   --config.optim.learning_rate=1e-3  override any setting of the config by its name
   --help-config                      list all settings with defaults and valid values
@@ -40,18 +48,37 @@ objectives:
 {textwrap.indent(registry.describe(), "  ")}"""
 
 
+OPTIONS = {**distributed.OPTIONS, "rewind_to": "", "skip_batches": ""}
+
+
 def main(argv: list[str]) -> int:
     shorthands = ("init_from", "generator_from")
-    arguments = config_file.parse(argv, USAGE, distributed.OPTIONS, shorthands, config_class=TrainConfig)
+    arguments = config_file.parse(argv, USAGE, OPTIONS, shorthands, config_class=TrainConfig)
     if arguments is None or arguments.config is None:
         return 0
-    with distributed.initialize(arguments.options):
-        console = Console(soft_wrap=True, quiet=not distributed.is_main_process())
+    rewind = make_rewind(arguments.options["rewind_to"], arguments.options["skip_batches"])
+    clock = goodput.Clock(goodput.process_started())
+    with distributed.initialize(arguments.options, clock):
+        console = PlainConsole(quiet=not distributed.is_main_process())
         config, workdir = train_config.resolve(arguments.config), resolve(arguments.workdir)
         with compile_cache(config.compile_cache):
-            result = train(config, workdir, ConsoleProgress(console))
+            result = train(config, workdir, ConsoleProgress(console), rewind, clock)
         show(console, config, workdir, result)
-    return 0
+    # A scheduler takes 0 for a finished job: a Job of Kubernetes that a preemption stopped would not start again.
+    return 0 if result.finished else exit_status(signal.SIGTERM)
+
+
+def make_rewind(step: str, skip_batches: str) -> Rewind | None:
+    """The rewind that the options ask for; empty strings are options that are not given.
+
+    Raises:
+      UserError: one is not an integer, or there are batches to skip but no step.
+    """
+    if not step:
+        if skip_batches:
+            raise UserError(f"--skip_batches={skip_batches} has no effect without --rewind_to; give both or neither")
+        return None
+    return Rewind(cli.convert("--rewind_to", step, 0), cli.convert("--skip_batches", skip_batches or "0", 0))
 
 
 def show(console: Console, config: TrainConfig, workdir: AnyPath, result: TrainResult) -> None:
@@ -63,13 +90,13 @@ def show(console: Console, config: TrainConfig, workdir: AnyPath, result: TrainR
     if not result.finished:
         say(f"interrupted and saved at step {result.step}; the same command resumes it")
         return
-    hours = result.totals["device_seconds"] / jax.device_count() / 3600
-    spent = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
+    spent = format_duration(result.totals["device_seconds"] / jax.device_count())
     say("")
     say(
-        f"Done: {config.steps} steps, {short_number(result.totals['tokens'])} tokens, "
+        f"Done: {config.steps} step{'' if config.steps == 1 else 's'}, {short_number(result.totals['tokens'])} tokens, "
         f"{short_number(result.totals['flops'])}FLOP, {spent} of training"
     )
+    say(f"Goodput: {goodput.describe(result.totals)}")
     say(f"Held out: {format_heldout(result.heldout)}")
     say(f"Files: {workdir}/metrics.jsonl, tensorboard/, checkpoints/{config.steps}, config.json, environment.json")
     say("")

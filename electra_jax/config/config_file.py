@@ -68,13 +68,17 @@ def parse(
         return None
     given = {f"config.{name}" if name in shorthands else name: value for name, value in given.items()}
     overrides = {name: given.pop(name) for name in list(given) if name.startswith("config.")}
+    name, _, arg = given.get("config", "").partition(":")
+    config = load(name, arg) if name else ConfigDict()
+    known = [*options, "config", "workdir", "debug", "help", *(f"config.{setting}" for setting in flatten(config))]
+    for option in given:  # the name of a setting, perhaps
+        if option not in known:
+            raise UserError(f"--{option} is unknown{nearest(option, known, '--')}")
     chosen = cli.choose(given, options, "config", "workdir")
-    if not given.get("config"):
+    if not name:
         if "config" not in options or overrides:
             raise UserError(f"--config is missing: expected a config for {_KINDS[kind]}")
         return Arguments(None, "runs", chosen)
-    name, _, arg = given["config"].partition(":")
-    config = load(name, arg)
     if kind not in config:
         raise UserError(f"--config={given['config']} has the wrong kind: expected a config for {_KINDS[kind]}")
     for setting, text in overrides.items():

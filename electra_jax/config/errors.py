@@ -4,19 +4,19 @@ Everything that a user can get wrong raises `UserError`; `run` reports it, error
 memory as one line on standard error, with exit status 2. Any other exception is a bug and keeps its traceback.
 """
 
-import contextlib
 import errno
 import io
 import os
 import select
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections.abc import Callable
+
+from electra_jax.config.interrupts import exit_status, report_interrupt
+from electra_jax.config.printable import printable
 
 EXIT_USER_ERROR = 2
-EXIT_BROKEN_PIPE = 1  # Python's own, and that of rich
-EXIT_INTERRUPTED = 130  # 128 + SIGINT
+EXIT_BROKEN_PIPE = 1  # Python's own
 
 _OS_ADVICE = {
     errno.ENOSPC: "no space left; free some, or use another disk",
@@ -29,6 +29,10 @@ _OS_ADVICE = {
     errno.ENOTDIR: "a parent of the path is a file: expected a folder; use another path",
     errno.ENAMETOOLONG: "the path is too long; use a shorter one",
 }
+_CLOSED = (
+    "standard output was closed before the command ended, as by `head`; send it to a file instead, and run the same "
+    "command again"
+)
 
 
 class UserError(Exception):
@@ -45,7 +49,7 @@ def explain(error: UserError | OSError | MemoryError) -> str:
     if isinstance(error, MemoryError):
         detail = f" ({text})" if text else ""
         text = f"out of memory{detail}; use less, for instance smaller batches, or a larger machine"
-    return " ".join(text.split())
+    return printable(" ".join(text.split()))
 
 
 def explain_os_error(error: OSError) -> str:
@@ -82,10 +86,11 @@ def run(main: Callable[[list[str]], int | None], argv: list[str] | None = None) 
     except KeyboardInterrupt:
         if debug:
             raise
-        _report_interrupt()
-        return EXIT_INTERRUPTED
+        report_interrupt()
+        return exit_status(signal.SIGINT)
     except MISTAKES as error:
         if isinstance(error, BrokenPipeError) and _drop_closed_stdout():
+            print(f"error: {_CLOSED}", file=sys.stderr)
             return EXIT_BROKEN_PIPE
         if debug:
             raise
@@ -97,32 +102,6 @@ def run(main: Callable[[list[str]], int | None], argv: list[str] | None = None) 
         cause = UserError(f"argument {refused!r} is invalid: expected UTF-8 without NUL; use another name")
     print(f"error: {explain(cause)}", file=sys.stderr)
     return EXIT_USER_ERROR
-
-
-@contextlib.contextmanager
-def exit_on_interrupt() -> Iterator[None]:
-    """Ctrl-C in this context ends the process at once, with one line. For a command's imports.
-
-    KeyboardInterrupt is not reliable there: imports run many callbacks, in which Python drops exceptions.
-    """
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        _report_interrupt()
-        os._exit(EXIT_INTERRUPTED)
-
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored, as under nohup
-        yield
-        return
-    signal.signal(signal.SIGINT, handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _report_interrupt() -> None:
-    newline = "\n" if sys.stderr.isatty() else ""  # after ^C
-    print(f"{newline}interrupted; run the same command again to continue", file=sys.stderr, flush=True)
 
 
 def _drop_closed_stdout() -> bool:

@@ -5,8 +5,8 @@
         learning_rate: float = setting(5e-4, "Peak learning rate.", above(0))
 
 A field has a type, a default, one sentence of documentation, the values that are valid, and whether a resumed run may
-change it. Validation, `--help-config` and docs/settings.md all read the fields. Dataclasses nest; a nested setting is
-known by its dotted name, `optim.learning_rate`.
+change it. Validation, `--help-config` and docs/reference/settings.md all read the fields. Dataclasses nest; a nested
+setting is known by its dotted name, `optim.learning_rate`.
 """
 
 import dataclasses
@@ -56,6 +56,11 @@ def at_least(bound: float) -> Check:
 def between(low: float, high: float) -> Check:
     """Both ends excluded."""
     return Check(lambda value: low < value < high, f"more than {low:g} and less than {high:g}")
+
+
+def above_up_to(low: float, high: float) -> Check:
+    """`low` excluded, `high` included."""
+    return Check(lambda value: low < value <= high, f"more than {low:g}, at most {high:g}")
 
 
 def from_up_to_below(low: float, high: float) -> Check:
@@ -241,7 +246,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str
 def nearest(name: str, names: Sequence[str], prefix: str) -> str:
     """The end of a message about an unknown name: "; did you mean" the most similar one."""
     same_ending = [other for other in names if other.rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1]]
-    similar = same_ending or difflib.get_close_matches(name, names, n=1, cutoff=0.0)
+    similar = sorted(same_ending, key=len) or difflib.get_close_matches(name, names, n=1)
     return f"; did you mean {prefix}{similar[0]}?" if similar else ""
 
 
@@ -263,7 +268,7 @@ def describe(config_class: type, prefix: str = "--config.") -> str:
 
 
 def markdown_table(config_class: type) -> str:
-    """Every setting as a row of a Markdown table, for docs/settings.md."""
+    """Every setting as a row of a Markdown table, for docs/reference/settings.md."""
     rows = ["| setting | default | valid | what | resume |", "|---|---|---|---|---|"]
     for each in settings_of(config_class).values():
         default = f"`{_as_argument(each.default)}`" if each.default != "" else ""

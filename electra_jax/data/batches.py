@@ -85,13 +85,14 @@ def training_batches(
     return iter(dataset.to_iter_dataset(options))
 
 
-def heldout_batches(examples: Examples, batch_size: int, limit: int, seed: int) -> Iterator[Batch]:
-    """At most `limit` batches of a fixed shuffle of `examples`, each example once; the last is filled with zeros."""
+def heldout_batches(examples: Examples, batch_size: int, limit: int, seed: int, special: Special) -> Iterator[Batch]:
+    """At most `limit` batches of a fixed shuffle of `examples`, each example once; the last is filled with padding."""
     order = np.random.default_rng(seed).permutation(len(examples))[: limit * batch_size]
     for start in range(0, len(order), batch_size):
         batch = examples.make_batch(order[start : start + batch_size])
-        missing = batch_size - len(batch.input_ids)
-        yield Batch(*(np.pad(values, ((0, missing), (0, 0))) for values in batch))
+        rows, length = batch.input_ids.shape
+        padding = _empty_batch(batch_size - rows, length, special)
+        yield Batch(*(np.concatenate(parts) for parts in zip(batch, padding, strict=True)))
 
 
 def _shuffled_numbers(examples: Examples, seed: int, weights: Sequence[float] | None) -> grain.MapDataset[int]:

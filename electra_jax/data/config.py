@@ -28,7 +28,7 @@ class CorpusConfig:
         "",
         "A SentencePiece model, tokenizer.json or vocab.txt to use; empty: train a vocabulary.",
     )
-    vocab_size: int = setting(30522, "Number of pieces, if a vocabulary is trained.", above(5))
+    vocab_size: int = setting(30522, "Number of pieces, if a vocabulary is trained.", within(6, 1e6))
     model_type: str = setting("unigram", "SentencePiece model, if a vocabulary is trained.", one_of(*MODEL_TYPES))
     normalization: str = setting(
         "nmt_nfkc_cf", "SentencePiece normalization; those with _cf lowercase.", one_of(*NORMALIZATIONS)

@@ -4,10 +4,8 @@ The manifest is written last and holds the checksum of every file. pipeline.py p
 """
 
 import dataclasses
-import json
 import os
-from collections.abc import Sequence
-from hashlib import blake2b
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from electra_jax.config.errors import UserError
 from electra_jax.data import records, shards, tokenizer
 from electra_jax.data.records import Split
 from electra_jax.data.shards import Notes
-from electra_jax.runtime.io import from_json, sha256
+from electra_jax.runtime.io import from_json, json_checksum, sha256
 
 MANIFEST = "manifest.json"
 
@@ -96,14 +94,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"{folder} was prepared by another version of electra_jax (format {version}, not {shards.FORMAT}); "
             "prepare the text again into another folder"
         )
-    if checksum != manifest_checksum(manifest):
+    if checksum != json_checksum(manifest):
         raise _damaged(folder / MANIFEST)
     return manifest
-
-
-def manifest_checksum(manifest: dict[str, Any]) -> str:
-    """The checksum of a manifest that does not hold its own checksum yet."""
-    return blake2b(json.dumps(manifest, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def load(folder: Path) -> Corpus:
@@ -170,17 +163,18 @@ def report(folder: Path) -> CorpusReport:
     )
 
 
-def verify(folder: Path) -> int:
-    """Reads every file of a prepared corpus; returns their number.
+def check_files(folder: Path) -> Iterator[UserError | None]:
+    """Reads the files of a prepared corpus; yields for each what is wrong with it, None where it is intact.
 
     Raises:
-      UserError: a file is missing or damaged.
+      UserError: the manifest is missing or damaged.
     """
-    checksums = _checksums(read_manifest(folder))
-    for name, checksum in checksums.items():
-        if not (folder / name).is_file() or sha256(folder / name) != checksum:
-            raise _damaged(folder / name)
-    return len(checksums)
+    for name, checksum in _checksums(read_manifest(folder)).items():
+        try:
+            intact = (folder / name).is_file() and sha256(folder / name) == checksum
+            yield None if intact else _damaged(folder / name)
+        except OSError as error:
+            yield UserError(f"{folder / name} cannot be read ({error.strerror}); restore a copy, or prepare again")
 
 
 def _shards(manifest: dict[str, Any]) -> list[shards.Shard]:

@@ -5,6 +5,7 @@ import itertools
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -95,8 +96,12 @@ def _write_in_processes(job: Job, tokenizer: Tokenizer, workers: int) -> Iterato
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start_worker, arguments)
     running: deque[tuple[Future[Shard], float]] = deque()
     try:
+        # Starts the processes while the first chunk is read. They inherit that Ctrl-C does not reach them: this process
+        # handles it, and theirs would print a traceback if it came during their imports.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         for _ in range(workers):
-            pool.submit(int)  # starts the processes while the first chunk is read
+            pool.submit(int)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for chunk, share in _distinct_chunks(job):
             running.append((pool.submit(_write_in_worker, chunk), share))
             while len(running) > workers + 1:  # waiting chunks are held in memory
@@ -108,6 +113,10 @@ def _write_in_processes(job: Job, tokenizer: Tokenizer, workers: int) -> Iterato
             "a worker process was killed, probably because memory ran out; run the same command with fewer --workers, "
             "it continues after the finished shards"
         ) from error
+    except (KeyboardInterrupt, GeneratorExit):  # nobody waits for the chunks that are being written
+        for process in multiprocessing.active_children():
+            process.terminate()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -117,10 +126,18 @@ _worker: tuple[Path, Tokenizer, float] | None = None  # in a worker process: fol
 
 def _start_worker(folder: Path, tokenizer_file: Path, heldout_fraction: float) -> None:
     global _worker
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
+    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
     gc.disable()  # there are no cycles, and scanning millions of integers for them is slow
     _worker = folder, load_tokenizer(tokenizer_file), heldout_fraction
+
+
+def _end_with_parent() -> None:
+    """Ends this process when its parent has been killed, which cannot end it."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _write_in_worker(chunk: Chunk) -> Shard:

@@ -6,6 +6,7 @@ runner, with any number of processes or machines, writes the same bytes.
 
 import dataclasses
 import json
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -15,13 +16,13 @@ from typing import Any
 
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import from_dict, validate
-from electra_jax.data import corpus, shards, sources, tokenizer
+from electra_jax.data import corpus, readers, shards, sources, tokenizer
 from electra_jax.data.config import VOCABULARY_TRAINING, CorpusConfig, corpus_settings
 from electra_jax.data.corpus import Corpus, CorpusReport
 from electra_jax.data.local_runner import LocalRunner
 from electra_jax.data.runner import Job, Runner
 from electra_jax.data.shards import Shard
-from electra_jax.runtime.io import from_json, sha256, write_whole
+from electra_jax.runtime.io import from_json, json_checksum, sha256, write_whole
 from electra_jax.runtime.progress import Progress
 
 _VOCABULARY_ORIGIN = "vocabulary.json"  # what the vocabulary in the folder was trained on
@@ -44,8 +45,6 @@ def prepare(
     Does nothing where `output` is already prepared from the same sources and settings. An interrupted preparation
     continues after its finished shards.
 
-        prepare("data/mine", input="text/*.txt", vocab_size=16000)
-
     Args:
       output: folder for the corpus; it may not hold other files.
       config: what to prepare the corpus from; None: its defaults.
@@ -58,6 +57,9 @@ def prepare(
 
     Raises:
       UserError: a setting is invalid, a file is broken, the text is too small, or `output` holds something else.
+
+    Example:
+      >>> report = electra_jax.prepare("data/mine", input="text/", vocab_size=16000)  # doctest: +SKIP
     """
     folder, progress = Path(output), progress or Progress()
     config = _with_settings(config or CorpusConfig(), settings)
@@ -161,6 +163,7 @@ def build_corpus(
     key = corpus_key(config)
     _make_folder(folder, units)
     job = Job(folder, config, units, progress)
+    _check_split(job)
     try:
         vocabulary = _make_vocabulary(job, runner, key)
         progress.start("encoding")
@@ -194,6 +197,29 @@ def _make_folder(folder: Path, units: Sequence[sources.Unit]) -> None:
     (folder / corpus.MANIFEST).unlink(missing_ok=True)
 
 
+def _check_split(job: Job) -> None:
+    """Raises UserError, before any long work, where the hashes of all documents put them into the same split.
+
+    Of a large text it reads a few documents, until it has seen one of each split; a text without is small.
+    """
+    fraction, places = job.config.heldout_fraction, list[float]()
+    for unit in job.units:
+        for document in readers.read_documents(unit, job.config):
+            places.append(shards.place_in_split(document.digest))
+            if min(places[-1], places[0]) < fraction <= max(places[-1], places[0]):
+                return
+    if not places:  # reported with what was found instead
+        return
+    which = "all" if places[0] < fraction else "none"
+    enough = math.floor(min(places) * 1000 + 1) / 1000  # holds out one document
+    advice = f"use heldout_fraction={enough:g}, or " if which == "none" and len(places) > 1 and enough < 0.5 else ""
+    documents = f"{len(places)} document{'s' if len(places) > 1 else ''}"
+    raise UserError(
+        f"input={job.config.input!r} has {documents}; heldout_fraction={fraction:g} holds out {which}: "
+        f"expected some to train on and some held out; {advice}use more text, or put blank lines between documents"
+    )
+
+
 def _make_vocabulary(job: Job, runner: Runner, key: str) -> tokenizer.Tokenizer:
     """The vocabulary that is given, or in the folder already, or else trained; it is saved in the folder."""
     config, origin_file = job.config, job.folder / _VOCABULARY_ORIGIN
@@ -217,7 +243,11 @@ def _train_vocabulary(job: Job, runner: Runner) -> tokenizer.Tokenizer:
             f"input={job.config.input!r} has no document to train on; use more text, or another heldout_fraction"
         )
     millions = sum(map(len, lines)) / 1e6
-    job.progress.say(f"Training a vocabulary of {job.config.vocab_size} pieces on {millions:.1f} M characters")
+    lowercased = "lowercased " if job.config.normalization.endswith("_cf") else ""
+    job.progress.say(
+        f"Training a vocabulary of {job.config.vocab_size} {lowercased}pieces on {millions:.1f} M characters"
+        f"{' (to keep upper case, set normalization=nmt_nfkc)' if lowercased else ''}"
+    )
     return tokenizer.train(lines, job.config)
 
 
@@ -251,7 +281,7 @@ def _write_manifest(
         "vocabulary": {"file": vocabulary.file, "sha256": sha256(job.folder / vocabulary.file)},
         "shards": [vars(shard) for shard in written],
     }
-    manifest["checksum"] = corpus.manifest_checksum(manifest)
+    manifest["checksum"] = json_checksum(manifest)
     kept = {vocabulary.file, _VOCABULARY_ORIGIN}
     kept |= {name for shard in written for name in (*shard.sha256, f"{shard.name}.json")}
     for path in job.folder.iterdir():

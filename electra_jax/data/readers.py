@@ -4,32 +4,27 @@ Every document is hashed here, once per pass. Nothing is dropped silently: repai
 input that cannot be repaired raises a `UserError` with file and line.
 """
 
-import bz2
-import codecs
 import functools
-import gzip
-import lzma
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
-
-import zstandard
+from typing import Any, NamedTuple, cast
 
 from electra_jax.config.errors import UserError, first_line
 from electra_jax.data import docstrings
 from electra_jax.data.config import CorpusConfig
+from electra_jax.data.input_file import InputFile
 from electra_jax.data.sources import Unit
 from electra_jax.runtime.io import from_json
 
-_BLOCK = 2**20  # bytes read at a time
 LONGEST = 2**26  # bytes of a document; longer ones are cut, so that memory use stays flat
+_LONGEST_LINE = 2**27  # bytes of a JSON line: it is in memory as a whole before its document is cut
+_BATCH = 2**24  # bytes of Parquet rows read together
 _BLANK = re.compile(rb"\n\s*\n")
 
 # Notes about documents, as they appear in reports.
-CUT = "documents over 64 MB, cut"
+CUT = "documents over 64 MB, split into several"
 NO_TEXT = "records whose text is null"
 NOT_UTF8 = "documents with broken UTF-8, mended with U+FFFD"
 
@@ -126,121 +121,8 @@ def _documents(record: _Record, position: int) -> Iterator[Document]:
     yield make_document(record.place, text, position, note, record.numbered)
 
 
-class _InputFile:
-    """A file, decompressed as it is read.
-
-    Attributes:
-      path: its path.
-      line: number of the current line.
-      position: bytes of the file on disk read so far.
-
-    Raises:
-      UserError: in `blocks` and `lines`, where the compressed data is broken or ends early.
-    """
-
-    def __init__(self, path: Path):
-        self.path = path
-        self.line = 1
-        self.position = 0
-
-    @property
-    def place(self) -> str:
-        return f"{self.path}:{self.line}"
-
-    def blocks(self) -> Iterator[bytes]:
-        suffix = self.path.suffix.lower()
-        first = True
-        with self.path.open("rb") as raw:
-            try:
-                for block in _DECOMPRESSORS.get(suffix, _read_plain)(raw):
-                    self.position = raw.tell()
-                    yield self._without_mark(block) if first else block
-                    first = False
-                if first and suffix in _DECOMPRESSORS:
-                    raise EOFError("the file is empty")
-            except (EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError, OSError) as error:
-                if isinstance(error, OSError) and error.errno is not None:  # the system's, not the decompressor's
-                    error.filename = error.filename or str(self.path)
-                    raise
-                raise UserError(f"{self.place}: broken compressed file ({error}); download it again") from error
-
-    def _without_mark(self, block: bytes) -> bytes:
-        """The first block of a file without its byte order mark."""
-        if block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            raise UserError(f"{self.path} is UTF-16: expected UTF-8; convert it with iconv -f utf-16 -t utf-8")
-        return block.removeprefix(codecs.BOM_UTF8)
-
-    def lines(self) -> Iterator[bytes]:
-        """Lines without their ends; `line` is the number of the line yielded last."""
-        rest: list[bytes] = []
-        self.line = 0
-        for block in self.blocks():
-            first, *others = block.split(b"\n")
-            rest.append(first)
-            for following in others:
-                self.line += 1
-                yield b"".join(rest)
-                rest = [following]
-        if any(rest):
-            self.line += 1
-            yield b"".join(rest)
-
-
-def _read_plain(raw: IO[bytes]) -> Iterator[bytes]:
-    while block := raw.read(_BLOCK):
-        yield block
-
-
-def _read_gz(raw: IO[bytes]) -> Iterator[bytes]:
-    return _read_plain(cast(IO[bytes], gzip.open(raw)))
-
-
-def _read_streams(make_decompressor: Callable[[], Any], raw: IO[bytes]) -> Iterator[bytes]:
-    """Concatenated streams. Data after the first must be a stream too, which lzma.open and bz2.open do not check."""
-    stream: Any = None
-    data = b""
-    while True:
-        if stream is None:
-            data = (data or raw.read(_BLOCK)).lstrip(b"\0")  # padding between streams
-            if not data:
-                if not (data := raw.read(_BLOCK)):
-                    return
-                continue
-            stream = make_decompressor()
-        if block := stream.decompress(data, _BLOCK):
-            yield block
-        data = b""
-        if stream.eof:
-            stream, data = None, stream.unused_data
-        elif stream.needs_input and not (data := raw.read(_BLOCK)):
-            raise EOFError("it ends before its end mark")
-
-
-def _read_zst(raw: IO[bytes]) -> Iterator[bytes]:
-    """Frame by frame, because the library's stream reader does not report a file that ends early."""
-    frame = None
-    while data := raw.read(_BLOCK):
-        while data:
-            frame = frame or zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj()
-            if block := frame.decompress(data):
-                yield block
-            data = b""
-            if frame.eof:
-                data, frame = frame.unused_data, None
-    if frame is not None:
-        raise EOFError("it ends before its end mark")
-
-
-_DECOMPRESSORS: dict[str, Callable[[IO[bytes]], Iterator[bytes]]] = {
-    ".gz": _read_gz,
-    ".xz": functools.partial(_read_streams, lzma.LZMADecompressor),
-    ".bz2": functools.partial(_read_streams, bz2.BZ2Decompressor),
-    ".zst": _read_zst,
-}
-
-
 def _read_text(path: Path, whole: bool) -> Iterator[_Record]:
-    file = _InputFile(path)
+    file = InputFile(path)
     text, uncut = b"", True
     for block in file.blocks():
         text += block
@@ -262,7 +144,7 @@ def _read_text(path: Path, whole: bool) -> Iterator[_Record]:
     yield from _text_record(text, file)
 
 
-def _text_record(text: bytes, file: _InputFile) -> Iterator[_Record]:
+def _text_record(text: bytes, file: InputFile) -> Iterator[_Record]:
     """The document in `text`, unless it is blank; moves the file's line past it."""
     document = text.lstrip()
     file.line += text.count(b"\n", 0, len(text) - len(document))
@@ -287,8 +169,8 @@ def _last_break(text: bytes, limit: int) -> int:
 
 
 def _read_json(path: Path, field: str) -> Iterator[_Record]:
-    file = _InputFile(path)
-    for line in file.lines():
+    file = InputFile(path)
+    for line in file.lines(_LONGEST_LINE):
         if not line.strip():
             continue
         try:
@@ -316,14 +198,29 @@ def _read_parquet(path: Path, field: str) -> Iterator[_Record]:
             if field not in file.schema_arrow.names:
                 raise _no_field(str(path), field, file.schema_arrow.names)
             rows, size, row = max(1, file.metadata.num_rows), path.stat().st_size, 0
-            for batch in file.iter_batches(batch_size=1024, columns=[field]):
-                for values in batch.to_pylist():
+            for batch in file.iter_batches(batch_size=_rows_at_a_time(file.metadata), columns=[field]):
+                for value in batch.column(0):
                     row += 1
-                    yield _record(values, field, f"{path}:{row}", size * row // rows)
+                    yield _record({field: _parquet_value(value)}, field, f"{path}:{row}", size * row // rows)
     except (pyarrow.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise UserError(f"{path}: broken Parquet file ({error}); download it again") from error
+
+
+def _rows_at_a_time(metadata: Any) -> int:
+    """How many rows of a Parquet file are read together, so that they take about `_BATCH` bytes; from its metadata."""
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    bytes_per_row = max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=1)
+    return int(min(max(_BATCH / max(1, bytes_per_row), 1), 1024))
+
+
+def _parquet_value(scalar: Any) -> Any:
+    """The value of an Arrow scalar; texts as bytes, because theirs may not be UTF-8."""
+    scalar = getattr(scalar, "value", scalar)  # of a dictionary
+    if hasattr(scalar, "as_buffer"):
+        return scalar.as_buffer().to_pybytes() if scalar.is_valid else None
+    return None if scalar is None else scalar.as_py()
 
 
 def tfds_splits(name: str) -> Mapping[str, Any]:

@@ -33,7 +33,7 @@ LONGEST_LINE = 4000  # characters; bounds the memory that encoding one line take
 
 # Notes about documents besides those of the readers, as they appear in reports.
 CONTROL = "documents with control characters, removed"
-LONG_LINE = "documents with lines over 4000 characters, cut"
+LONG_LINE = "documents with lines over 4000 characters, split into several lines"
 EMPTY = "empty documents"
 DUPLICATE = "duplicates of earlier documents, left out"
 
@@ -117,7 +117,12 @@ def read_chunks(unit_number: int, unit: Unit, config: CorpusConfig) -> Iterator[
 
 def is_heldout(digest: bytes, fraction: float) -> bool:
     """Whether a text is held out: decided by its digest, so that changes elsewhere in the input do not matter."""
-    return int.from_bytes(digest[:4], "big") < fraction * _HASH_SPACE
+    return place_in_split(digest) < fraction
+
+
+def place_in_split(digest: bytes) -> float:
+    """A number in [0, 1), uniform over texts; texts below the held-out fraction are held out."""
+    return int.from_bytes(digest[:4], "big") / _HASH_SPACE
 
 
 def write_shard(folder: Path, chunk: Chunk, tokenizer: Tokenizer, heldout_fraction: float, threads: int = 1) -> Shard:

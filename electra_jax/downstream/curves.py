@@ -1,5 +1,6 @@
 """Task scores against pre-training FLOPs: fine-tunes every checkpoint of several runs, writes tables of scores."""
 
+import contextlib
 import functools
 import json
 import statistics
@@ -242,6 +243,26 @@ def group_by_task(rows: Iterable[ScoreRow]) -> dict[str, dict[str, dict[int, dic
                 if len(known) == len(scores):
                     average.setdefault(run, {}).setdefault(step, {})[seed] = statistics.mean(known)
     return {AVERAGE: average, **tasks}
+
+
+def check_output(folder: Path, files: Iterable[str]) -> None:
+    """Checks that `curves` may write to a folder.
+
+    Args:
+      folder: the folder.
+      files: names of the files that it writes there besides the tables.
+
+    Raises:
+      UserError: one of its files is there, but no `curves.jsonl` that says that `curves` has written it.
+    """
+    with contextlib.suppress(UserError):
+        read_scores(folder)
+        return
+    for name in (CURVES_FILE, HELDOUT_FILE, TABLE_FILE, *files):
+        if (folder / name).exists():
+            raise UserError(
+                f"{folder} has a {name} that `electra-jax curves` did not write; use another --output, or move it away"
+            )
 
 
 def read_scores(folder: Path) -> list[ScoreRow]:

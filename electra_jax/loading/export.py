@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import shutil
 from pathlib import Path
 
@@ -53,8 +54,7 @@ def export(workdir: str | os.PathLike[str], output: str | os.PathLike[str], step
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(f"{output} is not an empty directory; use another --output, or empty it")
     run = load_run_checkpoint(workdir, step)
-    partial = output.with_name(f".{output.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # left by an export that was killed
+    partial = output.with_name(f".{output.name}.{secrets.token_hex(4)}.partial")  # nobody else's
     try:
         partial.mkdir(parents=True)
         classes = _write(run, _describe(run, workdir), partial)

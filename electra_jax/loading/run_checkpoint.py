@@ -42,12 +42,12 @@ def load_run_checkpoint(workdir: Path, step: int | None = None) -> RunCheckpoint
     Raises:
       UserError: `workdir` is not a run, has no such checkpoint, or has settings that this version does not know.
     """
-    config = _read_config(workdir)
+    config = read_config(workdir)
     checkpoints = Checkpoints(workdir / "checkpoints", read_only=True)
     try:
         step = _existing_step(checkpoints, workdir, step)
         vocabulary = tokenizer.load_from_folder(workdir)
-        sharded_step = _step_on_one_device(config, vocabulary)
+        sharded_step = step_on_one_device(config, vocabulary)
         state = checkpoints.restore(step, sharded_step.state)
         return RunCheckpoint(config, vocabulary, sharded_step.objective, state, checkpoints.metadata(step))
     finally:
@@ -68,7 +68,12 @@ def read_metadata(workdir: Path, step: int | None = None) -> tuple[int, dict[str
         checkpoints.close()
 
 
-def _read_config(workdir: Path) -> TrainConfig:
+def read_config(workdir: Path) -> TrainConfig:
+    """The settings of a run.
+
+    Raises:
+      UserError: `workdir` is not a run, or has settings that this version does not know.
+    """
     settings = run_log.read_config(workdir)
     try:
         return train_config.resolve(settings)
@@ -79,7 +84,7 @@ def _read_config(workdir: Path) -> TrainConfig:
         ) from error
 
 
-def _step_on_one_device(config: TrainConfig, vocabulary: Tokenizer) -> ShardedStep:
+def step_on_one_device(config: TrainConfig, vocabulary: Tokenizer) -> ShardedStep:
     """The training step on the first device, whose state has the shapes to restore."""
     objective = registry.make(
         config.objective, config.model, config.steps, len(vocabulary), None, vocabulary.special, vocabulary.word_starts

@@ -7,11 +7,13 @@ from typing import Any
 import jax.numpy as jnp
 
 from electra_jax.config.errors import UserError
-from electra_jax.config.settings import above, from_up_to_below, one_of, setting
+from electra_jax.config.settings import Check, above, from_up_to_below, one_of, setting, within
 
 HEAD_SIZE = 64  # of all networks in the paper; it determines a generator's number of heads
 VOCAB_MULTIPLE = 128  # the lanes of a TPU register, and the block size of `electra.sample`
 VOCAB_SHARDS = 8  # large tables are padded so that this many devices get whole blocks
+_SAME = -1.0  # of `attention_dropout`: the rate of `dropout`
+_RATE = Check(lambda value: value == _SAME or 0 <= value < 1, "0 or more, less than 1, or -1")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,16 +44,33 @@ class ModelConfig:
         "What generator and encoder share: nothing, the embeddings, all layers, or gradient-disentangled embeddings.",
         one_of("none", "embeddings", "all", "gdes"),
     )
-    init_stddev: float = setting(0.02, "Standard deviation of the initial weights.", above(0))
+    init_stddev: float = setting(0.02, "Standard deviation of the initial weights.", within(1e-6, 1))
     dropout: float = setting(0.1, "Dropout rate in both networks.", from_up_to_below(0, 1))
+    attention_dropout: float = setting(
+        _SAME,
+        "Dropout rate of attention weights in encoder=bert; -1: as dropout. Fused attention on GPUs needs 0.",
+        _RATE,
+    )
     dtype: str = setting(
         "bfloat16", "Precision of the computation; parameters are float32.", one_of("float32", "bfloat16")
     )
-    unroll: bool = setting(False, "Unroll the layers instead of scanning over them.", resumable=True)
+    unroll: str = setting(
+        "auto",
+        "Unroll the layers (true), or scan over them (false): faster to compile, slower to run; auto scans on GPUs.",
+        one_of("auto", "true", "false"),
+        resumable=True,
+    )
     remat: str = setting(
         "none",
         "What the backward pass recomputes to save memory: nothing, all but matrix products, or whole layers.",
         one_of("none", "dots", "full"),
+        resumable=True,
+    )
+    attention: str = setting(
+        "auto",
+        "How attention is computed: by a kernel that never writes its weights to memory (fused), by matrix products "
+        "(plain), or by the kernel where the devices have one and it fits (auto).",
+        one_of("auto", "plain", "fused"),
         resumable=True,
     )
     modernbert: ModernBertSettings = ModernBertSettings()
@@ -68,14 +87,16 @@ class EncoderConfig:
       ffn: the inner width of the feed-forward blocks.
       heads: attention heads.
       init_stddev: the standard deviation of the truncated normal that initializes weights.
-      dropout: the dropout rate of embeddings, attention and hidden states.
+      dropout: the dropout rate of embeddings and hidden states.
       dtype: the type of the computation; parameters are float32.
-      unroll: whether layers are unrolled instead of scanned. Parameters and results are the same; scanning compiles
-        faster, unrolling lets XLA optimize across layers.
-      remat: what the backward pass recomputes: `none`, `dots` (all but the products with weights: attention scores,
-        norms, activations) or `full` (whole layers).
+      unroll: whether layers are unrolled instead of scanned; None: `transformer.is_unrolled` decides.
+        Parameters and results are the same; scanning compiles faster, unrolled layers run faster.
+      remat: what the backward pass recomputes: `none`, `dots` (all but matrix products: norms, activations, dropout;
+        attention scores too, where attention is plain) or `full` (whole layers).
+      attention: how attention is computed: `auto`, `plain` or `fused` (`fused_attention.choose`).
       local_window: ModernBERT: local layers attend to half of this to each side.
       global_every: ModernBERT: every `global_every`-th layer, starting with the first, attends to the whole sequence.
+      attention_dropout: BERT: the dropout rate of attention weights; None: that of `dropout`.
     """
 
     kind: str
@@ -86,14 +107,23 @@ class EncoderConfig:
     init_stddev: float
     dropout: float
     dtype: Any
-    unroll: bool
+    unroll: bool | None
     local_window: int
     global_every: int
     remat: str = "none"
+    attention: str = "auto"
+    attention_dropout: float | None = None
 
     @property
     def head_size(self) -> int:
         return self.width // self.heads
+
+    @property
+    def attention_rate(self) -> float:
+        """The dropout rate of attention weights; ModernBERT's have none."""
+        if self.kind == "modernbert":
+            return 0.0
+        return self.dropout if self.attention_dropout is None else self.attention_dropout
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,6 +164,38 @@ class ElectraConfig:
         return self.encoder.kind == "bert"
 
 
+def encoder_config(model: ModelConfig) -> EncoderConfig:
+    """The config of the encoder that `config.model` describes.
+
+    Raises:
+      UserError: the settings contradict each other.
+    """
+    own = None if model.attention_dropout == _SAME else model.attention_dropout
+    if own and model.encoder == "modernbert":
+        raise UserError(
+            f"config.model.attention_dropout={own:g} is invalid with encoder=modernbert, whose attention weights have "
+            "no dropout: expected -1 or 0"
+        )
+    encoder = EncoderConfig(
+        kind=model.encoder,
+        layers=model.layers,
+        width=model.width,
+        ffn=model.ffn,
+        heads=model.heads,
+        init_stddev=model.init_stddev,
+        dropout=model.dropout,
+        dtype=jnp.dtype(model.dtype),
+        unroll=None if model.unroll == "auto" else model.unroll == "true",
+        local_window=model.modernbert.local_window,
+        global_every=model.modernbert.global_every,
+        remat=model.remat,
+        attention=model.attention,
+        attention_dropout=own,
+    )
+    _check(encoder, "encoder")
+    return encoder
+
+
 def from_settings(
     model: ModelConfig, vocab_size: int, heads: tuple[str, ...], has_generator: bool = True, two_towers: bool = False
 ) -> ElectraConfig:
@@ -152,21 +214,7 @@ def from_settings(
     Raises:
       UserError: the settings contradict each other.
     """
-    encoder = EncoderConfig(
-        kind=model.encoder,
-        layers=model.layers,
-        width=model.width,
-        ffn=model.ffn,
-        heads=model.heads,
-        init_stddev=model.init_stddev,
-        dropout=model.dropout,
-        dtype=jnp.dtype(model.dtype),
-        unroll=model.unroll,
-        local_window=model.modernbert.local_window,
-        global_every=model.modernbert.global_every,
-        remat=model.remat,
-    )
-    _check(encoder, "encoder")
+    encoder = encoder_config(model)
     if not has_generator:
         return ElectraConfig(vocab_size, model.embedding_size, model.max_length, encoder, heads=heads)
     generator = encoder

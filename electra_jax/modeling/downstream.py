@@ -11,10 +11,13 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from electra_jax.modeling import transformer
+from electra_jax.modeling.attention import Visible
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.config import ElectraConfig
+from electra_jax.modeling.dense import Dense
+from electra_jax.modeling.dropout import Dropout
 from electra_jax.modeling.electra import ENCODERS, Embeddings, gather_positions
+from electra_jax.modeling.gelu import gelu
 
 Array = jax.Array
 Outputs = dict[str, Array]
@@ -23,8 +26,8 @@ _HIDDEN = 512  # inner width of the answering heads
 _NEVER = -1000.0  # added to the logits of tokens that cannot start or end an answer
 
 
-def _dense(features: int, name: str) -> nn.Dense:
-    return nn.Dense(features, kernel_init=nn.initializers.xavier_uniform(), name=name)
+def _dense(features: int, name: str) -> Dense:
+    return Dense(features, nn.initializers.xavier_uniform(), name=name)
 
 
 class Classifier(nn.Module):
@@ -35,20 +38,21 @@ class Classifier(nn.Module):
 
     @nn.compact
     def __call__(self, states_BLD: Array, train: bool) -> Outputs:
-        x_BD = nn.Dropout(self.config.encoder.dropout)(states_BLD[:, 0], deterministic=not train)
+        x_BD = Dropout(self.config.encoder.dropout)(states_BLD[:, 0], train)
         return {"scores": _dense(self.outputs, "dense")(x_BD)}
 
 
 class Tagger(nn.Module):
-    """Dropout and a dense layer on every state: `scores` [B, L, C]."""
+    """A dense layer on every state: `scores` [B, L, C].
 
-    config: ElectraConfig
+    Unlike the classifier's, its input has no dropout (google-research/electra, finetune/tagging/tagging_tasks.py).
+    """
+
     outputs: int
 
     @nn.compact
-    def __call__(self, states_BLD: Array, train: bool) -> Outputs:
-        x_BLD = nn.Dropout(self.config.encoder.dropout)(states_BLD, deterministic=not train)
-        return {"scores": _dense(self.outputs, "dense")(x_BLD)}
+    def __call__(self, states_BLD: Array) -> Outputs:
+        return {"scores": _dense(self.outputs, "dense")(states_BLD)}
 
 
 class Answerer(nn.Module):
@@ -59,12 +63,10 @@ class Answerer(nn.Module):
     appendix B, after XLNet).
 
     Attributes:
-      config: the encoder's config.
       outputs: 2 where questions may have no answer, else 1.
       beam: starts to return, and ends for each of them.
     """
 
-    config: ElectraConfig
     outputs: int
     beam: int
 
@@ -94,7 +96,7 @@ class Answerer(nn.Module):
 
         def end_logp(start_B: Array) -> Array:
             start_B1H = gather_positions(states_BLD, start_B[:, None]) @ kernel[:width]
-            return jax.nn.log_softmax(end(transformer.gelu(start_B1H + token_BLH))[..., 0] + never_BL)
+            return jax.nn.log_softmax(end(gelu(start_B1H + token_BLH))[..., 0] + never_BL)
 
         result: Outputs
         if train:
@@ -113,7 +115,7 @@ class Answerer(nn.Module):
         if self.outputs == 2:
             start_BD = jnp.einsum("bl,bld->bd", jax.nn.softmax(start_BL), states_BLD)
             both_B2D = jnp.concatenate([states_BLD[:, 0], start_BD], axis=-1)
-            inner = transformer.gelu(_dense(_HIDDEN, "impossible_hidden")(both_B2D))
+            inner = gelu(_dense(_HIDDEN, "impossible_hidden")(both_B2D))
             result["impossible"] = _dense(1, "impossible")(inner)[:, 0]
         return result
 
@@ -141,8 +143,8 @@ class Downstream(nn.Module):
 
     def _make_head(self) -> nn.Module:
         if self.kind == "answering":
-            return Answerer(self.config, self.outputs, self.beam)
-        return (Tagger if self.kind == "tagging" else Classifier)(self.config, self.outputs)
+            return Answerer(self.outputs, self.beam)
+        return Tagger(self.outputs) if self.kind == "tagging" else Classifier(self.config, self.outputs)
 
     def __call__(
         self, batch: Batch, allowed: Array | None = None, start: Array | None = None, train: bool = False
@@ -156,7 +158,9 @@ class Downstream(nn.Module):
           train: whether dropout is on.
         """
         x_BLE = self.embeddings(batch, train)
-        states_BLD = self.encoder(x_BLE, transformer.same_sequence(batch.sequence_ids), train).astype(jnp.float32)
+        states_BLD = self.encoder(x_BLE, Visible(batch.sequence_ids), train).astype(jnp.float32)
         if self.kind == "answering":
             return cast(Outputs, self.head(states_BLD, allowed, start, train))
+        if self.kind == "tagging":
+            return cast(Outputs, self.head(states_BLD))
         return cast(Outputs, self.head(states_BLD, train))

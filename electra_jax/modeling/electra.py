@@ -12,8 +12,13 @@ import numpy as np
 from flax import linen as nn
 
 from electra_jax.modeling import modernbert, transformer
+from electra_jax.modeling.attention import Visible
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.config import ElectraConfig, EncoderConfig
+from electra_jax.modeling.dense import Dense
+from electra_jax.modeling.dropout import Dropout
+from electra_jax.modeling.gelu import gelu
+from electra_jax.modeling.layer_norm import LayerNorm
 
 Array = jax.Array
 Params = Any  # the nested dict of float32 arrays that `Electra.init` returns
@@ -41,8 +46,8 @@ class Embeddings(nn.Module):
         if c.absolute:
             self.position = self.param("position", init, (c.max_length, c.embedding_size))
             self.segment = self.param("segment", init, (_SEGMENTS, c.embedding_size))
-            self.norm = transformer.LayerNorm(transformer.EPSILON, True, c.encoder.dtype)
-        self.drop = nn.Dropout(c.encoder.dropout)
+            self.norm = LayerNorm(transformer.EPSILON, True, c.encoder.dtype)
+        self.drop = Dropout(c.encoder.dropout)
 
     def table(self, name: str) -> Array:
         """The effective table `word`, `position` or `segment`, [entries, E]."""
@@ -58,7 +63,7 @@ class Embeddings(nn.Module):
             return x_BLE.astype(c.encoder.dtype)
         x_BLE += jnp.take(self.table("position"), transformer.sequence_positions(batch.sequence_ids), axis=0)
         x_BLE += jnp.take(self.table("segment"), batch.token_type_ids, axis=0)
-        return cast(Array, self.drop(self.norm(x_BLE), deterministic=not train))
+        return cast(Array, self.drop(self.norm(x_BLE), train))
 
 
 class TwoTowers(nn.Module):
@@ -74,11 +79,8 @@ class TwoTowers(nn.Module):
     def __call__(self, x_BLE: Array, sequence_ids_BL: Array, train: bool) -> Array:
         """[B, L, 2 D]."""
         encoder = ENCODERS[self.config.kind]
-        same = transformer.same_sequence(sequence_ids_BL)
-        length = x_BLE.shape[1]
-        seen = jnp.tril(jnp.ones((length, length), bool))[None, None]
-        left_BLD = encoder(self.config, name="left")(x_BLE, same & seen, train)
-        right_BLD = encoder(self.config, name="right")(x_BLE, same & seen.swapaxes(2, 3), train)
+        left_BLD = encoder(self.config, name="left")(x_BLE, Visible(sequence_ids_BL, "before"), train)
+        right_BLD = encoder(self.config, name="right")(x_BLE, Visible(sequence_ids_BL, "after"), train)
         follows = (sequence_ids_BL[:, 1:] == sequence_ids_BL[:, :-1])[..., None]
         none = jnp.zeros_like(left_BLD[:, :1])
         before = jnp.concatenate([none, jnp.where(follows, left_BLD[:, :-1], none)], axis=1)
@@ -104,12 +106,12 @@ class MLMHead(nn.Module):
         padded, size = table_VE.shape
         init = transformer.truncated_normal(c.init_stddev if is_bert else modernbert.out_stddev(c))
         width = size if is_bert else c.width
-        x = nn.Dense(width, use_bias=is_bert, dtype=c.dtype, kernel_init=init, name="dense")(x_BMD)
+        x = Dense(width, init, use_bias=is_bert, dtype=c.dtype, name="dense")(x_BMD)
         epsilon = transformer.EPSILON if is_bert else modernbert.EPSILON
-        x_BME = transformer.LayerNorm(epsilon, is_bert, c.dtype, name="norm")(transformer.gelu(x))
+        x_BME = LayerNorm(epsilon, is_bert, c.dtype, name="norm")(gelu(x))
         if width != size:
             init = nn.initializers.xavier_uniform()
-            x_BME = nn.Dense(size, use_bias=False, dtype=c.dtype, kernel_init=init, name="project")(x_BME)
+            x_BME = Dense(size, init, use_bias=False, dtype=c.dtype, name="project")(x_BME)
         table = table_VE.astype(x_BME.dtype)
         logits = jnp.einsum("bme,ve->bmv", x_BME, table, preferred_element_type=jnp.float32)
         logits += self.param("bias", nn.initializers.zeros, (padded,))[None, None]
@@ -126,13 +128,13 @@ class DiscriminatorHead(nn.Module):
         c = self.config
         is_bert = c.kind == "bert"
         init = transformer.truncated_normal(c.init_stddev if is_bert else modernbert.out_stddev(c))
-        x = nn.Dense(c.width, use_bias=is_bert, dtype=c.dtype, kernel_init=init, name="dense")(x_BLD)
-        x = transformer.gelu(x)
+        x = Dense(c.width, init, use_bias=is_bert, dtype=c.dtype, name="dense")(x_BLD)
+        x = gelu(x)
         if not is_bert:
-            x = transformer.LayerNorm(modernbert.EPSILON, False, c.dtype, name="norm")(x)
+            x = LayerNorm(modernbert.EPSILON, False, c.dtype, name="norm")(x)
         # Glorot as in the reference; classifiers of ModernBERT use a normal distribution of deviation 1 / sqrt(D).
         init = nn.initializers.xavier_uniform() if is_bert else transformer.truncated_normal(c.width**-0.5)
-        return nn.Dense(1, dtype=c.dtype, kernel_init=init, name="classifier")(x)[..., 0].astype(jnp.float32)
+        return Dense(1, init, dtype=c.dtype, name="classifier")(x)[..., 0].astype(jnp.float32)
 
 
 class ScalarHead(nn.Module):
@@ -142,8 +144,7 @@ class ScalarHead(nn.Module):
 
     @nn.compact
     def __call__(self, x_BMD: Array) -> Array:
-        init = nn.initializers.xavier_uniform()
-        x = nn.Dense(1, dtype=self.config.dtype, kernel_init=init, name="dense")(x_BMD)
+        x = Dense(1, nn.initializers.xavier_uniform(), dtype=self.config.dtype, name="dense")(x_BMD)
         return x[..., 0].astype(jnp.float32)
 
 
@@ -191,7 +192,7 @@ class Electra(nn.Module):
     def encode(self, batch: Batch, train: bool = False) -> Array:
         """The encoder's states, [B, L, D]."""
         x_BLE = self.embeddings(batch, train)
-        return cast(Array, self.encoder(x_BLE, transformer.same_sequence(batch.sequence_ids), train))
+        return cast(Array, self.encoder(x_BLE, Visible(batch.sequence_ids), train))
 
     def generator_states(self, batch: Batch, train: bool = False) -> Array:
         """The generator's states, [B, L, D]; [B, L, 2 D] from two towers."""
@@ -199,7 +200,7 @@ class Electra(nn.Module):
         if self.config.two_towers:
             return cast(Array, self.generator(x_BLE, batch.sequence_ids, train))
         network = self.encoder if self.config.tying == "all" else self.generator
-        return cast(Array, network(x_BLE, transformer.same_sequence(batch.sequence_ids), train))
+        return cast(Array, network(x_BLE, Visible(batch.sequence_ids), train))
 
     def _generator_embeddings(self) -> Embeddings:
         return self.generator_embeddings if self.config.tying in ("none", "gdes") else self.embeddings

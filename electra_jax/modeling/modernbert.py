@@ -8,9 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
+from jax.ad_checkpoint import checkpoint_name
 
 from electra_jax.modeling import transformer
+from electra_jax.modeling.attention import SelfAttention, Visible
 from electra_jax.modeling.config import EncoderConfig
+from electra_jax.modeling.dense import Dense
+from electra_jax.modeling.dropout import Dropout
+from electra_jax.modeling.gelu import gelu
+from electra_jax.modeling.layer_norm import LayerNorm
 
 EPSILON = 1e-5
 GLOBAL_THETA, LOCAL_THETA = 160_000.0, 10_000.0
@@ -28,13 +34,18 @@ def rotary(length: int, head_size: int, theta: float) -> np.ndarray:
     return np.concatenate([angles, angles], axis=-1).astype(np.float32)
 
 
-def rotate(x_BLHK: jax.Array, angles_LK: jax.Array) -> jax.Array:
-    """Rotates each pair (i, i + K / 2) of a head by its position's angle; computed in float32."""
-    x = x_BLHK.astype(jnp.float32)
-    first, second = jnp.split(x, 2, axis=-1)
+def rotate(x: jax.Array, angles_LK: jax.Array, axis: int) -> jax.Array:
+    """Rotates each pair (i, i + K / 2) of a head by its position's angle; computed in float32.
+
+    Args:
+      x: queries or keys of four axes, the last one K.
+      angles_LK: as `rotary` gives them.
+      axis: the axis of positions in `x`.
+    """
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     rotated = jnp.concatenate([-second, first], axis=-1)
-    angles = angles_LK[None, :, None, :]
-    return (x * jnp.cos(angles) + rotated * jnp.sin(angles)).astype(x_BLHK.dtype)
+    angles = jnp.expand_dims(angles_LK, [other for other in range(3) if other != axis])
+    return (x.astype(jnp.float32) * jnp.cos(angles) + rotated * jnp.sin(angles)).astype(x.dtype)
 
 
 class ModernBertLayer(nn.Module):
@@ -43,34 +54,36 @@ class ModernBertLayer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x_BLD: jax.Array, number: jax.Array, mask_B1LL: jax.Array, angles_2LK: jax.Array
+        self, x_BLD: jax.Array, number: jax.Array, visible: Visible, angles_2LK: jax.Array
     ) -> tuple[jax.Array, None]:
         """`number` counts layers from 0; `angles_2LK` holds the angles for local and for global attention."""
         c = self.config
 
-        def dense(features: int | tuple[int, ...], stddev: float, name: str) -> nn.DenseGeneral:
-            init = transformer.truncated_normal(stddev)
-            return nn.DenseGeneral(features, use_bias=False, dtype=c.dtype, kernel_init=init, name=name)
+        def dense(features: int | tuple[int, ...], stddev: float, name: str) -> Dense:
+            return Dense(features, transformer.truncated_normal(stddev), use_bias=False, dtype=c.dtype, name=name)
 
         is_global = number % c.global_every == 0
-        position = jnp.arange(x_BLD.shape[1])
-        near = jnp.abs(position[:, None] - position[None, :]) <= c.local_window // 2
-        mask = mask_B1LL & (near | is_global)[None, None]
         angles_LK = jnp.where(is_global, angles_2LK[1], angles_2LK[0])
 
         # The first layer has no norm before attention: the embeddings are normalized already. Its entry in the stack
         # of parameters stays unused.
-        normed = transformer.LayerNorm(EPSILON, False, c.dtype, name="attention_norm")(x_BLD)
+        normed = LayerNorm(EPSILON, False, c.dtype, name="attention_norm")(x_BLD)
         normed = jnp.where(number == 0, x_BLD, normed)
-        attended = transformer.SelfAttention(
-            c, use_bias=False, out_stddev=out_stddev(c), train=self.train, attention_dropout=False, name="attention"
-        )(normed, mask, lambda x: rotate(x, angles_LK))
-        x_BLD = transformer.shard_batch(x_BLD + attended)
-        h = transformer.LayerNorm(EPSILON, False, c.dtype, name="ffn_norm")(x_BLD)
+        attended = SelfAttention(
+            c,
+            use_bias=False,
+            kernel_init=transformer.truncated_normal(c.init_stddev),
+            out_init=transformer.truncated_normal(out_stddev(c)),
+            train=self.train,
+            name="attention",
+        )(normed, visible, lambda x, axis: rotate(x, angles_LK, axis), ~is_global)
+        x_BLD = checkpoint_name(transformer.shard_batch(x_BLD + attended), "sum")
+        h = LayerNorm(EPSILON, False, c.dtype, name="ffn_norm")(x_BLD)
         # Value and gate have an axis of their own, so that sharding F keeps both halves on one device.
-        h_BL2F = dense((2, c.ffn), c.init_stddev, "ffn_in")(h)
-        gated_BLF = transformer.gelu(h_BL2F[:, :, 0]) * h_BL2F[:, :, 1]
-        h_BLF = nn.Dropout(c.dropout, deterministic=not self.train)(gated_BLF)
+        h_BL2F = checkpoint_name(dense((2, c.ffn), c.init_stddev, "ffn_in")(h), "ffn_in")
+        value_BL1F, gate_BL1F = jnp.split(h_BL2F, 2, axis=2)
+        gated_BLF = gelu(value_BL1F[:, :, 0]) * gate_BL1F[:, :, 0]
+        h_BLF = Dropout(c.dropout)(gated_BLF, self.train)
         return transformer.shard_batch(x_BLD + dense(c.width, out_stddev(c), "ffn_out")(h_BLF)), None
 
 
@@ -80,17 +93,19 @@ class ModernBertEncoder(nn.Module):
     config: EncoderConfig
 
     @nn.compact
-    def __call__(self, x_BLE: jax.Array, mask_B1LL: jax.Array, train: bool) -> jax.Array:
+    def __call__(self, x_BLE: jax.Array, visible: Visible, train: bool) -> jax.Array:
         c = self.config
         x = transformer.shard_batch(x_BLE)
         if x.shape[-1] != c.width:
             init = nn.initializers.xavier_uniform()
-            x = nn.Dense(c.width, use_bias=False, dtype=c.dtype, kernel_init=init, name="project")(x)
-        x = transformer.LayerNorm(EPSILON, False, c.dtype, name="embedding_norm")(x)
-        x = nn.Dropout(c.dropout, deterministic=not train)(x)
+            x = Dense(c.width, init, use_bias=False, dtype=c.dtype, name="project")(x)
+        x = LayerNorm(EPSILON, False, c.dtype, name="embedding_norm")(x)
+        x = Dropout(c.dropout)(x, train)
         length = x.shape[1]
         angles = [rotary(length, c.head_size, theta) for theta in (LOCAL_THETA, GLOBAL_THETA)]
         layers = transformer.stack(ModernBertLayer, c, in_axes=(0, nn.broadcast, nn.broadcast))
         x = transformer.shard_batch(x)
-        x_BLD, _ = layers(c, train, name="layers")(x, jnp.arange(c.layers), mask_B1LL, jnp.asarray(np.stack(angles)))
-        return transformer.LayerNorm(EPSILON, False, c.dtype, name="final_norm")(x_BLD)
+        x_BLD, _ = layers(c, train, name="layers")(
+            x, np.arange(c.layers, dtype=np.int32), visible, jnp.asarray(np.stack(angles))
+        )
+        return LayerNorm(EPSILON, False, c.dtype, name="final_norm")(x_BLD)

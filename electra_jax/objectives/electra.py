@@ -114,8 +114,16 @@ def mlm(logits_BMV: Array, x: Inputs) -> tuple[metrics.Mean, metrics.Mean]:
 def prediction(logits_BMV: Array, targets_BM: Array, weights_BM: Array) -> tuple[metrics.Mean, metrics.Mean]:
     """(negative log-likelihood, accuracy) of `targets_BM`."""
     nll_BM = optax.softmax_cross_entropy_with_integer_labels(logits_BMV, targets_BM)
-    correct_BM = (jnp.argmax(logits_BMV, axis=-1) == targets_BM).astype(jnp.float32)
+    correct_BM = (first_highest(logits_BMV) == targets_BM).astype(jnp.float32)
     return metrics.mean(nll_BM, weights_BM), metrics.mean(correct_BM, weights_BM)
+
+
+def first_highest(x: Array) -> Array:
+    """`jnp.argmax` over the last axis, int32. XLA:CPU computes two simple reductions ten times as fast as that one."""
+    x = jax.lax.stop_gradient(x)
+    size = x.shape[-1]
+    entries = jnp.arange(size, dtype=jnp.int32).reshape(*(1 for _ in x.shape[:-1]), size)
+    return jnp.min(jnp.where(x == jnp.max(x, axis=-1, keepdims=True), entries, size), axis=-1)
 
 
 ########## Fakes #######################################################################################################

@@ -1,6 +1,7 @@
-"""Estimates what a train step needs on a TPU slice: memory, FLOPs, traffic, and a lower bound on its time."""
+"""Estimates what a train step needs on TPU slices or GPUs: memory, FLOPs, traffic, and time (bounds and a forecast)."""
 
 import dataclasses
+import functools
 import math
 import re
 import time
@@ -13,14 +14,19 @@ from ml_collections import ConfigDict
 from electra_jax import train_config
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import replace
+from electra_jax.modeling import cudnn_attention, fused_attention, transformer
 from electra_jax.objectives import registry
 from electra_jax.objectives.spec import Objective
-from electra_jax.planning import hlo
+from electra_jax.planning import hlo, traffic
+from electra_jax.planning.flops import attention as attention_flops
 from electra_jax.planning.flops import devices as device_table
 from electra_jax.planning.flops.breakdown import sum_networks
 from electra_jax.planning.flops.count import make_objective
 from electra_jax.planning.flops.totals import ACCOUNTINGS, count_flops
-from electra_jax.planning.slices import slice_of
+from electra_jax.planning.forecast import Forecast, Rates, forecast
+from electra_jax.planning.kernels import KernelCost, Signature, count_kernels
+from electra_jax.planning.targets import Target, find_target
+from electra_jax.planning.vector import count_vector
 from electra_jax.runtime import sharding
 from electra_jax.sharded_step import ShardedStep
 from electra_jax.train_config import TrainConfig
@@ -33,31 +39,41 @@ REMAT = ("none", "dots", "full")  # in ascending order of recomputation
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """One train step of the run's last segment on one slice.
+    """One train step of the run's last segment on TPU slices or on the GPUs of a machine.
 
     FLOPs count all devices together, all bytes but those of `collectives` one device. Fields that default to None are
-    None where the compiler failed because the program is too large.
+    None where the compiler failed because the program is too large. Those of the forecast are None on GPUs as well,
+    whose compiler estimates no times.
 
     Attributes:
-      settings: `batch_size`, `grad_accum_steps`, `remat`, `unroll`, and the sizes of the mesh's axes.
-      topology: the slice, with the number of slices if there are several.
+      settings: `batch_size`, `grad_accum_steps`, `remat`, `unroll`, `attention` (`fused` or `plain`), and the sizes of
+        the mesh's axes.
+      topology: the slice or the GPUs, with the number of slices if there are several.
       devices: the number of devices.
       hosts: the number of hosts.
-      kind: the kind of device, a key of `devices.TPU_SPECS`.
+      kind: the kind of device, a key of `devices.PEAK_FLOPS`.
       fits: whether the program fits into the device's memory.
       memory: bytes by kind, their `total`, and what is `usable`; fewer kinds where the compiler failed.
-      flops: of a step: by our accounting (`model`) and by XLA's count before optimization, with scans unrolled (`xla`).
+      flops: of a step: by both accountings (`model` and `paper`), and by XLA's count before optimization, with scans
+        unrolled (`xla`), where the attention kernel counts as what it executes.
       mfu: the assumed model FLOPs utilization.
       days_at_mfu: days that the run takes at that utilization.
       compile_seconds: compile time on this machine.
       moved: bytes moved between memory and a device in a step.
+      vector: element-wise operations of a device in a step, without those inside kernels.
       collectives: by kind, how many run in a step, bytes of their results, and bytes that a device must send.
       largest: (bytes, name) of the operations that move most, in descending order.
-      seconds: lower bounds on the time of a step, by `compute`, `memory` and `interconnect`. The network between
-        slices, which is slower than the interconnect, is not included.
+      seconds: lower bounds on the time of a step, by `compute` (the matrix units), `vector`, `memory` and
+        `interconnect`. The network between slices, which is slower than the interconnect, is not included.
       bound: the resource with the largest of these.
       tokens_per_second: throughput at that bound.
       days: days that the run takes at that bound.
+      forecast: seconds of a step as the TPU's compiler expects them: its `compiler` cycles, `kernels`, `collectives`
+        and `copies` that nothing hides, and `other` work (`forecast.Forecast`).
+      unestimated: (seconds, name) of what the compiler has no estimate for, in descending order.
+      forecast_seconds: their sum, or the bound where that is longer.
+      forecast_mfu: the model FLOPs utilization at the forecast.
+      forecast_days: days that the run takes at the forecast.
     """
 
     settings: dict[str, Any]
@@ -72,71 +88,94 @@ class Plan:
     days_at_mfu: float
     compile_seconds: float
     moved: float | None = None
+    vector: float | None = None
     collectives: dict[str, dict[str, float]] | None = None
     largest: list[tuple[float, str]] | None = None
     seconds: dict[str, float] | None = None
     bound: str | None = None
     tokens_per_second: float | None = None
     days: float | None = None
+    forecast: dict[str, float] | None = None
+    unestimated: list[tuple[float, str]] | None = None
+    forecast_seconds: float | None = None
+    forecast_mfu: float | None = None
+    forecast_days: float | None = None
 
     @property
     def step_seconds(self) -> float:
-        """Seconds of a step at the bound; infinite where the compiler failed."""
+        """Seconds of a step by the forecast, or else at the bound; infinite where the compiler failed.
+
+        The forecast is the better guide to the faster of two programs: `remat` and smaller parts of a batch change
+        vector work and the shapes of products, which the bounds hardly see.
+        """
+        if self.forecast_seconds is not None:
+            return self.forecast_seconds
         return max(self.seconds.values()) if self.seconds else math.inf
 
 
 def estimate(
     config: ConfigDict | TrainConfig | Mapping[str, Any], topology: str, slices: int = 1, mfu: float = 0.4
 ) -> Plan:
-    """Compiles the train step of a config for TPU slices, without TPUs, and estimates memory and time.
+    """Compiles the train step of a config for TPU slices or GPUs, without having them, and estimates memory and time.
 
     Args:
       config: the run.
-      topology: the slice as KIND:SHAPE, for example `v3:4x4`.
+      topology: a slice as KIND:SHAPE, for example `v3:4x4`, or the GPUs of a machine as KIND:COUNT, `h100:8`.
       slices: how many such slices.
       mfu: the model FLOPs utilization to estimate days with, in addition to the bound.
 
     Returns:
-      The memory by kind in bytes, FLOPs, traffic, lower bounds in seconds, and days; see `Plan`.
+      The memory by kind in bytes, FLOPs, traffic, lower bounds and a forecast in seconds, and days; see `Plan`.
 
     Raises:
-      UserError: libtpu is not installed, the slice does not exist, the config is invalid, or its batch cannot be split
-        over the slice.
+      UserError: the compiler (libtpu, or JAX's CUDA plugin) is not installed, there are no such devices, the config is
+        invalid, or its batch cannot be split over the devices.
     """
     config = train_config.resolve(config)
-    tpus = slice_of(topology, slices)
-    mesh = sharding.make_mesh(config.mesh, config.batch_size, config.grad_accum_steps, tpus)
+    target = find_target(topology, slices)
+    options = ",".join(filter(None, (target.options, config.compiler_options)))
+    config = replace(config, compiler_options=options)
+    mesh = sharding.make_mesh(config.mesh, config.batch_size, config.grad_accum_steps, target.devices)
     sharding.check_divisible(config.model.heads, config.model.ffn, mesh)
     objective = make_objective(config)
     run = ShardedStep(config, objective, mesh)
     segment = run.segments[-1]
-    kind = device_table.known(tpus[0].device_kind) or tpus[0].device_kind
-    if kind not in device_table.TPU_SPECS:
-        raise UserError(
-            f"--topology={topology} has devices of unknown speed ({kind}): expected one of "
-            f"{', '.join(device_table.TPU_SPECS)}"
-        )
-    specs, peak = device_table.TPU_SPECS[kind], device_table.peak(kind, config.model.dtype)
+    peak = device_table.peak(target.kind, config.model.dtype)
     assert peak is not None
-    step_flops = sum_networks(ACCOUNTINGS["model"](objective, segment.stage, config.batch_size, segment.length))
-    run_flops = count_flops(objective, run.segments, config.batch_size, config.steps)["model"]
+    peak *= len(target.devices)
+    flops = {
+        name: sum_networks(count(objective, segment.stage, config.batch_size, segment.length))
+        for name, count in ACCOUNTINGS.items()
+    }
+    steps = count_flops(objective, run.segments, config.batch_size, config.steps)["model"] / flops["model"]
+    attention, virtual = functools.partial(fused_attention.chosen, length=segment.length), mesh.abstract_mesh
+    xla = _xla_flops(config, objective) + attention_flops.change(
+        objective,
+        segment.stage,
+        config.batch_size,
+        segment.length,
+        is_fused=lambda network: attention(network, mesh=virtual) == "fused",
+        is_unrolled=lambda network: transformer.is_unrolled(network, virtual),
+        is_cudnn=cudnn_attention.is_nvidia_gpu(fused_attention.device_kind(virtual)),
+    )
     plan = Plan(
         settings={
             "batch_size": config.batch_size,
             "grad_accum_steps": config.grad_accum_steps,
             "remat": config.model.remat,
-            "unroll": config.model.unroll,
+            "unroll": transformer.is_unrolled(objective.model.config.encoder, virtual),
+            "attention": attention(objective.model.config.encoder, mesh=virtual),
             **mesh.shape,
         },
         topology=topology if slices == 1 else f"{slices} x {topology}",
-        devices=len(tpus),
-        hosts=len({device.process_index for device in tpus}),
-        kind=kind,
+        devices=len(target.devices),
+        hosts=target.hosts,
+        kind=target.kind,
         fits=False,
         memory={},
-        flops={"model": step_flops, "xla": _xla_flops(config, objective)},
+        flops=flops | {"xla": xla},
         mfu=mfu,
-        days_at_mfu=run_flops / (peak * len(tpus) * mfu) / 86400,
+        days_at_mfu=steps * flops["model"] / (peak * mfu) / 86400,
         compile_seconds=math.nan,
     )
     began = time.perf_counter()
@@ -147,29 +186,56 @@ def estimate(
         if needed is None:
             raise
         memory = _of_state(run) | {"temporary": needed}
-        memory |= {"total": sum(memory.values()), "usable": specs.memory}
+        memory |= {"total": sum(memory.values()), "usable": target.memory}
         return dataclasses.replace(plan, memory=memory, compile_seconds=time.perf_counter() - began)
     seconds = time.perf_counter() - began
-    memory = _memory(run, compiled) | {"usable": specs.memory}
-    traffic = hlo.traffic(compiled.as_text() or "", len(tpus))
+    memory = _memory(run, compiled) | {"usable": target.memory}
+    plan = dataclasses.replace(plan, fits=memory["total"] <= target.memory, memory=memory, compile_seconds=seconds)
+    program = hlo.Program(compiled.as_text() or "")
+    # Traced again only where there is something that XLA cannot see into.
+    kernels = count_kernels(run.trace(segment).jaxpr) if program.has_kernels else {}
+    return _timed(plan, program, kernels, target, peak, config.batch_size * segment.length, steps)
+
+
+def _timed(
+    plan: Plan,
+    program: hlo.Program,
+    kernels: Mapping[Signature, KernelCost],
+    target: Target,
+    peak: float,
+    tokens: int,
+    steps: float,
+) -> Plan:
+    """The plan with what the compiled program says of time: `peak` is that of all devices, `steps` of this length."""
+    counted = traffic.count_traffic(program, plan.devices)
+    vector = count_vector(program, target.packed16)
     times = {
-        "compute": plan.flops["xla"] / (peak * len(tpus)),  # includes rematerialization
-        "memory": traffic.bytes / specs.bandwidth,
-        "interconnect": traffic.sent / specs.interconnect,
+        "compute": plan.flops["xla"] / peak,  # includes rematerialization
+        "vector": vector / target.vector,
+        "memory": counted.bytes / target.bandwidth,
+        "interconnect": counted.sent / target.interconnect,
     }
     bound = max(times, key=lambda name: times[name])
+    expected: Forecast | None = None
+    if target.clock is not None:
+        rates = Rates(target.clock, peak / plan.devices, target.vector, target.bandwidth, target.interconnect)
+        expected = forecast(program, plan.devices, rates, kernels)
+    step = max(expected.seconds, times[bound]) if expected else None
     return dataclasses.replace(
         plan,
-        fits=memory["total"] <= specs.memory,
-        memory=memory,
-        compile_seconds=seconds,
-        moved=traffic.bytes,
-        collectives=_by_kind(traffic.collectives),
-        largest=_by_source(traffic.moved),
+        moved=counted.bytes,
+        vector=vector,
+        collectives=_by_kind(counted.collectives),
+        largest=_by_source(counted.moved),
         seconds=times,
         bound=bound,
-        tokens_per_second=config.batch_size * segment.length / times[bound],
-        days=run_flops / step_flops * times[bound] / 86400,
+        tokens_per_second=tokens / times[bound],
+        days=steps * times[bound] / 86400,
+        forecast=expected.parts if expected else None,
+        unestimated=expected.unestimated if expected else None,
+        forecast_seconds=step,
+        forecast_mfu=plan.flops["model"] / (step * peak) if step else None,
+        forecast_days=steps * step / 86400 if step else None,
     )
 
 
@@ -191,7 +257,7 @@ def sweep(
       All plans, in the order of estimation; `best` picks the fastest.
     """
     config = train_config.resolve(config)
-    devices = len(slice_of(topology, slices))
+    devices = len(find_target(topology, slices).devices)
     plans = []
     for remat in REMAT:
         parts = 1
@@ -216,8 +282,11 @@ def best(plans: Sequence[Plan]) -> Plan | None:
 
 
 def _xla_flops(config: TrainConfig, objective: Objective) -> float:
-    """XLA's count for the whole batch, with scans unrolled and no accumulation: XLA counts a loop's body once."""
-    unrolled = replace(config, model__unroll=True, grad_accum_steps=1)
+    """XLA's count for the whole batch, with scans unrolled and no accumulation: XLA counts a loop's body once.
+
+    Attention is plain: XLA sees no operations inside a kernel.
+    """
+    unrolled = replace(config, model__unroll="true", model__attention="plain", grad_accum_steps=1)
     mesh = sharding.make_mesh(sharding.ONE_DEVICE, config.batch_size, 1, jax.local_devices(backend="cpu")[:1])
     vocab_size = objective.model.config.vocab_size
     run = ShardedStep(unrolled, registry.make(unrolled.objective, unrolled.model, unrolled.steps, vocab_size), mesh)
@@ -259,7 +328,7 @@ def _needed(error: str) -> float | None:
     return float(number) * _LETTERS[letter]
 
 
-def _by_kind(collectives: Sequence[hlo.Collective]) -> dict[str, dict[str, float]]:
+def _by_kind(collectives: Sequence[traffic.Collective]) -> dict[str, dict[str, float]]:
     kinds: dict[str, dict[str, float]] = {}
     for collective in collectives:
         total = kinds.setdefault(collective.kind, {"times": 0.0, "bytes": 0.0, "sent": 0.0})
@@ -269,7 +338,7 @@ def _by_kind(collectives: Sequence[hlo.Collective]) -> dict[str, dict[str, float
     return kinds
 
 
-def _by_source(moved: Sequence[hlo.Moved]) -> list[tuple[float, str]]:
+def _by_source(moved: Sequence[traffic.Moved]) -> list[tuple[float, str]]:
     """(bytes, name) by network, direction and operation, in descending order."""
     totals: dict[str, float] = {}
     for instruction in moved:

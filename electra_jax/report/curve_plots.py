@@ -21,6 +21,7 @@ from electra_jax.runtime.run_log import HELDOUT
 
 # Colours for all kinds of colour vision: Okabe and Ito, 2008, https://jfly.uni-koeln.de/color/
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+FILES = tuple(f"{name}.{kind}" for name in ("scores", "average", "heldout") for kind in ("png", "svg"))
 _MARKERS = "osD^vP*"
 _X_LABELS = {"flops": "pre-training FLOPs", "flops_paper": "pre-training FLOPs, as the paper counts them"}
 _GREY = "#707070"
@@ -51,9 +52,8 @@ def plot_all(
       accounting: `flops` or `flops_paper`.
       with_paper: whether to plot the average, if there is one, next to the paper's scores.
     """
-    for name in ("scores", "average", "heldout"):
-        for suffix in (".png", ".svg"):
-            (output / name).with_suffix(suffix).unlink(missing_ok=True)
+    for name in FILES:
+        (output / name).unlink(missing_ok=True)
     tasks = group_by_task(rows)
     plot_scores(output / "scores", tasks, metrics_by_task(rows), runs, accounting)
     if with_paper and AVERAGE in tasks:

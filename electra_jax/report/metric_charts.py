@@ -100,6 +100,7 @@ def _list_charts(runs: Sequence[RunLog]) -> Mapping[str, list[_Chart]]:
         _Chart("grad_norm", "Gradient norm", Axis("before clipping, logarithmic", log=True)),
         _Chart("tokens_per_second", "Speed", Axis("tokens per second", zero=True)),
         _Chart("loader_wait", "Waiting for data", Axis("share of the time", zero=True)),
+        _Chart("goodput", "Goodput", Axis("share of the time of all starts", zero=True)),
         _Chart("mfu", "Model FLOPs utilization", Axis("share of the peak", zero=True)),
     ]
     step = [chart for chart in step if any(run.points("step", chart.metric) for run in runs)]

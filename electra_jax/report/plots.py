@@ -111,8 +111,10 @@ def _drawable(line: Series, x: Axis, y: Axis) -> Series:
             and all(value == 0 or abs(value) >= _SMALLEST for value in at)
         )
 
-    band = [at for at in line.band if has_place(at)]
-    return line._replace(points=thin([at for at in line.points if has_place(at)]), band=band)
+    # As floats: NumPy has no logarithm of an integer of more than 64 bits.
+    band = [(float(x), float(low), float(high)) for x, low, high in line.band if has_place((x, low, high))]
+    points = [(float(x), float(y)) for x, y in line.points if has_place((x, y))]
+    return line._replace(points=thin(points), band=band)
 
 
 def thin(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:

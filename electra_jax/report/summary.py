@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from electra_jax.config.errors import UserError
 from electra_jax.data import tokenizer
+from electra_jax.runtime.goodput import CATEGORIES
 from electra_jax.runtime.metric_text import AREAS, LOSSES, short_number
 from electra_jax.runtime.run_log import HELDOUT, Evaluation, RunLog, is_number
 
@@ -166,6 +167,19 @@ def _hours(run: RunLog) -> Cell:
     return Cell(f"{seconds / 3600:.4g}", f"{seconds / 60:.3g} minutes" if seconds < 3600 else "", f"{seconds} seconds")
 
 
+def _goodput(run: RunLog) -> Cell:
+    """The share of the time that was spent in steps, and beside it the rest, the largest first."""
+    share = run.last.get("goodput")
+    seconds = {name: run.last.get(f"total_seconds_{name}") for name in CATEGORIES}
+    known = {name: value for name, value in seconds.items() if is_number(value)}
+    total = sum(known.values())
+    if not is_number(share) or total <= 0:
+        return Cell(NONE)
+    rest = sorted((name for name in known if name != "step" and known[name] / total >= 0.005), key=lambda n: -known[n])
+    beside = " · ".join(f"{name} {known[name] / total:.0%}" for name in rest)
+    return Cell(f"{share:.1%}", beside, ", ".join(f"{name} {value:.1f} s" for name, value in known.items()))
+
+
 def _number(value: Any, beside: str = "", spec: str = "") -> Cell:
     """A number, formatted by `spec` or shortened with an SI letter."""
     if not is_number(value):
@@ -200,6 +214,7 @@ _COST: _Rows = [
     ("FLOPs as the paper counts them", _logged("total_flops_paper")),
     ("device hours", _hours),
     ("model FLOPs utilization", _logged("mfu", ".1%")),
+    ("goodput", _goodput),
 ]
 _DATA: _Rows = [
     ("input", _data_setting("input")),

@@ -1,13 +1,14 @@
 """Checkpoints: the train state, and with it the position in the data and the totals. No other file uses Orbax.
 
 A checkpoint is written under a temporary name while training continues, and renamed when it is complete; one that a
-kill interrupted is never seen.
+kill interrupted is never seen. The checksums of all that it holds are computed from the arrays on the devices before
+they are written, and compared with the arrays on the devices after they are read.
 """
 
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -17,11 +18,15 @@ from orbax.checkpoint import checkpoint_managers as policies
 
 from electra_jax.config.errors import UserError, first_line
 from electra_jax.config.settings import above, setting
+from electra_jax.runtime.checksums import array_checksums, summarize
 from electra_jax.runtime.console_errors import disk_error
+from electra_jax.runtime.io import json_checksum
 from electra_jax.runtime.workdir import AnyPath
 
 State = TypeVar("State")
 _REASON = 200  # characters of another library's message that are shown
+_LEAST_PART = 2**22  # bytes; smaller parts of an array are not worth saving apart
+_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +36,16 @@ class CheckpointConfig:
     every: int = setting(5_000, "Steps between two checkpoints.", above(0), resumable=True)
     keep_last: int = setting(2, "How many of the newest checkpoints are kept.", above(0), resumable=True)
     keep_every: int = setting(100_000, "Checkpoints at multiples of this step are kept too.", above(0), resumable=True)
+
+
+class _NewestUpTo(policies.PreservationPolicy):  # type: ignore[misc] # Orbax has no types
+    """Keeps the newest checkpoint whose step is not above `step`."""
+
+    step = -1
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        newest = max((each.step for each in checkpoints if each.step <= self.step), default=None)
+        return [each.step == newest for each in checkpoints]
 
 
 class Checkpoints:
@@ -50,16 +65,21 @@ class Checkpoints:
           read_only: change nothing in the folder; another process may be writing there.
         """
         self.folder = folder.absolute() if isinstance(folder, Path) else folder
+        self._good = _NewestUpTo()
         with _quiet() if read_only else contextlib.nullcontext():
             options = ocp.CheckpointManagerOptions(
                 preservation_policy=policies.AnyPreservationPolicy(
-                    [policies.LatestN(keep_last), policies.EveryNSteps(keep_every)]
+                    [policies.LatestN(keep_last), policies.EveryNSteps(keep_every), self._good]
                 ),
                 cleanup_tmp_directories=not read_only,
                 create=not read_only,
                 read_only=read_only,
             )
-            handlers = {"state": ocp.StandardCheckpointHandler(), "progress": ocp.JsonCheckpointHandler()}
+            handlers = {
+                "state": ocp.PyTreeCheckpointHandler(type_handler_registry=_array_handlers()),
+                "progress": ocp.JsonCheckpointHandler(),
+                "checksums": ocp.JsonCheckpointHandler(),
+            }
             self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handlers)
 
     def latest(self) -> int | None:
@@ -70,6 +90,19 @@ class Checkpoints:
         """The steps of all complete checkpoints, in order."""
         return sorted(self._manager.all_steps())
 
+    @property
+    def good_step(self) -> int:
+        """The newest checkpoint up to this step is kept, however many newer ones there are; -1: none."""
+        return self._good.step
+
+    @good_step.setter
+    def good_step(self, step: int) -> None:
+        self._good.step = step
+
+    def delete(self, step: int) -> None:
+        """Deletes the checkpoint of `step`."""
+        self._manager.delete(step)
+
     def save(self, step: int, state: Any, metadata: dict[str, Any]) -> None:
         """Starts to write a checkpoint and returns as soon as `state` may change.
 
@@ -77,18 +110,68 @@ class Checkpoints:
           step: the step it is named after; a step is saved once.
           state: a tree of arrays.
           metadata: everything else that a resumed run needs; values that JSON can represent.
+
+        Raises:
+          UserError: `state` has a value that is not finite, or the disk is full.
         """
         if step == self.latest():
             return
+        summaries = summarize(_by_path(state))
+        if spoiled := [name for name, summary in summaries.items() if not summary.finite]:
+            raise UserError(
+                f"step {step} is not saved: {spoiled[0]} has a value that is not finite; earlier checkpoints are "
+                "complete: lower config.optim.learning_rate and use another --workdir, or go back with --rewind_to=STEP"
+            )
+        arrays = {name: summary.checksum for name, summary in summaries.items()}
+        checksums = {"step": step, "arrays": arrays, "progress": json_checksum(metadata)}
+        checksums["checksum"] = json_checksum(checksums)
         with _report_disk_errors(self.folder):
-            args = ocp.args.Composite(state=ocp.args.StandardSave(state), progress=ocp.args.JsonSave(metadata))
+            args = ocp.args.Composite(
+                state=ocp.args.PyTreeSave(state),
+                progress=ocp.args.JsonSave(metadata),
+                checksums=ocp.args.JsonSave(checksums),
+            )
             self._manager.save(step, args=args, force=True)
 
     def metadata(self, step: int) -> dict[str, Any]:
-        """The `metadata` that was saved at `step`; the checkpoint calls it "progress"."""
-        args = ocp.args.Composite(progress=ocp.args.JsonRestore())
-        with self._report_read_errors(step):
-            return cast(dict[str, Any], self._manager.restore(step, args=args)["progress"])
+        """The `metadata` that was saved at `step`; the checkpoint calls it "progress".
+
+        Raises:
+          UserError: it cannot be read, or has changed since it was written.
+        """
+        metadata: dict[str, Any] = self._read_json(step, "progress")
+        checksums = self.checksums(step)
+        if checksums is not None and json_checksum(metadata) != checksums["progress"]:
+            raise self._damaged(step, "progress has changed since it was written")
+        return metadata
+
+    def checksums(self, step: int) -> dict[str, Any] | None:
+        """The checksums that were saved at `step`: `arrays`, of each array by its name; `progress`, of the metadata.
+
+        None where there are none: earlier versions did not write any.
+
+        Raises:
+          UserError: they cannot be read, or have changed since they were written.
+        """
+        if not (self.folder / str(step) / "checksums").exists():
+            return None
+        checksums = self._read_json(step, "checksums")
+        if not isinstance(checksums, dict) or checksums.pop("checksum", None) != json_checksum(checksums):
+            raise self._damaged(step, "its checksums have changed since they were written")
+        if checksums["step"] != step:
+            raise self._damaged(step, f"it was written as the checkpoint of step {checksums['step']}")
+        return checksums
+
+    def saved_arrays(self, step: int) -> Any:
+        """The tree of arrays that was saved at `step`, as ShapeDtypeStructs on the first device, to be restored there.
+
+        Raises:
+          UserError: the checkpoint cannot be read.
+        """
+        device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        return jax.tree.map(
+            lambda saved: jax.ShapeDtypeStruct(saved.shape, saved.dtype, sharding=device), self._read_shapes(step)
+        )
 
     def restore(self, step: int, like: State) -> State:
         """The state that was saved at `step`.
@@ -98,17 +181,25 @@ class Checkpoints:
           like: a tree of arrays or ShapeDtypeStructs with the shapes, dtypes and shardings to restore.
 
         Raises:
-          UserError: the checkpoint cannot be read, or has other parameters than `like`.
+          UserError: the checkpoint cannot be read, has other parameters than `like`, or an array has changed since it
+            was written.
         """
         # Compare before reading: a restore that Orbax refuses halfway leaves reads pending, which fail later in
         # TensorStore's threads, when their event loop is closed.
-        with self._report_read_errors(step):
-            saved = _shapes(self._manager.item_metadata(step)["state"].tree)
-        self._check_shapes(step, saved, _shapes(like))
+        self._check_fits(step, _by_path(self._read_shapes(step)), _by_path(like))
+        checksums = self.checksums(step)
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
-        args = ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
+        shardings = ocp.checkpoint_utils.construct_restore_args(abstract)
+        args = ocp.args.Composite(state=ocp.args.PyTreeRestore(abstract, restore_args=shardings))
         with self._report_read_errors(step):
-            return cast(State, self._manager.restore(step, args=args)["state"])
+            state = cast(State, self._manager.restore(step, args=args)["state"])
+        if checksums is None:
+            _log.warning(
+                "warning: checkpoint %s has no checksums, so damage to it would not be noticed", self.folder / str(step)
+            )
+        else:
+            self._check_arrays(step, checksums["arrays"], array_checksums(_by_path(state)))
+        return state
 
     def wait(self) -> None:
         """Returns when everything is on disk; raises errors of writing."""
@@ -116,19 +207,42 @@ class Checkpoints:
             self._manager.wait_until_finished()
 
     def close(self) -> None:
-        self._manager.close()
+        """Returns when everything is on disk; raises errors of writing."""
+        with _report_disk_errors(self.folder):
+            self._manager.close()
 
-    def _check_shapes(self, step: int, saved: dict[str, tuple[int, ...]], expected: dict[str, tuple[int, ...]]) -> None:
+    def _read_json(self, step: int, item: str) -> Any:
+        with self._report_read_errors(step):
+            return self._manager.restore(step, args=ocp.args.Composite(**{item: ocp.args.JsonRestore()}))[item]
+
+    def _read_shapes(self, step: int) -> Any:
+        """The tree of the arrays' descriptions, which have `shape` and `dtype`."""
+        with self._report_read_errors(step):
+            return self._manager.item_metadata(step)["state"].tree
+
+    def _check_fits(self, step: int, saved: dict[str, Any], expected: dict[str, Any]) -> None:
         for name in sorted(saved.keys() | expected.keys()):
-            if saved.get(name) != expected.get(name):
-                has, expects = (
-                    f"has {name} of shape {list(shapes[name])}" if name in shapes else f"has no {name}"
-                    for shapes in (saved, expected)
-                )
+            has, expects = (_describe(name, arrays.get(name)) for arrays in (saved, expected))
+            if has != expects:
                 raise UserError(
-                    f"checkpoint {self.folder / str(step)} does not fit this model: it {has}, the model {expects}; "
-                    "use the config that it was made with, or another --workdir"
+                    f"checkpoint {self.folder / str(step)} does not fit this model: it has {has}, the model has "
+                    f"{expects}; use the config that it was made with, or another --workdir"
                 )
+
+    def _check_arrays(self, step: int, saved: dict[str, str], restored: dict[str, str]) -> None:
+        changed = sorted(name for name in saved.keys() | restored.keys() if saved.get(name) != restored.get(name))
+        if changed:
+            others = f" (one of {len(changed)} such arrays)" if len(changed) > 1 else ""
+            raise self._damaged(step, f"{changed[0]} has changed since the checkpoint was written{others}")
+
+    def _damaged(self, step: int, reason: str) -> UserError:
+        return UserError(f"checkpoint {self.folder / str(step)} is damaged: {reason}; {self._way_out(step)}")
+
+    def _way_out(self, step: int) -> str:
+        earlier = max((other for other in self.steps() if other < step), default=None)
+        if earlier is None:
+            return "it is the first one, so restore a copy of that folder, or move it away to start from step 0"
+        return f"move that folder away to use the checkpoint of step {earlier}"
 
     @contextlib.contextmanager
     def _report_read_errors(self, step: int) -> Iterator[None]:
@@ -143,14 +257,28 @@ class Checkpoints:
             reason = f"{type(error).__name__}: {first_line(error)[:_REASON]}"
             raise UserError(
                 f"checkpoint {self.folder / str(step)} cannot be read ({reason}); try again, or, if one of its files "
-                "is damaged, move that folder away to use an earlier checkpoint"
+                f"is damaged: {self._way_out(step)}"
             ) from error
 
 
-def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
-    """Shapes by path, as in `params.embeddings.word`; nested dicts and nested attributes give the same paths."""
+def _array_handlers() -> Any:
+    """Orbax's handler of arrays, by type.
+
+    By default each device that holds a copy of an array saves its part of it. To cut the part out takes a compiled
+    program for each shape, which small arrays are not worth.
+    """
+    handler = ocp.type_handlers.ArrayHandler(min_slice_bytes_for_replica_parallel=_LEAST_PART)
+    return ocp.type_handlers.create_type_handler_registry((jax.Array, handler))
+
+
+def _by_path(tree: Any) -> dict[str, Any]:
+    """Leaves by path, as in `params.embeddings.word`; nested dicts and nested attributes give the same paths."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf.shape for path, leaf in leaves}
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
+
+
+def _describe(name: str, array: Any) -> str:
+    return f"no {name}" if array is None else f"{name} of shape {list(array.shape)} and type {array.dtype}"
 
 
 @contextlib.contextmanager

@@ -7,6 +7,8 @@ import warnings
 
 from absl import logging as _absl_logging  # noqa: F401 - makes its logger on import
 
+from electra_jax.config.interrupts import Interrupts
+
 _REPORTED = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
@@ -15,22 +17,27 @@ def disk_error(error: BaseException | None) -> str | None:
     return next((text for text in _REPORTED if text in str(error)), None)
 
 
-def quiet_libraries() -> None:
+def quiet_libraries(interrupts: Interrupts | None = None) -> None:
     """Silences what Orbax and TensorStore print about errors in their threads; saving raises these errors again.
 
     It sets logger levels, a warnings filter, `threading.excepthook` and `sys.unraisablehook` of the whole process.
+
+    Args:
+      interrupts: once it has noticed a signal, errors in threads and callbacks are not printed either.
     """
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
-    threading.excepthook, sys.unraisablehook = _report_thread_error, _report_callback_error
 
+    def is_interrupted() -> bool:
+        return interrupts is not None and interrupts.noticed is not None
 
-def _report_thread_error(args: threading.ExceptHookArgs) -> None:
-    if disk_error(args.exc_value) is None:
-        threading.__excepthook__(args)
+    def report_thread_error(args: threading.ExceptHookArgs) -> None:
+        if disk_error(args.exc_value) is None and not is_interrupted():
+            threading.__excepthook__(args)
 
+    def report_callback_error(args: "sys.UnraisableHookArgs") -> None:
+        if str(args.exc_value) != "Event loop is closed" and not is_interrupted():
+            sys.__unraisablehook__(args)
 
-def _report_callback_error(args: "sys.UnraisableHookArgs") -> None:
-    if str(args.exc_value) != "Event loop is closed":
-        sys.__unraisablehook__(args)
+    threading.excepthook, sys.unraisablehook = report_thread_error, report_callback_error

@@ -3,10 +3,11 @@
 There is usually one process per host. With a single process every function here returns at once.
 """
 
+import atexit
 import contextlib
+import functools
 import itertools
 import os
-import re
 import secrets
 import signal
 import sys
@@ -14,12 +15,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 from jax.experimental import multihost_utils
 
 from electra_jax.config.errors import EXIT_USER_ERROR, MISTAKES, UserError, explain, first_line
+from electra_jax.runtime.goodput import Clock
+from electra_jax.runtime.relay import Relay
+from electra_jax.runtime.watchdog import GRACE, GRACE_OF_PROCESS_0, Watchdog, end, end_without_process_0
 from electra_jax.runtime.workdir import AnyPath
 
 OPTIONS: Mapping[str, Any] = {"coordinator": "", "processes": 0, "process": -1, "patience": 300}
@@ -27,127 +31,145 @@ USAGE = """\
   --coordinator=HOST:PORT --processes=N --process=I
                                      this is process I (from 0) of a run of N; HOST is the host of process 0. TPU pods,
                                      GKE, SLURM and Open MPI set these; --processes=1: a single process even there
-  --patience=300                     seconds to wait for a process that has not started or no longer answers"""
+  --patience=300                     seconds to wait for a process that has not started or no longer answers; after as
+                                     many without a step, all processes print their stacks"""
 
 Result = TypeVar("Result")
 _FOREVER = 10**10  # milliseconds
-_HEARTBEAT = 1.0  # seconds between two heartbeats, at most
 
 
 @contextlib.contextmanager
-def initialize(given: Mapping[str, Any]) -> Iterator[None]:
+def initialize(given: Mapping[str, Any], clock: Clock | None = None) -> Iterator[None]:
     """Connects this process to the others of the run, and disconnects at the end.
 
-    Enter it before JAX is asked for a device. When a process fails or is killed, all others stop too.
+    Enter it before JAX is asked for a device. When a process fails or is killed, all others stop too. In every process
+    a thread reports steps that do not end.
 
     Args:
       given: values of `OPTIONS`.
+      clock: tells what this process does; None: steps are not watched.
 
     Raises:
       UserError: the options do not say which process this is, or other processes did not start in time.
     """
-    _connect(given)
-    if not is_multi_process():
-        yield
-        return
-    watchdog = _Watchdog(given["patience"])
+    relay = _connect(given)
+    patience, several = given["patience"], is_multi_process()
+    watchdog = Watchdog(patience, clock or Clock(), _client() if several else None)
     watchdog.start()
     try:
         yield
-        _client().wait_at_barrier("end", _FOREVER)  # heartbeats go on until all processes are done
+        if several:
+            _client().wait_at_barrier("end", _FOREVER)  # heartbeats go on until all processes are done
     except jax.errors.JaxRuntimeError as error:
-        text = f"process {jax.process_index()}: {first_line(error)}; another process may have stopped"
-        print(text, file=sys.stderr, flush=True)
-        time.sleep(given["patience"] + 5)  # if one did, the watchdog reports it and ends this process
+        if several:
+            text = f"process {jax.process_index()}: {first_line(error)}; another process may have stopped"
+            print(text, file=sys.stderr, flush=True)
+            time.sleep(patience + GRACE)  # if one did, the watchdog reports it and ends this process
+            _fail(watchdog, error)
         raise
-    except MISTAKES as error:
-        # All processes may fail for the same reason: process 0, which the others depend on, exits after they have.
-        print(f"error: {explain(error)}", file=sys.stderr, flush=True)
-        with contextlib.suppress(jax.errors.JaxRuntimeError):
-            _client().wait_at_barrier("error", 5000)
-        os._exit(EXIT_USER_ERROR)
+    except BaseException as error:
+        if several:
+            _fail(watchdog, error)
+        raise
     finally:
-        watchdog.stop()
+        if not several or sys.exc_info()[0] is None:
+            watchdog.stop()
+    if relay is not None:
+        relay.stop()
 
 
-def _connect(given: Mapping[str, Any]) -> None:
+def _fail(watchdog: Watchdog, error: BaseException) -> None:
+    """Lets the other processes know of an error, which this one is about to report, before it ends."""
+    if isinstance(error, MISTAKES):
+        watchdog.fail(explain(error))
+    elif isinstance(error, KeyboardInterrupt):
+        watchdog.fail("it was interrupted")
+    else:
+        watchdog.fail(f"{type(error).__name__}: {first_line(error)}")
+    atexit.register(_leave)  # before what JAX does then, which waits for the others and aborts
+
+
+def _leave() -> None:
+    """Ends this process after an error that it has reported."""
+    # All processes may fail for the same reason: then they need not wait. Else the others report that of this one, and
+    # process 0, without which this barrier never answers, ends last.
+    seconds = GRACE_OF_PROCESS_0 if is_main_process() else GRACE
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+        _client().wait_at_barrier("error", round(1000 * seconds))
+    sys.stdout.flush()
+    printed_traceback = hasattr(sys, "last_value")
+    os._exit(1 if printed_traceback else EXIT_USER_ERROR)
+
+
+def _connect(given: Mapping[str, Any]) -> Relay | None:
+    """Connects JAX; the relay to process 0, if there is one."""
     count, this, patience = given["processes"], given["process"], given["patience"]
     if patience < 1:
         raise UserError(f"--patience={patience} is invalid: expected seconds, 1 or more")
     if count == 1:
-        return
+        return None
     explicit = bool(given["coordinator"]) or count > 0 or this >= 0
     if explicit and not (":" in given["coordinator"] and 0 <= this < count):
         raise UserError(
             f"--coordinator={given['coordinator']} --processes={count} --process={this} is invalid: expected all "
             "three, as in --coordinator=10.0.0.1:1234 --processes=4 --process=0 (to 3)"
         )
-    place = {"coordinator_address": given["coordinator"], "num_processes": count, "process_id": this}
     # JAX itself aborts with a long message when processes do not start or die: the timer reports it first.
     late = (
         f"not all processes of this run started within {patience} seconds; start every one of them, check that process "
         "0 can be reached, or use a longer --patience (--processes=1: a single process)"
     )
-    timer = threading.Timer(patience, _exit, [late])
+    timer = threading.Timer(patience, end, [late])
     timer.daemon = True
     timer.start()
+    relay = None
     try:
+        place = _Place(given["coordinator"], count, this) if explicit else _place_in_cluster(2 * patience)
+        if place is None:
+            return None
+        if place.process > 0:
+            relay = Relay(place.coordinator, lost=functools.partial(end_without_process_0, place.process))
         jax.distributed.initialize(
-            **(place if explicit else {}),
+            coordinator_address=place.coordinator if relay is None else relay.address,
+            num_processes=place.processes,
+            process_id=place.process,
             cluster_detection_method="deactivate" if explicit else None,
             initialization_timeout=2 * patience,
             heartbeat_timeout_seconds=2 * patience,
             shutdown_timeout_seconds=2 * patience,
         )
-    except (ValueError, RuntimeError) as error:
-        # Without a cluster, or where JAX is in use already, as in a notebook or a test, this is a single process.
-        if explicit or not re.search("coordinator_address|must be called before", str(error)):
+    except RuntimeError as error:
+        # Where JAX is in use already, as in a notebook or a test, this is a single process.
+        if explicit or "must be called before" not in str(error):
             raise
     finally:
         timer.cancel()
+    return relay
 
 
-class _Watchdog(threading.Thread):
-    """Ends this process, with a line, when another one has sent no heartbeat for `patience` seconds.
+class _Place(NamedTuple):
+    """Which process of a run this is, and where process 0 listens."""
 
-    A computation cannot tell: it waits for a dead process as it waits for a slow one.
-    """
+    coordinator: str
+    processes: int
+    process: int
 
-    def __init__(self, patience: float):
-        super().__init__(name="watchdog", daemon=True)
-        self._patience = patience
-        self._stopped = threading.Event()
 
-    def stop(self) -> None:
-        """Ends the thread. Python must not exit before: a thread that then returns from JAX aborts the process."""
-        self._stopped.set()
-        self.join()
+def _place_in_cluster(timeout: int) -> _Place | None:
+    """What the cluster says; None if there is none. It is JAX that knows the clusters, without a public name for it."""
+    from jax._src import clusters
 
-    def run(self) -> None:
-        client, reached = _client(), time.monotonic()
-        last = {number: ("", time.monotonic()) for number in range(jax.process_count())}
-        for beat in itertools.count():
-            try:
-                client.key_value_set(f"alive/{jax.process_index()}", str(beat), allow_overwrite=True)
-                beats = client.key_value_dir_get("alive/")
-                reached = now = time.monotonic()
-            except jax.errors.JaxRuntimeError:  # process 0, which keeps the list, does not answer
-                beats, now = [], time.monotonic()
-            for key, value in beats:
-                number = int(key.rpartition("/")[2])
-                if value != last[number][0]:
-                    last[number] = (value, now)
-            silent = [number for number, (_, heard) in last.items() if reached - heard > self._patience]
-            if now - reached > self._patience:
-                silent = [0]
-            if silent:
-                _exit(
-                    f"process {jax.process_index()} stops: process {silent[0]} of {len(last)} has not answered for "
-                    f"{self._patience} seconds; run the same command in all processes to resume from the last "
-                    "checkpoint"
-                )
-            if self._stopped.wait(min(_HEARTBEAT, self._patience / 5)):
-                return
+    known = os.environ.get("JAX_COORDINATOR_ADDRESS")
+    find = clusters.ClusterEnv.auto_detect_unset_distributed_params
+    coordinator, processes, process, _ = find(known, None, None, None, None, timeout)
+    if known and (processes is None or process is None):
+        raise UserError(
+            f"JAX_COORDINATOR_ADDRESS={known} is set, but no cluster says which process this is; give --coordinator, "
+            "--processes and --process, or unset the variable"
+        )
+    if coordinator is None or processes is None or process is None:
+        return None
+    return _Place(coordinator, processes, process)
 
 
 def _client() -> Any:
@@ -155,12 +177,6 @@ def _client() -> Any:
     from jax._src import distributed
 
     return distributed.global_state.client
-
-
-def _exit(message: str) -> None:
-    """Ends this process from any thread, without waiting for what JAX would wait for."""
-    print(f"error: {message}", file=sys.stderr, flush=True)
-    os._exit(EXIT_USER_ERROR)
 
 
 def is_main_process() -> bool:
@@ -249,7 +265,8 @@ def all_gather(text: str) -> list[str]:
 class PreemptionGuard:
     """Notices SIGTERM and Ctrl-C in any process, so that all processes save the same step before they exit.
 
-    In a single-process run a second Ctrl-C ends it at once.
+    In a single-process run a second Ctrl-C ends it at once. Python handles signals in the main thread only: in another
+    thread this notices none in a single-process run.
     """
 
     def __init__(self) -> None:
@@ -258,7 +275,9 @@ class PreemptionGuard:
 
     def __enter__(self) -> "PreemptionGuard":
         # In a multi-process run JAX handles SIGTERM: it tells the other processes and agrees on a step to stop at.
-        handlers = (
+        if threading.current_thread() is not threading.main_thread():
+            return self
+        handlers: Mapping[signal.Signals, Any] = (
             {signal.SIGINT: _forward_as_sigterm}
             if is_multi_process()
             else dict.fromkeys((signal.SIGTERM, signal.SIGINT), self._notice)
@@ -268,7 +287,11 @@ class PreemptionGuard:
 
     def _notice(self, number: int, frame: FrameType | None) -> None:
         self._signalled = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, self._interrupt)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        before = self._previous[number]
+        (before if callable(before) else signal.default_int_handler)(number, frame)
 
     def should_stop(self, step: int) -> bool:
         """Whether to stop after `step`; the answer is the same in all processes. Call it in every step."""

@@ -28,12 +28,19 @@ def from_json(text: str) -> Any:
         raise ValueError("it is nested too deep") from error
 
 
+def check_regular(path: Path) -> None:
+    """Raises UserError where `path` is a pipe or a device, from which reading may never end."""
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} is not a regular file: expected one; remove it, or use another path")
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file.
 
     Raises:
       UserError: the file does not hold a JSON object.
     """
+    check_regular(path)
     try:
         value = from_json(path.read_text(encoding="utf-8-sig"))
     except ValueError as error:
@@ -47,3 +54,8 @@ def sha256(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def json_checksum(value: Any) -> str:
+    """A checksum of a value that JSON can represent; the order of keys does not matter."""
+    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()

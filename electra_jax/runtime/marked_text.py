@@ -6,6 +6,8 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.text import Text
 
+from electra_jax.config.printable import printable
+
 # Lowest probability for each style, and the style.
 _SHADES = ((0.5, "bold white on red3"), (0.3, "black on orange1"), (0.15, "black on light_goldenrod1"))
 
@@ -36,15 +38,15 @@ def render_marked(text: str, marks: Sequence[Mark], colours: bool) -> Text:
     """
     rendered, position = Text(), 0
     for mark in marks:
-        rendered.append(text[position : mark.begin])
-        word, position = text[mark.begin : mark.end], mark.end
+        rendered.append(printable(text[position : mark.begin]))
+        word, position = printable(text[mark.begin : mark.end]), mark.end
         style = next((style for bound, style in _SHADES if mark.probability >= bound), "")
         if colours:
             rendered.append(word, style=f"{style} underline" if mark.replaced else style)
         else:
             rendered.append(f"*{word}*" if mark.replaced else word)
             rendered.append(f"[{mark.probability:.0%}]" if style else "")
-    rendered.append(text[position:])
+    rendered.append(printable(text[position:]))
     return rendered
 
 

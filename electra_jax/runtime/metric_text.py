@@ -40,12 +40,19 @@ def short_number(number: float) -> str:
     return f"{number:.4g}Z"
 
 
+def format_duration(seconds: float) -> str:
+    """A time in its largest unit: 5.6 s, 3.4 min, 1.2 h."""
+    unit, name = (3600, "h") if seconds >= 3600 else (60, "min") if seconds >= 60 else (1, "s")
+    return f"{seconds / unit:.1f} {name}"
+
+
 def format_logged(metrics: Mapping[str, float | None]) -> str:
-    """The metrics of a logged step: losses, tokens per second, FLOPs so far."""
+    """The metrics of a logged step: losses, skipped steps if there are any, tokens per second, FLOPs so far."""
     losses = [f"{loss.name} {value:.4g}" for key, loss in LOSSES.items() if _is_known(value := metrics.get(key))]
+    skipped = [f"skipped {number:.0f}"] if (number := metrics.get("total_skipped_steps")) else []
     speed = f"{short_number(metrics.get('tokens_per_second') or 0)} tok/s"
     flops = f"{short_number(metrics.get('total_flops') or 0)}FLOP"
-    return " · ".join([*losses, speed, flops])
+    return " · ".join([*losses, *skipped, speed, flops])
 
 
 def format_heldout(metrics: Mapping[str, float]) -> str:

@@ -6,12 +6,15 @@ import json
 import math
 import platform
 import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
-from tensorboardX import SummaryWriter
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.summary import scalar
 
 from electra_jax.config.settings import above, at_least, setting
 from electra_jax.runtime.io import write_whole
@@ -30,20 +33,41 @@ class MetricsWriter:
             kept = (line for line in read_metrics(workdir) if line["step"] <= step)
             write_whole(path, "".join(json.dumps(line) + "\n" for line in kept))
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - open as long as the run
-        self._events = SummaryWriter(str(workdir / "tensorboard"), purge_step=step + 1 if step else None)
+        self._events = _Events(workdir / "tensorboard", step)
 
     def write(self, step: int, metrics: Mapping[str, float | None]) -> None:
         """Writes the metrics of a step; numbers that are not finite become null, as JSON has no NaN."""
         finite = {k: v if v is not None and math.isfinite(v) else None for k, v in metrics.items()}
         self._file.write(json.dumps({"step": step, **finite}) + "\n")
         self._file.flush()
-        for name, value in finite.items():
-            if value is not None:
-                self._events.add_scalar(name, value, step)
+        self._events.write(step, {name: value for name, value in finite.items() if value is not None})
 
     def close(self) -> None:
         self._file.close()
         self._events.close()
+
+
+class _Events:
+    """A file of TensorBoard events, written in the caller's thread.
+
+    Not by `SummaryWriter`: its thread ends when the disk is full, and the run then waits for it for ever.
+    """
+
+    def __init__(self, folder: Path, step: int):
+        """Opens a new file; TensorBoard drops what earlier files have of the steps after `step`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._writer = EventsWriter(str(folder / "events"))
+        if step:
+            log = SessionLog(status=SessionLog.START)
+            self._writer.write_event(Event(wall_time=time.time(), step=step + 1, session_log=log))
+
+    def write(self, step: int, numbers: Mapping[str, float]) -> None:
+        for name, value in numbers.items():
+            self._writer.write_event(Event(wall_time=time.time(), step=step, summary=scalar(name, value)))
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
 
 
 @dataclasses.dataclass(frozen=True)

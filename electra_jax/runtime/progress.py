@@ -11,6 +11,9 @@ from rich.measure import Measurement
 from rich.table import Column
 from rich.text import Text
 
+from electra_jax.config.printable import printable
+from electra_jax.runtime.console import PlainConsole
+
 _SEPARATOR = " · "
 _BAR_WIDTH = 8  # columns that the bar keeps on a narrow terminal
 _TIME_WIDTH = 7  # of "1:23:45"
@@ -77,7 +80,7 @@ class ConsoleProgress(Progress):
             each update that has numbers.
           clock: gives the time in seconds.
         """
-        self.console = console or Console(soft_wrap=True)
+        self.console = console or PlainConsole()
         self._line_every, self._clock, self._line_at = line_every, clock, clock()
         self._stage, self._total, self._numbers = "", 1.0, ""
         self._bar: rich_progress.Progress | None = None
@@ -88,7 +91,7 @@ class ConsoleProgress(Progress):
 
     def start(self, stage: str, total: float = 1.0, completed: float = 0.0) -> None:
         self.stop()
-        self._stage, self._total, self._numbers = stage, total, ""
+        self._stage, self._total, self._numbers = printable(stage), total, ""
         if self.console.is_terminal:
             self._bar = _make_bar(self.console)
             self._bar.start()
@@ -97,7 +100,7 @@ class ConsoleProgress(Progress):
 
     def update(self, completed: float, numbers: str = "") -> None:
         if self._bar is not None:
-            self._numbers = numbers or self._numbers
+            self._numbers = printable(numbers) or self._numbers
             name = self._name(completed)
             self._bar.update(self._task, completed=completed, description=name, numbers=self._numbers)
         elif not self.console.is_terminal and self._is_line_due(numbers):

@@ -15,6 +15,7 @@ class Stream(enum.IntEnum):
     STEP = 1  # masks, fakes and dropout; folded with the number of the step
     EVALUATION = 2  # masks and fakes of held-out batches
     SAMPLES = 3  # masks and fakes of the sentences that are shown after training
+    ROUNDING = 4  # stochastic rounding of moments; folded with the number of the step
 
 
 class Dropout(enum.IntEnum):
@@ -36,4 +37,4 @@ def dropout_key(key: jax.Array, network: Dropout) -> jax.Array:
 
 def rounding_key(count: jax.Array) -> jax.Array:
     """The key for stochastic rounding of the moments in the optimizer's step `count`; the same for every seed."""
-    return jax.random.fold_in(jax.random.key(0), count)
+    return jax.random.fold_in(stream_key(0, Stream.ROUNDING), count)

@@ -4,6 +4,7 @@ This is the only reader of `metrics.jsonl`. It needs no JAX.
 """
 
 import contextlib
+import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import flatten
-from electra_jax.runtime.io import from_json, read_json
+from electra_jax.runtime.io import check_regular, from_json, read_json
 
 METRICS = "metrics.jsonl"
 HELDOUT = "heldout_"  # prefix of the metrics of an evaluation
@@ -118,28 +119,76 @@ def read_config(workdir: Path) -> dict[str, Any]:
     if not path.exists():
         raise UserError(f"{workdir} has no config.json: expected the work directory of a run, such as runs/tiny")
     config = read_json(path)
-    if (
-        not all(isinstance(config.get(name), kind) for name, kind in _CONFIG_TYPES.items())
-        or not isinstance(config["objective"].get("name"), str)
-        or not (is_number(config["steps"]) and config["steps"] > 0)
-    ):
+    if not is_run_config(config):
         raise UserError(f"{path} is not the config of a run; give the work directory of a run")
     return config
+
+
+def is_run_config(config: Mapping[str, Any]) -> bool:
+    """Whether the content of a config.json is that of a run, not of a Hugging Face model or a fine-tuning."""
+    return (
+        all(isinstance(config.get(name), kind) for name, kind in _CONFIG_TYPES.items())
+        and isinstance(config["objective"].get("name"), str)
+        and is_number(config["steps"])
+        and config["steps"] > 0
+    )
 
 
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:
     """Reads the lines of `metrics.jsonl`, in the order of their steps, with only the last line of each step.
 
     Lines that are not objects with a step, such as the one during which a run was killed, are left out.
+
+    Raises:
+      UserError: it is a pipe or a device.
     """
     path = workdir / METRICS
+    check_regular(path)
     by_step: dict[int, dict[str, Any]] = {}
     for text in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
-        with contextlib.suppress(ValueError):
-            line = from_json(text)
-            if isinstance(line, dict) and is_number(line.get("step")) and type(line["step"]) is int:
-                by_step[line["step"]] = line
+        if (line := _logged_line(text)) is not None:
+            by_step[line["step"]] = line
     return [by_step[step] for step in sorted(by_step)]
+
+
+def put_aside(workdir: Path) -> str:
+    """Gives `metrics.jsonl` a name that no later start writes to; returns that name."""
+    number = next(n for n in itertools.count(1) if not (workdir / f"metrics.{n}.jsonl").exists())
+    return (workdir / METRICS).rename(workdir / f"metrics.{number}.jsonl").name
+
+
+def check_metrics(workdir: Path) -> tuple[int, list[str]]:
+    """The number of lines of `metrics.jsonl`, and what is wrong with them.
+
+    Every line is an object, and its step is above that of the line before it; the last line may be unfinished, as after
+    a kill. A changed digit is not noticed.
+
+    Raises:
+      UserError: there is no `metrics.jsonl`.
+    """
+    path = workdir / METRICS
+    if not path.is_file():
+        raise UserError(f"{path} is missing: report and curves need it; restore a copy")
+    texts = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    problems, last = [], -1
+    for number, text in enumerate(texts[:-1], 1):  # what follows the last line break is empty, or unfinished
+        line = _logged_line(text)
+        if line is None:
+            problems.append(f"{path}:{number} is not a JSON object with a step; restore a copy, or delete the line")
+        elif line["step"] <= last:
+            problems.append(f"{path}:{number} has step {line['step']}: expected more than {last}; restore a copy")
+        else:
+            last = line["step"]
+    return len(texts) - 1, problems
+
+
+def _logged_line(text: str) -> dict[str, Any] | None:
+    """The metrics of a line; None where it is not an object with a step."""
+    with contextlib.suppress(ValueError):
+        line = from_json(text)
+        if isinstance(line, dict) and is_number(line.get("step")) and type(line["step"]) is int:
+            return line
+    return None
 
 
 def evaluations(metrics: Iterable[Mapping[str, Any]]) -> list[Evaluation]:

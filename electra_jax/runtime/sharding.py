@@ -1,8 +1,8 @@
 """The device mesh, and how the batch, the parameters and their moments are sharded over it.
 
-Three axes. `data` splits the batch. `fsdp` splits the batch, and the parameters while they are stored: each device
-gathers a layer's weights when it computes that layer. `tensor` splits the computation itself: heads, inner width of the
-feed-forward layers, vocabulary.
+Three axes. `data` splits the batch, and parameters and moments while they are stored: each device updates its share,
+and gathers the parameters once a step. `fsdp` splits the same, but each device gathers a layer's weights when it
+computes that layer. `tensor` splits the computation itself: heads, inner width of the feed-forward layers, vocabulary.
 """
 
 import dataclasses
@@ -27,7 +27,8 @@ BATCH = ("data", "fsdp")  # the axes that split examples
 
 # The end of a parameter's path, and the mesh axis of each dimension; the first rule with the right number of dimensions
 # applies. The path of a moment ends in that of its parameter, so it is sharded in the same way. The first dimension of
-# the encoder's parameters counts the layers. Parameters without a rule are small, and replicated.
+# the encoder's parameters counts the layers. Parameters without a rule are small, and not split by these two axes.
+# `_split_over_data` adds the axis `data`.
 RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("embeddings/word", ("tensor", "fsdp")),  # [V, E]
     ("attention/qkv/kernel", (None, "fsdp", None, "tensor", None)),  # [layers, D, 3, H, K]
@@ -40,7 +41,8 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("(generator|mlm)_head/bias", ("tensor",)),  # [V]
     ("(dense|project)/kernel", ("fsdp", None)),
 )
-
+_LAYERS = "layers/"  # in the path of parameters whose first dimension counts the layers
+_VECTORS = ("bias", "scale")  # how the paths end of parameters that are too small to be worth a collective
 
 _SIZE = Check(lambda value: value > 0 or value == -1, "more than 0, or -1")
 
@@ -49,8 +51,10 @@ _SIZE = Check(lambda value: value > 0 or value == -1, "more than 0, or -1")
 class MeshConfig:
     """Devices along each axis of the mesh; one axis may be -1, which means all remaining devices."""
 
-    data: int = setting(-1, "Devices that split the batch.", _SIZE, resumable=True)
-    fsdp: int = setting(1, "Devices that split the batch, and also parameters and moments.", _SIZE, resumable=True)
+    data: int = setting(-1, "Devices that split the batch, and the update of parameters.", _SIZE, resumable=True)
+    fsdp: int = setting(
+        1, "Devices that split the batch, and gather a layer's parameters when they compute it.", _SIZE, resumable=True
+    )
     tensor: int = setting(1, "Devices that split heads, inner widths and the vocabulary.", _SIZE, resumable=True)
 
 
@@ -127,7 +131,7 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 
 
 def with_shardings(mesh: Mesh, state: Any) -> Any:
-    """`state` as a tree of ShapeDtypeStructs with the shardings that `RULES` gives.
+    """`state` as a tree of ShapeDtypeStructs with the shardings that it is stored in between steps.
 
     A dimension that its axis does not divide is not split: a generator may have fewer heads than its encoder.
 
@@ -137,23 +141,71 @@ def with_shardings(mesh: Mesh, state: Any) -> Any:
     """
 
     def abstract(path: Any, leaf: Any) -> jax.ShapeDtypeStruct:
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        sharding = NamedSharding(mesh, _spec(mesh, name, leaf.shape))
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+        name = _name(path)
+        axes = _split_over_data(mesh, name, leaf.shape, _split_by_rule(mesh, name, leaf.shape))
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, _spec(axes)))
 
     return jax.tree_util.tree_map_with_path(abstract, state)
 
 
-def _spec(mesh: Mesh, name: str, shape: tuple[int, ...]) -> P:
-    """The partition of an array whose path is `name`."""
+def gather_over_data(mesh: Mesh, params: Tree, dtype: Any) -> Tree:
+    """Stored parameters as the networks read them: no longer split along `data`; to be called inside `jit`.
+
+    Kernels are cast to `dtype` before they are gathered, which halves what is sent in bfloat16. The modules would cast
+    them anyway, before any use; they look up tables and apply vectors in float32.
+    """
+
+    def gather(path: Any, leaf: jax.Array) -> jax.Array:
+        name = _name(path)
+        axes = _split_by_rule(mesh, name, leaf.shape)
+        stored = _split_over_data(mesh, name, leaf.shape, axes)
+        if stored == axes:
+            return leaf
+        if name.endswith("kernel"):
+            # The constraint keeps XLA from gathering before it casts.
+            leaf = jax.lax.with_sharding_constraint(leaf.astype(dtype), NamedSharding(mesh, _spec(stored)))
+        return cast(jax.Array, jax.lax.with_sharding_constraint(leaf, NamedSharding(mesh, _spec(axes))))
+
+    return cast(Tree, jax.tree_util.tree_map_with_path(gather, params))
+
+
+Axes = tuple[tuple[str, ...], ...]  # of each dimension, the mesh axes that split it, the outermost first
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def _spec(axes: Axes) -> P:
+    if not any(axes):
+        return P()
+    return P(*(names[0] if len(names) == 1 else names or None for names in axes))
+
+
+def _split_by_rule(mesh: Mesh, name: str, shape: tuple[int, ...]) -> Axes:
+    """The axes that `RULES` gives an array whose path is `name`."""
     for pattern, axes in RULES:
         if len(axes) == len(shape) and re.search(f"(^|/|_)({pattern})$", name):
-            divisible = [
-                axis if axis is None or size % mesh.shape[axis] == 0 else None
+            return tuple(
+                (axis,) if axis is not None and size % mesh.shape[axis] == 0 else ()
                 for axis, size in zip(axes, shape, strict=True)
-            ]
-            return P(*divisible)
-    return P()
+            )
+    return ((),) * len(shape)
+
+
+def _split_over_data(mesh: Mesh, name: str, shape: tuple[int, ...], axes: Axes) -> Axes:
+    """Adds `data` to the first dimension that it can split further, where there is one.
+
+    The first, since TPUs store the last two dimensions in tiles, and the last should be whole. Layers are not split:
+    the loop over them writes one layer's gradient at a time.
+    """
+    first = int(_LAYERS in name)
+    if mesh.shape["data"] == 1 or len(shape) < first + 2 or name.endswith(_VECTORS):
+        return axes
+    for place in range(first, len(shape)):
+        if shape[place] % math.prod(mesh.shape[axis] for axis in (*axes[place], "data")) == 0:
+            return (*axes[:place], (*axes[place], "data"), *axes[place + 1 :])
+    return axes
 
 
 def shardings(tree: Any) -> Any:

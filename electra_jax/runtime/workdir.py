@@ -7,6 +7,7 @@ which Orbax writes to their final place, is written to a local folder; process 0
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +16,15 @@ from typing import TypeAlias
 from etils import epath
 
 from electra_jax.config.errors import UserError
+from electra_jax.runtime import run_log
+from electra_jax.runtime.io import read_json
 
 AnyPath: TypeAlias = Path | epath.Path  # on gs:// an `epath.Path`, which has the methods of a `Path`
-_NOT_COPIED = ("data", "checkpoints")
+LOCK = ".lock"  # of the run that is in it, see lock.py
+_NOT_COPIED = ("data", "checkpoints", LOCK)
+# What a start that was killed before it wrote config.json leaves, and what a shell or a scheduler writes there.
+_LEFT = re.compile(r"data|checkpoints|\..*|.*\.(tmp|log|out|err)")
+_CORPUS_KEY = re.compile(r"[0-9a-f]{16}")
 
 
 def resolve(text: str) -> AnyPath:
@@ -59,6 +66,34 @@ class WorkDir:
     @property
     def is_remote(self) -> bool:
         return not isinstance(self.path, Path)
+
+    def check_is_run(self) -> None:
+        """Checks that a run may write here: the folder is missing, empty, or holds a run.
+
+        Raises:
+          UserError: it holds something else, which the run would overwrite.
+        """
+        if not self.path.exists():
+            return
+        if (self.path / "config.json").exists():
+            if not run_log.is_run_config(read_json(self.path / "config.json")):
+                raise self._holds_other_files("config.json")
+            return
+        if self.checkpoints.exists() and any(self.checkpoints.iterdir()):
+            raise UserError(f"{self.path} has checkpoints but no config.json; use another --workdir")
+        for entry in sorted(entry.name for entry in self.path.iterdir()):
+            if not _LEFT.fullmatch(entry):
+                raise self._holds_other_files(entry)
+        if (self.path / "data").exists():
+            for entry in sorted(entry.name for entry in (self.path / "data").iterdir()):
+                if not _CORPUS_KEY.fullmatch(entry):
+                    raise self._holds_other_files(f"data/{entry}")
+
+    def _holds_other_files(self, name: str) -> UserError:
+        return UserError(
+            f"{self.path} holds something other than a run ({name}): expected a run, or an empty or new folder; use "
+            "another --workdir"
+        )
 
     def fetch(self) -> None:
         """Makes the local folder equal to `path`, except for texts and checkpoints.

@@ -121,6 +121,17 @@ def test_the_other_accounting_and_no_paper(asked, folders, glue, tmp_path):
     assert "as the paper counts them" in text
 
 
+@pytest.mark.parametrize("name", ["scores.png", "average.svg", "curves.md", "curves.jsonl"])
+def test_files_that_it_did_not_write_are_left(asked, folders, glue, tmp_path, name, capsys):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / name).write_text("mine")
+    assert errors.run(curves_command.main, command(folders[:1], glue, out)) == 2
+    assert f"{out} has a {name} that `electra-jax curves` did not write; use another" in capsys.readouterr().err
+    assert [(path.name, path.read_text()) for path in out.iterdir()] == [(name, "mine")]
+    assert not asked
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

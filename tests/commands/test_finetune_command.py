@@ -2,9 +2,8 @@ import json
 
 import numpy as np
 import pytest
-from cli_runs import ROOT, quiet, small_config, sst2_files
+from cli_runs import ROOT, sst2_files
 
-from electra_jax import train
 from electra_jax.commands import finetune
 from electra_jax.commands import train as train_command
 from electra_jax.config import errors
@@ -17,24 +16,15 @@ def folder(tmp_path_factory):
     return sst2_files(tmp_path_factory.mktemp("sst2"))
 
 
-@pytest.fixture(scope="module")
-def workdir(tmp_path_factory, text_file):
-    """A run with checkpoints of steps 1 and 2."""
-    path = tmp_path_factory.mktemp("run") / "run"
-    config = small_config(text_file, steps=2, eval_batches=1, checkpoint__every=1)
-    train.train(config, path, quiet())
-    return path
-
-
-def test_from_a_run_to_scores(workdir, folder, tmp_path, capsys):
-    argv = [GLUE, f"--init_from={workdir}", f"--data_dir={folder}", f"--workdir={tmp_path}/out"]
+def test_from_a_run_to_scores(small_run, folder, tmp_path, capsys):
+    argv = [GLUE, f"--init_from={small_run}", f"--data_dir={folder}", f"--workdir={tmp_path}/out"]
     assert errors.run(finetune.main, [*argv, "--step=1", "--config.seeds=1"]) == 0
     out = capsys.readouterr().out
     assert "sst2: 12 rows to train on, 12 examples to evaluate on" in out
     assert "sst2, seed 0: accuracy " in out
     assert "sst2, 1 seed" in out
     result = json.loads((tmp_path / "out" / "scores.json").read_text())
-    assert result["init_from"] == f"{workdir} at step 1"
+    assert result["init_from"] == f"{small_run} at step 1"
     assert np.isfinite(result["median"]["accuracy"])
     assert errors.run(finetune.main, argv) == 2
     err = capsys.readouterr().err
@@ -42,10 +32,10 @@ def test_from_a_run_to_scores(workdir, folder, tmp_path, capsys):
     assert err.count("\n") == 1
 
 
-def test_a_run_whose_checkpoints_are_gone(workdir, folder, tmp_path, capsys):
+def test_a_run_whose_checkpoints_are_gone(small_run, folder, tmp_path, capsys):
     (tmp_path / "run").mkdir()
     for name in ("config.json", "metrics.jsonl"):
-        (tmp_path / "run" / name).write_text((workdir / name).read_text())
+        (tmp_path / "run" / name).write_text((small_run / name).read_text())
     argv = [GLUE, f"--init_from={tmp_path}/run", f"--data_dir={folder}", f"--workdir={tmp_path}/out"]
     assert errors.run(finetune.main, argv) == 2
     assert f"{tmp_path}/run has no checkpoint yet; continue the run" in capsys.readouterr().err
@@ -88,7 +78,7 @@ def test_the_config_of_a_task_is_not_one_of_pre_training(capsys):
     assert "has the wrong kind: expected a config for pre-training, such as --config=tiny" in capsys.readouterr().err
 
 
-def test_a_folder_without_the_files(workdir, tmp_path, capsys):
-    argv = [GLUE, f"--init_from={workdir}", f"--data_dir={tmp_path}", f"--workdir={tmp_path}/out"]
+def test_a_folder_without_the_files(small_run, tmp_path, capsys):
+    argv = [GLUE, f"--init_from={small_run}", f"--data_dir={tmp_path}", f"--workdir={tmp_path}/out"]
     assert errors.run(finetune.main, argv) == 2
     assert f"{tmp_path} has no train.tsv or train.csv or train.jsonl" in capsys.readouterr().err

@@ -1,17 +1,18 @@
 """The command, as real processes: prepared, killed, gone on with, trained on."""
 
+import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
-from cli_runs import ROOT, command, environment, run
+from cli_runs import ROOT, environment, run, train_arguments, until
 
-from electra_jax.commands import prepare
+from electra_jax.commands import prepare, train
 from electra_jax.config import errors
 from electra_jax.data import corpus
 from electra_jax.data.config import CorpusConfig, corpus_settings
@@ -62,7 +63,7 @@ def test_the_report_says_what_there_is(prepared):
         "documents by length in tokens",
         f"{found['longest'][0][0]:,}",
         f"Train on it with --config.data.input={folder}",
-        "Training a vocabulary of 40 pieces on",
+        "Training a vocabulary of 40 lowercased pieces on",
     ):
         assert expected in printed
 
@@ -88,6 +89,29 @@ def test_a_killed_preparation_goes_on_and_ends_with_the_same_bytes(large, prepar
     assert files(folder) == files(whole)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_workers_end_with_the_command(large, tmp_path, number):
+    arguments = prepare_command(large, tmp_path / "out", "--shard_mb=1", "--workers=2")
+    output = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(arguments, env=environment(), start_new_session=True, **output)
+    while not list((tmp_path / "out").glob("0*.npz")) and process.poll() is None:
+        time.sleep(0.002)
+    process.send_signal(number)
+    process.wait()
+    until(lambda: not members(process.pid), seconds=60)
+
+
+def members(session: int) -> list[str]:
+    """The processes of a session that have not ended."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, *numbers = stat.read_text().rpartition(")")[2].split()
+            if int(numbers[2]) == session and state != "Z":
+                found.append(stat.parent.name)
+    return found
+
+
 def test_prepared_already(prepared, large):
     folder, _ = prepared
     before = files(folder)
@@ -105,26 +129,14 @@ def test_another_text_does_not_take_its_place(prepared, large):
     assert "holds a corpus of other sources or settings; use another output folder" in done.stderr
 
 
-def test_verified(prepared, tmp_path):
-    copy = shutil.copytree(prepared[0], tmp_path / "copy")
-    arguments = [sys.executable, "-m", "electra_jax", "prepare", f"--verify={copy}"]
-    assert "37 files of" in run(arguments).stdout
-    path = next(copy.glob("*.train.array_record"))
-    data = bytearray(path.read_bytes())
-    data[5000] ^= 1
-    path.write_bytes(data)
-    done = run(arguments)
-    assert done.returncode == 2
-    assert f"{path} is missing or has changed since it was written" in done.stderr
-
-
-def test_a_run_trains_on_it_and_takes_its_settings(prepared, tmp_path):
+def test_a_run_trains_on_it_and_takes_its_settings(prepared, tmp_path, capsys):
     folder, _ = prepared
-    arguments = [*command(folder, tmp_path, "--config.steps=2"), "--config.data.vocab_size=600"]
-    done = run(arguments)
-    assert done.returncode == 0, done.stderr
-    assert f"{folder} was prepared with vocab_size=40, which replaces 600" in done.stdout
-    assert "40 pieces" in done.stdout
+    settings = ("--config.steps=2", "--config.data.vocab_size=600")
+    arguments = train_arguments(folder, tmp_path, *settings, arg="objective=mlm")
+    assert errors.run(train.main, arguments) == 0
+    out = capsys.readouterr().out
+    assert f"{folder} was prepared with vocab_size=40, which replaces 600" in out
+    assert "40 pieces" in out
     assert not (tmp_path / "data").exists()
 
 
@@ -165,7 +177,7 @@ GIVEN = ["--input=docstrings", "--output=x"]
         (["--output=x"], "--input is missing; try --input="),
         (["--input=a.txt"], "--output is missing"),
         (["--input=none.txt", "--output=x"], "input='none.txt' matches no file"),
-        ([*GIVEN, "--vocab_size=3"], "vocab_size=3 is invalid: expected more than 5"),
+        ([*GIVEN, "--vocab_size=3"], "vocab_size=3 is invalid: expected from 6 to 1e+06"),
         ([*GIVEN, "--vocab_size=many"], "--vocab_size=many is invalid: expected an integer, such as 30522"),
         (
             [*GIVEN, "--model_type=word"],
@@ -180,7 +192,9 @@ GIVEN = ["--input=docstrings", "--output=x"]
             "documents='line' is invalid: expected blank_line or file",
         ),
         ([*GIVEN, "--heldout_fraction=1"], "heldout_fraction=1.0 is invalid: expected more than 0 and less than 1"),
-        ([*GIVEN, "--workers=-1"], "--workers=-1 is invalid: expected 1 or more"),
+        ([*GIVEN, "--workers=-1"], "--workers=-1 is invalid: expected from 0 to 4096"),
+        ([*GIVEN, "--workers=1e30"], "is invalid: expected from 0 to 4096"),
+        ([*GIVEN, "--vocab_size=1e12"], "vocab_size=1000000000000 is invalid: expected from 6 to 1e+06"),
         ([*GIVEN, "--vocabulary=v"], "vocabulary=v is not a file"),
         (
             [*GIVEN, "--vocabulary=v.model", "--normalization=identity"],
@@ -191,8 +205,6 @@ GIVEN = ["--input=docstrings", "--output=x"]
             "vocab_size has no effect on the given vocabulary=v; leave one out",
         ),
         ([*GIVEN, "--vocabsize=9"], "--vocabsize is unknown; did you mean --vocab_size?"),
-        (["--verify=x"], "x/manifest.json is missing"),
-        (["--verify=x", "--input=y"], "--verify takes no other option; give it alone"),
         (
             [*GIVEN, "--beam=--runner=DirectRunner", "--workers=2"],
             "--workers has no effect with --beam; leave it out",
@@ -226,6 +238,6 @@ def test_a_prepared_text_is_not_prepared_again(prepared, tmp_path):
 def test_help_names_every_option(capsys):
     assert prepare.main(["--help"]) == 0
     shown = capsys.readouterr().out
-    for name in (*corpus_settings(CorpusConfig()), "output", "workers", "beam", "verify"):
+    for name in (*corpus_settings(CorpusConfig()), "output", "workers", "beam"):
         assert f"--{name}=" in shown
     assert str(ROOT) not in shown

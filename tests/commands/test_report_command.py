@@ -35,6 +35,7 @@ def test_the_command_writes_a_page(tmp_path, capsys):
     assert not list(tmp_path.glob("*.tmp"))
 
 
+@pytest.mark.usefixtures("empty_charts")
 def test_a_run_that_goes_on_has_a_page(tmp_path):
     workdir = fake_runs.write(tmp_path / "run")
     with open(workdir / "metrics.jsonl", "a") as file:
@@ -43,6 +44,7 @@ def test_a_run_that_goes_on_has_a_page(tmp_path):
     assert "40 of 40" in (tmp_path / "a.html").read_text()
 
 
+@pytest.mark.usefixtures("empty_charts")
 def test_what_was_changed_by_hand_costs_no_page(tmp_path):
     lines = [fake_runs.line(5), fake_runs.line(10, loss=10**400, total_flops="many")]
     workdir = fake_runs.write(tmp_path / "run", lines, model__layers="four", batch_size=None, objective__generator=[])
@@ -51,6 +53,7 @@ def test_what_was_changed_by_hand_costs_no_page(tmp_path):
     assert "10 of 40" in (tmp_path / "a.html").read_text()
 
 
+@pytest.mark.usefixtures("empty_charts")
 def test_a_folder_whose_name_is_no_text_has_a_page(tmp_path):
     workdir = fake_runs.write(tmp_path / "caf\udce9")
     assert report("--runs", workdir, f"--output={tmp_path / 'a.html'}", "--samples=0") == 0
@@ -132,6 +135,7 @@ def learned(tmp_path, text_file, monkeypatch):
     return workdir
 
 
+@pytest.mark.usefixtures("empty_charts")
 def test_fakes_are_known_by_what_stood_there(learned, tmp_path):
     (run,) = run_log.read_run_logs([learned])
     found = samples.make_samples(run, 5)

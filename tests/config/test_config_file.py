@@ -106,8 +106,10 @@ def test_help_config_prints_the_settings(capsys):
         ("--config.steps=True", "expected an integer"),
         ("--config.steps=" + "9" * 400, "expected an integer"),
         ("--config.model.dropout=none", "expected a number, such as 0.0"),
-        ("--config.model.unroll=maybe", "expected true or false"),
+        ("--config.objective.whole_words=maybe", "expected true or false"),
         ("--wrkdir=x", "--wrkdir is unknown; did you mean --workdir?"),
+        ("--steps=10", "--steps is unknown; did you mean --config.steps?"),
+        ("--learning_rate=10", "--learning_rate is unknown; did you mean --config.optim.learning_rate?"),
         ("steps=3", "argument 'steps' is not an option: expected --name=value"),
         ("--workdir", "--workdir has no value: expected --workdir=VALUE"),
     ],
@@ -158,6 +160,6 @@ def test_a_broken_config_file_is_refused(tmp_path, text, expected):
 def test_an_override_has_the_type_of_the_setting():
     config = config_file.load("tiny")
     config_file.override(config, "model.dropout", "1")
-    config_file.override(config, "model.unroll", "true")
-    assert (config.model.dropout, config.model.unroll) == (1.0, True)
+    config_file.override(config, "objective.whole_words", "true")
+    assert (config.model.dropout, config.objective.whole_words) == (1.0, True)
     assert isinstance(config.model.dropout, float)

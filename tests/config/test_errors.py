@@ -88,6 +88,11 @@ def test_a_value_error_that_no_argument_explains_keeps_its_traceback():
             errors.run(raising(error), ["--x=1"])
 
 
+def test_an_error_shows_control_characters_of_others_and_does_not_send_them_to_the_terminal(capsys):
+    assert errors.run(raising(errors.UserError("the file a\x1b]0;title\x07\u202e.json")), []) == 2
+    assert capsys.readouterr().err == "error: the file a\\x1b]0;title\\x07\\u202e.json\n"
+
+
 def test_first_line():
     assert errors.first_line(ValueError("\none\ntwo")) == "one"
     assert errors.first_line(KeyError()) == "KeyError"
@@ -101,14 +106,16 @@ sys.exit(errors.run(lambda argv: print("x" * int(argv[0]))))
 
 
 @pytest.mark.parametrize("size", [1, 1_000_000])  # less than a buffer, and more
-def test_a_closed_standard_output_ends_it_quietly(size):
+def test_a_closed_standard_output_is_one_line(size):
     process = subprocess.Popen(
         [sys.executable, "-c", CLOSED, str(size)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     )
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.close()
-    assert process.stderr.read() == b""
+    line = process.stderr.read().decode()
+    assert line.startswith("error: standard output was closed before the command ended")
+    assert line.count("\n") == 1
     assert process.wait(timeout=60) == errors.EXIT_BROKEN_PIPE
     process.stderr.close()
 

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from electra_jax.config import settings
 from electra_jax.config.errors import UserError
-from electra_jax.config.settings import above, at_least, between, from_up_to_below, one_of, setting, within
+from electra_jax.config.settings import above, above_up_to, at_least, between, from_up_to_below, one_of, setting, within
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +70,7 @@ configs = st.builds(
         (above(0), [1, 0.1], [0, -1], "more than 0"),
         (at_least(0), [0, 2], [-1], "0 or more"),
         (between(0, 1), [0.5], [0, 1], "more than 0 and less than 1"),
+        (above_up_to(0, 1), [0.5, 1], [0, 1.1], "more than 0, at most 1"),
         (from_up_to_below(0, 1), [0, 0.5], [-0.1, 1], "0 or more, less than 1"),
         (within(0, 1), [0, 0.5, 1], [-0.1, 1.1], "from 0 to 1"),
         (one_of("a", "b"), ["a", "b"], ["c", ""], "a or b"),
@@ -86,7 +87,7 @@ def test_checks(check, valid, invalid, expected):
 
 
 def test_nan_is_never_valid():
-    for check in (above(0), at_least(0), between(0, 1), from_up_to_below(0, 1), within(0, 1)):
+    for check in (above(0), above_up_to(0, 1), at_least(0), between(0, 1), from_up_to_below(0, 1), within(0, 1)):
         assert not check.holds(float("nan"))
 
 
@@ -189,6 +190,7 @@ def test_nearest_prefers_the_same_last_part():
     assert settings.nearest("learning_rate", names, "--") == "; did you mean --optim.learning_rate?"
     assert settings.nearest("stps", names, "") == "; did you mean steps?"
     assert settings.nearest("x", [], "") == ""
+    assert settings.nearest("colour", names, "") == ""  # nothing is similar
 
 
 def test_describe():

@@ -85,37 +85,37 @@ def test_fewer_examples_than_a_batch_are_refused(examples):
 
 
 def test_heldout_batches_have_each_example_once_and_end_in_padding(examples):
-    batches = list(batches_lib.heldout_batches(examples, 4, limit=100, seed=0))
+    batches = list(batches_lib.heldout_batches(examples, 4, limit=100, seed=0, special=OWN._replace(pad=9)))
     ids = np.concatenate([batch.input_ids for batch in batches])
     sequences = np.concatenate([batch.sequence_ids for batch in batches])
     assert [batch.input_ids.shape for batch in batches] == [(4, 3)] * 6
     assert sorted(ids[:N, 1]) == list(range(10, 10 + N))
     assert ids[:N, 1].tolist() != sorted(ids[:N, 1])
-    assert not ids[N:].any()
+    assert (ids[N:] == 9).all()
     assert (sequences[:N] == 1).all()
     assert not sequences[N:].any()
     assert {value.dtype for batch in batches for value in batch} == {np.dtype(np.int32)}
 
 
 def test_heldout_batches_need_no_padding_where_the_examples_fill_them(examples):
-    batches = batches_lib.heldout_batches(examples, 11, limit=100, seed=0)
+    batches = batches_lib.heldout_batches(examples, 11, 100, 0, OWN)
     assert sorted(order(batches, 100)) == list(range(N))
 
 
 def test_heldout_limit_takes_the_first_batches_of_the_same_order(examples):
-    whole = drawn(batches_lib.heldout_batches(examples, 4, limit=100, seed=0), 100)
-    assert drawn(batches_lib.heldout_batches(examples, 4, limit=2, seed=0), 100) == whole[:2]
-    assert drawn(batches_lib.heldout_batches(examples, 4, limit=6, seed=0), 100) == whole
+    whole = drawn(batches_lib.heldout_batches(examples, 4, 100, 0, OWN), 100)
+    assert drawn(batches_lib.heldout_batches(examples, 4, 2, 0, OWN), 100) == whole[:2]
+    assert drawn(batches_lib.heldout_batches(examples, 4, 6, 0, OWN), 100) == whole
 
 
 def test_heldout_order_depends_on_the_seed_alone(examples):
-    first, again, other = (drawn(batches_lib.heldout_batches(examples, 4, 5, seed), 5) for seed in (0, 0, 1))
+    first, again, other = (drawn(batches_lib.heldout_batches(examples, 4, 5, seed, OWN), 5) for seed in (0, 0, 1))
     assert first == again
     assert first != other
 
 
 def test_no_heldout_examples_give_no_batches():
-    assert list(batches_lib.heldout_batches(packed([]), 4, 5, seed=0)) == []
+    assert list(batches_lib.heldout_batches(packed([]), 4, 5, 0, OWN)) == []
 
 
 def test_rows_of_several_processes_make_up_the_batch(examples):

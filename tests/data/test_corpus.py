@@ -69,10 +69,22 @@ def test_a_file_that_is_gone_is_noticed_when_the_corpus_is_loaded(copy, name):
 
 @pytest.mark.parametrize("name", ["vocab.model", "000000-000000.npz", "000001-000000.heldout.array_record"])
 def test_every_file_is_verified(copy, name):
-    assert corpus.verify(copy) == 1 + 2 * 3
+    assert list(corpus.check_files(copy)) == [None] * (1 + 2 * 3)
     change(copy / name)
-    with pytest.raises(UserError, match=f"{copy / name} is missing or has changed since it was written"):
-        corpus.verify(copy)
+    (error,) = filter(None, corpus.check_files(copy))
+    assert str(error).startswith(f"{copy / name} is missing or has changed since it was written")
+
+
+def test_a_file_that_cannot_be_read_does_not_end_the_check(copy, monkeypatch):
+    def sha256(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(corpus, "sha256", sha256)
+    found = list(corpus.check_files(copy))
+    assert len(found) == 1 + 2 * 3
+    assert (
+        str(found[0]) == f"{copy / 'vocab.model'} cannot be read (Permission denied); restore a copy, or prepare again"
+    )
 
 
 def test_a_vocabulary_of_another_text_is_noticed(copy, tmp_path, text_file):
@@ -94,7 +106,7 @@ def test_a_manifest_cut_off_is_one_line(copy, text):
 def test_an_edited_manifest_is_noticed(copy, change):
     manifest = json.loads((copy / "manifest.json").read_text())
     (copy / "manifest.json").write_text(json.dumps({**manifest, **change}))
-    for use in (corpus.load, corpus.verify):
+    for use in (corpus.load, lambda folder: list(corpus.check_files(folder))):
         with pytest.raises(UserError, match=r"manifest.json is missing or has changed since it was written"):
             use(copy)
 

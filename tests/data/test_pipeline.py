@@ -225,7 +225,7 @@ def test_progress_is_reported(text_file, tmp_path, small_shards, monkeypatch):
     pipeline.build_corpus(tmp_path, settings(text_file, shard_mb=20), LocalRunner(1), progress)
     assert progress.stages == ["reading a sample", "encoding", "stopped"]
     (line,) = progress.lines
-    assert line.startswith("Training a vocabulary of 40 pieces on 0.0 M")
+    assert line.startswith("Training a vocabulary of 40 lowercased pieces on 0.0 M")
     shares = [share for share, _ in progress.updates]
     assert shares[:3] == sorted(shares[:3])  # 300 documents in the first pass
     assert shares[3:] == sorted(shares[3:])
@@ -253,7 +253,7 @@ def test_each_document_is_hashed_once_in_each_pass(text_file, tmp_path, monkeypa
 
     monkeypatch.setattr(readers, "make_document", make_document)
     pipeline.build_corpus(tmp_path, settings(text_file), LocalRunner(1))
-    assert len(hashed) == 2 * 300  # the sample, and the shards
+    assert 2 <= len(hashed) - 2 * 300 < 60  # the sample, the shards, and until both splits have a document
     assert len(set(hashed)) == 300
 
 
@@ -425,14 +425,29 @@ def test_a_prepared_text_is_used_where_it_is(begun, tmp_path):
 # What cannot be.
 
 
-@pytest.mark.parametrize("fraction", [1e-9, 1 - 1e-9])
-def test_text_too_little_for_both_splits_is_refused(tmp_path, fraction):
+@pytest.mark.parametrize(("fraction", "which"), [(1e-9, "none"), (1 - 1e-9, "all")])
+def test_text_too_little_for_both_splits_is_refused(tmp_path, fraction, which):
     (tmp_path / "a.txt").write_text("One line.\n\nAnother.\n")
-    with pytest.raises(
-        UserError, match=r"documents? (and . held out|to train on).*heldout_fraction|training a vocabulary of"
-    ):
+    with pytest.raises(UserError, match=f"has 2 documents; heldout_fraction=.* holds out {which}: expected some"):
         pipeline.build_corpus(tmp_path / "out", settings(tmp_path / "a.txt", heldout_fraction=fraction), LocalRunner(1))
-    assert not corpus.is_prepared(tmp_path / "out")
+    assert not (tmp_path / "out" / "vocab.model").exists()
+
+
+def test_the_fraction_that_is_advised_holds_out_a_document(tmp_path):
+    text = tmp_path / "a.txt"
+    text.write_text(
+        "\n\n".join(
+            f"the novel of number {n} is long, quite long\nand just has very many lines by {n} people, from A to Z"
+            for n in range(16)
+        )
+    )
+    with pytest.raises(UserError, match=r"has 16 documents; heldout_fraction=0\.0001 holds out none") as refused:
+        pipeline.build_corpus(tmp_path / "no", settings(text, heldout_fraction=0.0001, vocab_size=40), LocalRunner(1))
+    (advised,) = re.findall(r"use heldout_fraction=([\d.]+)", str(refused.value))
+    found = pipeline.build_corpus(
+        tmp_path / "out", settings(text, heldout_fraction=float(advised), vocab_size=40), LocalRunner(1)
+    )
+    assert len(documents(found.heldout)) == 1
 
 
 def test_a_source_without_a_document_is_refused(text_file, tmp_path):
@@ -493,7 +508,7 @@ def test_prepare_takes_settings_and_returns_a_report(text_file, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"vocab_size": 3}, "vocab_size=3 is invalid: expected more than 5"),
+        ({"vocab_size": 3}, "vocab_size=3 is invalid: expected from 6 to 1e+06"),
         ({"vocab_size": "many"}, "vocab_size='many' is invalid: expected an integer"),
         ({"vocabsize": 300}, "vocabsize is unknown; did you mean vocab_size?"),
         ({"vocabulary": "v.model", "sample_mb": 3}, "sample_mb has no effect on the given vocabulary=v.model"),

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import readers, sources
+from electra_jax.data import input_file, readers, sources
 from electra_jax.data.config import CorpusConfig
 
 COMPRESS = {
@@ -61,7 +61,7 @@ def test_where_blocks_end_makes_no_difference(tmp_path_factory, pieces, block):
             wanted.append((f"{path}:{group[0][0]}", [line for _, line in group]))
             group = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(readers, "_BLOCK", block)
+        patch.setattr(input_file, "_BLOCK", block)
         found = [(document.place, document.text.strip().split(b"\n")) for document in read(path)]
     assert [(place, [line.strip() for line in lines]) for place, lines in found] == wanted
 
@@ -85,7 +85,7 @@ def test_what_was_read_grows_over_files(tmp_path):
 @pytest.mark.parametrize("mark", [b"#\n", b" ", b""])
 def test_a_document_too_long_is_cut_and_nothing_is_lost(tmp_path, monkeypatch, mark):
     monkeypatch.setattr(readers, "LONGEST", 1000)
-    monkeypatch.setattr(readers, "_BLOCK", 64)
+    monkeypatch.setattr(input_file, "_BLOCK", 64)
     text = mark.join(f"Wörter{n}".encode() for n in range(500))
     path = tmp_path / "a.txt"
     path.write_bytes(text + b"\n\nAnother.")
@@ -99,16 +99,17 @@ def test_a_document_too_long_is_cut_and_nothing_is_lost(tmp_path, monkeypatch, m
     assert other.place == f"{path}:{text.count(b'#') + 3}"
 
 
-def test_a_line_of_many_megabytes_is_read_in_memory_of_its_size(tmp_path):
+def test_a_line_of_many_megabytes_is_read_in_memory_of_its_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(readers, "LONGEST", 2**21)
     path = tmp_path / "a.txt.gz"
-    path.write_bytes(gzip.compress(b"word " * 20_000_000, compresslevel=1))
+    path.write_bytes(gzip.compress(b"word " * 4_000_000, compresslevel=1))
     tracemalloc.start()
     (unit,) = sources.units(sources.parse(str(path)), 1)
     lengths = [len(document.text) for document in readers.read_documents(unit, CorpusConfig())]
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert 0 <= 100_000_000 - sum(lengths) <= len(lengths)  # the white space at a cut
-    assert peak < 4 * readers.LONGEST
+    assert 0 <= 20_000_000 - sum(lengths) <= len(lengths)  # the white space at a cut
+    assert peak < 5 * readers.LONGEST
 
 
 @compressed
@@ -273,7 +274,7 @@ Small(data_dir=sys.argv[1], file_format="array_record").download_and_prepare()
 """
 _READ = """
 import json, sys
-from electra_jax.data import readers, sources
+from electra_jax.data import input_file, readers, sources
 from electra_jax.data.config import CorpusConfig
 from electra_jax.config.errors import UserError
 
@@ -352,3 +353,49 @@ def test_documents_together_are_consecutive_and_end_where_they_are_full(sizes, s
     totals = [[len(document.text) for document in chunk] for chunk in found]
     assert all(sum(total) >= size for total in totals[:-1])
     assert all(sum(total[:-1]) < size for total in totals)
+
+
+def test_a_line_of_json_without_an_end_is_refused_before_it_is_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(readers, "_LONGEST_LINE", 2**21)
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"text": "short"}\n{"text": "' + b"a" * 2**26, compresslevel=1))
+    tracemalloc.start()
+    with pytest.raises(UserError, match=r"a.jsonl.gz:2 is longer than 2 MB: expected one record per line; split"):
+        read(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**24
+
+
+def test_a_small_zst_file_that_unpacks_to_one_long_line_is_read_piece_by_piece(tmp_path):
+    path = tmp_path / "a.txt.zst"
+    path.write_bytes(zstandard.ZstdCompressor().compress(b"a" * 2**28))
+    assert path.stat().st_size < 2**16
+    largest = max(len(block) for block in input_file.InputFile(path).blocks())
+    assert largest <= 2**25 + 2**20
+
+
+def test_parquet_text_that_is_no_utf8_is_mended_like_any_other(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is an extra")
+    from pyarrow import parquet
+
+    broken = pyarrow.array([b"good", b"caf\xe9", None])
+    path = tmp_path / "a.parquet"
+    text = pyarrow.Array.from_buffers(pyarrow.string(), len(broken), broken.buffers())
+    parquet.write_table(pyarrow.table({"text": text}), path)
+    assert [document.text for document in read(path)] == [b"good", b"caf\xe9", b""]
+    parquet.write_table(pyarrow.table({"text": [["a"]]}), path)
+    with pytest.raises(UserError, match=r"a.parquet:1: field 'text' is of type list: expected text"):
+        read(path)
+
+
+def test_long_parquet_rows_are_read_a_few_at_a_time(tmp_path, monkeypatch):
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is an extra")
+    from pyarrow import parquet
+
+    monkeypatch.setattr(readers, "_BATCH", 10_000)
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"text": [f"{n} " * 500 for n in range(100)]}), path)
+    with parquet.ParquetFile(path) as file:
+        assert 5 <= readers._rows_at_a_time(file.metadata) <= 20
+    assert len(read(path)) == 100

@@ -1,5 +1,6 @@
 """A run goes out whole, and comes back with every bit; what cannot be leaves nothing behind."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -14,32 +15,41 @@ import numpy as np
 import pytest
 import tiny_models
 from cli_runs import ROOT, environment, quiet, run, small_config
+from ml_collections import ConfigDict
 
-from electra_jax import train, train_config
-from electra_jax.config import config_file
+from electra_jax import __main__, train, train_config, train_setup
+from electra_jax.config import config_file, errors
 from electra_jax.config.errors import UserError
 from electra_jax.loading import export, warm_start
 from electra_jax.loading.huggingface import hf_config
 from electra_jax.loading.networks import load_networks
 from electra_jax.loading.run_checkpoint import load_run_checkpoint
 from electra_jax.modeling.subnetwork import extract
+from electra_jax.runtime.progress import Progress
 
 NAMES = {"discriminator", "generator", "encoder"}
 
 
-def make_run(workdir: Path, text: Path, size: str = "small", arg: str = "", **overrides) -> Path:
-    """Of two steps, with a checkpoint of each."""
+def config_of(size: str, text: Path, arg: str = "", **overrides) -> ConfigDict:
+    """Two steps, with a checkpoint of each."""
     config = config_file.load(ROOT / "configs" / f"{size}.py", f"runlocal,{arg}")
     data = {"data.input": str(text), "data.vocab_size": 40, "data.heldout_fraction": 0.1}
     often = {"steps": 2, "log_every": 1, "eval_every": 1, "checkpoint.every": 1, "checkpoint.keep_last": 9}
+    config.model.unroll = "false"  # compiles faster
     config.update_from_flattened_dict({**data, **often, **{k.replace("__", "."): v for k, v in overrides.items()}})
-    train.train(config, workdir, quiet())
+    return config
+
+
+def make_run(workdir: Path, text: Path, size: str = "small", arg: str = "", **overrides) -> Path:
+    train.train(config_of(size, text, arg, **overrides), workdir, quiet())
     return workdir
 
 
-@pytest.fixture(scope="module", params=["small", pytest.param("tiny", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["tiny", pytest.param("small", marks=pytest.mark.slow)])
 def workdir(request, tmp_path_factory, text_file):
-    """Of BERT with a narrow table, and of ModernBERT with a narrow generator."""
+    """Of ModernBERT with a narrow generator, and of BERT with a narrow table."""
+    if request.param == "tiny":
+        return request.getfixturevalue("small_run")
     return make_run(tmp_path_factory.mktemp("export") / request.param, text_file, request.param)
 
 
@@ -77,10 +87,10 @@ def test_what_went_out_comes_back_with_every_bit(workdir, exported):
 
 
 def test_a_run_that_begins_from_an_export_begins_with_its_parameters(workdir, exported, tmp_path, text_file):
-    """Its first step, of a rate of 0, leaves them as they are."""
-    size = "small" if "small" in workdir.name else "tiny"
-    make_run(tmp_path / "next", text_file, size, init_from=str(exported))
-    (run, before), (_, after) = parameters(workdir), parameters(tmp_path / "next", 1)
+    config = config_of("small" if "small" in workdir.name else "tiny", text_file, init_from=str(exported))
+    with contextlib.ExitStack() as held:
+        setup = train_setup.set_up(train_config.resolve(config), tmp_path / "next", Progress(), held)
+    (run, before), after = parameters(workdir), jax.device_get(setup.state.params)
     for name in ("encoder", "generator"):
         a, b = (without_padding(extract(run.objective.model.config, p, name)) for p in (before, after))
         assert tiny_models.same(a, b)
@@ -134,14 +144,13 @@ def test_every_system_has_what_it_has(arg, expected, tmp_path, text_file):
     assert load_networks(tmp_path / "out").encoder.config.heads
 
 
-def test_in_a_process_of_its_own(workdir, tmp_path):
-    command = [sys.executable, "-m", "electra_jax", "export", f"--workdir={workdir}", f"--output={tmp_path / 'out'}"]
-    done = run(command)
-    assert done.returncode == 0, done.stderr
-    assert f"{tmp_path / 'out' / 'encoder'}: " in done.stdout
-    again = run(command)
-    assert again.returncode == 2
-    assert again.stderr == f"error: {tmp_path / 'out'} is not an empty directory; use another --output, or empty it\n"
+def test_by_the_command_line(workdir, tmp_path, capsys):
+    command = ["export", f"--workdir={workdir}", f"--output={tmp_path / 'out'}"]
+    assert errors.run(__main__.run, command) == 0
+    assert f"{tmp_path / 'out' / 'encoder'}: " in capsys.readouterr().out
+    assert errors.run(__main__.run, command) == 2
+    expected = f"error: {tmp_path / 'out'} is not an empty directory; use another --output, or empty it\n"
+    assert capsys.readouterr().err == expected
 
 
 def test_what_is_in_the_way_stays_as_it_is(workdir, tmp_path):
@@ -211,13 +220,22 @@ def test_a_kill_leaves_no_half_of_it(workdir, tmp_path):
     """Killed as soon as something is written; the same command then writes it all."""
     command = [sys.executable, "-m", "electra_jax", "export", f"--workdir={workdir}", f"--output={tmp_path / 'out'}"]
     child = subprocess.Popen(command, env=environment())
-    while not list(tmp_path.glob(".out.partial/*")) and child.poll() is None:
+    while not list(tmp_path.glob(".out.*.partial/*")) and child.poll() is None:
         time.sleep(0.001)
     child.send_signal(signal.SIGKILL)
     child.wait()
     assert not (tmp_path / "out").exists()
     assert run(command).returncode == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert len(list(tmp_path.glob(".out.*.partial"))) == 1  # which is the killed one's
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_other_files_beside_the_output_are_left(workdir, tmp_path):
+    (tmp_path / ".out.partial").mkdir()
+    (tmp_path / ".out.partial" / "mine").write_text("mine")
+    export.export(workdir, tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".out.partial", "out"]
+    assert (tmp_path / ".out.partial" / "mine").read_text() == "mine"
 
 
 def resolved(**overrides):

@@ -41,15 +41,26 @@ def filler(pieces):
     return make(pieces, head="mlm_head")
 
 
+encode, mlm_logits, discriminator_logits = (
+    jax.jit(function, static_argnums=0)
+    for function in (electra.encode, electra.mlm_logits, electra.discriminator_logits)
+)
+
+
 def states(network, tokens, special):
-    """States of one row without padding, [L, D]."""
+    """States of one row without padding, [1, L, D]."""
     ids = np.array([[special.cls, *tokens, special.sep]], np.int32)
-    return electra.encode(network.model, network.params, Batch(ids, np.zeros_like(ids), np.ones_like(ids)))
+    return np.asarray(encode(network.model, network.params, Batch(ids, np.zeros_like(ids), np.ones_like(ids))))
 
 
 def logits(network, tokens, special):
-    found = electra.discriminator_logits(network.model, network.params, states(network, tokens, special))
+    found = discriminator_logits(network.model, network.params, states(network, tokens, special))
     return np.asarray(found)[0, 1:-1]
+
+
+def token_logits(network, tokens, special, position):
+    found = mlm_logits(network.model, network.params, states(network, tokens, special))
+    return np.asarray(found)[0, position]
 
 
 @pytest.mark.parametrize("kind", ["bert", "modernbert"])
@@ -148,8 +159,8 @@ def test_without_a_discriminator_the_score_is_the_pseudo_log_likelihood(filler, 
     (row,) = pieces.encode([TEXT[:9]])
     total = 0.0
     for i, token in enumerate(row):
-        masked = states(filler.encoder, [*row[:i], pieces.special.mask, *row[i + 1 :]], pieces.special)
-        scores = electra.mlm_logits(filler.encoder.model, filler.encoder.params, masked)[0, i + 1]
+        masked = [*row[:i], pieces.special.mask, *row[i + 1 :]]
+        scores = token_logits(filler.encoder, masked, pieces.special, i + 1)
         total += float(jax.nn.log_softmax(scores)[token])
     np.testing.assert_allclose(filler.score([TEXT[:9], ""]), [total, 0], rtol=1e-4)
     assert filler.score([]).shape == (0,)
@@ -166,9 +177,7 @@ def test_a_minimal_pair_in_three_lines(detector):
 def test_masks_are_filled_with_the_likeliest_tokens(filler, pieces):
     row = [*pieces.encode(["the"])[0], pieces.special.mask, *pieces.encode(["a line"])[0]]
     at = row.index(pieces.special.mask) + 1
-    scores = electra.mlm_logits(
-        filler.encoder.model, filler.encoder.params, states(filler.encoder, row, pieces.special)
-    )[0, at]
+    scores = token_logits(filler.encoder, row, pieces.special, at)
     expected = np.asarray(jax.nn.softmax(scores))[: len(pieces)]
     ((best, *rest),) = filler.fill("the [MASK] a line", top=28)
     assert best.token == pieces.decode([int(expected.argmax())])

@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,8 +33,9 @@ def test_replaced_words_know_their_original_and_special_tokens_stay(text_file):
     split = Split.from_lists([vocabulary.encode([text])])
     params = jax.jit(objective.model.init)(jax.random.key(0), Batch(*[jnp.zeros((1, 64), jnp.int32)] * 3))["params"]
     batch = samples.sample_sentences(split, 1, 64, 0, OWN)
+    corrupt_and_detect = jax.jit(functools.partial(samples.corrupt_and_detect, objective))
     corrupted, labels, probabilities = jax.device_get(
-        samples.corrupt_and_detect(objective, params, jnp.int32(5), batch, jax.random.key(1))
+        corrupt_and_detect(params, jnp.int32(5), batch, jax.random.key(1))
     )
     np.testing.assert_array_equal(labels > 0, corrupted != batch.input_ids)
     assert labels.sum() > 0

@@ -1,18 +1,24 @@
 """What the tests of both encoders share: small encoders to run, and the parts of a transformer written out in NumPy."""
 
+import collections
+import dataclasses
 import functools
 import math
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from electra_jax.modeling import modernbert, transformer
+from electra_jax.modeling.attention import Visible
 from electra_jax.modeling.config import EncoderConfig
 
 _ENCODERS = {"bert": transformer.BertEncoder, "modernbert": modernbert.ModernBertEncoder}
 _EMBEDDING = 12
 SEQUENCES = np.asarray([[1] * 6 + [2] * 5 + [0], [1] * 12], np.int32)
+VISIBLE = Visible(SEQUENCES)
 
 
 def small(kind: str, layers: int) -> EncoderConfig:
@@ -36,21 +42,18 @@ def inputs(seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((*SEQUENCES.shape, _EMBEDDING)).astype(np.float32)
 
 
-def same_sequence(sequences: np.ndarray = SEQUENCES) -> np.ndarray:
+def mask(visible: Visible) -> np.ndarray:
     """[B, 1, L, L]."""
-    return (sequences[:, :, None] == sequences[:, None, :])[:, None]
-
-
-def any_mask() -> np.ndarray:
-    """[B, 1, L, L], of no symmetry and another one in each row; every position sees itself."""
-    drawn = np.random.default_rng(3).random((len(SEQUENCES), 1, 12, 12)) < 0.5
-    return drawn | np.eye(12, dtype=bool)
+    sequences = np.asarray(visible.sequence_ids)
+    query, key = np.indices((sequences.shape[1],) * 2)
+    side = {"both": True, "before": key <= query, "after": key >= query}[visible.direction]
+    return (sequences[:, :, None] == sequences[:, None, :])[:, None] & side
 
 
 @functools.cache
 def fresh_params(config: EncoderConfig):
     init = functools.partial(_ENCODERS[config.kind](config).init, train=False)
-    return jax.jit(init)(jax.random.key(0), inputs(), same_sequence())["params"]
+    return jax.device_get(jax.jit(init)(jax.random.key(0), inputs(), VISIBLE)["params"])
 
 
 def random_params(config: EncoderConfig):
@@ -64,10 +67,29 @@ def _compiled(config: EncoderConfig):
     return jax.jit(functools.partial(_ENCODERS[config.kind](config).apply, train=False))
 
 
-def encode(config: EncoderConfig, params, x: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-    """By the encoder under test; without a mask every position sees its own sequence of `SEQUENCES`."""
-    mask = same_sequence() if mask is None else mask
-    return np.asarray(_compiled(config)({"params": params}, x.astype(np.float32), mask))
+def encode(config: EncoderConfig, params, x: np.ndarray, visible: Visible = VISIBLE) -> np.ndarray:
+    """By the encoder under test."""
+    return np.asarray(_compiled(config)({"params": params}, x.astype(np.float32), visible))
+
+
+def dropped(config: EncoderConfig) -> dict[tuple[int, ...], int]:
+    """The shapes that dropout decides for, and how often in the program; a scanned layer is in it once."""
+    module = _ENCODERS[config.kind](dataclasses.replace(config, dropout=0.5))
+    rngs = {"dropout": jax.random.key(0)}
+    run = functools.partial(module.apply, train=True, rngs=rngs)
+    program = jax.make_jaxpr(run)({"params": fresh_params(config)}, inputs(), VISIBLE)
+    return dict(collections.Counter(_drawn(program.jaxpr)))
+
+
+def _drawn(jaxpr: Jaxpr) -> Iterator[tuple[int, ...]]:
+    for equation in jaxpr.eqns:
+        # Tracing a scan leaves equations behind that return what they would keep, and that nothing uses.
+        is_rule = equation.primitive.name == "custom_vjp_call" and len(equation.outvars) == 1
+        if is_rule and equation.params["call_jaxpr"].jaxpr.debug_info.func_name == "drop":
+            yield equation.outvars[0].aval.shape
+        for part in jax.tree.leaves(list(equation.params.values())):
+            if isinstance(part, Jaxpr | ClosedJaxpr):
+                yield from _drawn(part.jaxpr if isinstance(part, ClosedJaxpr) else part)
 
 
 def in_float64(params):

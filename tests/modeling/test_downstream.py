@@ -1,5 +1,7 @@
 """Heads against their definitions in NumPy."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -26,9 +28,15 @@ def dense(params, name, x):
 
 @pytest.fixture(scope="module")
 def answerer():
-    head = Answerer(CONFIG, 2, beam=4)
-    params = head.init(jax.random.key(0), STATES, ALLOWED, START, True)["params"]
-    return head, jax.tree.map(lambda x: RNG.standard_normal(x.shape).astype(np.float32) * 0.1, params)
+    head = Answerer(2, beam=4)
+    shapes = jax.eval_shape(lambda: head.init(jax.random.key(0), STATES, ALLOWED, START, True))["params"]
+    params = jax.tree.map(lambda x: RNG.standard_normal(x.shape).astype(np.float32) * np.float32(0.1), shapes)
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def apply(start, train):
+        return head.apply({"params": params}, STATES, ALLOWED, start, train)
+
+    return lambda *arguments: jax.device_get(apply(*arguments)), params
 
 
 def ends(params, row, start):
@@ -39,9 +47,8 @@ def ends(params, row, start):
 
 
 def test_an_answer_ends_given_where_it_begins(answerer):
-    head, params = answerer
-    trained = head.apply({"params": params}, STATES, ALLOWED, START, True)
-    found = head.apply({"params": params}, STATES, ALLOWED, None, False)
+    apply, params = answerer
+    trained, found = apply(START, True), apply(None, False)
     for row in range(2):
         starts = log_softmax(dense(params, "start", STATES[row])[:, 0] + np.where(ALLOWED[row], 0, -1000))
         np.testing.assert_allclose(trained["start_logp"][row], starts, rtol=1e-4, atol=1e-5)
@@ -56,8 +63,8 @@ def test_an_answer_ends_given_where_it_begins(answerer):
 
 
 def test_that_there_is_no_answer_is_read_from_cls_and_from_the_mean_start(answerer):
-    head, params = answerer
-    found = head.apply({"params": params}, STATES, ALLOWED, None, False)
+    apply, params = answerer
+    found = apply(None, False)
     for row in range(2):
         p = softmax(dense(params, "start", STATES[row])[:, 0] + np.where(ALLOWED[row], 0, -1000))
         beside = np.concatenate([STATES[row, 0], p @ STATES[row]])
@@ -66,12 +73,27 @@ def test_that_there_is_no_answer_is_read_from_cls_and_from_the_mean_start(answer
 
 
 def test_a_class_is_read_from_cls_and_a_tag_from_each_token():
-    classifier, tagger = Classifier(CONFIG, 3), Tagger(CONFIG, 3)
-    params = jax.device_get(classifier.init(jax.random.key(0), STATES, False)["params"])
+    classifier, tagger = Classifier(CONFIG, 3), Tagger(3)
+    params = jax.device_get(jax.jit(lambda: classifier.init(jax.random.key(0), STATES, False))()["params"])
     said = classifier.apply({"params": params}, STATES, False)["scores"]
     np.testing.assert_allclose(said, dense(params, "dense", STATES[:, 0]), rtol=1e-5, atol=1e-6)
-    tags = tagger.apply({"params": params}, STATES, False)["scores"]
+    tags = tagger.apply({"params": params}, STATES)["scores"]
     np.testing.assert_allclose(tags, dense(params, "dense", STATES), rtol=1e-5, atol=1e-6)
+
+
+def test_the_classifiers_input_has_dropout_and_the_taggers_has_none():
+    def drawn(head, *arguments):
+        keys = {name: jax.random.key(0) for name in ("params", "dropout")}
+        return "name=drop" in str(
+            jax.make_jaxpr(lambda params: head.apply({"params": params}, *arguments, rngs=keys))(
+                jax.eval_shape(lambda: head.init(keys, *arguments))["params"]
+            )
+        )
+
+    assert CONFIG.encoder.dropout > 0
+    assert drawn(Classifier(CONFIG, 3), STATES, True)
+    assert not drawn(Classifier(CONFIG, 3), STATES, False)
+    assert not drawn(Tagger(3), STATES)
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression", "tagging", "answering"])

@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 
 from electra_jax import train_config
 from electra_jax.config import config_file
 from electra_jax.modeling import config as model_config
-from electra_jax.modeling import electra
+from electra_jax.modeling import electra, layer_norm, subnetwork
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.electra import Electra
 
@@ -57,7 +58,7 @@ def start(model: Electra):
 
 @functools.cache
 def initial(encoder: str):
-    return jax.jit(lambda: start(small(encoder)))()
+    return jax.device_get(jax.jit(lambda: start(small(encoder)))())
 
 
 @functools.cache
@@ -125,6 +126,22 @@ def test_parameters_are_float32(encoder):
     assert {p.dtype for p in jax.tree.leaves(initial(encoder))} == {np.dtype(np.float32)}
 
 
+@pytest.mark.parametrize(("encoder", "epsilon"), [("bert", 1e-12), ("modernbert", 1e-5)])
+def test_every_layer_norm_adds_the_same_epsilon(encoder, epsilon):
+    """Also where no float32 number can show it: 1e-12 is that of google-research/electra's layer norms."""
+    found = {}
+
+    def see(call, args, kwargs, context):
+        if isinstance(context.module, layer_norm.LayerNorm):
+            found["/".join(context.module.path)] = context.module.epsilon
+        return call(*args, **kwargs)
+
+    with nn.intercept_methods(see):
+        names = {key.rpartition("/")[0] for key in subnetwork.flatten_params(shapes(small(encoder))) if "norm" in key}
+    assert set(found) >= names
+    assert set(found.values()) == {epsilon}
+
+
 def with_bias(params, bias: np.ndarray):
     return dict(params, generator_head={**params["generator_head"], "bias": bias.astype(np.float32)})
 
@@ -141,18 +158,20 @@ def test_padded_vocabulary_has_no_probability(encoder):
 @both_encoders
 def test_generator_decodes_with_the_word_table_and_a_bias(encoder):
     params = initial(encoder)
-    plain = compiled(encoder)[0](params, BATCH)[..., :VOCABULARY]
+    plain = np.asarray(compiled(encoder)[0](params, BATCH))[..., :VOCABULARY]
     biased = with_bias(params, np.arange(PADDED))
     np.testing.assert_allclose(
-        compiled(encoder)[0](biased, BATCH)[..., :VOCABULARY] - plain,
+        np.asarray(compiled(encoder)[0](biased, BATCH))[..., :VOCABULARY] - plain,
         np.broadcast_to(np.arange(VOCABULARY), plain.shape),
         atol=1e-4,
     )
-    table = params["embeddings"]["word"].at[100].multiply(2.0)  # token 100 is not in the input
+    table = params["embeddings"]["word"].copy()
+    table[100] *= 2  # token 100 is not in the input
     doubled = dict(params, embeddings={**params["embeddings"], "word": table})
-    expected = np.asarray(plain).copy()
+    expected = plain.copy()
     expected[..., 100] *= 2
-    np.testing.assert_allclose(compiled(encoder)[0](doubled, BATCH)[..., :VOCABULARY], expected, atol=1e-5)
+    logits = np.asarray(compiled(encoder)[0](doubled, BATCH))[..., :VOCABULARY]
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
 
 
 @both_encoders
@@ -162,7 +181,7 @@ def test_both_networks_train_the_shared_embeddings_and_not_each_other(encoder):
         (lambda params: generate(params, BATCH)[..., 7:10].sum(), {"generator", "generator_head"}),
         (lambda params: discriminate(params, BATCH).sum(), {"encoder", "discriminator_head"}),
     ):
-        grads = jax.jit(jax.grad(network))(initial(encoder))
+        grads = jax.device_get(jax.jit(jax.grad(network))(initial(encoder)))
         assert reached(grads) == own | {"embeddings"}
         word = np.any(np.asarray(grads["embeddings"]["word"]) != 0, axis=1)
         assert word[50]  # in the input, not among the outputs
@@ -188,8 +207,8 @@ def test_packed_sequences_are_as_if_alone(encoder):
     for here, packed in zip(alone, BATCH, strict=True):
         here[0, :5] = packed[0, 6:11]
     for network in compiled(encoder):
-        packed = network(initial(encoder), BATCH)[0, 6:11]
-        np.testing.assert_allclose(network(initial(encoder), alone)[0, :5], packed, rtol=1e-5, atol=1e-5)
+        packed, apart = (np.asarray(network(initial(encoder), batch))[0] for batch in (BATCH, alone))
+        np.testing.assert_allclose(apart[:5], packed[6:11], rtol=1e-5, atol=1e-5)
 
 
 def test_bert_tells_segments_and_positions_apart():
@@ -209,10 +228,11 @@ def test_dropout_is_on_where_it_has_a_key(encoder):
     key = jax.random.key(1, impl="unsafe_rbg")  # compiles faster than the default
     for network in compiled(encoder):
         run = functools.partial(network, initial(encoder), BATCH)
-        plain, first, again, second = (run(dropout_key=k) for k in (None, key, key, jax.random.fold_in(key, 1)))
+        keys = (None, key, key, jax.random.fold_in(key, 1))
+        plain, first, again, second = (np.asarray(run(dropout_key=k)) for k in keys)
         np.testing.assert_array_equal(first, again)
-        assert np.mean(np.asarray(plain != first)[..., :LENGTH]) > 0.9
-        assert np.mean(np.asarray(first != second)[..., :LENGTH]) > 0.9
+        assert np.mean((plain != first)[..., :LENGTH]) > 0.9
+        assert np.mean((first != second)[..., :LENGTH]) > 0.9
 
 
 @both_encoders
@@ -292,7 +312,8 @@ def test_modernberts_head_is_as_wide_as_its_network_and_then_mapped_to_the_table
 
 def test_gdes_starts_as_shared_embeddings():
     model = tied("gdes")
-    base, own = jax.jit(lambda: operator.itemgetter("generator_embeddings", "embeddings")(start(model)))()
+    tables = jax.jit(lambda: operator.itemgetter("generator_embeddings", "embeddings")(start(model)))
+    base, own = jax.device_get(tables())
     assert all(np.all(own[name] == 0) for name in ("word", "position", "segment"))
     assert 0.07 < np.ptp(base["word"]) <= 0.08
     rest = random_params(model)
@@ -317,12 +338,12 @@ def test_gdes_adds_the_encoders_difference_to_the_generators_tables():
 def test_what_the_predictions_of_each_network_depend_on(tying):
     params = random_params(tied(tying))
     run = forward(tying)
-    _, before = run(params)
+    _, before = jax.device_get(run(params))
     found: dict[str, set[str]] = {"generator": set(), "encoder": set()}
     for name in params:
-        _, after = run({**params, name: jax.tree.map(lambda p: p * np.float32(1.5), params[name])})
+        _, after = jax.device_get(run({**params, name: jax.tree.map(lambda p: p * np.float32(1.5), params[name])}))
         for network in found:
-            found[network] |= {name} if np.any(np.asarray(before[network] != after[network])) else set()
+            found[network] |= {name} if np.any(before[network] != after[network]) else set()
     tables = "embeddings" if tying in ("embeddings", "all") else "generator_embeddings"
     assert found["generator"] == {tables, "encoder" if tying == "all" else "generator", "generator_head"}
     read = {"embeddings", "generator_embeddings"} if tying == "gdes" else {"embeddings"}
@@ -330,13 +351,14 @@ def test_what_the_predictions_of_each_network_depend_on(tying):
 
 
 def test_gdes_keeps_the_encoders_gradient_from_the_generators_tables():
-    grads = jax.jit(jax.grad(lambda params: forward("gdes")(params)[1]["encoder"].sum()))(random_params(tied("gdes")))
+    encoder_sum = jax.jit(jax.grad(lambda params: forward("gdes")(params)[1]["encoder"].sum()))
+    grads = jax.device_get(encoder_sum(random_params(tied("gdes"))))
     assert reached(grads) == {"embeddings", "encoder", "mlm_head"}
     assert all(np.any(g != 0) for g in jax.tree.leaves(grads["embeddings"]))
 
 
 def test_tied_altogether_both_networks_read_alike_and_predict_by_their_own_heads():
-    states, logits = forward("all")(random_params(tied("all")))
+    states, logits = jax.device_get(forward("all")(random_params(tied("all"))))
     np.testing.assert_allclose(states["generator"], states["encoder"], rtol=1e-5)
     assert np.abs(logits["generator"] - logits["encoder"]).min() > 0
 
@@ -357,10 +379,10 @@ def test_each_network_predicts_over_its_own_table(tying, table, changed):
     params = random_params(tied(tying))
     word = params[table]["word"].copy()
     word[100] += 1
-    _, before = forward(tying)(params)
-    _, after = forward(tying)({**params, table: {**params[table], "word": word}})
+    _, before = jax.device_get(forward(tying)(params))
+    _, after = jax.device_get(forward(tying)({**params, table: {**params[table], "word": word}}))
     for network in before:
-        columns = np.flatnonzero(np.any(np.asarray(before[network] != after[network]), axis=(0, 1)))
+        columns = np.flatnonzero(np.any(before[network] != after[network], axis=(0, 1)))
         assert columns.tolist() == ([100] if network in changed else [])
 
 

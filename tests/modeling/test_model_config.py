@@ -57,7 +57,7 @@ def test_a_generator_of_the_encoders_size_is_the_same_network_whatever_its_heads
 
 
 def test_settings_reach_the_model():
-    given = settings(encoder="modernbert", dtype="float32", dropout=0.3, init_stddev=0.5, unroll=True, max_length=99)
+    given = settings(encoder="modernbert", dtype="float32", dropout=0.3, init_stddev=0.5, unroll="true", max_length=99)
     given.modernbert.update(local_window=6, global_every=2)
     given.tying = "none"
     model = model_config.from_settings(given, 1000, ("mlm_head", "copy_gate"), two_towers=True)
@@ -69,6 +69,24 @@ def test_settings_reach_the_model():
     assert make().absolute
     assert not make().two_towers
     assert make().tying == "embeddings"
+
+
+@pytest.mark.parametrize(
+    ("changes", "rate"), [({}, 0.1), ({"attention_dropout": 0.0}, 0), ({"attention_dropout": 0.2}, 0.2)]
+)
+def test_attention_weights_may_have_a_dropout_of_their_own(changes, rate):
+    model = make(dropout=0.1, **changes)
+    for network in (model.encoder, model.generator):
+        assert (network.dropout, network.attention_rate) == (0.1, rate)
+
+
+def test_modernbert_has_no_dropout_of_attention_weights():
+    for rate in (-1.0, 0.0):
+        assert make(encoder="modernbert", dropout=0.1, attention_dropout=rate).encoder.attention_rate == 0
+    with pytest.raises(
+        UserError, match=r"attention_dropout=0\.1 is invalid with encoder=modernbert, .*: expected -1 or 0"
+    ):
+        make(encoder="modernbert", attention_dropout=0.1)
 
 
 def test_an_objective_without_a_generator_has_the_encoder_only():

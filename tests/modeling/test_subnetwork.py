@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -6,6 +8,7 @@ import tiny_models
 from electra_jax.modeling import electra, subnetwork
 
 
+@functools.partial(jax.jit, static_argnums=(0, 2, 3))
 def read(model, params, network: str, head: str):
     """States of a network and what its head makes of them, over the vocabulary."""
     batch = tiny_models.batch()

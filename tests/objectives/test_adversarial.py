@@ -60,8 +60,9 @@ def test_the_gradient_of_many_samples_comes_near_the_exact_one(baseline):
     """Within four standard errors; fakes from the sampler that training uses."""
     count = 50_000
     uniform = jax.random.uniform(jax.random.key(0), (count,))
-    fakes = electra.sample(uniform, jnp.tile(LOGITS, (count, 1)), block=5)
-    rewards, baselines = REWARDS[np.asarray(fakes)], np.full(count, baseline, np.float32)
+    sample = jax.jit(electra.sample, static_argnames="block")
+    fakes = np.asarray(sample(uniform, np.tile(LOGITS, (count, 1)), block=5))
+    rewards, baselines = REWARDS[fakes], np.full(count, baseline, np.float32)
     mean, *_ = weighted_gradients(LOGITS, fakes, rewards, baselines, np.full(count, 1 / count, np.float32))
 
     p = softmax(LOGITS)
@@ -84,7 +85,7 @@ def test_descending_makes_detection_harder(logits, rewards):
 
 def test_no_gradient_goes_to_rewards_or_baselines():
     ones = np.ones(5, np.float32)
-    to_logits, *others = weighted_gradients(LOGITS, FIVE, REWARDS, ones, ones)
+    to_logits, *others = jax.device_get(weighted_gradients(LOGITS, FIVE, REWARDS, ones, ones))
     assert np.all(to_logits != 0)
     assert not np.any(others)
 
@@ -93,7 +94,7 @@ def test_no_gradient_goes_to_rewards_or_baselines():
 @given(st.floats(-30, 30, width=32))
 def test_the_baseline_is_a_detection_loss(gate):
     """-log sigmoid(gate) = log(1 + exp(-gate)), which is never negative."""
-    value = float(adversarial.baseline(jnp.full((1, 1), gate))[0, 0])
+    value = float(np.asarray(adversarial.baseline(np.full((1, 1), gate, np.float32)))[0, 0])
     assert value == pytest.approx(np.log1p(np.exp(-np.float64(gate))), rel=1e-5, abs=1e-12)
 
 
@@ -109,8 +110,9 @@ def baseline_losses(gates, rewards):
 def test_the_baseline_loss_is_least_where_the_baseline_is_the_reward(reward, other):
     best = -np.log(np.expm1(reward))  # the gate whose baseline is the reward
     gates = np.asarray([[best, other]], np.float32)
-    assert float(adversarial.baseline(gates)[0, 0]) == pytest.approx(reward, rel=1e-4)
-    (least, loss), slopes = (x[0] for x in baseline_losses(gates, np.full((1, 2), reward, np.float32)))
+    assert float(np.asarray(adversarial.baseline(gates))[0, 0]) == pytest.approx(reward, rel=1e-4)
+    found = jax.device_get(baseline_losses(gates, np.full((1, 2), reward, np.float32)))
+    (least, loss), slopes = (x[0] for x in found)
     assert abs(slopes[0]) < 1e-5
     if abs(best - other) > 0.05:
         assert least < loss
@@ -152,9 +154,9 @@ def test_the_loss_is_reinforce_with_a_baseline_and_no_likelihood():
     assert measured["reward"] == pytest.approx(np.mean(reward), rel=1e-4)
     assert measured["baseline_loss"] == pytest.approx(np.mean(fit), rel=1e-4)
 
-    direction = jax.tree.map(jnp.zeros_like, params)
+    direction = jax.tree.map(np.zeros_like, params)
     bias = np.random.default_rng(0).standard_normal(systems.PADDED).astype(np.float32)
-    direction["generator_head"]["bias"] = jnp.asarray(bias)
+    direction["generator_head"]["bias"] = bias
     expected = np.mean(-(reward - baseline) * (bias[fakes] - p @ bias) / 2)
     assert systems.slopes("adversarial", direction=direction, **how)["loss"] == pytest.approx(expected, rel=1e-3)
 

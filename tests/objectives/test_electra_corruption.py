@@ -23,11 +23,11 @@ COUNTS = np.arange(1, systems.VOCABULARY + 1)  # of the training text in `system
 def everywhere(token: int) -> Inputs:
     """A long text of one token, masked at every position."""
     shape = (ROWS, LENGTH)
-    ids = jnp.full(shape, token, jnp.int32)
-    batch = Batch(ids, jnp.zeros_like(ids), jnp.ones_like(ids))
-    positions = jnp.broadcast_to(jnp.arange(LENGTH, dtype=jnp.int32), shape)
-    uniform = jax.random.uniform(jax.random.key(0), shape)
-    masked = masking.Masked(batch, jnp.ones(shape), ids, positions, ids, jnp.ones(shape), uniform)
+    ids, ones = np.full(shape, token, np.int32), np.ones(shape, np.float32)
+    batch = Batch(ids, np.zeros_like(ids), np.ones_like(ids))
+    positions = np.broadcast_to(np.arange(LENGTH, dtype=np.int32), shape)
+    uniform = np.random.default_rng(0).random(shape, np.float32)
+    masked = masking.Masked(batch, ones, ids, positions, ids, ones, uniform)
     return Inputs(masked, masking.count(masked), jnp.int32(0))
 
 

@@ -49,7 +49,7 @@ def batch():
 
 @functools.cache
 def initial():
-    return jax.jit(MODEL.init)(jax.random.key(0), batch())["params"]
+    return jax.device_get(jax.jit(MODEL.init)(jax.random.key(0), batch())["params"])
 
 
 @functools.cache
@@ -92,7 +92,8 @@ def run(function, params, inputs=None, name="electra", train=False, seed=1, **ch
     settings = {**SYSTEMS[name].settings, **changes}
     static = {setting: settings[setting] for setting in ("mask_prob", "disallow_correct")}
     numbers = {setting: np.float32(settings[setting]) for setting in TRACED}  # no compilation for each
-    return function(params, inputs or batch(), jax.random.key(seed), numbers, name=name, train=train, **static)
+    how = {"name": name, "train": train, **static}
+    return jax.device_get(function(params, inputs or batch(), jax.random.key(seed), numbers, **how))
 
 
 def loss(params, inputs=None, **changes) -> dict[str, float]:
@@ -179,9 +180,9 @@ def test_a_discriminator_that_says_replaced_whatever_it_sees(name):
 
 
 def test_fakes_are_put_into_the_original_text_and_labels_say_what_changed():
-    ids = jnp.asarray([[2, 10, 11, 12, 3], [2, 20, 21, 3, 0]])
+    ids = np.asarray([[2, 10, 11, 12, 3], [2, 20, 21, 3, 0]], np.int32)
     masked = masking.Masked(
-        batch=Batch(ids, jnp.zeros_like(ids), jnp.ones_like(ids)),
+        batch=Batch(ids, np.zeros_like(ids), np.ones_like(ids)),
         candidates=jnp.zeros(ids.shape),
         input_ids=jnp.asarray([[2, 4, 4, 12, 3], [2, 4, 21, 3, 0]]),
         positions=jnp.asarray([[2, 1], [1, 4]]),
@@ -204,8 +205,12 @@ def test_every_position_has_its_own_disallowed_original():
     uniform = np.random.default_rng(0).random((4, 500), np.float32)
     masked = masking.Masked(Batch(nothing, nothing, nothing), ones, nothing, nothing, targets, ones, uniform)
     x = Inputs(masked, masking.count(masked), jnp.int32(0))
-    sampled = electra.temper(make(disallow_correct=True), jnp.asarray(logits), x)
-    np.testing.assert_array_equal(electra.sample(masked.uniform, sampled), 16 - targets)
+
+    @jax.jit
+    def draw(x):
+        return electra.sample(x.masked.uniform, electra.temper(make(disallow_correct=True), jnp.asarray(logits), x))
+
+    np.testing.assert_array_equal(draw(x), 16 - targets)
 
 
 @both

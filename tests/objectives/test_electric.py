@@ -4,7 +4,6 @@ import functools
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import systems
@@ -47,10 +46,10 @@ def indifferent(energy: float):
     params = systems.parameters("electric")
     return {
         **params,
-        "generator_head": jax.tree.map(jnp.zeros_like, params["generator_head"]),
+        "generator_head": jax.tree.map(np.zeros_like, params["generator_head"]),
         "discriminator_head": {
             **params["discriminator_head"],
-            "classifier": {"kernel": jnp.zeros((32, 1)), "bias": jnp.full(1, energy, jnp.float32)},
+            "classifier": {"kernel": np.zeros((32, 1), np.float32), "bias": np.full(1, energy, np.float32)},
         },
     }
 
@@ -69,10 +68,10 @@ def test_the_logit_is_energy_plus_log_noise_plus_log_odds(temperature):
 
 def test_labels_say_what_was_chosen_even_where_nothing_changed():
     """A text of 9s, a generator that says 9."""
-    ids = systems.batch().input_ids
-    text = systems.batch()._replace(input_ids=jnp.where(ids >= len(SPECIAL_TOKENS), jnp.int32(9), ids))
+    ids = np.asarray(systems.batch().input_ids)
+    text = systems.batch()._replace(input_ids=np.where(ids >= len(SPECIAL_TOKENS), np.int32(9), ids))
     x = inputs(text=text)
-    _, found, _ = parts(saying_9(), x, 1.0)
+    _, found, _ = jax.device_get(parts(saying_9(), x, 1.0))
     np.testing.assert_array_equal(found.input_ids, text.input_ids)
     expected = np.zeros((4, systems.LENGTH), np.float32)
     for row, places, weights in zip(
@@ -88,7 +87,7 @@ def test_true_energies_and_true_noise_leave_the_log_odds():
     """p = q = 1 / 60, and the energy is -log p."""
     params = indifferent(math.log(systems.VOCABULARY))
     x = inputs()
-    _, found, _ = parts(params, x, 1.0)
+    _, found, _ = jax.device_get(parts(params, x, 1.0))
     odds = math.log(SHARE / (1 - SHARE))
     np.testing.assert_allclose(found.scores, np.full(found.scores.shape, odds), rtol=0, atol=1e-5)
 
@@ -131,9 +130,9 @@ def dependencies(encoder: str) -> np.ndarray:
     towers = TwoTowers(model_config.from_settings(settings, systems.VOCABULARY, ()).encoder)
     length = SEQUENCES.shape[1]
     rng = np.random.default_rng(0)
-    x = jnp.asarray(np.tile(rng.standard_normal((1, length, 32)), (length + 1, 1, 1)), jnp.float32)
-    moved = x.at[np.arange(length), np.arange(length)].add(jnp.asarray(rng.standard_normal(32), jnp.float32))
-    sequences = jnp.asarray(np.tile(SEQUENCES, (length + 1, 1)))
+    moved = np.tile(rng.standard_normal((1, length, 32)), (length + 1, 1, 1)).astype(np.float32)
+    moved[np.arange(length), np.arange(length)] += rng.standard_normal(32).astype(np.float32)
+    sequences = np.tile(SEQUENCES, (length + 1, 1))
 
     shapes = jax.eval_shape(functools.partial(towers.init, train=False), jax.random.key(0), moved, sequences)
     outputs = jax.jit(functools.partial(towers.apply, train=False))

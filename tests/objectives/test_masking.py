@@ -1,3 +1,4 @@
+import functools
 import itertools
 
 import jax
@@ -15,12 +16,16 @@ from electra_jax.objectives import masking
 
 LENGTH = 40
 VOCABULARY = 60
-_choose = jax.jit(masking.choose, static_argnames="mask_prob")
 _mask = jax.jit(masking.mask, static_argnames=("mask_prob", "vocab_size", "special"))
 
 
+@functools.partial(jax.jit, static_argnames="mask_prob")
+def _choose(key, ids, mask_prob, words):
+    return masking.choose(key, masking.is_maskable(ids, OWN), ids != PAD, mask_prob=mask_prob, words_BL=words)
+
+
 def choose(key, ids: np.ndarray, mask_prob: float, words=None):
-    return _choose(key, masking.is_maskable(jnp.asarray(ids), OWN), ids != PAD, mask_prob=mask_prob, words_BL=words)
+    return jax.device_get(_choose(key, ids, mask_prob, words))
 
 
 def text(rows: int, length: int = LENGTH) -> np.ndarray:
@@ -104,9 +109,13 @@ def test_pairs_of_candidates_are_equally_likely():
 STARTS = np.arange(20) % 2 == 0  # even ids begin a word, odd ones go on with it
 
 
-def words_of(ids: np.ndarray) -> np.ndarray:
-    ids = jnp.asarray(ids, jnp.int32)
+@jax.jit
+def _words_of(ids):
     return masking.words(jnp.asarray(STARTS)[ids], masking.is_maskable(ids, OWN))
+
+
+def words_of(ids: np.ndarray) -> np.ndarray:
+    return np.asarray(_words_of(np.asarray(ids, np.int32)))
 
 
 def test_words_begin_at_their_first_pieces_and_special_tokens_stand_alone():
@@ -117,7 +126,7 @@ def test_words_begin_at_their_first_pieces_and_special_tokens_stand_alone():
 @settings(max_examples=60, deadline=None)
 @given(arrays.arrays(np.int32, (3, LENGTH), elements=st.integers(0, 12)), st.integers(0, 99))
 def test_whole_words_are_masked_or_not_at_all(ids, seed):
-    words = np.asarray(words_of(ids))
+    words = words_of(ids)
     positions, weights = map(np.asarray, choose(jax.random.key(seed), ids, 0.15, words))
     maskable = ~np.isin(ids, [PAD, CLS, SEP, MASK])
     for row in range(3):
@@ -138,7 +147,7 @@ def test_as_many_whole_words_as_fit_are_masked():
     words = words_of(ids)
     positions, weights = map(np.asarray, choose(jax.random.key(0), ids, 0.15, words))
     assert np.all(weights == 1)
-    counts = np.bincount(np.take_along_axis(np.asarray(words), positions, axis=1).ravel(), minlength=21)
+    counts = np.bincount(np.take_along_axis(words, positions, axis=1).ravel(), minlength=21)
     assert counts[0] == counts[20] == 0
     assert stats.chisquare(counts[1:20] / 2).pvalue > 1e-3
 

@@ -268,7 +268,7 @@ def test_fine_tuning_an_export_with_plain_transformers_lowers_its_loss(run):
 
 def code_of(text: str, heading: str) -> str:
     """The first block of Python under a heading."""
-    return re.search(r"```python\n(.*?)```", text.partition(heading)[2], re.DOTALL)[1]
+    return re.search(r"```py(?:thon)?\n(.*?)```", text.partition(heading)[2], re.DOTALL)[1]
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -278,8 +278,8 @@ def test_the_code_on_a_card_works_where_it_lies(run, name, monkeypatch, capsys):
     assert capsys.readouterr().out.strip()
 
 
-def test_the_readmes_lines_work_when_copied(run, monkeypatch, capsys):
-    code = code_of((ROOT / "README.md").read_text(), "### Use it in transformers")
+def test_the_lines_of_the_first_run_work_when_copied(run, monkeypatch, capsys):
+    code = code_of((ROOT / "docs" / "start" / "first_run.md").read_text(), "## Take it to transformers")
     assert len([line for line in code.splitlines() if line]) == 4
     monkeypatch.chdir(run)
     exec(code, {})

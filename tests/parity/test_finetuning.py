@@ -22,7 +22,8 @@ from electra_jax.modeling.downstream import Downstream
 
 STEPS, LAYERS, VOCABULARY, OUTPUTS = 20, 3, 300, 3
 PAPER = recipe.resolve(recipe.make("cola"))
-OPTIM = dataclasses.replace(PAPER.optim, learning_rate=1e-3, weight_decay=0.01)
+# A warm-up of 2.4 steps: it need not end at a step.
+OPTIM = dataclasses.replace(PAPER.optim, learning_rate=1e-3, weight_decay=0.01, warmup=0.12)
 RECIPE = dataclasses.replace(PAPER, epochs=1, batch_size=8, optim=OPTIM)
 SHAPE = {
     "vocab_size": VOCABULARY,
@@ -85,11 +86,12 @@ def by_torch(model, head, text, kind):
         else:
             loss = torch.nn.functional.mse_loss(scores[:, 0], target)
         found.append(loss.item())
-        grads = torch.autograd.grad(loss, [p for _, p, _ in named], allow_unused=True)
+        summed = loss * len(target)  # the gradient of the sum is clipped
+        grads = torch.autograd.grad(summed, [p for _, p, _ in named], allow_unused=True)
         grads = [torch.zeros_like(p) if g is None else g for g, (_, p, _) in zip(grads, named, strict=True)]
         norm = torch.sqrt(sum((g**2).sum() for g in grads))
         scale = min(1.0, 1.0 / norm.item())
-        rate = OPTIM.learning_rate * (1 - step / len(plan)) * min(1.0, step / round(OPTIM.warmup * len(plan)))
+        rate = OPTIM.learning_rate * (1 - step / len(plan)) * min(1.0, step / (OPTIM.warmup * len(plan)))
         with torch.no_grad():
             for (name, p, exponent), g, (m, v) in zip(named, grads, moments, strict=True):
                 m.mul_(0.9).add_(0.1 * scale * g)

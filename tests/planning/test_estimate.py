@@ -4,6 +4,7 @@ import json
 import platform
 import subprocess
 import sys
+import types
 
 import pytest
 from cli_runs import ROOT, environment, run
@@ -23,7 +24,13 @@ GIB = 2.0**30
 
 def plan(remat: str, grad_accum_steps: int, total: float, seconds: float | None) -> Plan:
     return Plan(
-        settings={"batch_size": 8, "grad_accum_steps": grad_accum_steps, "remat": remat, "unroll": False},
+        settings={
+            "batch_size": 8,
+            "grad_accum_steps": grad_accum_steps,
+            "remat": remat,
+            "unroll": False,
+            "attention": "fused",
+        },
         topology="v3:2x2",
         devices=8,
         hosts=1,
@@ -45,6 +52,16 @@ def test_the_best_is_the_fastest_that_fits():
     assert estimate.best([]) is None
 
 
+def test_the_fastest_is_so_by_the_forecast_where_there_is_one():
+    plans = [plan("none", 1, 9, 0.1), plan("dots", 1, 9, 0.3)]
+    forecasts = [
+        dataclasses.replace(each, forecast_seconds=seconds) for each, seconds in zip(plans, (0.5, 0.4), strict=True)
+    ]
+    assert estimate.best(plans) is plans[0]
+    assert estimate.best(forecasts) is forecasts[1]
+    assert forecasts[1].step_seconds == 0.4
+
+
 def test_a_sweep_takes_more_parts_only_until_it_fits(monkeypatch):
     needed = {"none": 32, "dots": 16, "full": 8}
 
@@ -55,7 +72,7 @@ def test_a_sweep_takes_more_parts_only_until_it_fits(monkeypatch):
         return plan(remat, parts, needed[remat] / parts, 0.1 * parts)
 
     monkeypatch.setattr(estimate, "estimate", fake_estimate)
-    monkeypatch.setattr(estimate, "slice_of", lambda topology, slices: [None] * 8)
+    monkeypatch.setattr(estimate, "find_target", lambda topology, slices: types.SimpleNamespace(devices=[None] * 8))
     config, said = config_file.load(ROOT / "configs" / "base.py"), []
     plans = estimate.sweep(config, "v3:2x2", on_plan=said.append)
     tried = [(p.settings["remat"], p.settings["grad_accum_steps"], p.fits) for p in plans]
@@ -63,7 +80,7 @@ def test_a_sweep_takes_more_parts_only_until_it_fits(monkeypatch):
     assert ", ".join(f"{remat} {parts} {'yes' if fits else 'no'}" for remat, parts, fits in tried) == expected
     assert said == plans
     assert estimate.best(plans) is plans[-1]
-    assert (config.grad_accum_steps, config.model.remat) == (1, "none")  # as it was
+    assert (config.grad_accum_steps, config.model.remat) == (1, "dots")  # as it was
 
 
 @pytest.mark.parametrize(
@@ -167,17 +184,17 @@ def test_two_slices_are_known_as_two():
 
 @pytest.mark.aot
 @needs_libtpu
-@pytest.mark.parametrize("system", ["electra", "mlm"])
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_a_small_step_compiles_for_every_slice(system, topology):
+@pytest.mark.parametrize(("topology", "system"), [*((name, "electra") for name in TOPOLOGIES), ("v3:2x2", "mlm")])
+def test_a_small_step_compiles_for_every_slice(topology, system):
     config = config_file.load(ROOT / "configs" / "small.py", f"runlocal,objective={system}")
-    config.batch_size, config.model.dtype = 64, "bfloat16"
+    config.batch_size, config.model.dtype, config.model.unroll = 64, "bfloat16", "false"  # compiles faster
+    config.data.seq_length = config.model.max_length = 128  # which the kernels need not pad
     found = estimate.estimate(config, topology)
     assert found.fits
-    assert (
-        found.devices
-        == {"v3:2x2": 8, "v3:4x4": 32, "v4:2x2x2": 8, "v5e:4x4": 16, "v5p:2x2x1": 4, "v6e:4x4": 16}[topology]
-    )
+    assert found.devices == TOPOLOGIES[topology]
+    assert found.forecast["compiler"] > 0.5 * found.forecast_seconds
+    assert found.forecast_seconds == found.step_seconds >= found.seconds[found.bound]
+    assert 0 < found.forecast_mfu < found.mfu
     assert found.collectives["all-reduce"]["times"] > 0
     assert found.flops["xla"] == pytest.approx(found.flops["model"], rel=0.25)
     assert json.loads(json.dumps(dataclasses.asdict(found)))["fits"] is True
@@ -191,20 +208,20 @@ def test_base_fits_a_slice_of_16_chips_v3_as_json():
     found = json.loads(done.stdout)
     assert found["fits"] is True
     assert (found["devices"], found["hosts"]) == (32, 4)
-    assert 5 * GIB < found["memory"]["total"] < 15.48 * GIB
-    assert found["flops"]["xla"] == pytest.approx(found["flops"]["model"], rel=0.03)
-    assert found["bound"] == "memory"
-    assert 0.5 < found["days"] < 4  # the paper's run took four, and this is a bound
+    assert 1 * GIB < found["memory"]["total"] < 15.48 * GIB
+    assert found["flops"]["model"] < found["flops"]["xla"] < 1.05 * found["flops"]["model"]  # scores, computed again
+    assert found["bound"] == "compute"
+    assert 0.3 < found["days"] < found["forecast_days"] < 4  # the paper's run took four
 
 
 @pytest.mark.aot
 @pytest.mark.slow
 @needs_libtpu
-@pytest.mark.parametrize("remat", ["none", "dots", "full"])
-def test_base_fits_8_cores_only_with_what_is_computed_again(remat):
+@pytest.mark.parametrize("remat", ["dots", "full"])
+def test_base_fits_8_cores(remat):
     config = config_file.load(ROOT / "configs" / "base.py")
     config.model.remat = remat
-    assert estimate.estimate(config, "v3:2x2").fits == (remat != "none")
+    assert estimate.estimate(config, "v3:2x2").fits
 
 
 @pytest.mark.aot

@@ -55,15 +55,21 @@ def cells(text):
     }
 
 
-@pytest.fixture
-def two(tmp_path):
-    first = fake_runs.write(tmp_path / "one")
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("two")
+    first = fake_runs.write(folder / "one")
     lines = [fake_runs.line(step, disc_loss=None, disc_auc=None) for step in range(5, 31, 5)]
-    return first, fake_runs.write(tmp_path / "two", lines, objective__name="two_stage", optim__learning_rate=0.002)
+    return first, fake_runs.write(folder / "two", lines, objective__name="two_stage", optim__learning_rate=0.002)
 
 
-def test_it_is_whole_and_needs_nothing_but_itself(two):
-    text = made(*two)
+@pytest.fixture(scope="module")
+def page_of_two(two):
+    return made(*two)
+
+
+def test_it_is_whole_and_needs_nothing_but_itself(page_of_two):
+    text = page_of_two
     document = Document(text)
     for forbidden in ("http://", "https://", "src=", "href=", "url(", "@import", "<script", "<link"):
         assert forbidden not in text
@@ -81,8 +87,8 @@ def test_it_is_whole_and_needs_nothing_but_itself(two):
     assert [label["for"] for label in document.all("label")] == ["by-step", "by-flops", "by-time"]
 
 
-def test_numbers_are_those_that_were_logged(two):
-    text = made(*two)
+def test_numbers_are_those_that_were_logged(two, page_of_two):
+    text = page_of_two
     rows = cells(text)
     last = [json.loads((run / "metrics.jsonl").read_text().splitlines()[-1]) for run in two]
     heldout = [fake_runs.line(40), fake_runs.line(20)]  # of the second the evaluation before its end
@@ -97,6 +103,7 @@ def test_numbers_are_those_that_were_logged(two):
     assert rows["Detection loss"] == [f"{line['heldout_disc_loss']:.3f}\u2002constant 0.372" for line in heldout]
     assert rows["AUC, own fakes"] == [f"{line['heldout_disc_auc']:.3f}\u2002chance 0.5" for line in heldout]
     assert rows["AUC, unigram fakes"] == ["0.710\u2002chance 0.5"] * 2
+    assert rows["goodput"] == ["75.0%\u2002setup 10% · compile 5% · lost 5% · evaluation 4% · checkpoint 1%"] * 2
     assert "model FLOPs utilization" not in rows  # null in both
     for line, measured in zip(last, heldout, strict=True):
         for exact in (line["total_flops"], line["total_flops_paper"], measured["heldout_mlm_loss"]):
@@ -111,6 +118,7 @@ def test_numbers_are_those_that_were_logged(two):
     assert "Not finished: two." in text
 
 
+@pytest.mark.usefixtures("empty_charts")
 def test_accuracy_stands_beside_that_of_saying_the_same_of_every_token(tmp_path):
     few, most = (
         fake_runs.write(
@@ -122,8 +130,8 @@ def test_accuracy_stands_beside_that_of_saying_the_same_of_every_token(tmp_path)
     assert rows["Detection accuracy"] == ["0.950\u2002constant 0.875", "0.950\u2002constant 0.900"]
 
 
-def test_charts_have_all_that_was_logged_for_every_axis(two):
-    text = made(*two)
+def test_charts_have_all_that_was_logged_for_every_axis(page_of_two):
+    text = page_of_two
     captions = [re.sub("<.*?>", "", caption).strip() for caption in re.findall("<figcaption>(.*?)</figcaption>", text)]
     assert captions == [
         "MLM loss dashed: unigram entropy",
@@ -139,6 +147,7 @@ def test_charts_have_all_that_was_logged_for_every_axis(two):
         "Gradient norm",
         "Speed",
         "Waiting for data",
+        "Goodput",
     ]
     titles = re.findall('role="img"><title>(.*?)</title>', text)
     assert "MLM loss, against FLOPs. one: 6.058 to 4.771; two: 6.058 to 4.946." in titles
@@ -146,9 +155,9 @@ def test_charts_have_all_that_was_logged_for_every_axis(two):
     assert "Detection loss, against steps. one: 0.3779 to 0.3135." in titles  # the other has nulls only
 
 
-def test_the_unigram_entropy_of_the_same_text_is_one_line(two, tmp_path):
+def test_the_unigram_entropy_of_the_same_text_is_one_line(two, page_of_two, tmp_path):
     dashed = 'class="line (\\w+) dashed"'
-    (figure, *_) = re.findall("<figure>.*?</figure>", made(*two))
+    (figure, *_) = re.findall("<figure>.*?</figure>", page_of_two)
     assert re.findall(dashed, figure) == ["muted"] * 3
     lines = [fake_runs.line(20, heldout_unigram_entropy=6.5)]
     (figure, *_) = re.findall("<figure>.*?</figure>", made(*two, fake_runs.write(tmp_path / "three", lines)))
@@ -181,6 +190,7 @@ def test_names_that_mean_harm_are_text(tmp_path):
         ElementTree.fromstring(image)
 
 
+@pytest.mark.usefixtures("empty_charts")
 def test_a_run_with_a_single_line_and_nothing_else_has_a_page(tmp_path):
     workdir = fake_runs.write(tmp_path / "run", [{"step": 7, "loss": None, "mlm_loss": 3.5}], environment=False)
     text = made(workdir)
@@ -195,8 +205,9 @@ def test_a_run_with_a_single_line_and_nothing_else_has_a_page(tmp_path):
     assert "Total loss" not in text
 
 
-def test_settings_that_differ_are_listed_and_no_others(two, tmp_path):
-    text = made(*two)
+@pytest.mark.usefixtures("empty_charts")
+def test_settings_that_differ_are_listed_and_no_others(two, page_of_two, tmp_path):
+    text = page_of_two
     differing = text[text.index("Settings that differ") : text.index("<h2>Curves")]
     assert cells(differing) == {"objective.name": ["electra", "two_stage"], "optim.learning_rate": ["0.001", "0.002"]}
     same = fake_runs.write(tmp_path / "same")
@@ -213,6 +224,7 @@ def test_long_names_stand_in_charts_as_letters(tmp_path):
     assert set(re.findall('class="label">(.*?)</text>', text)) == {"A", "B"}
 
 
+@pytest.mark.usefixtures("empty_charts")
 def test_sentences_are_shaded_and_fakes_underlined(two):
     words = [[SampledWord("the", 0.01, None), SampledWord("dog", 0.625, "cat"), SampledWord("sat", 0.75, None)]]
     text = made(*two, samples=[Samples(40, words, ""), Samples(None, [], "It cannot tell.")])

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -46,24 +47,41 @@ def assert_same_numbers(one: Path, other: Path) -> None:
         np.testing.assert_allclose(theirs[name], value, rtol=0, atol=1e-4, err_msg=name)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("count", "devices", "mesh"),
-    [
-        (2, 1, ()),
-        (4, 1, ()),
-        (2, 2, ("--config.mesh.data=1", "--config.mesh.fsdp=2", "--config.mesh.tensor=2")),
-        (2, 1, ("--config.mesh.data=1", "--config.mesh.tensor=2")),  # both processes have the whole batch
-    ],
-)
-def test_a_multi_process_run_computes_the_same(count, devices, mesh, single, text_file, tmp_path):
-    workdir = tmp_path / "run"
-    with processes(text_file, workdir, count, *SETTINGS, *mesh, devices=devices) as started:
+@pytest.fixture(scope="module")
+def double(tmp_path_factory, text_file) -> Path:
+    """A run of two processes, which SLURM's variables tell their numbers."""
+    workdir = tmp_path_factory.mktemp("double") / "run"
+    with processes(text_file, workdir, 2, *SETTINGS, cluster="slurm") as started:
         finish(started, workdir)
+    return workdir
+
+
+def assert_computed_the_same(single: Path, workdir: Path, count: int) -> None:
     assert_same_numbers(single, workdir)
+    assert json.loads((workdir / "environment.json").read_text())["processes"] == count
     printed = [Path(f"{workdir}-{number}.out").read_text() for number in range(count)]
     assert f"Done: {STEPS} steps" in printed[0]
     assert all("step" not in text for text in printed[1:])  # only process 0 prints
+
+
+@pytest.mark.slow
+def test_two_processes_compute_the_same_as_one(single, double):
+    assert_computed_the_same(single, double, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("devices", "mesh", "cluster"),
+    [
+        (2, ("--config.mesh.data=1", "--config.mesh.fsdp=2", "--config.mesh.tensor=2"), "ompi"),
+        (1, ("--config.mesh.data=1", "--config.mesh.tensor=2"), ""),  # both processes have the whole batch
+    ],
+)
+def test_with_any_mesh_they_compute_the_same(devices, mesh, cluster, single, text_file, tmp_path):
+    workdir = tmp_path / "run"
+    with processes(text_file, workdir, 2, *SETTINGS, *mesh, devices=devices, cluster=cluster) as started:
+        finish(started, workdir)
+    assert_computed_the_same(single, workdir, 2)
 
 
 @pytest.mark.slow
@@ -84,20 +102,8 @@ def test_a_probe_of_an_encoder_that_is_sharded_over_processes(single, text_file,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cluster", ["slurm", "ompi"])
-def test_processes_of_a_cluster_need_no_options(cluster, text_file, tmp_path):
-    workdir = tmp_path / "run"
-    with processes(text_file, workdir, 2, "--config.steps=4", cluster=cluster) as started:
-        finish(started, workdir)
-    assert "2 x cpu" in Path(f"{workdir}-0.out").read_text()
-    assert json.loads((workdir / "environment.json").read_text())["processes"] == 2
-
-
-@pytest.mark.slow
-def test_when_one_process_is_killed_the_others_stop_and_any_number_resumes(single, text_file, tmp_path):
-    whole, workdir, patience = tmp_path / "whole", tmp_path / "run", 5
-    with processes(text_file, whole, 2, *SETTINGS) as started:
-        finish(started, whole)
+def test_when_one_process_is_killed_the_others_stop_and_any_number_resumes(single, double, text_file, tmp_path):
+    workdir, patience = tmp_path / "run", 5
     with processes(text_file, workdir, 2, *SETTINGS, f"--patience={patience}") as started:
         until(lambda: (workdir / "checkpoints" / "10").exists())
         started[1].kill()
@@ -116,19 +122,18 @@ def test_when_one_process_is_killed_the_others_stop_and_any_number_resumes(singl
         with processes(text_file, folder, count, *SETTINGS) as started:
             finish(started, folder)
         assert f"resuming from step {saved}" in Path(f"{folder}-0.out").read_text()
-    uninterrupted = arrays(whole, STEPS)
+    uninterrupted = arrays(double, STEPS)
     assert all(np.array_equal(value, uninterrupted[name]) for name, value in arrays(workdir, STEPS).items())
     assert_same_numbers(single, resharded)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_after_a_signal_to_one_process_all_save_the_same_step(text_file, tmp_path, number):
+def test_after_a_signal_to_one_process_all_save_the_same_step(text_file, tmp_path):
     workdir = tmp_path / "run"
     with processes(text_file, workdir, 2, *SETTINGS, "--config.steps=100000") as started:
         until(lambda: (workdir / "metrics.jsonl").exists() and len(logged(workdir)) > 5)
-        started[1].send_signal(number)
-        finish(started, workdir)
+        started[1].send_signal(signal.SIGTERM)
+        finish(started, workdir, expected=143)
     saved = max(int(folder.name) for folder in (workdir / "checkpoints").iterdir())
     assert f"interrupted and saved at step {saved}" in Path(f"{workdir}-0.out").read_text()
     assert logged(workdir)[-1]["step"] == saved
@@ -147,6 +152,7 @@ def test_a_folder_that_is_not_shared_is_refused_by_all_processes(text_file, tmp_
         assert "is not the same folder for all processes: process 1 does not see what process 0 writes" in text
 
 
+@pytest.mark.slow
 def test_a_process_that_does_not_start_is_reported(text_file, tmp_path):
     options = ("--coordinator=localhost:1", "--processes=2", "--process=1", "--patience=2")
     done = run(command(text_file, tmp_path / "run", *options))
@@ -157,8 +163,8 @@ def test_a_process_that_does_not_start_is_reported(text_file, tmp_path):
 
 BUSY_WATCHDOG = """
 import sys
-from electra_jax.runtime import distributed
-distributed._HEARTBEAT = 0
+from electra_jax.runtime import distributed, watchdog
+watchdog._HEARTBEAT = 0
 options = {"coordinator": sys.argv[1], "processes": 2, "process": int(sys.argv[2]), "patience": 60}
 with distributed.initialize(options):
     print(distributed.all_gather(sys.argv[2]))
@@ -228,3 +234,85 @@ def test_the_preemption_guard_of_a_single_process(number):
         with pytest.raises(KeyboardInterrupt):  # a second Ctrl-C ends it at once
             signal.raise_signal(signal.SIGINT)
     assert {each: signal.getsignal(each) for each in before} == before
+
+
+def test_in_another_thread_no_signal_is_handled():
+    """Python has signal handlers in the main thread only."""
+    stopped = []
+
+    def loop():
+        with distributed.PreemptionGuard() as guard:
+            stopped.append(guard.should_stop(1))
+
+    before = signal.getsignal(signal.SIGINT)
+    thread = threading.Thread(target=loop)
+    thread.start()
+    thread.join()
+    assert stopped == [False]
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_an_address_without_a_cluster_is_refused(monkeypatch):
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "10.0.0.1:1234")
+    with pytest.raises(UserError, match=r"JAX_COORDINATOR_ADDRESS=10\.0\.0\.1:1234 is set, but no cluster says which"):
+        initialize()
+    initialize(processes=1)
+
+
+@pytest.mark.slow
+def test_when_process_0_is_killed_the_others_stop_with_a_line(text_file, tmp_path):
+    workdir = tmp_path / "run"
+    with processes(text_file, workdir, 2, *SETTINGS, "--config.steps=100000") as started:
+        until(lambda: (workdir / "metrics.jsonl").exists() and len(logged(workdir)) > 5)
+        started[0].kill()
+        assert started[1].wait(timeout=60) == 2  # less than --patience
+    errors = Path(f"{workdir}-1.err").read_text().splitlines()
+    assert errors[-1] == (
+        "error: process 1 stops: process 0 was killed or has failed; run the same command in all processes to resume "
+        "from the last checkpoint"
+    )
+    assert all("another process may have stopped" in line for line in errors[:-1]), errors
+
+
+ONE_FAILS = """
+import sys
+from electra_jax.config import errors
+from electra_jax.runtime import distributed
+
+def main(argv):
+    options = {"coordinator": argv[0], "processes": 2, "process": int(argv[1]), "patience": 60}
+    with distributed.initialize(options):
+        if argv[1] == argv[2]:
+            raise errors.UserError("bad disk") if argv[3] == "mistake" else ZeroDivisionError("bug")
+        distributed.broadcast(None)
+
+sys.exit(errors.run(main))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("failing", [0, 1])
+@pytest.mark.parametrize(
+    ("error", "arguments", "status", "line"),
+    [
+        ("mistake", [], 2, "error: bad disk"),
+        ("mistake", ["--debug"], 1, "electra_jax.config.errors.UserError: bad disk"),
+        ("bug", [], 1, "ZeroDivisionError: bug"),
+    ],
+)
+def test_an_error_in_one_process_ends_the_others_with_its_reason(failing, error, arguments, status, line):
+    coordinator, pipe = f"localhost:{free_port()}", subprocess.PIPE
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", ONE_FAILS, coordinator, str(number), str(failing), error, *arguments],
+            env=environment(),
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    ended = [(process.communicate(timeout=50)[1].splitlines(), process.returncode) for process in started]
+    assert (ended[failing][0][-1], ended[failing][1]) == (line, status)
+    reason = "bad disk" if error == "mistake" else "ZeroDivisionError: bug"
+    assert ended[1 - failing] == ([f"error: process {failing}: {reason}"], 2)

@@ -1,6 +1,8 @@
 import json
+import sys
 
 import pytest
+from cli_runs import run
 from tensorboardX.proto import event_pb2
 
 from electra_jax.runtime import metric_writers
@@ -45,6 +47,27 @@ def test_tensorboard_gets_the_same_numbers(tmp_path):
         data = data[16 + length :]
     found = [(event.step, value.tag, value.simple_value) for event in events for value in event.summary.value]
     assert found == [(3, "loss", 2.5)]
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from electra_jax.runtime.metric_writers import MetricsWriter
+writer = MetricsWriter(Path(sys.argv[1]), 0)
+writer._file = open("/dev/null", "w")  # whose disk is not full
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+try:
+    for step in range(1000):
+        writer.write(step, {"loss": 1.0})
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+def test_a_disk_that_tensorboard_fills_is_an_error_and_not_waited_for(tmp_path):
+    done = run([sys.executable, "-c", FULL, str(tmp_path)])
+    assert done.stdout == "File too large\n", done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_the_environment_says_what_ran():

@@ -1,3 +1,4 @@
+import os
 import sys
 
 import fake_runs
@@ -15,6 +16,15 @@ def test_lines_that_nobody_logged_are_left_out(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("\n".join([*text, '{"step": 4, "a": 2}']))
     assert run_log.read_metrics(tmp_path) == [{"step": 2}, {"step": 4, "a": 2}]  # in order, the last of each step
     assert run_log.read_metrics(tmp_path / "nowhere") == []
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "config.json", "environment.json"])
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path, name):
+    workdir = fake_runs.write(tmp_path / "run")
+    (workdir / name).unlink()
+    os.mkfifo(workdir / name)
+    with pytest.raises(UserError, match=f"{name} is not a regular file: expected one"):
+        run_log.read_run_log(workdir)
 
 
 def test_evaluations_have_the_held_out_numbers_of_each_step():

@@ -2,6 +2,7 @@ import re
 from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from cli_runs import make_objective, small_config
@@ -80,8 +81,10 @@ def test_a_batch_is_put_on_the_devices_by_rows():
         np.testing.assert_array_equal(batch, ids)
 
 
-def program(encoder: str = "bert", mesh: dict[str, int] | None = None, vocabulary: int = 60, **settings) -> ShardedStep:
-    config = small_config(model__encoder=encoder, data__seq_length=16, model__unroll=False, **settings)
+def program(
+    encoder: str = "bert", mesh: MeshConfig | None = None, vocabulary: int = 60, system: str = "electra", **settings
+) -> ShardedStep:
+    config = small_config(arg=f"objective={system}", model__encoder=encoder, data__seq_length=16, **settings)
     config.mesh.update(vars(mesh or sizes(2, 2, 2)))
     objective = make_objective(config, vocabulary)
     return ShardedStep(config, objective, sharding.make_mesh(config.mesh, config.batch_size))
@@ -94,22 +97,44 @@ def test_rules_place_parameters_and_their_moments(encoder):
         jax.tree_util.keystr(path, simple=True, separator="/"): leaf.sharding.spec
         for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]
     }
+    gate = [None] if encoder == "modernbert" else []
     expected = {
-        "embeddings/word": P("tensor", "fsdp"),
-        "encoder/layers/attention/qkv/kernel": P(None, "fsdp", None, "tensor", None),
-        "encoder/layers/attention/out/kernel": P(None, "tensor", None, "fsdp"),
-        "encoder/layers/ffn_in/kernel": P(None, "fsdp", *([None] if encoder == "modernbert" else []), "tensor"),
-        "encoder/layers/ffn_out/kernel": P(None, "tensor", "fsdp"),
+        "embeddings/word": P(("tensor", "data"), "fsdp"),
+        "encoder/layers/attention/qkv/kernel": P(None, ("fsdp", "data"), None, "tensor", None),
+        "encoder/layers/attention/out/kernel": P(None, "tensor", "data", "fsdp"),  # one head on each device
+        "encoder/layers/ffn_in/kernel": P(None, ("fsdp", "data"), *gate, "tensor"),
+        "encoder/layers/ffn_out/kernel": P(None, ("tensor", "data"), "fsdp"),
         "encoder/layers/ffn_norm/scale": P(),
-        "generator/layers/attention/qkv/kernel": P(None, "fsdp", None, None, None),  # one head
+        "generator/layers/attention/qkv/kernel": P(None, ("fsdp", "data"), None, None, None),  # one head
         "generator_head/bias": P("tensor"),
-        "generator_head/dense/kernel": P("fsdp", None),
-        "discriminator_head/classifier/kernel": P(),
+        "generator_head/dense/kernel": P(("fsdp", "data"), None),
+        "discriminator_head/classifier/kernel": P("data", None),
     }
     for name, spec in expected.items():
         there = [place for path, place in places.items() if path.endswith(name)]
         assert there == [spec] * 3, name  # the parameter and two moments
     assert places["step"] == P()
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "share"),
+    [
+        ("embeddings/word", (256, 12), (32, 12)),
+        ("embeddings/segment", (2, 16), (2, 2)),  # the first dimension that eight devices divide
+        ("embeddings/word", (12, 20), (12, 20)),  # none
+        ("encoder/layers/ffn_in/kernel", (8, 24, 32), (8, 3, 32)),  # never the layers
+        ("encoder/layers/attention/out/kernel", (8, 4, 16, 64), (8, 4, 2, 64)),
+        ("encoder/layers/ffn_in/bias", (8, 32), (8, 32)),
+        ("encoder/layers/attention/qkv/bias", (8, 3, 8, 16), (8, 3, 8, 16)),
+        ("head/norm/scale", (64,), (64,)),
+    ],
+)
+def test_along_data_what_is_stored_is_split_where_it_can_be(name, shape, share):
+    value = jax.ShapeDtypeStruct(shape, np.float32)
+    for devices, expected in ((8, share), (1, shape)):
+        mesh = sharding.make_mesh(sizes(devices), 8, devices=jax.devices()[:devices])
+        state = sharding.with_shardings(mesh, {"params": {name: value}, "mu": {name: value}})
+        assert {x.sharding.shard_shape(x.shape) for x in jax.tree.leaves(state)} == {expected}
 
 
 def test_every_rule_is_of_some_parameter():
@@ -122,8 +147,12 @@ def test_every_rule_is_of_some_parameter():
 
 
 def collectives(run: ShardedStep) -> list[tuple[str, list[int]]]:
+    return collectives_of(run.lower(run.segments[-1]).compile())
+
+
+def collectives_of(compiled: jax.stages.Compiled) -> list[tuple[str, list[int]]]:
     found = []
-    for line in run.lower(run.segments[-1]).compile().as_text().splitlines():
+    for line in compiled.as_text().splitlines():
         kind = re.search(r" (all-gather|all-reduce|all-to-all|reduce-scatter|collective-permute)(-start)?\(", line)
         if kind:
             shapes = re.findall(r"\w+\[([\d,]*)\]", line[: kind.start()])
@@ -131,7 +160,7 @@ def collectives(run: ShardedStep) -> list[tuple[str, list[int]]]:
     return found
 
 
-@pytest.mark.parametrize("encoder", ["bert", "modernbert"])
+@pytest.mark.parametrize("encoder", [pytest.param("bert", marks=pytest.mark.slow), "modernbert"])
 def test_logits_are_not_gathered_where_the_table_is_split(encoder):
     """Neither for the softmax nor for the sampler: no product of a collective has the vocabulary's length."""
     run = program(encoder, sizes(4, 1, 2), vocabulary=9000)
@@ -140,16 +169,57 @@ def test_logits_are_not_gathered_where_the_table_is_split(encoder):
     found = collectives(run)
     assert found
     share = padded // 2
+    table = [share, run.config.model.embedding_size]  # its half of the table, which is stored split by four
+    assert ("all-gather", table) in found
     for kind, shape in found:
-        whole = padded in shape or (kind == "all-gather" and share in shape)
+        whole = padded in shape or (kind == "all-gather" and share in shape and shape != table)
         assert not whole, (kind, shape)
 
 
 def test_along_fsdp_weights_are_gathered_and_states_are_not():
-    run = program("modernbert", sizes(1, 8, 1), model__dropout=0.0)
+    run = program("modernbert", sizes(1, 8, 1), system="mlm", model__dropout=0.0)
     rows = run.config.batch_size
     gathered = [shape for kind, shape in collectives(run) if kind in ("all-gather", "all-to-all")]
     width = run.config.model.width
     assert any(width in shape for shape in gathered)
     states = [shape for shape in gathered if len(shape) == 3 and shape[:2] == [rows, 16]]
     assert not states
+
+
+@pytest.fixture(scope="module")
+def split_over_data() -> ShardedStep:
+    return program("bert", sizes(8, 1, 1), system="mlm", model__dropout=0.0, model__dtype="bfloat16")
+
+
+def test_along_data_each_parameter_is_gathered_once_in_the_type_of_the_computation(split_over_data):
+    """And looked up in float32, and nothing else is gathered but what is not a parameter."""
+    run = split_over_data
+    lowered = run.jit(run.gather).lower(run.state.params)
+    gathered = {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+        for path, leaf in jax.tree_util.tree_flatten_with_path(lowered.compile().output_shardings)[0]
+    }
+    assert all(there.is_fully_replicated for there in gathered.values())
+    types = {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf.dtype
+        for path, leaf in jax.tree_util.tree_flatten_with_path(lowered.out_info)[0]
+    }
+    kernels = {name for name, dtype in types.items() if dtype == jnp.bfloat16}
+    assert kernels == {name for name in types if name.endswith("kernel")}
+    stored = jax.tree.leaves(run.state.params)
+    split = [list(x.shape) for x in stored if not x.sharding.is_fully_replicated]
+    shapes = [shape for kind, shape in collectives_of(lowered.compile()) if kind == "all-gather"]
+    assert sorted(shapes) == sorted(split)
+
+
+def test_along_data_no_device_updates_a_whole_table(split_over_data):
+    """What the optimizer and the guard compute on has the shape of a share, in the whole program."""
+    run = split_over_data
+    text = run.lower(run.segments[-1]).compile().as_text()
+    word = run.state.params["embeddings"]["word"]
+    whole, share = (f"f32[{rows},{word.shape[1]}]" for rows in (word.shape[0], word.shape[0] // 8))
+    entry = text[text.index("ENTRY") :]
+    assert f" = {share}" in entry
+    selected = [line for line in text.splitlines() if re.search(r" (select|sqrt)\(", line)]
+    assert any(f" = {share}" in line for line in selected)
+    assert not any(f" = {whole}" in line for line in selected)

@@ -73,7 +73,12 @@ def make_model(config: FinetuneConfig, task: Task, network: Network) -> Downstre
             f"positions; use --config.max_length={shape.max_length}"
         )
     encoder = dataclasses.replace(
-        shape.encoder, dropout=config.dropout, dtype=jnp.dtype(config.dtype), remat="none", unroll=False
+        shape.encoder,
+        dropout=config.dropout,
+        attention_dropout=None,
+        dtype=jnp.dtype(config.dtype),
+        remat="none",
+        unroll=False,
     )
     own = dataclasses.replace(shape, encoder=encoder, heads=())
     return Downstream(own, task.kind, task.outputs, config.task.beam if task.kind == "answering" else 0)

@@ -1,4 +1,4 @@
-"""The loss of each kind of task: a mean over the rows, or tokens, that count."""
+"""The loss of each kind of task: a sum over the rows, or tokens, that count, and their number."""
 
 from collections.abc import Callable, Mapping
 
@@ -6,35 +6,33 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from electra_jax import metrics
 from electra_jax.downstream.tasks.task import IGNORED, TaskBatch
+from electra_jax.metrics import Mean
 
 Array = jax.Array
 Outputs = Mapping[str, Array]
 _IMPOSSIBLE_WEIGHT = 0.5  # google-research/electra, configure_finetuning.py, answerable_weight
 
 
-def _mean(values: Array, weights: Array) -> Array:
-    return jnp.sum(values * weights) / jnp.maximum(jnp.sum(weights), 1.0)
-
-
-def classification(outputs: Outputs, batch: TaskBatch) -> Array:
+def classification(outputs: Outputs, batch: TaskBatch) -> Mean:
     """Cross-entropy."""
-    return _mean(_cross_entropy(outputs["scores"], batch.targets["target"]), batch.weights)
+    return metrics.mean(_cross_entropy(outputs["scores"], batch.targets["target"]), batch.weights)
 
 
-def regression(outputs: Outputs, batch: TaskBatch) -> Array:
+def regression(outputs: Outputs, batch: TaskBatch) -> Mean:
     """Squared error."""
-    return _mean(jnp.square(outputs["scores"][:, 0] - batch.targets["target"]), batch.weights)
+    return metrics.mean(jnp.square(outputs["scores"][:, 0] - batch.targets["target"]), batch.weights)
 
 
-def tagging(outputs: Outputs, batch: TaskBatch) -> Array:
+def tagging(outputs: Outputs, batch: TaskBatch) -> Mean:
     """Cross-entropy over the tokens that have a target."""
     target_BL = batch.targets["target"]
     counts_BL = (target_BL != IGNORED) & (batch.weights[:, None] > 0)
-    return _mean(_cross_entropy(outputs["scores"], target_BL), counts_BL.astype(jnp.float32))
+    return metrics.mean(_cross_entropy(outputs["scores"], target_BL), counts_BL.astype(jnp.float32))
 
 
-def answering(outputs: Outputs, batch: TaskBatch) -> Array:
+def answering(outputs: Outputs, batch: TaskBatch) -> Mean:
     """Mean of the cross-entropies of start and end, plus, in SQuAD 2.0, half that of there being no answer."""
 
     def nll(name: str) -> Array:
@@ -44,7 +42,7 @@ def answering(outputs: Outputs, batch: TaskBatch) -> Array:
     if "impossible" in outputs:
         truth_B = batch.targets["impossible"].astype(jnp.float32)
         loss_B += _IMPOSSIBLE_WEIGHT * optax.sigmoid_binary_cross_entropy(outputs["impossible"], truth_B)
-    return _mean(loss_B, batch.weights)
+    return metrics.mean(loss_B, batch.weights)
 
 
 def _cross_entropy(scores: Array, target: Array) -> Array:
@@ -53,9 +51,10 @@ def _cross_entropy(scores: Array, target: Array) -> Array:
     return loss
 
 
-BY_KIND: dict[str, Callable[[Outputs, TaskBatch], Array]] = {
+BY_KIND: dict[str, Callable[[Outputs, TaskBatch], Mean]] = {
     "classification": classification,
     "regression": regression,
     "tagging": tagging,
     "answering": answering,
 }
+REDUCTIONS: dict[str, Callable[[Mean], Array]] = {"sum": lambda loss: loss.sum, "mean": lambda loss: loss.value}

@@ -21,6 +21,7 @@ from electra_jax.downstream.finetuning.rates import FinetuneOptimConfig
 from electra_jax.downstream.finetuning.recipe import FinetuneConfig
 from electra_jax.downstream.tasks import batches
 from electra_jax.downstream.tasks.task import Rows, TaskBatch
+from electra_jax.metrics import Mean
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.downstream import Downstream
 from electra_jax.modeling.subnetwork import Network
@@ -62,6 +63,13 @@ def init_states(seeds: Array, pretrained: Any, *, model: Downstream, optim: Fine
     return jax.vmap(init_state)(seeds)
 
 
+def batch_loss(model: Downstream, params: Any, batch: TaskBatch, key: Array) -> Mean:
+    """The losses of a batch; `key` is that of dropout."""
+    allowed, start = batch.targets.get("allowed"), batch.targets.get("start")
+    outputs: Any = model.apply({"params": params}, batch.inputs, allowed, start, True, rngs={"dropout": key})
+    return losses.BY_KIND[model.kind](outputs, batch)
+
+
 @functools.partial(jax.jit, static_argnames=("model", "optim"), donate_argnames="states")
 def train_step(
     states: State, seeds: Array, batch: TaskBatch, steps: Array, *, model: Downstream, optim: FinetuneOptimConfig
@@ -79,22 +87,21 @@ def train_step(
       optim: the optimizer.
 
     Returns:
-      The new states, and the losses [S].
+      The new states, and the mean losses [S], also where the sum is minimized.
     """
 
     def step_of_seed(state: State, seed: Array, batch: TaskBatch) -> tuple[State, Array]:
         key = jax.random.fold_in(rng.stream_key(seed, rng.Stream.STEP), state.step)
 
-        def loss(params: Any) -> Array:
-            allowed, start = batch.targets.get("allowed"), batch.targets.get("start")
-            outputs: Any = model.apply({"params": params}, batch.inputs, allowed, start, True, rngs={"dropout": key})
-            return losses.BY_KIND[model.kind](outputs, batch)
+        def minimized(params: Any) -> tuple[Array, Array]:
+            loss = batch_loss(model, params, batch, key)
+            return losses.REDUCTIONS[optim.reduction](loss), loss.value
 
-        value, grads = jax.value_and_grad(loss)(state.params)
+        (_, mean), grads = jax.value_and_grad(minimized, has_aux=True)(state.params)
         optimizer = rates.make_optimizer(optim, state.params, model.config.encoder.layers, steps)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = jax.tree.map(jnp.add, state.params, updates)
-        return State(state.step + 1, params, opt_state), value
+        return State(state.step + 1, params, opt_state), mean
 
     return jax.vmap(step_of_seed)(states, seeds, batch)
 
@@ -130,7 +137,7 @@ def train(
       on_step: called after each step with the steps that are done and their total.
 
     Returns:
-      The parameters, stacked, and the losses [S, steps].
+      The parameters, stacked, and the mean losses [S, steps].
 
     Raises:
       DivergedError: a loss or a parameter is not finite.

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 
 from electra_jax import optim
-from electra_jax.config.settings import Check, above, at_least, from_up_to_below, setting, within
+from electra_jax.config.settings import Check, above, at_least, from_up_to_below, one_of, setting, within
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +30,11 @@ class FinetuneOptimConfig:
     b1: float = setting(0.9, "Decay rate of the first moments.", from_up_to_below(0, 1))
     b2: float = setting(0.999, "Decay rate of the second moments.", from_up_to_below(0, 1))
     eps: float = setting(1e-6, "Added to the root of the second moments.", above(0))
+    reduction: str = setting(
+        "sum",
+        "What is minimized of a batch's losses: their sum, as in the reference's code, or their mean.",
+        one_of("sum", "mean"),
+    )
     clip_norm: float = setting(1.0, "Global norm that gradients are clipped to.", above(0))
 
 
@@ -70,6 +75,11 @@ def rate_factors(params: Any, layers: int, decay: float, reference: bool = False
     return jax.tree_util.tree_map_with_path(factor, params)
 
 
+def schedule(config: FinetuneOptimConfig, steps: int | jax.Array) -> optax.Schedule:
+    """The head's learning rate by step; the end of the warm-up may lie between two steps, as in the reference."""
+    return optim.schedule(config.learning_rate, config.warmup * jnp.asarray(steps, jnp.float32), steps)
+
+
 def make_optimizer(
     config: FinetuneOptimConfig, params: Any, layers: int, steps: int | jax.Array
 ) -> optax.GradientTransformation:
@@ -82,11 +92,10 @@ def make_optimizer(
       steps: steps of the fine-tuning; may be traced, so that one compiled step serves fine-tunings of any length.
     """
     factors = rate_factors(params, layers, config.layer_decay, config.reference_rates)
-    rate = optim.schedule(config.learning_rate, jnp.round(config.warmup * jnp.asarray(steps, jnp.float32)), steps)
     return optax.chain(
         optax.clip_by_global_norm(config.clip_norm),
         optim.scale_by_uncorrected_adam(config.b1, config.b2, config.eps),
         optax.add_decayed_weights(config.weight_decay, optim.decay_mask),
         optax.stateless(lambda updates, _: jax.tree.map(lambda u, f: u * jnp.asarray(f), updates, factors)),
-        optax.scale_by_learning_rate(rate),
+        optax.scale_by_learning_rate(schedule(config, steps)),
     )

@@ -73,7 +73,13 @@ def make(task: str, arg: str = "") -> ConfigDict:
     )
     if given.pop("runlocal", None) is not None:
         config = dataclasses.replace(
-            config, seeds=2, epochs=1, examples=64, dev_examples=64, batch_size=8, max_length=128
+            config,
+            seeds=2,
+            epochs=1,
+            examples=64,
+            dev_examples=64,
+            batch_size=8,
+            max_length=128 if task in _SQUAD else 64,  # as many positions as the networks of :runlocal have
         )
     if given:
         raise UserError(f"config argument {next(iter(given))!r} is unknown: expected task=, size= or runlocal")

@@ -162,7 +162,10 @@ def _describe_data(job: Job, progress: Progress) -> None:
     name, data = job.task.name, job.data
     longest, known = int(data.train.lengths().max()), job.network.config.max_length
     if longest > known:
-        progress.say(f"{name} has rows of {longest} tokens; the encoder was pre-trained on {known}")
+        progress.say(
+            f"{name} has rows of {longest} tokens, but the encoder was pre-trained on {known}; expect less of longer "
+            f"rows, or cut them off with --config.max_length={known}"
+        )
     dev = " + ".join(f"{len(split.examples):,}" for split in data.dev.values())
     progress.say(f"{name}: {len(data.train.input_ids):,} rows to train on, {dev} examples to evaluate on")
 

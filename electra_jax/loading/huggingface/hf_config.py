@@ -44,6 +44,9 @@ _FIXED: dict[str, dict[str, Any]] = {
         "local_rope_theta": modernbert.LOCAL_THETA,
     },
 }
+# Far beyond any model, so that a damaged file is reported and not computed with.
+_MOST_LAYERS, _LARGEST = 10_000, 10**8
+_SHOWN = 20  # characters of a number in an error
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 
 
@@ -68,7 +71,7 @@ def write(config: ElectraConfig, head: str | None, special: Special) -> dict[str
         return result | {
             "embedding_size": config.embedding_size,
             "hidden_dropout_prob": c.dropout,
-            "attention_probs_dropout_prob": c.dropout,
+            "attention_probs_dropout_prob": c.attention_rate,
             "summary_type": "first",  # the classifier that fine-tuning adds on [CLS]
             "summary_use_proj": True,
             "summary_activation": "gelu",
@@ -123,9 +126,12 @@ def read(described: Mapping[str, Any], head: str | None, place: str) -> ElectraC
     def number(name: str, default: float | None = None, whole: bool = True) -> Any:
         given = described.get(name, default)
         least = 1 if whole else 0
+        most = _MOST_LAYERS if name == "num_hidden_layers" else _LARGEST
         if isinstance(given, bool) or not isinstance(given, int if whole else int | float) or given < least:
             kind = "an integer" if whole else "a number"
             raise UserError(f"{place} has {name}={given!r}: expected {kind} of {least} or more; check the file")
+        if not given <= most:
+            raise UserError(f"{place} has {name}={str(given)[:_SHOWN]}: expected at most {most:,}; check the file")
         return given
 
     layers, width, heads = (number(name) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
@@ -134,6 +140,8 @@ def read(described: Mapping[str, Any], head: str | None, place: str) -> ElectraC
             f"{place} has hidden_size={width} and num_attention_heads={heads}: expected heads that divide it (for "
             "modernbert into even sizes); check the file"
         )
+    dropout = number("hidden_dropout_prob" if kind == "bert" else "mlp_dropout", 0.0, whole=False)
+    of_weights = number("attention_probs_dropout_prob", dropout, whole=False) if kind == "bert" else dropout
     network = EncoderConfig(
         kind=kind,
         layers=layers,
@@ -141,11 +149,12 @@ def read(described: Mapping[str, Any], head: str | None, place: str) -> ElectraC
         ffn=number("intermediate_size"),
         heads=heads,
         init_stddev=number("initializer_range", 0.02, whole=False),
-        dropout=number("hidden_dropout_prob" if kind == "bert" else "mlp_dropout", 0.0, whole=False),
+        dropout=dropout,
         dtype=jnp.dtype("float32"),
         unroll=False,
         local_window=number("local_attention", 128),
         global_every=_period(described, layers, place) if kind == "modernbert" else 1,
+        attention_dropout=None if of_weights == dropout else of_weights,
     )
     return ElectraConfig(
         vocab_size=number("vocab_size"),
@@ -173,7 +182,8 @@ def _period(described: Mapping[str, Any], layers: int, place: str) -> int:
     every = described.get("global_attn_every_n_layers", 3)
     if types is None and isinstance(every, int) and every > 0:
         return every
-    for period in range(1, layers + 1):
+    if isinstance(types, list) and len(types) == layers:
+        period = next((layer for layer in range(1, layers) if types[layer] == _GLOBAL), layers)
         if types == [_LOCAL if layer % period else _GLOBAL for layer in range(layers)]:
             return period
     raise UserError(

@@ -58,15 +58,18 @@ class RunFlops:
     precision: str
 
     def hours(self, device: str, chips: int = 8, mfu: float = 0.4) -> float:
-        """Hours that the run takes on `chips` chips of a kind in `devices.PEAK_FLOPS`, at a model FLOPs utilization.
+        """Hours that the run takes on `chips` chips of a device, at a model FLOPs utilization.
+
+        `device` is a key of `devices.PEAK_FLOPS`, or an unambiguous part of one, such as H200.
 
         Raises:
           UserError: the device is unknown.
         """
-        peak = devices.peak(device, self.precision)
-        if peak is None:
+        kind = devices.find(device)
+        if kind is None:
             raise UserError(f"device {device!r} is unknown: expected one of {', '.join(devices.PEAK_FLOPS)}")
-        count = chips * devices.DEVICES_A_CHIP.get(devices.known(device) or "", 1)
+        peak = devices.PEAK_FLOPS[kind][self.precision]
+        count = chips * devices.DEVICES_A_CHIP.get(kind, 1)
         return self.total["model"] / (peak * count * mfu) / 3600
 
 

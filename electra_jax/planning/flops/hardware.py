@@ -6,7 +6,8 @@ Assumptions:
 - the backward pass costs twice the forward pass, so a training step costs three forward passes;
 - embedding look-ups are gathers and free;
 - padding counts, since it is computed;
-- attention counts over the whole sequence, even where a mask hides most of it, since it is computed that way.
+- attention counts over the whole sequence, even where most of it is hidden and local layers compute less, so that the
+  count does not depend on how attention is computed.
 """
 
 from electra_jax.modeling.config import ElectraConfig, EncoderConfig

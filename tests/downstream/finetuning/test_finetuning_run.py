@@ -187,6 +187,15 @@ def test_heads_compute_in_float32(folder, tmp_path):
     assert np.isfinite(finetune(folder, tmp_path, config(dtype="bfloat16"))["median"]["accuracy"])
 
 
+def test_the_dropout_is_that_of_the_fine_tuning_and_falls_on_attention_too(folder):
+    """Whatever the rates were in pre-training."""
+    task = registry.make_task(config().task, str(folder))
+    encoder = dataclasses.replace(GIVEN.encoder.config.encoder, kind="bert", attention_dropout=0.0)
+    network = GIVEN.encoder._replace(config=dataclasses.replace(GIVEN.encoder.config, encoder=encoder))
+    tuned = job.make_model(config(dropout=0.3), task, network).config.encoder
+    assert (tuned.dropout, tuned.attention_rate) == (0.3, 0.3)
+
+
 def test_rows_that_cannot_be_used(folder, tmp_path):
     with (folder / "train.tsv").open("a") as file:
         file.write("abc\tmaybe\n")

@@ -3,9 +3,11 @@ import numpy as np
 import pytest
 from tiny_models import network
 
+from electra_jax import optim
 from electra_jax.downstream.finetuning import rates
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.downstream import Downstream
+from electra_jax.modeling.subnetwork import flatten_params
 
 SETTINGS = rates.FinetuneOptimConfig(learning_rate=1.0, layer_decay=0.25)
 
@@ -51,3 +53,21 @@ def test_an_update_is_the_rate_times_the_factor():
     expected = -0.9 * 0.19 * 0.1 / (np.sqrt(0.001999) * 0.1 + 1e-6)
     np.testing.assert_allclose(updates["head"], expected, rtol=1e-5)
     np.testing.assert_allclose(updates["encoder"]["final_norm"]["scale"], 0.25 * expected, rtol=1e-5)
+
+
+def test_the_warm_up_may_end_between_two_steps():
+    config = rates.FinetuneOptimConfig(learning_rate=1.0, warmup=0.1)
+    rate = rates.schedule(config, 28)  # 2.8 steps of warm-up
+    expected = [(1 - t / 28) * min(1, t / 2.8) for t in range(5)]
+    np.testing.assert_allclose([rate(t) for t in range(5)], expected, rtol=1e-6)
+
+
+def test_biases_of_every_head_are_not_decayed():
+    ids = np.zeros((1, 4), np.int32)
+    model = Downstream(network("bert", head=None).config, "answering", 2, 2)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), Batch(ids, ids, ids), ids)["params"]
+    decayed = flatten_params(optim.decay_mask(shapes["head"]))
+    assert {name for name, decays in decayed.items() if decays} == {
+        *(f"{layer}/kernel" for layer in ("start", "end", "impossible_hidden", "impossible")),
+        "end_hidden_kernel",
+    }

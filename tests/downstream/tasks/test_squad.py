@@ -208,8 +208,9 @@ def test_an_impossible_question_points_at_cls(pieces):
 
 def test_an_answer_that_a_window_cuts_is_not_in_it(pieces):
     task = answering(name="squad2", query=4, stride=5)
-    rows = task.encode([example("Iceland and Norway")], pieces, 27, train=True)
     length = len(pieces.encode([" Iceland and Norway"])[0])
+    # The question, [CLS] and two [SEP], and one stride more than the answer, so that some window holds all of it.
+    rows = task.encode([example("Iceland and Norway")], pieces, 4 + 3 + length + 5, train=True)
     assert len(rows.input_ids) > 3
     for ids, window, start, end in zip(
         rows.input_ids, rows.extra, rows.targets["start"], rows.targets["end"], strict=True

@@ -24,6 +24,17 @@ def test_a_config_comes_back_as_it_went(kind, head):
     assert dataclasses.replace(again, encoder=dataclasses.replace(again.encoder, **windows)) == config
 
 
+def test_dropout_of_attention_weights_has_its_own_name():
+    config, _ = written()
+    own = dataclasses.replace(config, encoder=dataclasses.replace(config.encoder, attention_dropout=0.0))
+    described = hf_config.write(own, "discriminator_head", OWN)
+    assert (described["hidden_dropout_prob"], described["attention_probs_dropout_prob"]) == (0.1, 0.0)
+    assert hf_config.read(described, "discriminator_head", "there").encoder.attention_dropout == 0
+    assert written()[1]["attention_probs_dropout_prob"] == 0.1
+    assert written("modernbert")[1]["attention_dropout"] == 0
+    assert hf_config.read(written("modernbert")[1], None, "there").encoder.attention_rate == 0
+
+
 def test_classes_and_labels_are_those_of_transformers():
     classes = {written(kind, head)[1]["architectures"][0] for kind, head in MODELS}
     assert classes == {
@@ -109,6 +120,14 @@ def test_other_patterns_of_layers_are_refused(first):
 def test_sizes_that_are_none_are_refused(kind, change):
     with pytest.raises(UserError, match=rf"there has {next(iter(change))}=.*: expected an? "):
         hf_config.read(written(kind, **change)[1], None, "there")
+
+
+@pytest.mark.parametrize("kind", ["bert", "modernbert"])
+@pytest.mark.parametrize("name", ["num_hidden_layers", "hidden_size", "vocab_size", "max_position_embeddings"])
+@pytest.mark.parametrize("size", [10**18, 10**400])
+def test_sizes_that_no_model_has_are_refused_at_once(kind, name, size):
+    with pytest.raises(UserError, match=rf"there has {name}=10{{17,19}}: expected at most 1"):
+        hf_config.read(written(kind, **{name: size})[1], None, "there")
 
 
 @pytest.mark.parametrize(("kind", "heads"), [("bert", 3), ("modernbert", 32)])

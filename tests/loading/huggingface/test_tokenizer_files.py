@@ -3,6 +3,7 @@
 import argparse
 import doctest
 import email.message
+import functools
 import io
 import json
 import logging
@@ -94,6 +95,7 @@ KINDS = {
 }
 
 
+@functools.cache
 def train(**changes):
     return tokenizer.train(LINES, CorpusConfig(**{"vocab_size": 600, **changes}))
 

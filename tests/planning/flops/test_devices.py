@@ -34,7 +34,27 @@ def test_other_names_of_tpus(as_jax_names_it, name):
     assert devices.peak(as_jax_names_it, "bfloat16") == devices.peak(name, "bfloat16")
 
 
-@pytest.mark.parametrize("kind", ["cpu", "", "TPU", "TPU v99", "TPU v4 lite", "NVIDIA", "NVIDIA H20", "NVIDIA L4"])
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("H200", "NVIDIA H200"),
+        ("h100", "NVIDIA H100"),
+        ("H200 NVL", "NVIDIA H200 NVL"),
+        ("v3", "TPU v3"),
+        ("7x", "TPU7x"),
+        ("NVIDIA H100 80GB HBM3", "NVIDIA H100"),
+        ("H", None),
+        ("TPU", None),
+        ("", None),
+        ("L4", "NVIDIA L4"),
+        ("H20", None),
+    ],
+)
+def test_an_unambiguous_part_of_a_name_is_enough(text, name):
+    assert devices.find(text) == name
+
+
+@pytest.mark.parametrize("kind", ["cpu", "", "TPU", "TPU v99", "TPU v4 lite", "NVIDIA", "NVIDIA H20", "NVIDIA L40S"])
 def test_an_unknown_device_has_no_peak(kind):
     assert devices.known(kind) is None
     assert devices.peak(kind, "bfloat16") is None

@@ -1,7 +1,6 @@
 """The `model` accounting against counts by hand, the known figures of the paper's sizes, and what XLA counts."""
 
 import dataclasses
-import functools
 import math
 from typing import Any
 
@@ -18,7 +17,7 @@ from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.config import ElectraConfig, EncoderConfig
 from electra_jax.objectives import registry
 from electra_jax.objectives.spec import Objective, Pass
-from electra_jax.planning.flops import hardware, paper_runs
+from electra_jax.planning.flops import attention, hardware, paper_runs
 from electra_jax.planning.flops.breakdown import Parts, sum_networks
 
 WITH_STAGES = [(name, stage) for name in registry.SYSTEMS for stage in ((0, 1) if name == "two_stage" else (0,))]
@@ -42,15 +41,18 @@ def encoder(kind: str, **shape: int) -> EncoderConfig:
 
 
 def config_of(size: str, system: str, **settings: Any) -> ConfigDict:
-    """The paper's config of a size, with settings of `config.model`."""
+    """The paper's config of a size, with settings of `config.model`.
+
+    Unless they say so, nothing is computed again, and layers are scanned: their body is traced once.
+    """
     config = config_file.load(ROOT / "configs" / f"{size}.py", f"objective={system}")
-    config.model.update({"unroll": True, **settings})  # XLA counts the body of a loop once
+    config.model.update({"remat": "none", "unroll": "false", **settings})
     return config
 
 
 def shrunk(size: str, system: str, **settings: Any) -> ConfigDict:
     """The same with two layers and fewer tokens, as wide as this keeps element-wise work small, to be compiled."""
-    config = config_of(size, system, dropout=0.0, dtype="float32", **settings)
+    config = config_of(size, system, dropout=0.0, dtype="float32", unroll="true", **settings)
     width = {"small": 256, "base": 384, "large": 512}[size]
     embedding_size = config.model.embedding_size * width // config.model.width
     config.model.update(layers=2, width=width, ffn=4 * width, heads=width // 64, embedding_size=embedding_size)
@@ -74,12 +76,6 @@ def trace(config: ConfigDict, stage: int = 0) -> tuple[Objective, Any]:
     batch = Batch(ids, ids, ids)
     train_step = step.make_train_step(objective, objective.stages[stage], optimizer, schedule, 0)
     return objective, jax.jit(train_step).trace(state, batch)
-
-
-@functools.cache
-def trace_of_size(size: str, system: str, stage: int) -> tuple[ConfigDict, Objective, Any]:
-    config = config_of(size, system)
-    return config, *trace(config, stage)
 
 
 def matrix_products(jaxpr: Jaxpr) -> int:
@@ -195,10 +191,11 @@ def test_runs_whose_network_is_not_ours_have_no_count():
 
 
 @pytest.mark.parametrize(("system", "stage"), WITH_STAGES)
-@pytest.mark.parametrize("size", ["small", "base", pytest.param("large", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", ["small", *(pytest.param(size, marks=pytest.mark.slow) for size in ("base", "large"))])
 def test_all_matrix_products_of_a_step_at_real_size(size, system, stage):
     """As in the program that JAX traces; the one product beyond the networks is the histogram behind the AUC."""
-    config, objective, traced = trace_of_size(size, system, stage)
+    config = config_of(size, system)
+    objective, traced = trace(config, stage)
     ours = counted(config, objective, stage)
     theirs = matrix_products(traced.jaxpr.jaxpr)
     assert ours <= theirs
@@ -221,21 +218,23 @@ def check_against_xla(size: str, system: str, stage: int) -> None:
 
     What is compiled counts .1 to .3% more at the shrunk sizes, since fusing computes some element-wise work twice.
     """
-    config, objective, traced = trace_of_size(size, system, stage)
+    config = config_of(size, system, unroll="true")  # XLA counts the body of a loop once
+    objective, traced = trace(config, stage)
     theirs = traced.lower().cost_analysis()["flops"]
     assert counted(config, objective, stage) == pytest.approx(theirs, rel=0.03)
 
 
-@pytest.mark.parametrize(("system", "stage"), WITH_STAGES)
-def test_within_3_percent_of_xla_at_small_size(system, stage):
+def test_within_3_percent_of_xla_at_small_size():
     """The narrower the networks, the more weighs what is not counted."""
-    check_against_xla("small", system, stage)
+    check_against_xla("small", "electra", 0)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("system", "stage"), WITH_STAGES)
-@pytest.mark.parametrize("size", ["base", "large"])
-def test_within_3_percent_of_xla_at_larger_sizes(size, system, stage):
+@pytest.mark.parametrize(
+    ("size", "system", "stage"),
+    [*(("small", *each) for each in WITH_STAGES), ("base", "electra", 0), ("large", "electra", 0)],
+)
+def test_within_3_percent_of_xla_at_every_size(size, system, stage):
     check_against_xla(size, system, stage)
 
 
@@ -249,9 +248,21 @@ def test_within_3_percent_of_what_xla_compiles():
     check_compiled(shrunk("base", "electra"))
 
 
-@pytest.mark.parametrize("stage", [0, 1])
-def test_each_stage_of_two_stage_within_3_percent_of_what_xla_compiles(stage):
-    check_compiled(shrunk("base", "two_stage"), stage)
+@pytest.mark.slow
+def test_local_layers_within_1_percent_of_what_xla_compiles():
+    """Of 128 keys, a block of 16 queries has 24; counted before XLA knows that, and corrected."""
+    config = shrunk("small", "electra", encoder="modernbert")
+    config.model.modernbert.update(local_window=8, global_every=2)
+    config.update(batch_size=8)
+    config.data.update(seq_length=128)
+    objective, traced = trace(config)
+    lowered = traced.lower()
+    change = attention.change(
+        objective, objective.stages[0], 8, 128, lambda network: False, is_unrolled=lambda network: True
+    )
+    before, compiled = (each.cost_analysis()["flops"] for each in (lowered, lowered.compile()))
+    assert before > 1.03 * compiled
+    assert before + change == pytest.approx(compiled, rel=0.01)
 
 
 @pytest.mark.slow
@@ -262,8 +273,8 @@ def test_every_system_within_3_percent_of_what_xla_compiles(system):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", [0, 1])
-@pytest.mark.parametrize("size", ["small", "large"])
-def test_each_stage_at_other_sizes_within_3_percent_of_what_xla_compiles(size, stage):
+@pytest.mark.parametrize("size", ["small", "base", "large"])
+def test_each_stage_of_two_stage_within_3_percent_of_what_xla_compiles(size, stage):
     check_compiled(shrunk(size, "two_stage"), stage)
 
 

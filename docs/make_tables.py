@@ -1,0 +1,395 @@
+"""Writes the parts of the documentation that come from code or from measurements.
+
+    python docs/make_tables.py                             # reference/settings.md and reference/commands.md
+    python docs/make_tables.py first_run runs/tiny         # from the run of the README's first command
+    python docs/make_tables.py comparison runs/efficiency  # from what benchmarks/efficiency.py wrote
+    python docs/make_tables.py preparation TEXT            # runs benchmarks/preparation.py and loader.py on a text
+    python docs/make_tables.py cpu_step runs/step.json     # from what benchmarks/step.py wrote
+    python docs/make_tables.py plan runs/plans             # TPU slices: compiles each row; needs '.[tpu]' and an hour
+    python docs/make_tables.py plan_lengths runs/plans     # ModernBERT at three lengths; needs '.[tpu]'
+    python docs/make_tables.py plan_gpus runs/plans        # GPUs; needs '.[cuda]' and half an hour
+
+The plans stay in their folder as JSON, and rows that are there are not compiled again: delete it to start anew.
+
+A table stands between `<!-- table NAME -->` and `<!-- end -->` in README.md or in a page; it is replaced there.
+"""
+
+import collections
+import contextlib
+import inspect
+import io
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from electra_jax import __main__ as command_line
+from electra_jax.config import errors
+from electra_jax.config.settings import markdown_table
+from electra_jax.downstream.finetuning.recipe import FinetuneConfig
+from electra_jax.runtime.run_log import read_run_log
+from electra_jax.train_config import TrainConfig
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+_GIB = 2.0**30
+
+_SETTINGS = """\
+# Settings
+
+<!-- Written by docs/make_tables.py from the config dataclasses. Do not edit. -->
+
+`--config.NAME=VALUE` overrides a setting on the command line; in Python, change the `ConfigDict` that
+`electra_jax.configs` returns. The column "default" is the default of the dataclass; a config file sets many of them to
+other values. `electra-jax train --help-config` prints the same reference.
+"""
+_SETTINGS_SECTIONS = (
+    (
+        "Pre-training: `electra-jax train`",
+        """\
+A config has only the settings that its objective uses. A resumed run may change the settings marked "may change"; a
+change of any other setting is refused.
+
+`electra-jax prepare` takes those from `data.input` to `data.shard_mb`, without `data.`: `--vocab_size=16000`.""",
+        TrainConfig,
+    ),
+    (
+        "Fine-tuning: `electra-jax finetune`",
+        """\
+A config has only the settings of `task` that its task uses. The recipe sets the learning rate, its decay and the number
+of epochs by task and size of the encoder.""",
+        FinetuneConfig,
+    ),
+)
+_COMMANDS = """\
+# Commands
+
+<!-- Written by docs/make_tables.py from --help. Do not edit. -->
+
+What `electra-jax SUBCOMMAND --help` prints. `python -m electra_jax SUBCOMMAND` is the same command.
+"""
+
+
+def settings_page() -> str:
+    """The content of reference/settings.md."""
+    sections = [f"## {title}\n\n{text}\n\n{markdown_table(config)}" for title, text, config in _SETTINGS_SECTIONS]
+    return "\n".join([_SETTINGS, *sections])
+
+
+def commands_page() -> str:
+    """The content of reference/commands.md."""
+    sections = [_COMMANDS]
+    for name, summary in command_line.COMMANDS.items():
+        usage = io.StringIO()
+        with contextlib.redirect_stdout(usage):
+            command_line.run([name, "--help"])
+        shown = usage.getvalue().rstrip()
+        sections.append(f"## {name}\n\n{summary[0].upper()}{summary[1:]}.\n\n```text\n{shown}\n```\n")
+    return "\n".join(sections)
+
+
+PAGES = {DOCS / "reference" / "settings.md": settings_page, DOCS / "reference" / "commands.md": commands_page}
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    lines = [list(head), *rows]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+
+
+def first_run(workdir: str) -> str:
+    """Held-out metrics of a run next to their baselines."""
+    last = read_run_log(Path(workdir)).last
+    get = {name.removeprefix("heldout_"): value for name, value in last.items() if name.startswith("heldout_")}
+    return table(
+        ["held-out metric", "model", "baseline without context"],
+        [
+            [
+                "masked language modelling, nats per token",
+                f"**{get['mlm_loss']:.2f}**",
+                f"{get['unigram_entropy']:.2f} (unigram entropy)",
+            ],
+            [
+                "replaced-token detection, nats per token",
+                f"**{get['disc_loss']:.3f}**",
+                f"{get['constant_entropy']:.3f} (constant predictor)",
+            ],
+            ["detection AUC, the generator's fakes", f"**{get['disc_auc']:.3f}**".replace("0.", "."), ".5"],
+            ["detection AUC, unigram fakes", f"**{get['unigram_auc']:.3f}**".replace("0.", "."), ".5"],
+        ],
+    )
+
+
+def comparison(output: str) -> str:
+    """Scores of the last checkpoints: median (lowest to highest) over seeds."""
+    lines = []
+    for name in ("curves", "floor"):
+        path = Path(output) / name / "curves.jsonl"
+        lines += [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    scores: dict[str, dict[str, dict[int, float]]] = collections.defaultdict(lambda: collections.defaultdict(dict))
+    last: dict[str, int] = {}
+    for line in lines:
+        last[line["run"]] = max(last.get(line["run"], 0), line["step"])
+    for line in lines:
+        if line["step"] == last[line["run"]]:
+            scores[line["run"]][line["task"]][line["seed"]] = line["score"]
+    tasks = list(dict.fromkeys(line["task"] for line in lines))
+    rows = []
+    for run, by_task in scores.items():
+        means = [statistics.mean(by_task[task][seed] for task in by_task) for seed in next(iter(by_task.values()))]
+        cells = [_spread(by_task[task].values()) if task in by_task else "" for task in tasks]
+        order = Path(output) / f"order-{run}" / "scores.json"
+        words = (
+            [seed["scores"]["accuracy"] for seed in json.loads(order.read_text())["seeds"]] if order.exists() else []
+        )
+        name = "none (initial parameters)" if run == "untrained" else f"`{run}`"
+        rows.append([name, _spread(words) if words else "", _spread(means), *cells])
+    return table(["pre-trained by", "word order", "average of GLUE's", *tasks], rows)
+
+
+def _spread(values: Iterable[float]) -> str:
+    values = sorted(values)
+    return f"{statistics.median(values):.1f} ({values[0]:.1f} to {values[-1]:.1f})"
+
+
+def preparation(text: str) -> str:
+    """Speeds of preparation and of the loader on this machine."""
+    measured = json.loads(_benchmark("preparation.py", f"--input={text}"))
+    rows = [
+        [
+            f"preparation of {measured['text_mb']:.0f} MB, 30,522 unigram pieces",
+            f"{statistics.median(measured['ours_mb_per_second']):.1f} MB/s, {measured['ratio_of_medians']:.2f} of the "
+            f"speed at which the tokenizer library alone encodes on {measured['cores']} cores",
+            "`benchmarks/preparation.py`",
+        ],
+        ["its peak memory", f"{measured['peak_memory_mb']} MB", "the same"],
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(
+            [sys.executable, "-m", "electra_jax", "prepare", f"--input={text}", f"--output={folder}/text"], check=True
+        )
+        for line in _benchmark("loader.py", f"--input={folder}/text").splitlines():
+            loader = json.loads(line)
+            rows.append(
+                [
+                    f"loader, one core, {loader['mode']} of {loader['length']}",
+                    f"{loader['million_tokens_per_second']:.1f} million tokens/s",
+                    "`benchmarks/loader.py`",
+                ]
+            )
+    return table(["what", "measured", "with"], rows)
+
+
+def _benchmark(script: str, *arguments: str) -> str:
+    command = [sys.executable, str(ROOT / "benchmarks" / script), *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+_VARIANTS = {
+    "torch": "PyTorch, transformers' modules",
+    "compiled": "the same with `torch.compile`",
+    "naive": "JAX as one would write it first",
+    "scanned": "this step, layers scanned",
+    "unrolled": "this step, as it is by default",
+}
+
+
+def cpu_step(file: str) -> str:
+    """Train steps on CPU, side by side."""
+    measured = json.loads(Path(file).read_text(encoding="utf-8"))
+    by_dropout: dict[float, dict[str, dict[str, Any]]] = collections.defaultdict(dict)
+    for row in measured["rows"]:
+        by_dropout[row["dropout"]][row["variant"]] = row
+    rows = []
+    for name, words in _VARIANTS.items():
+        cells = []
+        for found in by_dropout.values():
+            row = found[name]
+            cells += [f"{row['tokens_per_second']:,}", f"{row['of_torch']:.2f}", f"{row['share_of_gemm']:.2f}"]
+        rows.append([words, *cells])
+    head = [
+        f"{each}, dropout {rate:g}" for rate in by_dropout for each in ("tokens/s", "of PyTorch", "of the GEMM rate")
+    ]
+    return table(["step", *head], rows)
+
+
+# config, slice, settings: the defaults where they fit, otherwise the fewest parts of a batch that fit.
+_PLANS = (
+    ("small", "v3:2x2", {}),
+    ("small", "v5e:4x4", {}),
+    ("base", "v3:2x2", {}),
+    ("base", "v3:4x4", {}),
+    ("base", "v4:2x2x2", {}),
+    ("base", "v5e:4x4", {}),
+    ("base", "v5p:2x2x1", {}),
+    ("base", "v6e:4x4", {}),
+    ("large", "v3:2x2", {"grad_accum_steps": 8}),
+    ("large", "v3:4x4", {"grad_accum_steps": 2}),
+    ("large", "v4:2x2x2", {"grad_accum_steps": 4}),
+    ("large", "v5e:4x4", {"grad_accum_steps": 4}),
+    ("large", "v5p:2x2x1", {"grad_accum_steps": 2}),
+    ("large", "v6e:4x4", {"grad_accum_steps": 2}),
+)
+
+
+_GPU_PLANS = (
+    ("small", "l4:1", {}),
+    ("small", "rtx4090:1", {}),
+    ("small", "h100:1", {}),
+    ("small", "h100:1", {"model.attention_dropout": 0.0}),
+    ("base", "h100:1", {}),
+    ("base", "h100:1", {"model.attention_dropout": 0.0}),
+    ("base", "rtx4090:1", {"model.remat": "full", "grad_accum_steps": 4}),
+    ("base", "a100-40:8", {}),
+    ("base", "a100-80:8", {}),
+    ("base", "h100:8", {}),
+    ("base", "h100:8", {"model.attention_dropout": 0.0}),
+    ("base", "h200:8", {}),
+    ("large", "a100-40:8", {"model.remat": "full", "grad_accum_steps": 2}),
+    ("large", "a100-80:8", {"model.remat": "full"}),
+    ("large", "h100:8", {"model.remat": "full"}),
+    ("large", "h100:8", {"model.remat": "full", "model.attention_dropout": 0.0}),
+    ("large", "h200:8", {"model.remat": "full"}),
+)
+
+
+def plan(folder: str) -> str:
+    """What `electra-jax plan` says of each TPU slice."""
+    rows = []
+    for config, _, settings, p in _planned(folder, _PLANS):
+        days = _days(p["days"], p["forecast_days"], p["days_at_mfu"])
+        rows.append([*_row(config, settings, p), _forecast(p), *days])
+    head = ["config", "slice (devices)", "settings", "GiB of one device", "lower bound of a step"]
+    return table([*head, "forecast, MFU", "days at the bound", "by the forecast", "at 40% MFU"], rows)
+
+
+_LENGTHS = (1024, 4096, 8192)  # of 131,072 tokens in a step, as base has
+
+
+def plan_lengths(folder: str) -> str:
+    """What `electra-jax plan` says of base as a ModernBERT, by the length of sequences and the form of attention."""
+    plans = []
+    for length in _LENGTHS:
+        settings = {
+            "model.encoder": "modernbert",
+            "model.max_length": length,
+            "data.seq_length": length,
+            "batch_size": 131_072 // length,
+            "model.unroll": "false",  # compiles faster
+        }
+        plans += [("base", "v5e:4x4", settings | {"model.attention": form}) for form in ("plain", "fused")]
+    rows = []
+    for config, _, settings, p in _planned(folder, plans):
+        flops = [f"{p['flops'][name] / 1e12:.0f}" for name in ("model", "paper", "xla")]
+        memory, bound = _row(config, settings, p)[3:]
+        shape = f"{settings['batch_size']} x {settings['data.seq_length']}"
+        moved = f"{p['moved'] / 1e9:.0f}"
+        rows.append([shape, settings["model.attention"], *flops, moved, memory, bound, _forecast(p)])
+    head = ["sequences x tokens", "attention", "TFLOPs, `model`", "`paper`", "executed", "GB moved"]
+    return table([*head, "GiB of one device", "lower bound of a step", "forecast, MFU"], rows)
+
+
+def plan_gpus(folder: str) -> str:
+    """What `electra-jax plan` says of each set of GPUs."""
+    rows = []
+    for config, topology, settings, p in _planned(folder, _GPU_PLANS):
+        command = f"`plan --config={config} --topology={topology}`"
+        moved = f"{p['moved'] / 1e9:.0f}"
+        bound = _row(config, settings, p)
+        rows.append([command, *bound[2:4], moved, bound[4], *_days(p["days"], p["days_at_mfu"])])
+    head = ["`electra-jax` ...", "settings", "GiB of one GPU", "GB moved", "lower bound of a step"]
+    return table([*head, "days at the bound", "at 40% MFU"], rows)
+
+
+def _planned(
+    folder: str, plans: Iterable[tuple[str, str, dict[str, Any]]]
+) -> Iterator[tuple[str, str, dict[str, Any], dict[str, Any]]]:
+    """Each (config, topology, settings) whose plan there is or can be made, and that plan."""
+    for config, topology, settings in plans:
+        found = _make_plan(Path(folder), config, topology, settings)
+        if found is not None:
+            yield config, topology, settings, found
+
+
+def _make_plan(folder: Path, config: str, topology: str, settings: dict[str, Any]) -> dict[str, Any] | None:
+    """A plan from the folder, or else from `electra-jax plan`; None, with its message, if that fails."""
+    overrides = [f"--config.{name}={value}" for name, value in settings.items()]
+    path = folder / re.sub(r"[^\w.=-]+", "_", "_".join([config, topology, *overrides, "json"]))
+    if not path.exists():
+        command = [sys.executable, "-m", "electra_jax", "plan", f"--config={config}", f"--topology={topology}"]
+        done = subprocess.run([*command, "--json", *overrides], check=False, stdout=subprocess.PIPE, text=True)
+        if done.returncode:
+            print(f"{config} on {topology}: left out, see its message above", file=sys.stderr)
+            return None
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(done.stdout, encoding="utf-8")
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def _row(config: str, settings: dict[str, Any], p: dict[str, Any]) -> list[str]:
+    """The cells that every table of plans has."""
+    return [
+        *(config, f"{p['topology']} ({p['devices']})"),
+        ", ".join(f"`{name.split('.')[-1]}={value}`" for name, value in settings.items()) or "default",
+        f"{p['memory']['total'] / _GIB:.1f} of {p['memory']['usable'] / _GIB:.1f}"
+        + ("" if p["fits"] else " (too much)"),
+        f"{p['bound']}, {max(p['seconds'].values()) * 1e3:.0f} ms",
+    ]
+
+
+def _forecast(p: dict[str, Any]) -> str:
+    return f"{p['forecast_seconds'] * 1e3:.0f} ms, {p['forecast_mfu']:.0%}"
+
+
+def _days(*days: float) -> list[str]:
+    return [f"{each:.2f}" if each < 0.2 else f"{each:.1f}" for each in days]
+
+
+TABLES: dict[str, Callable[..., str]] = {
+    "first_run": first_run,
+    "comparison": comparison,
+    "preparation": preparation,
+    "cpu_step": cpu_step,
+    "plan": plan,
+    "plan_lengths": plan_lengths,
+    "plan_gpus": plan_gpus,
+}
+
+
+def put(name: str, content: str) -> list[Path]:
+    """Replaces a table wherever it stands; the files that were changed."""
+    changed = []
+    for path in [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]:
+        text = path.read_text(encoding="utf-8")
+        pattern = rf"(?<=<!-- table {name} -->\n\n).*?(?=\n\n<!-- end -->)"
+        replaced, count = re.subn(pattern, lambda _: content, text, flags=re.S)
+        if count:
+            path.write_text(replaced, encoding="utf-8")
+            changed.append(path)
+    return changed
+
+
+def main(argv: list[str]) -> int:
+    if not argv:
+        for path, content in PAGES.items():
+            path.write_text(content(), encoding="utf-8")
+        return 0
+    name, *arguments = argv
+    if name not in TABLES:
+        raise errors.UserError(f"{name} is no table: expected one of {', '.join(TABLES)}")
+    wanted = list(inspect.signature(TABLES[name]).parameters)
+    if len(arguments) != len(wanted):
+        raise errors.UserError(f"{name} has {len(arguments)} arguments: expected {', '.join(wanted) or 'none'}")
+    for path in put(name, TABLES[name](*arguments)):
+        print(f"wrote the table {name} to {path.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(errors.run(main))

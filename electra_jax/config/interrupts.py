@@ -1,0 +1,129 @@
+"""Ctrl-C and SIGTERM end a command with one line, whatever it is doing, and with status 130 or 143.
+
+During imports the process ends at once: they run many callbacks, in which Python drops exceptions. After that the
+first signal raises KeyboardInterrupt in the main thread, so that files are closed and the terminal is restored; further
+signals change nothing. The process is ended after `_GRACE` seconds if it has not ended by then: it may be compiling or
+training a vocabulary, in code that does not return to Python, or a callback may have dropped the exception.
+"""
+
+import atexit
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType
+
+_NUMBERS = (signal.SIGINT, signal.SIGTERM)
+_GRACE = 3.0  # seconds
+
+
+def exit_status(number: int) -> int:
+    """The status of a process that a signal ended, as a shell reports it."""
+    return 128 + number
+
+
+class Interrupts:
+    """Handles both signals for the process. Make one in the main thread.
+
+    Attributes:
+      noticed: the signal that interrupted the command; None if there was none.
+    """
+
+    def __init__(self, debug: bool = False) -> None:
+        """Handles no signal yet.
+
+        Args:
+          debug: whether KeyboardInterrupt is to end the command, with its traceback.
+        """
+        self.noticed: int | None = None
+        self._debug = debug
+        self._unwinds = False
+        self._ending = threading.Lock()  # taken for good by the thread that ends the process
+
+    @contextlib.contextmanager
+    def unwinding(self) -> Iterator[None]:
+        """For the command itself: signals raise KeyboardInterrupt, whose effects are not reported as errors."""
+        self._unwinds = True
+        try:
+            yield
+        finally:
+            if self.noticed is not None and not self._debug:
+                with contextlib.suppress(Exception):
+                    sys.stdout.flush()
+                self._end(self.noticed)
+
+    def _end(self, number: int) -> None:
+        """Prints the line and ends the process."""
+        if not self._ending.acquire(blocking=False):
+            return
+        report_interrupt()
+        _stop_children()
+        os._exit(exit_status(number))
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.noticed is not None:
+            return
+        self.noticed = number
+        if not self._unwinds:
+            self._end(number)
+        timer = threading.Timer(_GRACE, self._end, [number])
+        timer.daemon = True
+        timer.start()
+        raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Handles the signals inside the context, except those that are ignored, as SIGINT is under nohup."""
+        if threading.current_thread() is not threading.main_thread():  # Python has signal handlers there only
+            yield
+            return
+        default = (signal.SIG_DFL, signal.default_int_handler)
+        before = {number: signal.getsignal(number) for number in _NUMBERS if signal.getsignal(number) in default}
+        for number in before:
+            signal.signal(number, self._handle)
+        read, write = os.pipe()
+        os.set_blocking(write, False)
+        wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, args=(read,), name="interrupts", daemon=True).start()
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(wakeup)
+            os.close(write)  # ends the thread
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            atexit.register(_ignore_signals)  # the work is done: let Python end
+
+    def _watch(self, pipe: int) -> None:
+        """Ends the process when `_handle` should have been called, but the main thread does not return to Python."""
+        with open(pipe, "rb", 0) as signals:
+            while number := signals.read(1):
+                if signal.getsignal(number[0]) == self._handle:
+                    time.sleep(_GRACE)
+                    if self.noticed is None:
+                        self._end(number[0])
+
+
+def report_interrupt() -> None:
+    """Prints that the command was interrupted."""
+    newline = "\n" if sys.stderr.isatty() else ""  # after ^C
+    print(f"{newline}interrupted; run the same command again to continue", file=sys.stderr, flush=True)
+
+
+def _ignore_signals() -> None:
+    for number in _NUMBERS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _stop_children() -> None:
+    """Ends the worker processes, which nothing else ends when this process goes without unwinding."""
+    if "multiprocessing.util" in sys.modules:
+        import multiprocessing.util
+
+        for child in multiprocessing.active_children():
+            child.kill()
+        with contextlib.suppress(Exception):  # else a process of multiprocessing's own warns of leaked semaphores
+            multiprocessing.util._run_finalizers(0)  # type: ignore[attr-defined]

@@ -1,0 +1,190 @@
+"""Protects the parameters of a run: updates with a bad gradient are skipped, and steps can be repeated and compared.
+
+A skipped update leaves parameters and moments as they were, to the bit. Its step is spent all the same: the number of
+the step, its batch and its random key do not come again. Everything is decided on the devices, inside the train step.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, cast
+
+import jax
+import jax.numpy as jnp
+
+from electra_jax import metrics
+from electra_jax.config.errors import UserError
+from electra_jax.config.settings import Check, above, at_least, setting
+
+Array = jax.Array
+Tree = TypeVar("Tree")
+WINDOW = 128
+"""Gradient norms that the running median is taken of, as in OLMo-core's SkipStepOptimizer and levanter."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GuardConfig:
+    """What protects a run from bad gradients and broken hardware; non-finite gradients are always skipped."""
+
+    spike: float = setting(
+        0.0,
+        "Skip an update whose gradient norm is more than this many times the median of the last 128; 0: off.",
+        Check(lambda value: value == 0 or value > 1, "0, or more than 1"),
+        resumable=True,
+    )
+    patience: int = setting(10, "Skipped updates in a row that end the run.", above(0), resumable=True)
+    repeat_every: int = setting(
+        0,
+        "Steps between two that are computed twice, to compare the bits; needs memory for a second state; 0: none.",
+        at_least(0),
+        resumable=True,
+    )
+
+
+class Verdict(NamedTuple):
+    """What `inspect` says of a gradient.
+
+    Attributes:
+      accepted: bool scalar, whether the update is applied.
+      norms: [WINDOW] float32, the last gradient norms, this one included; 0 where a step had none.
+    """
+
+    accepted: Array
+    norms: Array
+
+
+def no_norms() -> Array:
+    """[WINDOW] float32: no gradient norm has been seen yet."""
+    return jnp.zeros(WINDOW, jnp.float32)
+
+
+def inspect(norms: Array, step: Array, loss: Array, norm: Array, spike: float) -> Verdict:
+    """Decides whether the update of a step is applied.
+
+    It is not if the loss or the gradient norm is not finite, or if the norm is more than `spike` times the median of
+    the norms before it. The median is used from WINDOW / 2 norms on. Norms of skipped updates count too: after a change
+    that lasts, the median follows.
+
+    Args:
+      norms: [WINDOW] float32, the norms of the last steps; 0 where a step had none.
+      step: int32, the number of steps done.
+      loss: the loss of the batch.
+      norm: the global norm of the gradient, before clipping.
+      spike: `GuardConfig.spike`.
+    """
+    finite = jnp.isfinite(loss) & jnp.isfinite(norm)
+    seen = norms.at[step % WINDOW].set(jnp.where(finite, norm, 0.0))
+    if spike == 0:
+        return Verdict(finite, seen)
+    enough = jnp.sum(norms > 0) >= WINDOW // 2
+    is_spike = enough & (norm > spike * jnp.nanmedian(jnp.where(norms > 0, norms, jnp.nan)))
+    return Verdict(finite & ~is_spike, seen)
+
+
+def select(accepted: Array, new: Tree, old: Tree) -> Tree:
+    """`new` if the update is accepted, else `old`; integers, which count steps, are always new.
+
+    The learning rate and the random numbers of the optimizer therefore stay functions of the step.
+    """
+
+    def choose(new: Array, old: Array) -> Array:
+        return jnp.where(accepted, new, old) if jnp.issubdtype(new.dtype, jnp.inexact) else new
+
+    return cast(Tree, jax.tree.map(choose, new, old))
+
+
+def finite_only(measured: metrics.Metrics) -> metrics.Metrics:
+    """Metrics in which one that is not finite counts nothing, so that it spoils no mean."""
+
+    def clean(metric: Any) -> Any:
+        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(metric)]))
+        return jax.tree.map(lambda leaf: jnp.where(finite, leaf, jnp.zeros_like(leaf)), metric)
+
+    return {name: clean(metric) for name, metric in measured.items()}
+
+
+class SkipCounter:
+    """Ends a run that skips its updates.
+
+    Attributes:
+      in_a_row: how many of the last updates were skipped, one after another.
+    """
+
+    def __init__(self, patience: int, in_a_row: int = 0):
+        self._patience = patience
+        self.in_a_row = in_a_row
+
+    def count(self, measured: metrics.Metrics, step: int, saved: int | None) -> None:
+        """Counts the update of `step`.
+
+        Args:
+          measured: the step's metrics, on the host.
+          step: the step.
+          saved: the step of the last checkpoint; None if there is none.
+
+        Raises:
+          UserError: `patience` updates in a row were skipped.
+        """
+        self.in_a_row = self.in_a_row + 1 if measured["skipped_steps"].number() else 0
+        if self.in_a_row < self._patience:
+            return
+        norm = measured["grad_norm"].number()
+        cause = "its loss or gradient is not finite" if norm != norm else f"its gradient norm is {norm:.3g}"
+        back = "" if saved is None else f", or go back before it with --rewind_to={saved} --skip_batches=M"
+        raise UserError(
+            f"{self.in_a_row} updates in a row were skipped, up to step {step}: {cause}; nothing is saved after step "
+            f"{saved or 0}; start again with a lower config.optim.learning_rate or a longer config.optim.warmup_steps"
+            f"{back}"
+        )
+
+
+TrainStep = Callable[[Any, Any], tuple[Any, metrics.Metrics]]
+
+
+class StepRunner:
+    """Runs train steps; some of them twice, to notice hardware that computes wrong numbers."""
+
+    def __init__(self, repeat_every: int, jit: Callable[..., Any]):
+        """A runner of compiled steps.
+
+        Args:
+          repeat_every: a step whose number is a multiple of this is computed twice; 0: none.
+          jit: compiles a function whose results every device holds.
+        """
+        self._every = repeat_every
+        self._copy, self._differing = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree)), jit(_differing)
+
+    def __call__(self, train_step: TrainStep, state: Any, batch: Any, step: int) -> tuple[Any, metrics.Metrics]:
+        """`train_step(state, batch)`, the step with number `step`.
+
+        Raises:
+          UserError: the step was computed twice, and the results differ.
+        """
+        if not self._every or step % self._every:
+            return train_step(state, batch)
+        expected = train_step(self._copy(state), batch)
+        result = train_step(state, batch)
+        differing = [name for name, differs in jax.device_get(self._differing(expected, result)).items() if differs]
+        if differing:
+            raise UserError(
+                f"step {step} was computed twice and {len(differing)} arrays differ, {differing[0]} for one: this "
+                "machine computes wrong numbers, or its operations are not deterministic; run the same command on "
+                "another machine, or on a GPU with XLA_FLAGS=--xla_gpu_deterministic_ops=true"
+            )
+        return result
+
+
+def _differing(one: Any, other: Any) -> dict[str, Array]:
+    """By path: whether two arrays differ in any bit."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(one)
+    names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves]
+    return {
+        name: jnp.any(_bits(a) != _bits(b))
+        for name, (_, a), b in zip(names, leaves, jax.tree.leaves(other), strict=True)
+    }
+
+
+def _bits(x: Array) -> Array:
+    """Floats as unsigned integers, in which NaN equals NaN and 0 differs from -0."""
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        return x
+    return jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")

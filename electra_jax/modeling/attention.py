@@ -1,0 +1,154 @@
+"""Self-attention, and which positions see each other.
+
+Encoders pass `Visible`, who sees whom, instead of a mask: the mask [B, 1, L, L] is larger than the states.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
+from jax.ad_checkpoint import checkpoint_name
+
+from electra_jax.modeling import cudnn_attention, dropout, fused_attention, pallas_tiles, plain_attention
+from electra_jax.modeling.config import EncoderConfig
+from electra_jax.modeling.dense import Dense
+
+Array = jax.Array
+Initializer = Callable[..., Array]
+Rotate = Callable[[Array, int], Array]
+
+
+@struct.dataclass
+class Visible:
+    """Which positions a position sees: those of its own sequence, on both sides or on one, and always itself.
+
+    Attributes:
+      sequence_ids: [B, L], as in `Batch`. Padding (0) sees padding only.
+      direction: `both`, or in a causal network `before` or `after`: the side that a position sees.
+    """
+
+    sequence_ids: Array
+    direction: str = struct.field(pytree_node=False, default="both")
+
+    def mask(self, reach: int = 0, is_local: Array | None = None) -> Array:
+        """[B, 1, L, L] bool: whether a query (first L) sees a key (second L).
+
+        Args:
+          reach: how many positions to each side it sees where attention is local.
+          is_local: bool scalar: whether attention is local; None: it is not.
+        """
+        mask = plain_attention.mask(self.sequence_ids, self.direction)
+        if is_local is not None:
+            mask &= plain_attention.mask(self.sequence_ids, self.direction, reach) | ~is_local
+        return mask
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention with one matrix for queries, keys and values, and a float32 softmax.
+
+    Attributes:
+      config: the encoder's config.
+      use_bias: whether the projections have biases.
+      kernel_init: initializes the matrix for queries, keys and values.
+      out_init: initializes the output projection.
+      train: whether dropout is on.
+    """
+
+    config: EncoderConfig
+    use_bias: bool
+    kernel_init: Initializer
+    out_init: Initializer
+    train: bool
+
+    @nn.compact
+    def __call__(
+        self,
+        x_BLD: Array,
+        visible: Visible,
+        rotate: Rotate | None = None,
+        is_local: Array | None = None,
+    ) -> Array:
+        """Attends to what is visible, [B, L, D].
+
+        Args:
+          x_BLD: the states.
+          visible: which positions see each other.
+          rotate: maps queries or keys, for rotary positions; the second argument is the axis of positions.
+          is_local: bool scalar: whether a position sees only `config.local_window // 2` positions to each side.
+        """
+        c, mesh = self.config, jax.sharding.get_abstract_mesh()
+        is_fused = fused_attention.chosen(c, x_BLD.shape[1], mesh) == "fused" and not self.is_initializing()
+        is_cudnn = is_fused and cudnn_attention.is_nvidia_gpu(fused_attention.device_kind(mesh))
+        # On a TPU, arrays of a higher rank have their positions in the lanes, and the kernel would have them copied.
+        is_flat = is_fused and not is_cudnn and fused_attention.heads_on_device(c.heads, mesh) == c.heads
+
+        def dense(inputs: tuple[int, ...], features: tuple[int, ...], init: Initializer, name: str) -> Dense:
+            return Dense(features, init, self.use_bias, c.dtype, inputs, is_flat, name=name)
+
+        heads = c.heads, c.head_size
+        qkv = checkpoint_name(dense((x_BLD.shape[-1],), (3, *heads), self.kernel_init, "qkv")(x_BLD), "qkv")
+        rate = c.attention_rate if self.train else 0.0
+        words = dropout.key_words(self.make_rng("dropout")) if rate else jnp.zeros(0, jnp.uint32)
+        if is_cudnn:
+            attended = _cudnn(c, qkv, visible, rotate, is_local)
+        else:
+            attended = (_fused if is_fused else _plain)(c, qkv, visible, rotate, is_local, rate, words)
+        return dense(heads, (c.width,), self.out_init, "out")(attended)
+
+
+def _plain(
+    c: EncoderConfig,
+    qkv: Array,
+    visible: Visible,
+    rotate: Rotate | None,
+    is_local: Array | None,
+    rate: float,
+    words: Array,
+) -> Array:
+    """Attention by matrix products and a softmax, [B, L, H, K], given queries, keys and values [B, L, 3, H, K]."""
+    # Heads before positions, by one transpose of all three: the products below then need no other.
+    q_BHLK, k_BHLK, v_BHLK = (part[0] for part in jnp.split(qkv.transpose(2, 0, 3, 1, 4), 3))
+    if rotate is not None:
+        q_BHLK, k_BHLK = rotate(q_BHLK, 2), rotate(k_BHLK, 2)
+    reach = c.local_window // 2
+    if is_local is not None and not rate and plain_attention.block_size(qkv.shape[1], reach) is not None:
+        attended = plain_attention.attend_local_or_global(
+            reach, visible.direction, is_local, q_BHLK, k_BHLK, v_BHLK, visible.sequence_ids
+        )
+    else:
+        attended = plain_attention.attend(q_BHLK, k_BHLK, v_BHLK, visible.mask(reach, is_local), words, rate)
+    return attended.swapaxes(1, 2)
+
+
+def _fused(
+    c: EncoderConfig,
+    qkv: Array,
+    visible: Visible,
+    rotate: Rotate | None,
+    is_local: Array | None,
+    rate: float,
+    words: Array,
+) -> Array:
+    """The same by the kernels of `pallas_attention`; with [B, L, 3 D] as `qkv` it is [B, L, D]."""
+    if rotate is not None:
+        q_BLHK, k_BLHK, v_BLHK = (qkv.reshape(*qkv.shape[:2], 3, c.heads, -1)[:, :, i] for i in range(3))
+        qkv = jnp.stack([rotate(q_BLHK, 1), rotate(k_BLHK, 1), v_BLHK], axis=2).reshape(qkv.shape)
+    reach = None if is_local is None else c.local_window // 2
+    form = pallas_tiles.Form(c.heads, rate, visible.direction, reach)
+    return fused_attention.attend(form, qkv, visible.sequence_ids, words, is_local)
+
+
+def _cudnn(c: EncoderConfig, qkv: Array, visible: Visible, rotate: Rotate | None, is_local: Array | None) -> Array:
+    """The same by cuDNN, for networks without dropout of the weights."""
+
+    def attend(qkv: Array, visible: Visible, is_local: Array | None) -> Array:
+        q_BLHK, k_BLHK, v_BLHK = (qkv[:, :, i] for i in range(3))
+        if rotate is not None:
+            q_BLHK, k_BLHK = rotate(q_BLHK, 1), rotate(k_BLHK, 1)
+        return fused_attention.attend_masked(q_BLHK, k_BLHK, v_BLHK, visible.mask(c.local_window // 2, is_local))
+
+    if c.remat == "none":  # all the same, no layer keeps a mask of its own and the parts of `qkv`
+        attend = jax.checkpoint(attend, policy=cudnn_attention.is_forward, prevent_cse=False)
+    return attend(qkv, visible, is_local)

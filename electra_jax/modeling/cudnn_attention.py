@@ -1,0 +1,76 @@
+"""Attention by cuDNN's fused kernels, on NVIDIA GPUs: where they can be used, and what JAX is asked for.
+
+They never write attention's weights to memory. Who sees whom is a mask, the one form that covers packing, padding, both
+directions and local layers: cuDNN has no local window to both sides, and lengths alone cover no packed rows.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from electra_jax.modeling.config import EncoderConfig
+
+Array = jax.Array
+_OLDEST = "8.0"  # compute capability: cuDNN's fused attention begins with Ampere
+_LARGEST_HEAD, _HEAD_MULTIPLE = 128, 8
+_FORWARD = "dot_product_attention_fwd_wrapper"  # JAX's primitive
+
+
+def is_nvidia_gpu(device_kind: str) -> bool:
+    """Whether a device is an NVIDIA GPU by its name; those named otherwise, such as Tesla T4, are older than 8.0."""
+    return device_kind.startswith("NVIDIA ")
+
+
+def problem(network: EncoderConfig, device_kind: str, length: int) -> str | None:
+    """Why `fused` is an error on an NVIDIA GPU; None where cuDNN's attention can be used."""
+    capability, size = _capability(device_kind), network.head_size
+    if capability is not None and _version(capability) < _version(_OLDEST):
+        return (
+            f"config.model.attention=fused needs compute capability {_OLDEST} or more; {device_kind} has {capability}"
+        )
+    if network.dtype != jnp.bfloat16:
+        return (
+            f"config.model.attention=fused on GPUs computes in bfloat16: expected config.model.dtype=bfloat16, not "
+            f"{network.dtype}"
+        )
+    if network.attention_rate:
+        return (
+            "config.model.attention=fused on GPUs drops no attention weights, and their dropout rate is "
+            f"{network.attention_rate:g}: set config.model.attention_dropout=0"
+        )
+    if size % _HEAD_MULTIPLE or size > _LARGEST_HEAD:
+        return (
+            f"config.model.attention=fused on GPUs needs heads of a multiple of {_HEAD_MULTIPLE}, at most "
+            f"{_LARGEST_HEAD}: width {network.width} and {network.heads} heads make heads of {size}"
+        )
+    if length % 2:
+        return f"config.model.attention=fused on GPUs needs sequences of an even length, not {length}"
+    return None
+
+
+def _capability(device_kind: str) -> str | None:
+    """The compute capability of a kind of GPU; None where this machine has none of it.
+
+    A mesh knows its devices by name alone. Those that are not here are compiled for ahead of time, and all kinds that
+    `plan` knows are new enough.
+    """
+    found = (device.compute_capability for device in jax.local_devices() if device.device_kind == device_kind)
+    return next(found, None)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split("."))
+
+
+def attend(q_BLHK: Array, k_BLHK: Array, v_BLHK: Array, mask_B1LL: Array) -> Array:
+    """Attention of queries to the keys that the mask shows, [B, L, H, K]."""
+    return jax.nn.dot_product_attention(q_BLHK, k_BLHK, v_BLHK, mask=mask_B1LL, implementation="cudnn")
+
+
+def is_forward(primitive: Any, *_: Any, **__: Any) -> bool:
+    """A policy of `jax.checkpoint` that keeps what the forward kernel returns: its result and the softmax's sums.
+
+    Names do not do it: the backward kernel reads the values as the forward kernel returned them, before they have one.
+    """
+    return bool(primitive.name == _FORWARD)

@@ -1,0 +1,219 @@
+"""Attention by kernels, where they can be used, and their share of a mesh.
+
+On TPUs they are those of `pallas_attention`, whose gradient is here, on NVIDIA GPUs cuDNN's (`cudnn_attention`).
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import PartitionSpec as P
+
+from electra_jax.config.errors import UserError
+from electra_jax.modeling import cudnn_attention, pallas_attention, pallas_tiles
+from electra_jax.modeling.config import EncoderConfig
+from electra_jax.modeling.pallas_tiles import LANES, Form
+from electra_jax.runtime import sharding
+
+Array = jax.Array
+_MIB = 2**20
+
+
+class _Limits(NamedTuple):
+    """What a generation of TPUs can do; found by compiling the kernels for it, with libtpu 0.0.42.
+
+    Attributes:
+      longest: the longest sequences whose keys, values and gradients fit into a core's memory.
+      native: as in `pallas_tiles.Form`.
+      vmem: as in `pallas_tiles.Form`.
+    """
+
+    longest: int
+    native: bool = True
+    vmem: int | None = None
+
+
+_LIMITS = {
+    "TPU v2": _Limits(2048, native=False),
+    "TPU v3": _Limits(2048, native=False),
+    "TPU v4": _Limits(4096),
+    "TPU v5 lite": _Limits(8192, vmem=48 * _MIB),
+    "TPU v5": _Limits(8192, vmem=48 * _MIB),
+    "TPU v6 lite": _Limits(8192, vmem=48 * _MIB),
+    "TPU7x": _Limits(2048),
+}
+
+
+def choose(network: EncoderConfig, device_kind: str, length: int, heads: int) -> str:
+    """How a network computes attention: `fused`, by a kernel that never writes its weights, or `plain`.
+
+    Args:
+      network: the network; `auto` is `fused` on TPUs and NVIDIA GPUs where the kernels can be used.
+      device_kind: JAX's name of the devices that compute.
+      length: tokens in a sequence.
+      heads: on one device.
+
+    Raises:
+      UserError: the network's `attention` is `fused`, and the kernels cannot be used.
+    """
+    if network.attention == "plain":
+        return "plain"
+    problem = _problem(network, device_kind, length, heads)
+    if network.attention == "fused" and problem:
+        raise UserError(f"{problem}; use auto or plain")
+    return "plain" if problem else "fused"
+
+
+def chosen(network: EncoderConfig, length: int, mesh: jax.sharding.AbstractMesh) -> str:
+    """How a network computes attention on a mesh: `fused` or `plain`.
+
+    Args:
+      network: the network.
+      length: tokens in a sequence.
+      mesh: the mesh; an empty one where there is none. Arrays may then be on any device, so `auto` is `plain`; on GPUs
+        `fused` is, too, where the kernels cannot be used, such as in the float32 of inference.
+
+    Raises:
+      UserError: the setting is `fused`, and the kernels cannot be used on the mesh.
+    """
+    kind = device_kind(mesh)
+    if not mesh.empty:
+        return choose(network, kind, length, heads_on_device(network.heads, mesh))
+    if network.attention != "fused" or (
+        cudnn_attention.is_nvidia_gpu(kind) and cudnn_attention.problem(network, kind, length) is not None
+    ):
+        return "plain"
+    return "fused"
+
+
+def device_kind(mesh: jax.sharding.AbstractMesh) -> str:
+    """JAX's name of the devices of a mesh; without a mesh, of this machine's."""
+    return str(jax.devices()[0].device_kind if mesh.empty else mesh.abstract_device.device_kind)
+
+
+def heads_on_device(heads: int, mesh: jax.sharding.AbstractMesh) -> int:
+    """Heads that one device computes; a generator may have too few to share them along `tensor`."""
+    tensor = 1 if mesh.empty else mesh.shape["tensor"]
+    return heads // tensor if heads % tensor == 0 else heads
+
+
+def _problem(network: EncoderConfig, device_kind: str, length: int, heads: int) -> str | None:
+    """Why `fused` is an error; None where the kernels can be used."""
+    if cudnn_attention.is_nvidia_gpu(device_kind):
+        return cudnn_attention.problem(network, device_kind, length)
+    limits = _LIMITS.get(device_kind)
+    if limits is None:
+        return (
+            f"config.model.attention=fused needs TPUs ({', '.join(_LIMITS)}) or NVIDIA GPUs: expected one of them, not "
+            f"{device_kind}"
+        )
+    width = network.head_size * heads
+    lanes = LANES * math.ceil(pallas_tiles.group_size(width, heads) / LANES)
+    if lanes > LANES:
+        lanes *= 2  # for what the heads of a wider group need beside their arrays, at least
+    if length * lanes > limits.longest * LANES:
+        longest = limits.longest * LANES // lanes
+        return (
+            f"config.model.attention=fused takes sequences of up to {longest} tokens at width {width} on "
+            f"{device_kind}, not {length}"
+        )
+    return None
+
+
+def attend_masked(q_BLHK: Array, k_BLHK: Array, v_BLHK: Array, mask_B1LL: Array) -> Array:
+    """Attention by cuDNN to what a mask shows, [B, L, H, K], on each device for its examples and heads."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return cudnn_attention.attend(q_BLHK, k_BLHK, v_BLHK, mask_B1LL)
+    heads = q_BLHK.shape[2]
+    split = P(sharding.BATCH, None, "tensor" if heads_on_device(heads, mesh) < heads else None)
+    on_each_device = jax.shard_map(
+        cudnn_attention.attend,
+        in_specs=(split, split, split, P(sharding.BATCH)),
+        out_specs=split,
+        check_vma=False,
+    )
+    return on_each_device(q_BLHK, k_BLHK, v_BLHK, mask_B1LL)
+
+
+def attend(form: Form, qkv: Array, sequence_ids_BL: Array, words: Array, is_local: Array | None = None) -> Array:
+    """Attention by Pallas to the positions that each sees, on each device for its examples and heads.
+
+    Args:
+      form: of the kernels, with all heads; `reach` is that of local attention.
+      qkv: queries, keys and values, [B, L, 3, H, K]; or [B, L, 3 D] where devices do not share the heads.
+      sequence_ids_BL: as in `attention.Visible`.
+      words: the words of the dropout key; anything where `form.rate` is 0.
+      is_local: bool scalar: whether attention is local; None: it is not.
+
+    Returns:
+      [B, L, H, K], or [B, L, D] if `qkv` is [B, L, 3 D].
+
+    On other devices than TPUs the kernels are interpreted, which is for tests.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    limits = _LIMITS.get(device_kind(mesh))
+    if limits is None:
+        form = dataclasses.replace(form, native=False, interpret=True)
+    else:
+        form = dataclasses.replace(form, native=limits.native, vmem=limits.vmem)
+    if mesh.empty:
+        numbers = jnp.asarray([0, 0, form.heads], jnp.uint32)
+        return _reshaped(form, qkv, sequence_ids_BL, jnp.concatenate([words, numbers]), is_local)
+    heads = heads_on_device(form.heads, mesh)
+
+    def local(qkv: Array, sequence_ids_BL: Array, words: Array, is_local: Array | None) -> Array:
+        example = jax.lax.axis_index(sharding.BATCH) * qkv.shape[0]
+        head = jax.lax.axis_index("tensor") * heads if heads < form.heads else 0
+        numbers = jnp.stack([jnp.asarray(number, jnp.uint32) for number in (example, head, form.heads)])
+        own = dataclasses.replace(form, heads=heads)
+        return _reshaped(own, qkv, sequence_ids_BL, jnp.concatenate([words, numbers]), is_local)
+
+    # Only arrays with an axis for heads can be split along it.
+    by_head = (None, None, "tensor") if heads < form.heads else ()
+    on_each_device = jax.shard_map(
+        local,
+        in_specs=(P(sharding.BATCH, *by_head), P(sharding.BATCH), P(), P()),
+        out_specs=P(sharding.BATCH, *by_head[1:]),
+        check_vma=False,
+    )
+    return on_each_device(qkv, sequence_ids_BL, words, is_local)
+
+
+def _reshaped(form: Form, qkv: Array, sequence_ids_BL: Array, scalars: Array, is_local: Array | None) -> Array:
+    flat = qkv.reshape(*qkv.shape[:2], -1)
+    out = _attend(form, flat, sequence_ids_BL, scalars, is_local)
+    return out if qkv.ndim == 3 else out.reshape(*qkv.shape[:2], *qkv.shape[3:])
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(form: Form, qkv: Array, sequence_ids_BL: Array, scalars: Array, is_local: Array | None) -> Array:
+    out: Array = _forward(form, qkv, sequence_ids_BL, scalars, is_local)[0]
+    return out
+
+
+def _forward(form: Form, qkv: Array, sequence_ids_BL: Array, scalars: Array, is_local: Array | None) -> Any:
+    out, lse = _switch(pallas_attention.forward, form, is_local, qkv, sequence_ids_BL, scalars)
+    out, lse = checkpoint_name(out, "attended"), checkpoint_name(lse, "attended")
+    return out, (qkv, sequence_ids_BL, scalars, is_local, out, lse)
+
+
+def _backward(form: Form, kept: Any, d_out: Array) -> Any:
+    qkv, sequence_ids_BL, scalars, is_local, out, lse = kept
+    d_qkv = _switch(pallas_attention.backward, form, is_local, qkv, sequence_ids_BL, scalars, out, lse, d_out)
+    return d_qkv, None, None, None
+
+
+_attend.defvjp(_forward, _backward)
+
+
+def _switch(kernel: Any, form: Form, is_local: Array | None, *args: Array) -> Any:
+    """The kernel for local or for global attention, whichever this layer of a scan has."""
+    everywhere = functools.partial(kernel, dataclasses.replace(form, reach=None))
+    if is_local is None:
+        return everywhere(*args)
+    return jax.lax.cond(is_local, functools.partial(kernel, form), everywhere, *args)

@@ -1,0 +1,30 @@
+"""GELU with a derivative of its own."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+Array = jax.Array
+
+
+@jax.custom_jvp
+def gelu(x: Array) -> Array:
+    """Exact GELU, x times the normal CDF. Uses erf: the erfc of `jax.nn.gelu` takes twice as long on CPU.
+
+    Its derivative, CDF + x times density, is computed with the value, where the CDF is at hand, and is all that the
+    backward pass keeps.
+    """
+    return x * _cdf(x)
+
+
+@gelu.defjvp
+def _derivative(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (x,), (t,) = primals, tangents
+    cdf = _cdf(x)
+    density = math.sqrt(1 / (2 * math.pi)) * jnp.exp(-0.5 * x * x)
+    return x * cdf, (cdf + x * density) * t
+
+
+def _cdf(x: Array) -> Array:
+    return 0.5 * (1.0 + jax.lax.erf(x * 0.5**0.5))

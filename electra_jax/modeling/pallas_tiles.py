@@ -1,0 +1,101 @@
+"""How the kernels of `pallas_attention` split their arrays, and what they are compiled for."""
+
+import dataclasses
+import math
+
+LANES = 128  # of a register; queries are taken in chunks of as many, and lengths padded to a multiple
+ONE_SPAN = 1024  # up to this length all keys are one span
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """What the kernels are compiled for.
+
+    Attributes:
+      heads: the number of heads in the arrays.
+      rate: the dropout rate of the weights.
+      direction: as in `attention.Visible`.
+      reach: positions that are visible to each side; None: the whole sequence.
+      native: whether matrix units take bfloat16; Mosaic for TPU v2 and v3 wants float32, which they round.
+      vmem: bytes of a core's memory that a kernel may use; None: the compiler's default.
+      interpret: whether to interpret the kernels, on any device.
+    """
+
+    heads: int
+    rate: float = 0.0
+    direction: str = "both"
+    reach: int | None = None
+    native: bool = True
+    vmem: int | None = None
+    interpret: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rate and self.reach is not None:
+            raise NotImplementedError("no encoder has dropout on the weights of local attention")
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiles:
+    """How arrays are split.
+
+    Attributes:
+      length: of the sequences, padded.
+      width: of all heads.
+      group: the lanes of a group of heads.
+      per: the heads in a group.
+      queries: of a program.
+      span: keys that are computed at once.
+    """
+
+    length: int
+    width: int
+    group: int
+    per: int
+    queries: int
+    span: int
+
+    @property
+    def groups(self) -> int:
+        return self.width // self.group
+
+    @property
+    def size(self) -> int:
+        """Of a head."""
+        return self.group // self.per
+
+    @property
+    def hash_rows(self) -> int:
+        """Rows of dropout's hashes for a span of keys; each row decides about two keys."""
+        return math.ceil(self.span / (2 * LANES)) * LANES
+
+    @property
+    def aligned(self) -> bool:
+        """Whether a group can be read from the array of queries, keys and values."""
+        return self.group % LANES == 0
+
+
+def group_size(width: int, heads: int) -> int:
+    """Lanes that a program reads: 128 or one head where that divides the width into registers, else all of them."""
+    size = width // heads
+    candidates = [lanes for lanes in (LANES, size) if lanes % LANES == 0 and lanes % size == 0 and width % lanes == 0]
+    return candidates[0] if candidates else width
+
+
+def tiles_of(form: Form, length: int, width: int) -> Tiles:
+    """The tiles for sequences of a length, where `form.heads` heads together are `width` wide."""
+    size, group = width // form.heads, group_size(width, form.heads)
+    step = LANES if length <= ONE_SPAN else 2 * LANES
+    padded = math.ceil(length / step) * step
+    queries = next(size for size in (512, 256, 128) if padded % size == 0)
+    span = padded
+    if form.reach is not None:
+        span = min(padded, LANES + 2 * math.ceil(form.reach / LANES) * LANES)
+    elif padded > ONE_SPAN:
+        span = next(size for size in (512, 256) if padded % size == 0)
+    return Tiles(padded, width, group, group // size, queries, span)
+
+
+def pairs(form: Form, length: int, width: int) -> int:
+    """Pairs of a query and a key whose scores are computed for one example and head, padding included."""
+    t = tiles_of(form, length, width)
+    return t.length * (t.span if form.reach is not None else t.length)

@@ -1,0 +1,230 @@
+"""Attention by matrix products and a softmax, over whole sequences or, where it is local, in blocks.
+
+A block is S = `block_size` queries with the keys that they reach, R to each side. The N blocks of a sequence are one
+batched product, so scores are [B, H, N, S, S + 2 R] instead of [B, H, L, L].
+"""
+
+import functools
+import math
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.ad_checkpoint import checkpoint_name
+
+from electra_jax.modeling import dropout
+
+Array = jax.Array
+_SMALLEST = 16  # queries in a block; on CPU, products of smaller matrices take longer than what they save
+
+
+def block_size(length: int, reach: int) -> int | None:
+    """S, the queries in a block of local attention; None where blocks would compute more than half of all pairs."""
+    size = max(_SMALLEST, reach)
+    return size if 2 * _pairs(length, reach, size) <= length**2 else None
+
+
+def pairs(length: int, reach: int | None) -> int:
+    """Pairs of a query and a key whose scores are computed for one example and head; `reach` None: all pairs."""
+    size = None if reach is None else block_size(length, reach)
+    return length**2 if size is None or reach is None else _pairs(length, reach, size)
+
+
+def _pairs(length: int, reach: int, size: int) -> int:
+    return math.ceil(length / size) * size * (size + 2 * reach)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+def attend(q: Array, k: Array, v: Array, mask: Array, words: Array, rate: float) -> Array:
+    """Attention with a float32 softmax, [..., Q, K] in the type of `q`.
+
+    The derivative keeps the weights and the result, with which nothing of the softmax is computed again. It is for
+    reverse mode only: `jax.jvp` raises a TypeError.
+
+    Args:
+      q, k, v: queries [..., Q, K], keys and values [..., S, K].
+      mask: bool, broadcastable to [..., Q, S]: whether a query sees a key.
+      words: of the dropout key; anything where `rate` is 0.
+      rate: dropout of the weights, which are then [B, H, Q, S].
+    """
+    out: Array = _forward(q, k, v, mask, words, rate)[0]
+    return out
+
+
+def _forward(q: Array, k: Array, v: Array, mask: Array, words: Array, rate: float) -> Any:
+    weights = _weights(q, k, mask)
+    out = checkpoint_name(_sum(_drop(weights, words, rate), v), "attended")
+    return out, (q, k, v, weights, out, words)
+
+
+def _backward(rate: float, kept: Any, d_out: Array) -> Any:
+    q, k, v, weights, out, words = kept
+    return *_gradient(q, k, v, weights, out, words, d_out, rate), None, None
+
+
+attend.defvjp(_forward, _backward)
+
+
+def _weights(q: Array, k: Array, mask: Array) -> Array:
+    scores = jnp.einsum("...qk,...sk->...qs", _scaled(q), k, preferred_element_type=jnp.float32)
+    return jax.nn.softmax(jnp.where(mask, scores, np.finfo(np.float32).min)).astype(q.dtype)
+
+
+def _sum(weights: Array, v: Array) -> Array:
+    # Not `nn.dot_product_attention`: with its float32 softmax, bfloat16 values would be summed in float32 too.
+    return jnp.einsum("...qs,...sk->...qk", weights, v)
+
+
+def _gradient(
+    q: Array, k: Array, v: Array, weights: Array, out: Array, words: Array, d_out: Array, rate: float
+) -> tuple[Array, Array, Array]:
+    """Of queries, keys and values. The sum over keys in a softmax's derivative is that of `d_out` times `out`."""
+    d_weights = _drop(jnp.einsum("...qk,...sk->...qs", d_out, v, preferred_element_type=jnp.float32), words, rate)
+    mean = jnp.sum(d_out.astype(jnp.float32) * out.astype(jnp.float32), axis=-1, keepdims=True)
+    d_scores = (weights.astype(jnp.float32) * (d_weights - mean)).astype(q.dtype)
+    d_q = _scaled(jnp.einsum("...qs,...sk->...qk", d_scores, k))
+    d_k = jnp.einsum("...qs,...qk->...sk", d_scores, _scaled(q))
+    d_v = jnp.einsum("...qs,...qk->...sk", _drop(weights, words, rate), d_out)
+    return d_q, d_k, d_v
+
+
+def _scaled(q: Array) -> Array:
+    return cast(Array, q * q.shape[-1] ** -0.5)
+
+
+def _drop(weights: Array, words: Array, rate: float) -> Array:
+    return dropout.drop(weights, words, rate, dropout.keep_weights) if rate else weights
+
+
+def mask(sequence_ids_BL: Array, direction: str, reach: int | None = None) -> Array:
+    """[B, 1, L, L] bool: whether a query (first L) sees a key (second L); see `attention.Visible`.
+
+    Args:
+      sequence_ids_BL: the ids.
+      direction: the side that a query sees.
+      reach: the positions that it sees to each side; None: all.
+    """
+    same = (sequence_ids_BL[:, :, None] == sequence_ids_BL[:, None, :])[:, None]
+    position = jnp.arange(sequence_ids_BL.shape[1])  # not of NumPy: [L, L] would be a constant of the program
+    seen = _seen(position[None, :] - position[:, None], direction, reach)
+    return same if seen is None else same & seen[None, None]
+
+
+def _seen(ahead: Any, direction: str, reach: int | None) -> Any:
+    """Whether a query sees a key that is so many positions ahead of it; None: all are seen."""
+    seen = {"both": None, "before": ahead <= 0, "after": ahead >= 0}[direction]
+    if reach is None:
+        return seen
+    near = abs(ahead) <= reach
+    return near if seen is None else near & seen
+
+
+class _Blocks(NamedTuple):
+    """How local attention cuts arrays.
+
+    Attributes:
+      length: L, of the sequences.
+      reach: R, the positions that a query sees to each side.
+    """
+
+    length: int
+    reach: int
+
+    @property
+    def size(self) -> int:
+        size = block_size(self.length, self.reach)
+        assert size is not None
+        return size
+
+    def cut(self, x: Array) -> Array:
+        """[B, H, L, K] -> [B, H, N, S, K], with zeros beyond the last position."""
+        x = jnp.pad(x, ((0, 0), (0, 0), (0, -self.length % self.size), (0, 0)))
+        return x.reshape(*x.shape[:2], -1, self.size, x.shape[-1])
+
+    def cut_all(self, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
+        """Queries [B, H, N, S, K]; keys and values with those that they reach, [B, H, N, S + 2 R, K]."""
+        k, v = (_with_neighbours(self.cut(x), self.reach, 3) for x in (k, v))
+        return self.cut(q), k, v
+
+    def join(self, x: Array) -> Array:
+        """The reverse of `cut`."""
+        return x.reshape(*x.shape[:2], -1, x.shape[-1])[:, :, : self.length]
+
+    def mask(self, sequence_ids_BL: Array, direction: str) -> Array:
+        """[B, 1, N, S, S + 2 R]; positions beyond the last are a sequence of their own."""
+        ids_BL = jnp.pad(sequence_ids_BL, ((0, 0), (0, -self.length % self.size)), constant_values=-1)
+        ids_BNS = ids_BL.reshape(len(ids_BL), -1, self.size)
+        same = ids_BNS[..., :, None] == _with_neighbours(ids_BNS, self.reach, 2, outside=-1)[..., None, :]
+        ahead = np.arange(-self.reach, self.size + self.reach)[None, :] - np.arange(self.size)[:, None]
+        seen = _seen(ahead, direction, self.reach)
+        assert seen is not None
+        return cast(Array, (same & seen[None, None])[:, None])
+
+
+def _with_neighbours(x: Array, reach: int, axis: int, outside: int = 0) -> Array:
+    """Blocks with the last `reach` of the block before and the first of the block after; `outside` beyond the ends.
+
+    Args:
+      x: blocks along the axis before `axis`, their positions along `axis`.
+      reach: at most the size of a block.
+      axis: of positions.
+      outside: stands for positions that do not exist.
+    """
+    none = jnp.full_like(jax.lax.slice_in_dim(x, 0, 1, axis=axis - 1), outside)
+    before = jnp.concatenate([none, jax.lax.slice_in_dim(x, 0, -1, axis=axis - 1)], axis=axis - 1)
+    after = jnp.concatenate([jax.lax.slice_in_dim(x, 1, None, axis=axis - 1), none], axis=axis - 1)
+    before = jax.lax.slice_in_dim(before, x.shape[axis] - reach, None, axis=axis)
+    after = jax.lax.slice_in_dim(after, 0, reach, axis=axis)
+    return jnp.concatenate([before, x, after], axis=axis)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def attend_local_or_global(
+    reach: int, direction: str, is_local: Array, q: Array, k: Array, v: Array, sequence_ids_BL: Array
+) -> Array:
+    """Attention of a layer that is local or not, [B, H, L, K]; which of the two is known at run time only.
+
+    `lax.cond` computes one. Differentiated as it is, it would keep arrays of both, so the derivative keeps none but the
+    arguments and the result, and computes the weights again. Where `is_local` is a constant, as in unrolled layers, XLA
+    removes the other branch and uses the weights of the forward pass.
+
+    Args:
+      reach: the positions that a query of a local layer sees to each side; `block_size` must not be None.
+      direction: as in `attention.Visible`, and so are `sequence_ids_BL`.
+      is_local: bool scalar.
+      q, k, v: [B, H, L, K].
+    """
+    blocks = _Blocks(q.shape[2], reach)
+
+    def local(q: Array, k: Array, v: Array) -> Array:
+        q, k, v = blocks.cut_all(q, k, v)
+        return blocks.join(_sum(_weights(q, k, blocks.mask(sequence_ids_BL, direction)), v))
+
+    def everywhere(q: Array, k: Array, v: Array) -> Array:
+        return _sum(_weights(q, k, mask(sequence_ids_BL, direction)), v)
+
+    return cast(Array, jax.lax.cond(is_local, local, everywhere, q, k, v))
+
+
+def _either_forward(reach: int, direction: str, *args: Array) -> Any:
+    out = checkpoint_name(attend_local_or_global(reach, direction, *args), "attended")
+    return out, (*args, out)
+
+
+def _either_backward(reach: int, direction: str, kept: Any, d_out: Array) -> Any:
+    is_local, q, k, v, sequence_ids_BL, out = kept
+    blocks, words = _Blocks(q.shape[2], reach), jnp.zeros(0, jnp.uint32)
+
+    def local(q: Array, k: Array, v: Array, out: Array, d_out: Array) -> Any:
+        (q, k, v), join_gradients = jax.vjp(blocks.cut_all, q, k, v)
+        weights = _weights(q, k, blocks.mask(sequence_ids_BL, direction))
+        return join_gradients(_gradient(q, k, v, weights, blocks.cut(out), words, blocks.cut(d_out), 0.0))
+
+    def everywhere(q: Array, k: Array, v: Array, out: Array, d_out: Array) -> Any:
+        return _gradient(q, k, v, _weights(q, k, mask(sequence_ids_BL, direction)), out, words, d_out, 0.0)
+
+    return None, *jax.lax.cond(is_local, local, everywhere, q, k, v, out, d_out), None
+
+
+attend_local_or_global.defvjp(_either_forward, _either_backward)

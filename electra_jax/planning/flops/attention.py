@@ -1,0 +1,77 @@
+"""What attention executes, where XLA's count of a step says something else.
+
+XLA sees nothing inside a kernel, and counts the larger branch of a conditional. The count that is corrected here is of
+plain attention in unrolled layers, before XLA has found out which of them are local.
+"""
+
+from collections.abc import Callable
+
+from electra_jax.modeling import pallas_tiles, plain_attention
+from electra_jax.modeling.config import EncoderConfig
+from electra_jax.modeling.pallas_tiles import Form
+from electra_jax.objectives.spec import Objective, Stage
+
+# Products of a training step over the pairs of positions whose scores are computed, by `remat`. Forward: scores, and
+# the weighted sum. Backward, where the weights are kept: two for the gradient of each; `dots` computes the scores
+# again, `full` both products. Where they are not kept: the same four and the scores again; only `full` computes the
+# weighted sum again.
+_KEPT = {"none": 6, "dots": 7, "full": 8}
+_NOT_KEPT = {"none": 7, "dots": 7, "full": 9}
+_FORWARD = dict.fromkeys(_KEPT, 2)
+
+
+def change(
+    objective: Objective,
+    stage: Stage,
+    batch: int,
+    length: int,
+    is_fused: Callable[[EncoderConfig], bool],
+    is_unrolled: Callable[[EncoderConfig], bool],
+    is_cudnn: bool = False,
+) -> float:
+    """Operations that a train step executes, less those that XLA counts; often negative.
+
+    Args:
+      objective: the run's objective.
+      stage: the stage of the step.
+      batch: sequences in a step.
+      length: tokens in a sequence.
+      is_fused: whether a network computes attention by the kernel.
+      is_unrolled: whether a network's layers are unrolled.
+      is_cudnn: whether that kernel is cuDNN's. It gets a mask, so local layers compute whole sequences too.
+    """
+    total = 0.0
+    for each in stage.passes:
+        config = objective.model.config
+        network = config.encoder if each.network == "encoder" else config.generator
+        assert network is not None
+        towers = 2 if config.two_towers and each.network == "generator" else 1
+        pairs = _change_in_pairs(network, length, is_fused(network), is_cudnn, is_unrolled(network), each.trained)
+        total += towers * batch * 2 * network.width * pairs
+    return total
+
+
+def _change_in_pairs(
+    network: EncoderConfig, length: int, fused: bool, cudnn: bool, unrolled: bool, trained: bool
+) -> float:
+    """The change for one sequence, in pairs of positions times the products over them."""
+    reach = network.local_window // 2
+    modern = network.kind == "modernbert"
+    # `plain_attention.attend_local_or_global` decides at run time which layers are local. XLA finds out in unrolled
+    # layers without `remat`, and then uses the weights of the forward pass in the backward pass.
+    conditional = modern and plain_attention.block_size(length, reach) is not None
+    counted = _NOT_KEPT if conditional else _KEPT
+    executed = _NOT_KEPT if fused or (conditional and not (unrolled and network.remat == "none")) else _KEPT
+    if not trained:
+        counted = executed = _FORWARD
+    total = 0.0
+    for layer in range(network.layers):
+        reached = reach if modern and layer % network.global_every > 0 else None
+        if fused and cudnn:
+            pairs = length**2
+        elif fused:
+            pairs = pallas_tiles.pairs(Form(network.heads, reach=reached), length, network.width)
+        else:
+            pairs = plain_attention.pairs(length, reached)
+        total += executed[network.remat] * pairs - counted[network.remat] * length**2
+    return total

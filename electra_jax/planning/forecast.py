@@ -1,0 +1,207 @@
+"""Forecasts the time of a step on a TPU from what the compiler itself expects of each instruction.
+
+XLA's TPU compiler writes `estimated_cycles` into the backend config of the instructions that it schedules. Their sum,
+with a loop's body as often as it runs, divided by the clock of the device, is a forecast where the bounds in `Plan`
+are limits: it knows the layout, the tiles and the vector work of every fusion. It is an estimate all the same. It takes
+plain element-wise work on arrays in memory to reach 38 to 46% of the bandwidth on the data sheet (libtpu 0.0.42.1:
+bfloat16 x + 1 of 4096 x 4096 on v2 to v6e and 7x), so a step bound by memory may turn out faster than the forecast.
+
+What has no estimate takes a time by a stated model:
+
+- a Mosaic (Pallas) kernel: its multiplications at the peak of the matrix unit, and after them its vector operations at
+  the rate of the vector unit, both as counted in what JAX traced (`kernels.count_kernels`). A kernel that is not found
+  there counts with the `flops` and `transcendentals` of its `pl.CostEstimate`, and one without that with its operands
+  and results at the memory's bandwidth. All are named.
+- a collective: the least bytes that a device must send at the bandwidth of all its links. A synchronous one stops the
+  device; an asynchronous one runs beside what the compiler put between its start and its end, one at a time.
+- a copy between memory and the device's fast memory: its bytes at the memory's bandwidth. Asynchronous ones run beside
+  the work like collectives.
+- scalar operations and those on few bytes: their bytes at the memory's bandwidth. Those that together take more than
+  .1% of the step are named.
+
+The network between slices is not included, nor are hosts that wait for data.
+"""
+
+import dataclasses
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from electra_jax.planning import hlo, traffic
+from electra_jax.planning.kernels import KernelCost, Signature, signature
+
+PARTS = ("compiler", "kernels", "collectives", "copies", "other")
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_UNKNOWN = 2**62  # the compiler's "infinite", for what it has no model of
+_NAMED = 1e-3  # of a step
+
+
+@dataclasses.dataclass(frozen=True)
+class Rates:
+    """Speeds of one device.
+
+    Attributes:
+      clock: Hz, of the compiler's cycles.
+      peak: FLOP/s of the matrix unit.
+      vector: operations/s of the vector unit.
+      bandwidth: bytes/s between memory and the device.
+      interconnect: bytes/s to other devices.
+    """
+
+    clock: float
+    peak: float
+    vector: float
+    bandwidth: float
+    interconnect: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Forecast:
+    """The expected time of one call of a program.
+
+    Attributes:
+      parts: seconds by `compiler` (its cycles), `kernels`, `collectives` and `copies` that the device waits for, and
+        `other` instructions without an estimate.
+      unestimated: (seconds, name) of what the compiler has no estimate for, in descending order of the seconds.
+    """
+
+    parts: dict[str, float]
+    unestimated: list[tuple[float, str]]
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.parts.values())
+
+
+def forecast(
+    program: hlo.Program, devices: int, rates: Rates, kernels: Mapping[Signature, KernelCost] | None = None
+) -> Forecast | None:
+    """The expected time of a program on `devices` devices; None if it has no estimates, as on GPUs.
+
+    Args:
+      program: the compiled program.
+      devices: how many devices run it.
+      rates: the speeds of one of them.
+      kernels: what its Pallas kernels do in a call.
+    """
+    clock = _Clock(program, devices, rates, kernels or {})
+    parts = clock.run(program.entry, 1)
+    if not parts["compiler"]:
+        return None
+    total = sum(parts.values())
+    named = [(seconds, name) for name, seconds in clock.unestimated.items() if seconds > _NAMED * total]
+    named += [(seconds, name) for name, seconds in clock.kernels.items()]
+    return Forecast({name: parts[name] for name in PARTS}, sorted(named, reverse=True))
+
+
+class _Clock:
+    """Runs a program's instructions in their order, one after another but for asynchronous ones."""
+
+    def __init__(
+        self, program: hlo.Program, devices: int, rates: Rates, kernels: Mapping[Signature, KernelCost]
+    ) -> None:
+        self._program, self._rates, self._kernels = program, rates, kernels
+        self._counter = traffic.Counter(program, devices)
+        self.unestimated: defaultdict[str, float] = defaultdict(float)  # seconds by name
+        self.kernels: defaultdict[str, float] = defaultdict(float)  # seconds by name
+
+    def run(self, name: str, times: float) -> Counter[str]:
+        """Seconds by part of one run of a computation, which runs `times` times in all."""
+        computation = self._program.computations.get(name, {})
+        parts: Counter[str] = Counter()
+        now = 0.0
+        free = {"collectives": 0.0, "copies": 0.0}  # when the links and the copy engine end what they have begun
+        ends: dict[str, tuple[float, str]] = {}  # of asynchronous instructions
+        for instruction in computation.values():
+            opcode = instruction.opcode
+            if opcode.endswith("-start"):
+                part, seconds = self._in_background(instruction, computation, times)
+                free[part] = max(free[part], now) + seconds
+                ends[instruction.name] = (free[part], part)
+                continue
+            if opcode.endswith("-done"):
+                end, part = ends.get(instruction.operands[0], (now, "copies")) if instruction.operands else (now, "")
+                spent = Counter({part: max(0.0, end - now)})
+            elif opcode == "while":
+                trips = self._program.trips(instruction)
+                once = self.run(instruction.called("body") or "", times * trips)
+                spent = Counter({part: trips * seconds for part, seconds in once.items()})
+            elif opcode == "call":
+                spent = self.run(instruction.callee, times)
+            elif opcode == "conditional":
+                branches = [self.run(branch, times) for branch in self._program.branches(instruction)]
+                spent = max(branches, key=lambda branch: sum(branch.values()), default=Counter())
+            else:
+                part, seconds = self._one(instruction, computation, times)
+                spent = Counter({part: seconds})
+            for part, seconds in spent.items():
+                parts[part] += seconds
+                now += seconds
+        return parts
+
+    def _in_background(
+        self, instruction: hlo.Instruction, computation: hlo.Computation, times: float
+    ) -> tuple[str, float]:
+        """The part and the seconds of an asynchronous instruction, without what it overlaps."""
+        if instruction.opcode == "async-start":
+            inside = self.run(instruction.callee, times)
+            return ("collectives" if inside["collectives"] else "copies"), sum(inside.values())
+        wire = self._wire(instruction, computation)
+        if wire is not None:
+            return "collectives", wire
+        return "copies", self._counter.bytes(instruction, computation) / self._rates.bandwidth
+
+    def _one(self, instruction: hlo.Instruction, computation: hlo.Computation, times: float) -> tuple[str, float]:
+        """The part and the seconds of an instruction that the device waits for."""
+        if instruction.opcode in hlo.FREE or instruction.opcode == "async-update":
+            return "other", 0.0
+        wire = self._wire(instruction, computation)
+        if wire is not None:
+            return "collectives", wire
+        if hlo.KERNEL in instruction.attributes:
+            seconds, name = self._kernel(instruction, computation)
+            self.kernels[name] += times * seconds
+            return "kernels", seconds
+        cycles = _CYCLES.search(instruction.attributes)
+        if cycles and 0 < int(cycles[1]) < _UNKNOWN:
+            return "compiler", int(cycles[1]) / self._rates.clock
+        seconds = self._counter.bytes(instruction, computation) / self._rates.bandwidth
+        self.unestimated[_name(instruction)] += times * seconds
+        return "other", seconds
+
+    def _wire(self, instruction: hlo.Instruction, computation: hlo.Computation) -> float | None:
+        """Seconds that a collective keeps the links busy; None for another instruction."""
+        collective = self._counter.collective(instruction, computation, 1)
+        return None if collective is None else collective.sent / self._rates.interconnect
+
+    def _kernel(self, instruction: hlo.Instruction, computation: hlo.Computation) -> tuple[float, str]:
+        name = _name(instruction)
+        cost, remark = self._kernels.get(signature(instruction)), ""
+        if cost is None:
+            stated = _object_after(instruction.attributes, '"cost_estimate":')
+            if stated is None:
+                seconds = self._counter.bytes(instruction, computation) / self._rates.bandwidth
+                return seconds, f"kernel {name}, by its bytes alone"
+            cost = KernelCost(float(stated.get("flops", 0)), float(stated.get("transcendentals", 0)))
+            remark = ", by its cost estimate alone"
+        elif not cost.known:
+            remark = ", which has a loop of unknown length"
+        return cost.flops / self._rates.peak + cost.vector / self._rates.vector, f"kernel {name}{remark}"
+
+
+def _object_after(text: str, key: str) -> dict[str, Any] | None:
+    """The JSON object after the first `key` in a text; None if there is none."""
+    _, found, rest = text.partition(key)
+    if not found or not rest.startswith("{"):
+        return None
+    value: dict[str, Any] = json.JSONDecoder().raw_decode(rest)[0]
+    return value
+
+
+def _name(instruction: hlo.Instruction) -> str:
+    """What to call an instruction: a kernel's own name, or the opcode and the JAX operation that it came from."""
+    if hlo.KERNEL in instruction.attributes:
+        return hlo.base_name(instruction.name)
+    return f"{instruction.opcode} of {instruction.source.rsplit('/', 1)[-1] or instruction.name}"

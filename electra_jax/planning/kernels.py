@@ -1,0 +1,116 @@
+"""Counts what Pallas kernels do, from the program that JAX traced: XLA sees nothing inside a kernel.
+
+A kernel's operations are those of its body by the number of programs in its grid. Every one of them counts, padding and
+masked lanes included, since they are computed; of `pl.when` and other branches the longer one counts in every program.
+A loop whose number of turns is not known when it is traced counts as one turn, and the kernel says so.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+from electra_jax.planning import hlo
+
+Signature = tuple[str, tuple[str, ...]]  # a kernel's name, and its results as XLA writes them: f32[8,128]
+
+_ONE = {
+    *("add", "sub", "mul", "div", "rem", "max", "min", "clamp", "select_n", "neg", "abs", "sign", "floor", "ceil"),
+    *("round", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "not", "shift_left", "shift_right_logical"),
+    *("shift_right_arithmetic", "integer_pow", "square", "is_finite", "iota", "population_count", "add_any", "rsqrt"),
+}
+# From the TPU compiler's estimates of chains of exponentials: at most 4.9 operations each on v3 (libtpu 0.0.42.1).
+_TRANSCENDENTAL = {"exp": 5, "exp2": 5, "expm1": 5, "log": 5, "log1p": 5, "tanh": 5, "logistic": 5, "erf": 5, "pow": 5}
+_REDUCTIONS = {"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "argmax", "argmin"}
+_LETTERS = {"float": "f", "bfloat": "bf", "int": "s", "uint": "u"}
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelCost:
+    """Operations of one call of a kernel on one device.
+
+    Attributes:
+      flops: of products of matrices.
+      vector: element-wise operations.
+      known: whether every loop's number of turns was known.
+    """
+
+    flops: float = 0.0
+    vector: float = 0.0
+    known: bool = True
+
+    def __add__(self, other: "KernelCost") -> "KernelCost":
+        return KernelCost(self.flops + other.flops, self.vector + other.vector, self.known and other.known)
+
+    def __mul__(self, times: float) -> "KernelCost":
+        return KernelCost(self.flops * times, self.vector * times, self.known)
+
+
+def count_kernels(jaxpr: Any) -> dict[Signature, KernelCost]:
+    """The cost of a call of each Pallas kernel in a `jax.make_jaxpr(...)` or `jax.jit(...).trace(...).jaxpr`."""
+    found: dict[Signature, KernelCost] = {}
+    for equation in _plain(jaxpr).eqns:
+        if equation.primitive.name == "pallas_call":
+            programs = math.prod(size if isinstance(size, int) else 1 for size in equation.params["grid_mapping"].grid)
+            results = tuple(_shape(each.aval) for each in equation.outvars)
+            found[_kernel_name(equation.params), results] = _cost(equation.params["jaxpr"]) * programs
+        else:
+            for inner in _inner(equation):
+                found |= count_kernels(inner)
+    return found
+
+
+def signature(instruction: hlo.Instruction) -> Signature:
+    """The signature of a call of a kernel in a compiled program."""
+    return hlo.base_name(instruction.name), tuple(hlo.shapes(instruction.result))
+
+
+def _cost(jaxpr: Any) -> KernelCost:
+    total = KernelCost()
+    for equation in _plain(jaxpr).eqns:
+        name, inner = equation.primitive.name, _inner(equation)
+        if name == "dot_general":
+            ((contracted, _), _), (left, _) = equation.params["dimension_numbers"], equation.invars
+            length = math.prod(left.aval.shape[axis] for axis in contracted)
+            total += KernelCost(flops=2.0 * length * _size(equation.outvars[0]))
+        elif name == "scan":
+            total += _cost(inner[0]) * equation.params["length"]
+        elif name == "while":
+            total += dataclasses.replace(_cost(equation.params["body_jaxpr"]), known=False)
+        elif name == "cond":
+            total += max((_cost(branch) for branch in inner), key=lambda cost: cost.flops + cost.vector)
+        elif inner:
+            for each in inner:
+                total += _cost(each)
+        elif name in _REDUCTIONS:
+            total += KernelCost(vector=_size(equation.invars[0]))
+        elif name in _ONE or name in _TRANSCENDENTAL:
+            total += KernelCost(vector=_TRANSCENDENTAL.get(name, 1) * _size(equation.outvars[0]))
+    return total
+
+
+def _inner(equation: Any) -> list[Any]:
+    """The jaxprs in the parameters of an equation."""
+    values = [each for value in equation.params.values() for each in (value if isinstance(value, tuple) else (value,))]
+    return [value for value in values if hasattr(value, "eqns") or hasattr(value, "jaxpr")]
+
+
+def _plain(jaxpr: Any) -> Any:
+    return jaxpr if hasattr(jaxpr, "eqns") else jaxpr.jaxpr
+
+
+def _size(variable: Any) -> float:
+    """Elements of a vector; scalars are computed beside the vector unit."""
+    shape = variable.aval.shape
+    return float(math.prod(shape)) if shape else 0.0
+
+
+def _shape(aval: Any) -> str:
+    kind = aval.dtype.name.rstrip("0123456789")
+    letter = _LETTERS.get(kind)
+    dtype = "pred" if letter is None else letter + aval.dtype.name.removeprefix(kind)
+    return f"{dtype}[{','.join(map(str, aval.shape))}]"
+
+
+def _kernel_name(params: dict[str, Any]) -> str:
+    """The name given to `pallas_call`, or else that of the kernel's function; XLA's instruction has it, too."""
+    return str(params.get("name") or _plain(params["jaxpr"]).debug_info.func_name)

@@ -1,0 +1,230 @@
+"""cuDNN's attention: where it is chosen, and that what it is asked for is what the plain form computes.
+
+No test runs cuDNN itself: JAX's own form of the same call stands in. `tests/planning/test_targets.py` compiles it.
+"""
+
+import dataclasses
+import functools
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from electra_jax.config.errors import UserError
+from electra_jax.modeling import attention, cudnn_attention, fused_attention
+from electra_jax.modeling.attention import Visible
+from electra_jax.modeling.config import EncoderConfig
+from electra_jax.runtime.sharding import AXES
+
+H100 = "NVIDIA H100 80GB HBM3"
+IDS = np.asarray([[1] * 5 + [2] * 4 + [3] * 3, [1] * 9 + [0] * 3], np.int32)
+
+
+def network(**changes) -> EncoderConfig:
+    base = dataclasses.replace(reference.small("bert", 1), width=768, heads=12, dropout=0.1, attention_dropout=0.0)
+    return dataclasses.replace(base, dtype=jnp.dtype("bfloat16"), **changes)
+
+
+def choose(setting: str = "auto", kind: str = H100, length: int = 512, **changes) -> str:
+    c = network(attention=setting, **changes)
+    return fused_attention.choose(c, kind, length, c.heads)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "fused"),
+        ({"kind": "NVIDIA GeForce RTX 4090"}, "fused"),
+        ({"kind": "Tesla T4"}, "plain"),
+        ({"kind": "AMD Instinct MI300X"}, "plain"),
+        ({"setting": "plain"}, "plain"),
+        ({"setting": "fused"}, "fused"),
+        ({"attention_dropout": None}, "plain"),
+        ({"attention_dropout": None, "dropout": 0.0}, "fused"),
+        ({"dtype": jnp.dtype("float32")}, "plain"),
+        ({"heads": 6}, "fused"),
+        ({"heads": 3}, "plain"),
+        ({"width": 154, "heads": 2}, "plain"),
+        ({"length": 511}, "plain"),
+    ],
+)
+def test_auto_takes_cudnn_where_it_can_be_used(changes, expected):
+    if dtype := changes.pop("dtype", None):
+        c = dataclasses.replace(network(), dtype=dtype)
+        assert fused_attention.choose(c, H100, 512, c.heads) == expected
+    else:
+        assert choose(**changes) == expected
+
+
+def test_modernbert_drops_no_attention_weights():
+    c = dataclasses.replace(network(), kind="modernbert", attention_dropout=None)
+    assert fused_attention.choose(c, H100, 512, c.heads) == "fused"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attention_dropout": 0.2}, "dropout rate is 0.2: set config.model.attention_dropout=0; use auto or plain"),
+        ({"heads": 3}, "heads of a multiple of 8, at most 128: width 768 and 3 heads make heads of 256; use"),
+        ({"length": 511}, "on GPUs needs sequences of an even length, not 511; use auto or plain"),
+        ({"kind": "Tesla T4"}, r"needs TPUs \(.*\) or NVIDIA GPUs: expected one of them, not Tesla T4"),
+    ],
+)
+def test_fused_where_it_cannot_be_says_why(changes, message):
+    with pytest.raises(UserError, match=message):
+        choose("fused", **changes)
+
+
+def test_fused_in_float32_says_why():
+    c = dataclasses.replace(network(attention="fused"), dtype=jnp.dtype("float32"))
+    with pytest.raises(UserError, match=r"expected config\.model\.dtype=bfloat16, not float32; use auto or plain"):
+        fused_attention.choose(c, H100, 512, c.heads)
+
+
+@pytest.mark.parametrize(("capability", "expected"), [("7.5", "plain"), ("8.0", "fused"), ("10.0", "fused")])
+def test_a_gpu_of_this_machine_says_what_it_can_do(monkeypatch, capability, expected):
+    device = types.SimpleNamespace(device_kind="NVIDIA GPU", compute_capability=capability)
+    monkeypatch.setattr(jax, "local_devices", lambda: [device])
+    assert choose(kind="NVIDIA GPU") == expected
+    if expected == "plain":
+        with pytest.raises(UserError, match=r"needs compute capability 8\.0 or more; NVIDIA GPU has 7\.5; use auto"):
+            choose("fused", kind="NVIDIA GPU")
+
+
+def test_without_a_mesh_fused_on_a_gpu_is_plain_where_it_cannot_be(monkeypatch):
+    """A network of a run with attention=fused is loaded in float32 for inference."""
+    monkeypatch.setattr(fused_attention, "device_kind", lambda mesh: H100)
+    mesh = jax.sharding.get_abstract_mesh()
+    found = [
+        fused_attention.chosen(network(attention=setting, attention_dropout=rate), 512, mesh)
+        for setting, rate in (("fused", 0.0), ("fused", 0.1), ("auto", 0.0))
+    ]
+    assert found == ["fused", "plain", "plain"]
+
+
+########## The call ####################################################################################################
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """JAX's plain implementation in place of cuDNN's, under the same name and arguments."""
+    real = jax.nn.dot_product_attention
+
+    def call(query, key, value, mask, implementation):
+        assert implementation == "cudnn"
+        assert (mask.shape[1], mask.dtype) == (1, bool)
+        return real(query, key, value, mask=mask, implementation="xla")
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", call)
+
+
+def both_forms(c: EncoderConfig, ids, direction: str = "both", is_local: bool | None = None, mesh=None):
+    """Of each form the result, and the gradient of its sum with fixed weights."""
+    rng = np.random.default_rng(0)
+    qkv = rng.standard_normal((*ids.shape, 3, c.heads, c.head_size)).astype(np.float32)
+    weight = rng.standard_normal((*ids.shape, c.heads, c.head_size)).astype(np.float32)
+    local = None if is_local is None else jnp.asarray(is_local)
+
+    def run(compute, qkv, ids):
+        def total(qkv):
+            out = compute(c, qkv, Visible(ids, direction), None, local)
+            return jnp.sum(out * weight), out
+
+        return jax.grad(total, has_aux=True)(qkv)
+
+    def on_mesh(qkv, ids):
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            return run(attention._cudnn, qkv, ids)
+
+    rows = mesh and jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(("data", "fsdp")))
+    with jax.default_matmul_precision("highest"):
+        plain = jax.jit(functools.partial(run, functools.partial(attention._plain, rate=0.0, words=None)))(qkv, ids)
+        if mesh is None:
+            return plain, jax.jit(functools.partial(run, attention._cudnn))(qkv, ids)
+        return plain, jax.jit(on_mesh, in_shardings=(rows, rows))(qkv, ids)
+
+
+def check(*args, **kwargs):
+    for expected, found in zip(*both_forms(*args, **kwargs), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
+
+
+@functools.cache
+def tiny(heads: int = 2, remat: str = "none", window: int = 4) -> EncoderConfig:
+    base = dataclasses.replace(reference.small("bert", 1), width=8 * heads, heads=heads)
+    return dataclasses.replace(base, remat=remat, local_window=window)
+
+
+@pytest.mark.parametrize("direction", ["both", "before", "after"])
+@pytest.mark.parametrize("remat", ["none", "dots"])
+def test_packing_padding_and_direction(stand_in, direction, remat):
+    check(tiny(remat=remat), IDS, direction)
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+@pytest.mark.parametrize("window", [4, 7])
+def test_local_layers(stand_in, is_local, window):
+    check(tiny(window=window), IDS, is_local=is_local)
+
+
+@pytest.mark.usefixtures("stand_in")
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=10, max_size=10), st.sampled_from(["both", "before", "after"]))
+def test_any_ids_in_any_order(ids, direction):
+    check(tiny(), np.asarray([ids], np.int32), direction)
+
+
+@pytest.mark.parametrize(("axes", "heads"), [((8, 1, 1), 2), ((2, 2, 2), 2), ((2, 2, 2), 1)])
+def test_results_do_not_depend_on_the_mesh(stand_in, axes, heads):
+    """Devices compute their own examples and heads; of a single head all of it."""
+    mesh = jax.make_mesh(axes, AXES, axis_types=(jax.sharding.AxisType.Auto,) * 3)
+    check(tiny(heads), np.tile(IDS, (4, 1)), mesh=mesh)
+
+
+@pytest.fixture
+def gpu(monkeypatch, stand_in):
+    """Networks with attention=fused take this form."""
+    monkeypatch.setattr(cudnn_attention, "is_nvidia_gpu", lambda kind: True)
+    monkeypatch.setattr(cudnn_attention, "problem", lambda *_: None)
+
+
+def loss(c: EncoderConfig, form: str, params):
+    module = reference._ENCODERS[c.kind](dataclasses.replace(c, attention=form))
+    rngs = {"dropout": jax.random.key(1)}
+    out = module.apply({"params": params}, reference.inputs(), reference.VISIBLE, True, rngs=rngs)
+    return jnp.sum(out * jnp.cos(jnp.arange(out.size).reshape(out.shape)))
+
+
+@pytest.mark.parametrize("remat", ["none", "dots"])
+@pytest.mark.parametrize("kind", ["bert", "modernbert"])
+def test_an_encoder_computes_the_same_in_both_forms(gpu, kind, remat):
+    """With dropout, of everything but attention's weights, which both forms then draw alike."""
+    c = dataclasses.replace(reference.small(kind, 4), dropout=0.2, attention_dropout=0.0, remat=remat)
+    params = reference.random_params(reference.small(kind, 4))
+    plain, fused = (
+        jax.jit(jax.value_and_grad(functools.partial(loss, c, form)))(params) for form in ("plain", "fused")
+    )
+    assert float(fused[0]) == pytest.approx(float(plain[0]), rel=1e-4)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5 * np.abs(b).max()), fused[1], plain[1])
+
+
+@pytest.mark.parametrize("kind", ["bert", "modernbert"])
+def test_no_layer_keeps_a_mask_for_the_backward_pass(gpu, kind):
+    """Stacked by the scan, the masks of ModernBERT's layers would be as large as the weights that are not kept."""
+    c, length = reference.small(kind, 4), reference.SEQUENCES.shape[1]
+    _, pullback = jax.vjp(functools.partial(loss, c, "fused"), reference.random_params(c))
+    stacked = [x.shape for x in jax.tree.leaves(pullback) if x.shape[:1] == (c.layers,)]
+    assert stacked
+    assert not [shape for shape in stacked if shape[-2:] == (length, length)]
+
+
+def test_what_remat_keeps_of_the_kernel_is_what_jax_calls_it():
+    from jax._src.cudnn import fused_attention_stablehlo as jax_cudnn
+
+    assert cudnn_attention.is_forward(jax_cudnn._dot_product_attention_fwd_p_wrapper, 1, some=2)
+    assert not cudnn_attention.is_forward(jax_cudnn._dot_product_attention_bwd_p_wrapper)

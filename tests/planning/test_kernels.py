@@ -1,0 +1,77 @@
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+from electra_jax.planning import hlo
+from electra_jax.planning.kernels import KernelCost, count_kernels, signature
+
+ROWS, WIDTH = 256, 128
+
+
+def kernel(x_ref, w_ref, out_ref):
+    def turn(_, x):
+        return x * 2.0 + 1.0
+
+    x = jax.lax.fori_loop(0, 3, turn, x_ref[...])
+    out_ref[...] = jnp.exp(jnp.dot(x, w_ref[...]))
+
+    @pl.when(pl.program_id(0) == 0)
+    def _():
+        out_ref[...] = -out_ref[...]
+
+
+def call(x, turns=None, name="attend"):
+    def body(x_ref, w_ref, out_ref):
+        kernel(x_ref, w_ref, out_ref)
+        if turns is not None:
+            out_ref[...] = jax.lax.fori_loop(0, turns + pl.program_id(0), lambda _, x: jnp.abs(x), out_ref[...])
+
+    block = pl.BlockSpec((64, WIDTH), lambda i: (i, 0))
+    return pl.pallas_call(
+        body,
+        out_shape=jax.ShapeDtypeStruct((ROWS, WIDTH), jnp.float32),
+        grid=(ROWS // 64,),
+        in_specs=[block, pl.BlockSpec((WIDTH, WIDTH), lambda i: (0, 0))],
+        out_specs=block,
+        name=name,
+    )(x, jnp.zeros((WIDTH, WIDTH)))
+
+
+X = jax.ShapeDtypeStruct((ROWS, WIDTH), jnp.float32)
+NAME = ("attend", (f"f32[{ROWS},{WIDTH}]",))
+
+
+def test_a_kernel_counts_by_its_grid_its_loops_and_its_longer_branch():
+    flops = 2 * ROWS * WIDTH * WIDTH
+    vector = (3 * 2 + 5 + 1) * ROWS * WIDTH  # the loop, an exponential, the branch
+    assert count_kernels(jax.make_jaxpr(call)(X)) == {NAME: KernelCost(flops, vector)}
+
+
+def test_kernels_are_found_inside_loops_and_functions():
+    def f(x):
+        return jax.lax.scan(lambda x, _: (jax.jit(call)(x), None), x, None, length=5)[0]
+
+    # A call's cost; how often it is called says the compiled program.
+    assert count_kernels(jax.make_jaxpr(f)(X)) == count_kernels(jax.make_jaxpr(call)(X))
+
+
+def test_a_loop_of_unknown_length_is_said():
+    found = count_kernels(jax.make_jaxpr(lambda x: call(x, turns=4))(X))[NAME]
+    assert found.known is False
+    assert found.vector == (3 * 2 + 5 + 1 + 1) * ROWS * WIDTH
+
+
+def test_a_step_without_kernels_has_none():
+    assert count_kernels(jax.make_jaxpr(lambda x: jnp.exp(x @ x.T))(X)) == {}
+
+
+def test_the_compiled_call_has_the_same_signature():
+    text = f"""\
+ENTRY %main (a: f32[{ROWS},{WIDTH}]) -> f32[{ROWS},{WIDTH}] {{
+  %a = f32[{ROWS},{WIDTH}]{{1,0}} parameter(0)
+  ROOT %attend.12 = f32[{ROWS},{WIDTH}]{{1,0:T(8,128)S(1)}} custom-call(%a), custom_call_target="tpu_custom_call"
+}}
+"""
+    program = hlo.Program(text)
+    assert program.has_kernels
+    assert signature(program.computations["main"]["attend.12"]) == NAME

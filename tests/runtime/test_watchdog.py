@@ -1,0 +1,179 @@
+import json
+import subprocess
+import sys
+import types
+
+import pytest
+from cli_runs import environment
+
+from electra_jax.runtime import watchdog
+from electra_jax.runtime.goodput import Activity
+from electra_jax.runtime.watchdog import Watchdog
+
+
+class FakeClock:
+    def __init__(self):
+        self.now = Activity("setup", 1000.0)
+
+    def activity(self) -> Activity:
+        return self.now
+
+
+class FakeClient:
+    """JAX's key-value store, which all processes share; `answers` is whether process 0 does."""
+
+    def __init__(self):
+        self.store: dict[str, str] = {}
+        self.answers = True
+
+    def key_value_set(self, key, value, allow_overwrite):
+        assert allow_overwrite
+        self.store[key] = value
+
+    def key_value_dir_get(self, folder):
+        if not self.answers:
+            raise watchdog.jax.errors.JaxRuntimeError("UNAVAILABLE")
+        return [(key, value) for key, value in self.store.items() if key.startswith(folder)]
+
+    def say(self, number, beat, hangs=0, failure=""):
+        self.store[f"alive/{number}"] = json.dumps([beat, hangs, failure])
+
+
+class EndedError(Exception):
+    pass
+
+
+@pytest.fixture
+def several(monkeypatch):
+    """The watchdog's view of process 1 of 3, at a time that the test sets; instead of ending, it raises."""
+    time = types.SimpleNamespace(now=0.0, monotonic=lambda: time.now)
+    monkeypatch.setattr(watchdog, "time", time)
+    monkeypatch.setattr(watchdog.jax, "process_index", lambda: 1)
+    monkeypatch.setattr(watchdog.jax, "process_count", lambda: 3)
+
+    def end(message):
+        raise EndedError(message)
+
+    monkeypatch.setattr(watchdog, "end", end)
+    client, clock = FakeClient(), FakeClock()
+    return time, client, clock, Watchdog(20, clock, client), watchdog._Peers(client)
+
+
+@pytest.mark.parametrize(
+    ("phase", "seconds", "expected"),
+    [
+        ("step", 19.0, False),
+        ("step", 21.0, True),
+        ("data", 21.0, True),
+        *((phase, 1e6, False) for phase in ("setup", "compile", "evaluation", "checkpoint")),
+    ],
+)
+def test_a_hang_is_a_step_that_lasts_longer_than_patience(phase, seconds, expected):
+    clock = FakeClock()
+    dog = Watchdog(20, clock)
+    clock.now = Activity(phase, seconds)
+    assert dog._hangs_now() == expected
+
+
+def test_a_hang_is_reported_once_in_patience_seconds():
+    clock = FakeClock()
+    dog = Watchdog(20, clock)
+    reports = []
+    for seconds in range(100):
+        clock.now = Activity("step", float(seconds))
+        if dog._hangs_now():
+            reports.append(seconds)
+    assert reports == [21, 42, 63, 84]
+    clock.now = Activity("step", 0.0)  # it went on
+    assert not dog._hangs_now()
+    clock.now = Activity("step", 21.0)
+    assert dog._hangs_now()
+
+
+def test_the_others_say_what_they_do_when_a_step_hangs_in_one(several, capfd):
+    _, client, clock, dog, peers = several
+    clock.now = Activity("checkpoint", 33.0)
+    client.say(0, 1)
+    dog._look_after(peers)
+    client.say(0, 2, hangs=1)
+    for _ in range(2):  # reported once
+        dog._look_after(peers)
+    err = capfd.readouterr().err
+    assert err.count("warning: ") == 1
+    assert (
+        "warning: process 1: process 0 has finished no step for 20 seconds; this process has been in the phase "
+        "'checkpoint' for 33 seconds; the Python stacks of its threads:\n"
+    ) in err
+    assert "test_the_others_say_what_they_do" in err  # the stack of this thread
+
+
+def test_the_reason_for_which_another_process_ends_is_passed_on(several):
+    time, client, _, dog, peers = several
+    client.say(0, 1)
+    client.say(2, 1, failure="no space left")
+    dog._look_after(peers)
+    time.now += watchdog.GRACE
+    dog._look_after(peers)
+    time.now += 0.1
+    with pytest.raises(EndedError, match=r"^process 2: no space left$"):
+        dog._look_after(peers)
+
+
+def test_a_process_that_fails_itself_reports_only_that(several):
+    time, client, _, dog, peers = several
+    client.say(2, 1, failure="no space left")
+    dog._look_after(peers)
+    dog.fail("no space left")
+    assert json.loads(client.store["alive/1"])[2] == "no space left"  # told at once
+    time.now += 1000
+    dog._look_after(peers)
+
+
+def test_silent_processes_are_named(several):
+    time, client, _, dog, peers = several
+    for beat in range(30):
+        time.now += 1
+        client.say(0, beat)
+        if beat < 5:
+            client.say(2, beat)
+        if time.now <= 25:
+            dog._look_after(peers)
+    with pytest.raises(EndedError, match="process 1 stops: process 2 of 3 has not answered for 20 seconds; run"):
+        dog._look_after(peers)
+
+
+def test_process_0_keeps_the_list(several):
+    time, client, _, dog, peers = several
+    client.answers = False
+    time.now = 20.0
+    dog._look_after(peers)
+    time.now = 20.1
+    with pytest.raises(EndedError, match="process 1 stops: process 0 of 3 has not answered for 20 seconds"):
+        dog._look_after(peers)
+
+
+HANGING = """
+import time
+from electra_jax.runtime import distributed
+from electra_jax.runtime.goodput import Clock
+
+def a_step_that_hangs():
+    time.sleep(2.5)
+
+clock = Clock()
+with distributed.initialize({**distributed.OPTIONS, "patience": 1}, clock), clock.phase("step"):
+    a_step_that_hangs()
+print("goes on")
+"""
+
+
+def test_a_single_process_prints_its_stacks_and_goes_on():
+    done = subprocess.run(
+        [sys.executable, "-c", HANGING], capture_output=True, text=True, env=environment(), check=True
+    )
+    first, *stacks = done.stderr.splitlines()
+    assert first.startswith(
+        "warning: no step has finished for 1 seconds; this process has been in the phase 'step' for"
+    )
+    assert any("a_step_that_hangs" in line for line in stacks)
+    assert done.stdout == "goes on\n"

@@ -1,0 +1,107 @@
+"""Runs that go back to a checkpoint and leave out batches."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_runs import arrays, logged, small_config
+
+from electra_jax.runtime import rewind, sharding
+from electra_jax.runtime.checkpoint import Checkpoints
+from electra_jax.runtime.rewind import Rewind
+from electra_jax.runtime.workdir import WorkDir
+from electra_jax.train import train
+
+
+@pytest.fixture
+def batches(monkeypatch) -> list[bytes]:
+    """What is put on the devices, from now on; the batches of an evaluation come after those of the steps."""
+    seen: list[bytes] = []
+    put = sharding.put_batch
+
+    def note(batch, mesh, batch_size):
+        seen.append(batch.input_ids.tobytes())
+        return put(batch, mesh, batch_size)
+
+    monkeypatch.setattr(sharding, "put_batch", note)
+    return seen
+
+
+@pytest.fixture
+def run(text_file, tmp_path, batches):
+    """Trains six steps, the first three on short sequences; returns the batches of the steps that were made."""
+    settings = {"data__short_length": 16, "data__short_steps": 3, "log_every": 1, "eval_every": 100, "eval_batches": 1}
+    config = small_config(text_file, steps=6, checkpoint__every=1, checkpoint__keep_last=9, **settings)
+
+    def start(*asked: int) -> list[bytes]:
+        batches.clear()
+        train(config, tmp_path, rewind=Rewind(*asked) if asked else None)
+        return batches[: 6 - asked[0] if asked else 6]
+
+    return start
+
+
+def test_a_batch_is_left_out(small_run, text_file, tmp_path, batches):
+    config = small_config(text_file, steps=2, eval_batches=1, checkpoint__every=1)
+    workdir = Path(shutil.copytree(small_run, tmp_path / "run"))
+    of_second_step = []
+    for skip_batches in (0, 1):
+        batches.clear()
+        train(config, workdir, rewind=Rewind(1, skip_batches))
+        of_second_step.append(batches[0])
+    assert of_second_step[0] != of_second_step[1]
+    checkpoints = Checkpoints(workdir / "checkpoints", read_only=True)
+    assert [checkpoints.metadata(step)["data"]["next_index"] for step in (1, 2)] == [1, 3]
+    checkpoints.close()
+
+
+@pytest.mark.slow
+def test_batches_are_left_out(run, tmp_path):
+    """One batch of the first length, which the next length's batches do not notice, then one of the second."""
+    first = run()
+    assert len(first) == len(set(first)) == 6
+    again = run(2, 1)
+    assert again[0] not in first
+    assert again[1:] == first[3:]
+    assert rewind.read(WorkDir(tmp_path)) == rewind.Rewinds([Rewind(2, 1)], False)
+    assert run(4, 1)[0] == first[5]
+    assert [line["step"] for line in logged(tmp_path)] == [1, 2, 3, 4, 5, 6]
+    assert rewind.read(WorkDir(tmp_path)).made == [Rewind(2, 1), Rewind(4, 1)]
+
+
+@pytest.mark.slow
+def test_a_run_that_went_back_resumes_exactly(run, tmp_path):
+    """Killed before its next checkpoint, killed after it, and started by the same command or without the option."""
+    run()
+    run(3, 2)
+    wanted = arrays(tmp_path, 6)
+    for lost, asked in (((4, 5, 6), (3, 2)), ((5, 6), ()), ((6,), (3, 2))):
+        for step in lost:
+            shutil.rmtree(tmp_path / "checkpoints" / str(step))
+        run(*asked)
+        for name, value in arrays(tmp_path, 6).items():
+            np.testing.assert_array_equal(value, wanted[name], err_msg=name)
+
+
+@pytest.mark.slow
+def test_a_run_that_passes_the_step_of_a_rewind_anew_leaves_nothing_out(run, tmp_path):
+    """Its later checkpoints were moved away by hand, and it is killed at that very step."""
+    first = run()
+    run(4, 1)
+    for lost in ((3, 4, 5, 6), (5, 6)):
+        for step in lost:
+            shutil.rmtree(tmp_path / "checkpoints" / str(step))
+        again = run()
+        assert again[: len(lost)] == first[-len(lost) :]
+
+
+@pytest.mark.slow
+def test_a_rewind_that_was_interrupted_is_completed(run, tmp_path):
+    """Killed when it was recorded, and no checkpoint was deleted yet."""
+    run()
+    old = arrays(tmp_path, 6)
+    rewind.record(WorkDir(tmp_path), Rewind(5, 1), [5])
+    run()
+    assert not rewind.read(WorkDir(tmp_path)).pending
+    assert any(not np.array_equal(value, old[name]) for name, value in arrays(tmp_path, 6).items())

@@ -1,0 +1,214 @@
+"""The documentation: its commands and programs run, what it names exists, and its links lead somewhere.
+
+The blocks of a page marked `bash` and `python` run in their order, in an empty folder, as a reader would run them.
+Blocks marked `console` cannot run here (a TPU, a download); for them, names of subcommands and settings are checked.
+"""
+
+import ast
+import json
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from cli_runs import ROOT, environment
+
+from electra_jax import __main__ as command_line
+from electra_jax import configs, train_config
+from electra_jax.config import settings
+
+PAGES = ["README.md", "CONTRIBUTING.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
+TABLES = runpy.run_path(str(ROOT / "docs" / "make_tables.py"))
+# Of electra-jax and its scripts; a command may be continued on the next lines.
+_COMMAND = re.compile(r"electra-jax ([a-z]+)((?:[^\n`]|\\\n)*)")
+
+
+class Block(NamedTuple):
+    """A fenced block: its language, its text, and the line of the page that it begins in."""
+
+    language: str
+    text: str
+    line: int
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def blocks(page: str) -> list[Block]:
+    text = text_of(page)
+    found = re.finditer(r"^```(\w*)\n(.*?)^```$", text, flags=re.M | re.S)
+    return [Block(match[1], match[2], text.count("\n", 0, match.start()) + 1) for match in found]
+
+
+def script(page: str) -> str:
+    """One shell script of all blocks that can run; it says which block it is at."""
+    parts = ["set -eo pipefail"]
+    for block in blocks(page):
+        if block.language not in ("bash", "python"):
+            continue
+        parts.append(f"echo '== {page}:{block.line}'")
+        python = block.language == "python"
+        parts.append(f"python - <<'END_OF_BLOCK'\n{block.text}END_OF_BLOCK" if python else block.text)
+    return "\n".join(parts)
+
+
+RUNNABLE = [page for page in PAGES if any(block.language in ("bash", "python") for block in blocks(page))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", RUNNABLE)
+def test_the_blocks_of_a_page_run_in_an_empty_folder(page, tmp_path):
+    env = environment()
+    env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env["PATH"]])
+    command = ["bash", "-c", script(page)]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_python_blocks_are_python(page):
+    for block in blocks(page):
+        if block.language == "python":
+            ast.parse(block.text)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_configs_and_settings_exist(page):
+    text = text_of(page)
+    assert {name for name, _ in _COMMAND.findall(text)} <= {*command_line.COMMANDS}
+    assert set(re.findall(r"python -m electra_jax\.(\w+)", text)) <= {"train"}
+    assert set(re.findall(r"--config=(?:configs/)?([a-z]+)\b(?!/)", text)) <= {*dir(configs)}
+    known = {*settings.settings_of(train_config.TrainConfig)}
+    for config in (configs.table(), configs.tags(), configs.squad(version=2.0)):
+        known |= settings.flatten(config).keys()
+    known |= {name.rpartition(".")[0] for name in known}
+    named = set(re.findall(r"(?:--|`)config\.([a-z_0-9.]*[a-z_0-9])", text)) - {"json"}
+    assert named - known == set()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_options_of_commands_exist(page):
+    """Every --name of a command is in the help of its subcommand."""
+    usage = text_of("docs/reference/commands.md")
+    by_command = {part.split("\n", 1)[0]: part for part in usage.split("\n## ")[1:]}
+    for block in blocks(page):
+        if block.language not in ("bash", "console"):
+            continue
+        for name, rest in _COMMAND.findall(block.text.replace("\\\n", " ")):
+            for option in re.findall(r"--([a-z_0-9]+)", rest.split(" | ")[0]):
+                assert option == "config" or re.search(rf"--{option}\b", by_command[name]), f"{name} --{option}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_paths_and_links_exist(page):
+    text = re.sub(r"^```.*?^```$", "", text_of(page), flags=re.M | re.S)
+    folder = (ROOT / page).parent
+    paths = re.findall(r"`((?:electra_jax|tests|configs|benchmarks|docs|launch)/[\w./]+\.\w+)", text)
+    assert [name for name in paths if not (ROOT / name).exists() and "_build" not in name] == []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        other = (folder / name).resolve() if name else ROOT / page
+        assert other.exists(), target
+        if anchor:
+            assert anchor in anchors(other), target
+
+
+def anchors(page: Path) -> set[str]:
+    """GitHub's anchors of a page's headings."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    headings = re.findall(r"^#+ (.+)$", text, flags=re.M)
+    plain = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading) for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("path", TABLES["PAGES"], ids=lambda path: path.name)
+def test_what_is_written_from_code_is_up_to_date(path):
+    assert path.read_text(encoding="utf-8") == TABLES["PAGES"][path](), "run: python docs/make_tables.py"
+
+
+@pytest.mark.parametrize("name", TABLES["TABLES"])
+def test_every_table_has_a_place(name):
+    assert any(f"<!-- table {name} -->\n\n|" in text_of(page) for page in PAGES)
+
+
+def test_the_comparison_is_of_the_last_checkpoints(tmp_path):
+    for folder, run, scores in (("curves", "mlm", {1: 5.0, 2: 61.0}), ("floor", "untrained", {1: 50.0})):
+        (tmp_path / folder).mkdir()
+        lines = [
+            {"run": run, "step": step, "task": "sst2", "seed": seed, "score": score + seed}
+            for step, score in scores.items()
+            for seed in (0, 1, 2)
+        ]
+        (tmp_path / folder / "curves.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
+    (tmp_path / "order-mlm").mkdir()
+    order = {"seeds": [{"scores": {"accuracy": 70.0}}]}
+    (tmp_path / "order-mlm" / "scores.json").write_text(json.dumps(order))
+    assert TABLES["comparison"](str(tmp_path)).splitlines()[2:] == [
+        "| `mlm` | 70.0 (70.0 to 70.0) | 62.0 (61.0 to 63.0) | 62.0 (61.0 to 63.0) |",
+        "| none (initial parameters) |  | 51.0 (50.0 to 52.0) | 51.0 (50.0 to 52.0) |",
+    ]
+
+
+def test_every_page_is_in_the_contents():
+    index = text_of("docs/index.md")
+    pages = [str(Path(page).relative_to("docs").with_suffix("")) for page in PAGES if page.startswith("docs/")]
+    assert [page for page in pages if page != "index" and f"\n{page}\n" not in index] == []
+
+
+def test_the_readme_is_short():
+    assert len(text_of("README.md").splitlines()) <= 200
+
+
+def test_the_readme_has_the_test_command():
+    assert [line for line in text_of("README.md").splitlines() if line.endswith("python -m pytest")]
+
+
+def test_what_may_change_on_resume_is_what_the_page_says():
+    text = text_of("docs/understand/exact_resume.md")
+    pattern = r"A run may be resumed with (.+?) All other settings, (.+?) included"
+    ((may, may_not),) = re.findall(pattern, text, flags=re.S)
+    known = settings.settings_of(train_config.TrainConfig)
+    for name in re.findall(r"`([\w.]+?)(?:\.\*)?`", may):
+        assert all(each.resumable for each in known.values() if f"{each.name}.".startswith(f"{name}."))
+    assert not any(known[name].resumable for name in re.findall(r"`(.+?)`", may_not))
+
+
+def test_a_token_passes_at_most_twelve_files():
+    walk = text_of("docs/understand/token_walk.md").split("## Follow one token")[1]
+    numbers = re.findall(r"^(\d+)\. `(electra_jax/[\w/]+\.py)`", walk, flags=re.M)
+    assert 0 < len(numbers) <= 12
+    assert [int(number) for number, _ in numbers] == [*range(1, len(numbers) + 1)]
+
+
+def test_error_messages_that_are_listed_exist():
+    """The longest constant part of each message under "When it fails" is in a string of the package."""
+    strings = [text for path in (ROOT / "electra_jax").rglob("*.py") for text in constants(path)]
+    messages = re.findall(r"^(?:- |  )`([^`]+)`$", text_of("docs/errors.md"), flags=re.M)
+    assert len(messages) > 50
+    for message in messages:
+        parts = re.split(r"\.\.\.|\b[A-Z][A-Z0-9_]*\b", message)
+        longest = max((part.strip() for part in parts), key=len)
+        assert any(longest in text for text in strings), message
+
+
+def constants(path: Path) -> list[str]:
+    """The strings of a module; those of an f-string with a mark for each value."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.JoinedStr):
+            found.append("".join(str(v.value) if isinstance(v, ast.Constant) else "\0" for v in node.values))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.append(node.value)
+    return found
+
+
+def test_the_license_is_apache():
+    assert text_of("LICENSE").lstrip().startswith("Apache License\n")
+    assert len((ROOT / "LICENSE").read_bytes()) == 11358
