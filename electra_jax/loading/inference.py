@@ -119,8 +119,7 @@ def encode(network: Network, pooling: Pooling, params: Any, batch: Batch) -> Arr
         return states_BLD
     if pooling == "cls":
         return states_BLD[:, 0]
-    real_BL = (jnp.asarray(batch.sequence_ids) > 0).astype(jnp.float32)
-    return jnp.einsum("bld,bl->bd", states_BLD, real_BL) / real_BL.sum(axis=1, keepdims=True)
+    return electra.mean_state(states_BLD, batch.sequence_ids)
 
 
 def discriminate(network: Network, params: Any, batch: Batch) -> Array:

@@ -16,7 +16,7 @@ from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.config import ElectraConfig
 from electra_jax.modeling.dense import Dense
 from electra_jax.modeling.dropout import Dropout
-from electra_jax.modeling.electra import ENCODERS, Embeddings, gather_positions
+from electra_jax.modeling.electra import ENCODERS, Embeddings, gather_positions, mean_state
 from electra_jax.modeling.gelu import gelu
 
 Array = jax.Array
@@ -31,14 +31,14 @@ def _dense(features: int, name: str) -> Dense:
 
 
 class Classifier(nn.Module):
-    """Dropout and a dense layer on the state of [CLS]: `scores` [B, C]."""
+    """Dropout and a dense layer on a row's state, the one of [CLS] or the mean: `scores` [B, C]."""
 
     config: ElectraConfig
     outputs: int
 
     @nn.compact
-    def __call__(self, states_BLD: Array, train: bool) -> Outputs:
-        x_BD = Dropout(self.config.encoder.dropout)(states_BLD[:, 0], train)
+    def __call__(self, state_BD: Array, train: bool) -> Outputs:
+        x_BD = Dropout(self.config.encoder.dropout)(state_BD, train)
         return {"scores": _dense(self.outputs, "dense")(x_BD)}
 
 
@@ -128,12 +128,14 @@ class Downstream(nn.Module):
       kind: the kind of task: `classification`, `regression`, `tagging` or `answering`.
       outputs: the number of the head's outputs.
       beam: as `Answerer.beam`.
+      pooling: the state that classification and regression read: `cls`, or `mean` of all tokens.
     """
 
     config: ElectraConfig
     kind: str
     outputs: int
     beam: int = 0
+    pooling: str = "cls"
 
     def setup(self) -> None:
         c = self.config
@@ -163,4 +165,6 @@ class Downstream(nn.Module):
             return cast(Outputs, self.head(states_BLD, allowed, start, train))
         if self.kind == "tagging":
             return cast(Outputs, self.head(states_BLD))
-        return cast(Outputs, self.head(states_BLD, train))
+        mean = self.pooling == "mean"
+        state_BD = mean_state(states_BLD, batch.sequence_ids) if mean else states_BLD[:, 0]
+        return cast(Outputs, self.head(state_BD, train))

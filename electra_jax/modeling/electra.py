@@ -287,3 +287,9 @@ def _states(
 def gather_positions(states_BLD: Array, positions_BM: Array) -> Array:
     """States [B, M, D] at `positions_BM`."""
     return jnp.take_along_axis(states_BLD, positions_BM[..., None], axis=1)
+
+
+def mean_state(states_BLD: Array, sequence_ids_BL: Array) -> Array:
+    """The mean [B, D] of each row's states, padding left out."""
+    real_BL = (jnp.asarray(sequence_ids_BL) > 0).astype(states_BLD.dtype)
+    return jnp.einsum("bld,bl->bd", states_BLD, real_BL) / real_BL.sum(axis=1, keepdims=True)

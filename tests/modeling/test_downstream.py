@@ -1,5 +1,6 @@
 """Heads against their definitions in NumPy."""
 
+import dataclasses
 import functools
 
 import jax
@@ -8,8 +9,10 @@ import pytest
 from scipy.special import erf, expit, log_softmax, softmax
 from tiny_models import network
 
+from electra_jax.modeling.attention import Visible
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.downstream import Answerer, Classifier, Downstream, Tagger
+from electra_jax.modeling.electra import ENCODERS, Embeddings
 
 CONFIG = network(head=None).config  # width 32
 RNG = np.random.default_rng(0)
@@ -74,8 +77,8 @@ def test_that_there_is_no_answer_is_read_from_cls_and_from_the_mean_start(answer
 
 def test_a_class_is_read_from_cls_and_a_tag_from_each_token():
     classifier, tagger = Classifier(CONFIG, 3), Tagger(3)
-    params = jax.device_get(jax.jit(lambda: classifier.init(jax.random.key(0), STATES, False))()["params"])
-    said = classifier.apply({"params": params}, STATES, False)["scores"]
+    params = jax.device_get(jax.jit(lambda: classifier.init(jax.random.key(0), STATES[:, 0], False))()["params"])
+    said = classifier.apply({"params": params}, STATES[:, 0], False)["scores"]
     np.testing.assert_allclose(said, dense(params, "dense", STATES[:, 0]), rtol=1e-5, atol=1e-6)
     tags = tagger.apply({"params": params}, STATES)["scores"]
     np.testing.assert_allclose(tags, dense(params, "dense", STATES), rtol=1e-5, atol=1e-6)
@@ -91,9 +94,30 @@ def test_the_classifiers_input_has_dropout_and_the_taggers_has_none():
         )
 
     assert CONFIG.encoder.dropout > 0
-    assert drawn(Classifier(CONFIG, 3), STATES, True)
-    assert not drawn(Classifier(CONFIG, 3), STATES, False)
+    assert drawn(Classifier(CONFIG, 3), STATES[:, 0], True)
+    assert not drawn(Classifier(CONFIG, 3), STATES[:, 0], False)
     assert not drawn(Tagger(3), STATES)
+
+
+def test_a_class_is_read_from_cls_or_from_the_mean_of_all_but_padding():
+    """Of an encoder without layers, the state of [CLS] is the same for every text."""
+    shape = dataclasses.replace(CONFIG, encoder=dataclasses.replace(CONFIG.encoder, layers=0))
+    ids = np.array([[2, 5, 6, 3, 0], [2, 7, 3, 0, 0]], np.int32)
+    batch = Batch(ids, np.zeros_like(ids), (ids > 0).astype(np.int32))
+    cls, mean = (Downstream(shape, "classification", 3, pooling=pooling) for pooling in ("cls", "mean"))
+    params = jax.device_get(jax.jit(lambda: cls.init(jax.random.key(0), batch))()["params"])
+
+    @jax.jit
+    def states(params):
+        return Embeddings(shape).apply({"params": params["embeddings"]}, batch, False)
+
+    embedded = ENCODERS[shape.encoder.kind](shape.encoder).apply(
+        {"params": params["encoder"]}, states(params), Visible(batch.sequence_ids), False
+    )
+    rows = np.stack([embedded[0, :4].mean(axis=0), embedded[1, :3].mean(axis=0)])
+    for model, read in ((cls, embedded[:, 0]), (mean, rows)):
+        scores = jax.jit(model.apply)({"params": params}, batch)["scores"]
+        np.testing.assert_allclose(scores, dense(params["head"], "dense", read), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression", "tagging", "answering"])

@@ -81,7 +81,8 @@ def make_model(config: FinetuneConfig, task: Task, network: Network) -> Downstre
         unroll=False,
     )
     own = dataclasses.replace(shape, encoder=encoder, heads=())
-    return Downstream(own, task.kind, task.outputs, config.task.beam if task.kind == "answering" else 0)
+    beam = config.task.beam if task.kind == "answering" else 0
+    return Downstream(own, task.kind, task.outputs, beam, config.pooling)
 
 
 def load_data(

@@ -36,6 +36,11 @@ class FinetuneConfig:
     batch_size: int = setting(32, "Rows in a step.", above(0))
     max_length: int = setting(128, "Tokens of the longest row; longer texts are cut, or read in windows.", above(4))
     shortest_bucket: int = setting(16, "Rows are padded to 1, 1.5, 2, 3, 4, 6 ... times this many tokens.", above(0))
+    pooling: str = setting(
+        "cls",
+        "What the head of classes and numbers reads: the state of [CLS], or the mean of all tokens' states.",
+        one_of("cls", "mean"),
+    )
     dropout: float = setting(0.1, "Dropout rate in encoder and head.", from_up_to_below(0, 1))
     dtype: str = setting(
         "float32", "Precision of the encoder; the head computes in float32.", one_of("float32", "bfloat16")

@@ -1,0 +1,177 @@
+"""The jobs of benchmarks/ladder.py: pre-training, fine-tuning, and linear models on frozen states."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import frozen
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+
+import electra_jax
+from electra_jax import train_config
+from electra_jax.config import config_file
+from electra_jax.downstream.finetuning import recipe, run
+from electra_jax.downstream.finetuning.recipe import FinetuneConfig
+from electra_jax.downstream.tasks import glue
+from electra_jax.loading import networks
+from electra_jax.loading.networks import Pretrained, Source
+from electra_jax.modeling.batch import Batch
+from electra_jax.modeling.subnetwork import Network
+from electra_jax.objectives import registry
+from electra_jax.planning.flops import hardware
+from electra_jax.planning.flops.breakdown import sum_networks
+from electra_jax.runtime.progress import Progress
+
+VOCABULARY = 4096
+LENGTH = 128
+_BATCH = 32
+_MOST_EXAMPLES = {"sst2": 16_000}
+_WARMUP = 0.05  # share of the steps
+
+
+class Shape(NamedTuple):
+    """An encoder's shape; its generator has half of the width and two thirds of the layers."""
+
+    layers: int
+    width: int
+
+    def __str__(self) -> str:
+        return f"{self.layers}x{self.width}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Folders:
+    """Where the jobs' data is.
+
+    Attributes:
+      text: a prepared corpus.
+      glue: GLUE's folders.
+      word_order: the task that benchmarks/word_order.py made.
+      runs: for the runs.
+    """
+
+    text: str
+    glue: str
+    word_order: Path
+    runs: Path
+
+
+def pretraining_config(
+    system: str, shape: Shape, rate: float, flops: float, changes: Mapping[str, Any] | None = None, text: str = ""
+) -> ConfigDict:
+    """The run of a system with an encoder of a shape that costs about `flops`.
+
+    It is `configs/tiny.py` with sequences of 128 tokens, a vocabulary of 4,096 pieces and batches of 32.
+
+    Args:
+      system: the objective.
+      shape: the encoder's shape.
+      rate: the learning rate at width 128; wider encoders take as much less as they are wider.
+      flops: FLOPs (`model` count) of the whole run.
+      changes: settings by name that differ.
+      text: the prepared corpus.
+    """
+    config = electra_jax.configs.tiny(objective=system)
+    settings = {
+        "batch_size": _BATCH,
+        "data.input": text,
+        "data.vocab_size": VOCABULARY,
+        "data.seq_length": LENGTH,
+        "model.max_length": LENGTH,
+        "model.layers": shape.layers,
+        "model.width": shape.width,
+        "model.ffn": shape.width * 3 // 2,
+        "model.heads": shape.width // 32,
+        "model.embedding_size": min(shape.width, 128),
+        "model.modernbert.global_every": 3,
+        "optim.learning_rate": rate * min(1.0, 128 / shape.width),
+        **(changes or {}),
+    }
+    for name, value in settings.items():
+        config_file.override(config, name, str(value))
+    config.steps = max(1, round(flops / flops_per_step(config)))
+    if "optim.warmup_steps" not in settings:
+        config.optim.warmup_steps = max(1, round(_WARMUP * config.steps))
+    config.log_every, config.eval_every = max(1, config.steps // 100), max(1, config.steps // 10)
+    config.checkpoint.update(every=max(1, config.steps // 10), keep_last=1)
+    return config
+
+
+def flops_per_step(config: ConfigDict) -> float:
+    """The FLOPs of a train step (`model` count)."""
+    typed = train_config.as_dataclass(config)
+    objective = registry.make(typed.objective, typed.model, typed.steps, VOCABULARY)
+    return sum_networks(hardware.train_step(objective, objective.stages[0], typed.batch_size, typed.data.seq_length))
+
+
+def finetuning_config(task: str, rate: float, pooling: str, seeds: Sequence[int]) -> FinetuneConfig:
+    """The fine-tuning of a run: the paper's recipe with three epochs and another learning rate."""
+    config = recipe.make(task, "size=small")
+    config.update(epochs=3, examples=_MOST_EXAMPLES.get(task, 0), pooling=pooling, seed=seeds[0], seeds=len(seeds))
+    config.optim.learning_rate = rate
+    return recipe.resolve(config)
+
+
+def bag_of_words(source: Source) -> Source:
+    """New embeddings without an encoder, for the vocabulary of a run: a BERT without layers."""
+
+    def load() -> Pretrained:
+        pretrained = source.load()
+        shape = pretrained.encoder.config
+        encoder = dataclasses.replace(shape.encoder, kind="bert", layers=0, width=shape.embedding_size)
+        network = Network(dataclasses.replace(shape, encoder=encoder, heads=()), {})
+        zeros = jnp.zeros((1, 2), jnp.int32)
+        params = network.model.init(jax.random.key(0), Batch(zeros, zeros, zeros), method="encode")["params"]
+        return Pretrained(network._replace(params=jax.device_get(params)), None, pretrained.tokenizer)
+
+    return Source(f"bag of words of {source.name}", f"bag-{source.digest}", load)
+
+
+def pretrain(folders: Folders, name: str, settings: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
+    """Pre-trains a run; what it cost, and its held-out metrics at each evaluation."""
+    config = pretraining_config(
+        settings["system"],
+        Shape(*settings["shape"]),
+        settings["rate"],
+        settings["flops"],
+        settings.get("changes"),
+        folders.text,
+    )
+    log = electra_jax.pretrain(config, folders.runs / name, progress)
+    last = log.metrics[-1]
+    return {
+        "steps": config.steps,
+        **{name: last[f"total_{name}"] for name in ("flops", "flops_paper", "tokens", "device_seconds")},
+        "heldout": [{"step": step, **metrics} for step, metrics in log.evaluations()],
+    }
+
+
+def finetune(folders: Folders, name: str, settings: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
+    """Fine-tunes a run on a task with some seeds; the main score of each."""
+    task, bag = settings["task"], settings["bag_of_words"]
+    source = networks.find_source(folders.runs / settings["run"])
+    result = run.finetune_source(
+        finetuning_config(task, settings["rate"], "mean" if bag else "cls", settings["seeds"]),
+        bag_of_words(source) if bag else source,
+        glue.task_dir(folders.glue, task),
+        folders.runs / name,
+        tests=False,
+        progress=progress,
+    )
+    return {
+        "metric": result["metric"],
+        "scores": {seed["seed"]: seed["scores"][result["metric"]] for seed in result["seeds"]},
+        "seconds": sum(seed["seconds"] for seed in result["seeds"]),
+    }
+
+
+def probe(folders: Folders, name: str, settings: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
+    """The scores of linear models on a run's frozen states."""
+    del name, progress
+    return frozen.scores(folders.runs / settings["run"], folders.glue, folders.word_order, settings["tasks"])
+
+
+KINDS = {"pretrain": pretrain, "finetune": finetune, "probe": probe}
