@@ -258,9 +258,8 @@ def cost(jobs: Sequence[Job], done: Results) -> str:
 def prepare(chosen: Mapping[str, Any], output: Path) -> Folders:
     """The prepared text and the task of word order, made where they are missing."""
     text, word_order = output / "text", output / "word_order"
-    _call(
-        "-m", "electra_jax", "prepare", f"--input={chosen['input']}", f"--vocab_size={VOCABULARY}", f"--output={text}"
-    )
+    source = f"--input={chosen['input']}"
+    _call("-m", "electra_jax", "prepare", source, f"--vocab_size={VOCABULARY}", f"--output={text}")
     if not (word_order / "dev.tsv").exists():
         script = Path(__file__).with_name("word_order.py")
         _call(str(script), source, f"--output={word_order}")
