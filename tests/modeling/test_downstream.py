@@ -108,12 +108,12 @@ def test_a_class_is_read_from_cls_or_from_the_mean_of_all_but_padding():
     params = jax.device_get(jax.jit(lambda: cls.init(jax.random.key(0), batch))()["params"])
 
     @jax.jit
-    def states(params):
-        return Embeddings(shape).apply({"params": params["embeddings"]}, batch, False)
+    def encode(params):
+        x_BLE = Embeddings(shape).apply({"params": params["embeddings"]}, batch, False)
+        encoder = ENCODERS[shape.encoder.kind](shape.encoder)
+        return encoder.apply({"params": params["encoder"]}, x_BLE, Visible(batch.sequence_ids), False)
 
-    embedded = ENCODERS[shape.encoder.kind](shape.encoder).apply(
-        {"params": params["encoder"]}, states(params), Visible(batch.sequence_ids), False
-    )
+    embedded = np.asarray(encode(params))
     rows = np.stack([embedded[0, :4].mean(axis=0), embedded[1, :3].mean(axis=0)])
     for model, read in ((cls, embedded[:, 0]), (mean, rows)):
         scores = jax.jit(model.apply)({"params": params}, batch)["scores"]
