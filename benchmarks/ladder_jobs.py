@@ -104,7 +104,8 @@ def flops_per_step(config: ConfigDict) -> float:
     """The FLOPs of a train step (`model` count)."""
     typed = train_config.as_dataclass(config)
     objective = registry.make(typed.objective, typed.model, typed.steps, VOCABULARY)
-    return sum_networks(hardware.train_step(objective, objective.stages[0], typed.batch_size, typed.data.seq_length))
+    shape = (typed.batch_size, typed.data.seq_length)
+    return sum_networks(hardware.train_step(objective, objective.stages[0], *shape, typed.optim.name))
 
 
 def finetuning_config(task: str, rate: float, pooling: str, seeds: Sequence[int]) -> FinetuneConfig:

@@ -38,7 +38,8 @@ class MetricLog:
 
     def flops(self, steps: int) -> dict[str, float]:
         """FLOPs of the first `steps` steps, by accounting."""
-        return count_flops(self._run.objective, self._run.segments, self._run.config.batch_size, steps)
+        run = self._run
+        return count_flops(run.objective, run.segments, run.config.batch_size, steps, run.config.optim.name)
 
     def write(
         self, step: int, window: metrics.Measurements, heldout: dict[str, float], probed: dict[str, float]

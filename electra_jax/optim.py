@@ -1,13 +1,17 @@
-"""The reference's optimizer, from optax parts."""
+"""The reference's optimizer, and Muon beside it, from optax parts."""
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
+import optax.contrib
+from optax.contrib import MuonDimensionNumbers
 
 from electra_jax.config.settings import above, above_up_to, at_least, from_up_to_below, one_of, setting
 from electra_jax.runtime import rng
@@ -17,15 +21,35 @@ _NOT_DECAYED = ("bias", "scale")  # how the names of biases, and of the scales o
 
 @dataclasses.dataclass(frozen=True)
 class OptimConfig:
-    """Adam and its learning rate, with the paper's values (arXiv 2003.10555, appendix A)."""
+    """The optimizer and its learning rate, with the paper's values (arXiv 2003.10555, appendix A)."""
 
+    name: str = setting(
+        "adam",
+        "What updates the matrices in the layers of encoder and generator; Adam updates all other parameters.",
+        one_of("adam", "muon"),
+    )
     learning_rate: float = setting(5e-4, "Peak learning rate.", above_up_to(0, 1))
+    muon_rate: float = setting(1.0, "Muon's learning rate, as a multiple of learning_rate.", above(0))
+    generator_rate: float = setting(
+        1.0, "Learning rate of the generator's own parameters, as a multiple of the others'.", above(0)
+    )
+    schedule: str = setting(
+        "linear",
+        "Shape of the decay: from the first step on in a line or a half cosine, or in a line at the end.",
+        one_of("linear", "cosine", "stable"),
+    )
+    decay: float = setting(
+        0.2, "Share of the steps that the schedule `stable` decays in, the last ones.", above_up_to(0, 1)
+    )
     warmup_steps: int = setting(10_000, "Steps of linear warm-up.", at_least(0))
     weight_decay: float = setting(0.01, "Decoupled weight decay; not applied to biases and layer norms.", at_least(0))
     b1: float = setting(0.9, "Decay rate of the first moments.", from_up_to_below(0, 1))
     b2: float = setting(0.999, "Decay rate of the second moments.", from_up_to_below(0, 1))
     eps: float = setting(1e-6, "Added to the root of the second moments.", above(0))
     clip_norm: float = setting(1.0, "Global norm that gradients are clipped to.", above(0))
+    clip_apart: bool = setting(
+        False, "Clip the gradients of the generator's own parameters, and all others, each by a norm of their own."
+    )
     moments_dtype: str = setting(
         "float32",
         "Precision that both moments are kept in; bfloat16 uses stochastic rounding.",
@@ -33,22 +57,37 @@ class OptimConfig:
     )
 
 
-def schedule(peak: float, warmup_steps: Any, steps: Any) -> optax.Schedule:
-    """peak x (1 - t / steps) x min(1, t / warmup_steps): the decay also runs during the warm-up.
+def schedule(peak: float, warmup_steps: Any, steps: Any, shape: str = "linear", decay: float = 0.2) -> optax.Schedule:
+    """peak x decay(t) x min(1, t / warmup_steps): the decay also runs during the warm-up.
 
     google-research/electra, model/optimization.py: polynomial_decay times warm-up.
+
+    Args:
+      peak: the peak learning rate.
+      warmup_steps: steps of the warm-up.
+      steps: all steps; then the rate is 0.
+      shape: decay(t) is 1 - t / steps (`linear`), (1 + cos(pi t / steps)) / 2 (`cosine`), or 1 until a last part of the
+        steps, in which it falls to 0 in a line (`stable`: warm-up, stable, decay, arXiv 2404.06395).
+      decay: that part.
     """
 
     def rate(count: Any) -> Any:
         t = jnp.asarray(count, jnp.float32)
-        return peak * jnp.maximum(0.0, 1 - t / steps) * jnp.minimum(1.0, t / jnp.maximum(1.0, warmup_steps))
+        left = jnp.maximum(0.0, 1 - t / steps)
+        shapes = {
+            "linear": lambda: left,
+            "cosine": lambda: (1 - jnp.cos(jnp.pi * left)) / 2,
+            "stable": lambda: jnp.minimum(1.0, left / decay),
+        }
+        return peak * shapes[shape]() * jnp.minimum(1.0, t / jnp.maximum(1.0, warmup_steps))
 
     return rate
 
 
 def in_stages(settings: OptimConfig, stages: Sequence[int]) -> optax.Schedule:
     """`schedule` restarted at each stage, warm-up included; `stages` are the stages' numbers of steps."""
-    schedules = [schedule(settings.learning_rate, settings.warmup_steps, steps) for steps in stages]
+    s = settings
+    schedules = [schedule(s.learning_rate, s.warmup_steps, steps, s.schedule, s.decay) for steps in stages]
     return optax.join_schedules(schedules, list(itertools.accumulate(stages[:-1])))
 
 
@@ -103,8 +142,76 @@ def decay_mask(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(lambda path, _: not path[-1].key.endswith(_NOT_DECAYED), params)
 
 
+# The dimensions of each kind of matrix in the layers that are its input, and those that are its output. The first
+# dimension counts the layers. Queries, keys and values are a matrix each, as are the two halves of a gated layer.
+_MATRICES = {
+    ("qkv", 4): MuonDimensionNumbers(1, (3, 4)),  # [layers, D, 3, H, K]
+    ("out", 3): MuonDimensionNumbers((1, 2), 3),  # [layers, H, K, D]
+    ("ffn_in", 2): MuonDimensionNumbers(1, 2),  # [layers, D, F]
+    ("ffn_in", 3): MuonDimensionNumbers(1, 3),  # [layers, D, 2, F]
+    ("ffn_out", 2): MuonDimensionNumbers(1, 2),  # [layers, F, D]
+}
+MUON_STEPS = 5  # Newton-Schulz iterations
+_MUON_MOMENTUM = 0.95
+_MUON_RMS = 0.2  # root mean square of an update, about that of Adam's (arXiv 2502.16982)
+
+
+def _matrix(path: Any, leaf: Any) -> MuonDimensionNumbers | None:
+    """The dimensions of a matrix in the layers; None for other parameters."""
+    names = [key.key for key in path]
+    if "layers" not in names or names[-1] != "kernel":
+        return None
+    return _MATRICES[names[-2], leaf.ndim - 1]
+
+
+def scale_by_muon(rate: float, dtype: Any = jnp.float32) -> optax.GradientTransformation:
+    """Muon for the matrices in the layers: momentum, made orthogonal by Newton-Schulz iterations.
+
+    Updates are scaled by .2 sqrt(max(inputs, outputs)), which gives their elements the size of Adam's, so that one
+    learning rate and weight decay serve both (arXiv 2502.16982, section 2.2).
+
+    Args:
+      rate: multiple of the learning rate.
+      dtype: the type to store the momentum in.
+    """
+
+    def dimensions(updates: Any) -> Any:
+        return jax.tree_util.tree_map_with_path(_matrix, updates)
+
+    def scale(path: Any, update: Any) -> Any:
+        matrix = _matrix(path, update)
+        assert matrix is not None
+        sizes = (math.prod(np.take(update.shape, axes).flat) for axes in matrix)
+        return rate * _MUON_RMS * max(sizes) ** 0.5 * update
+
+    muon = optax.contrib.scale_by_muon(
+        ns_steps=MUON_STEPS, beta=_MUON_MOMENTUM, mu_dtype=dtype, weight_dimension_numbers=dimensions
+    )
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        # optax raises a float to the power of an integer, which JAX's strict rules refuse.
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            updates, state = muon.update(updates, state, params)
+        return jax.tree_util.tree_map_with_path(scale, updates), state
+
+    return optax.GradientTransformation(muon.init, update)
+
+
+def _by_matrix(params: Any) -> Any:
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: "adam" if _matrix(path, leaf) is None else "muon", params
+    )
+
+
+def _by_network(params: Any) -> Any:
+    """`generator` for what only the generator reads; embeddings that it shares belong to the `encoder`."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: "generator" if path[0].key.startswith("generator") else "encoder", params
+    )
+
+
 def make(settings: OptimConfig, *stages: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """Clipping by global norm, Adam, and decoupled weight decay lr x wd x p.
+    """Clipping by global norm, Adam or Muon, and decoupled weight decay lr x wd x p.
 
     Args:
       settings: the run's `config.optim`.
@@ -113,10 +220,15 @@ def make(settings: OptimConfig, *stages: int) -> tuple[optax.GradientTransformat
     Returns:
       The optimizer, and the learning rate by step, for logging.
     """
-    rate = in_stages(settings, stages)
-    return optax.chain(
-        optax.clip_by_global_norm(settings.clip_norm),
-        scale_by_uncorrected_adam(settings.b1, settings.b2, settings.eps, jnp.dtype(settings.moments_dtype)),
-        optax.add_decayed_weights(settings.weight_decay, decay_mask),
-        optax.scale_by_learning_rate(rate),
-    ), rate
+    rate, dtype = in_stages(settings, stages), jnp.dtype(settings.moments_dtype)
+    clip = optax.clip_by_global_norm(settings.clip_norm)
+    if settings.clip_apart:
+        clip = optax.partition({"generator": clip, "encoder": clip}, _by_network)
+    scale = scale_by_uncorrected_adam(settings.b1, settings.b2, settings.eps, dtype)
+    if settings.name == "muon":
+        scale = optax.partition({"adam": scale, "muon": scale_by_muon(settings.muon_rate, dtype)}, _by_matrix)
+    parts = [clip, scale, optax.add_decayed_weights(settings.weight_decay, decay_mask)]
+    if settings.generator_rate != 1:
+        own = {"generator": optax.scale(settings.generator_rate), "encoder": optax.identity()}
+        parts.append(optax.partition(own, _by_network))
+    return optax.chain(*parts, optax.scale_by_learning_rate(rate)), rate

@@ -215,6 +215,7 @@ def check(config: TrainConfig) -> None:
             "config.init_from is invalid with objective=two_stage, whose encoder starts from its generator; use "
             "config.generator_from"
         )
+    _check_optimizer(config)
     data = config.data
     if data.short_steps and not (data.short_steps < config.steps and data.short_length < data.seq_length):
         raise UserError(
@@ -231,6 +232,20 @@ def check(config: TrainConfig) -> None:
             f"config.data.seq_length={data.seq_length} is longer than config.model.max_length="
             f"{config.model.max_length}; lower the first or raise the second"
         )
+
+
+def _check_optimizer(config: TrainConfig) -> None:
+    """Raises UserError where a setting of the optimizer has no effect."""
+    without = OptimConfig()
+    for name, needed, used in (
+        ("muon_rate", "config.optim.name=muon", config.optim.name == "muon"),
+        ("decay", "config.optim.schedule=stable", config.optim.schedule == "stable"),
+        ("generator_rate", "a generator network", registry.has_generator(config.objective)),
+        ("clip_apart", "a generator network", registry.has_generator(config.objective)),
+    ):
+        value = getattr(config.optim, name)
+        if value != getattr(without, name) and not used:
+            raise UserError(f"config.optim.{name}={value} has no effect without {needed}; set it or leave this out")
 
 
 def phases(data: DataConfig, steps: int) -> list[tuple[int, int]]:

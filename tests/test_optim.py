@@ -1,4 +1,4 @@
-from types import SimpleNamespace
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ from electra_jax import optim, train_config
 from electra_jax.modeling import config as model_config
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.electra import Electra
+from electra_jax.optim import OptimConfig
 
 
 @pytest.mark.parametrize(
@@ -25,12 +26,25 @@ def test_rate_without_warmup_starts_at_its_second_step():
 
 
 def test_each_stage_has_a_schedule_of_its_own():
-    settings = SimpleNamespace(learning_rate=1.0, warmup_steps=2)
+    settings = OptimConfig(learning_rate=1.0, warmup_steps=2)
     rate = optim.in_stages(settings, (4, 6))
     alone = [optim.schedule(1.0, 2, steps) for steps in (4, 6)]
     expected = [alone[0](t) for t in range(4)] + [alone[1](t) for t in range(6)]
     np.testing.assert_allclose([rate(t) for t in range(10)], expected)
     np.testing.assert_allclose([optim.in_stages(settings, (4,))(t) for t in range(6)], [alone[0](t) for t in range(6)])
+
+
+@pytest.mark.parametrize(
+    ("shape", "rates"),
+    [
+        ("linear", [0, 0.9 * 0.5, 0.8, 0.5, 0.1, 0]),
+        ("cosine", [0, 0.9755 * 0.5, 0.9045, 0.5, 0.0245, 0]),
+        ("stable", [0, 0.5, 1, 1, 0.25, 0]),
+    ],
+)
+def test_shapes_of_the_decay(shape, rates):
+    schedule = optim.schedule(2.0, 2, 10, shape, decay=0.4)
+    np.testing.assert_allclose([schedule(t) for t in (0, 1, 2, 5, 9, 10)], 2 * np.array(rates), atol=1e-4)
 
 
 def test_adam_is_not_bias_corrected_and_eps_is_outside_the_root():
@@ -78,16 +92,7 @@ def test_biases_and_norms_are_not_decayed_embeddings_are(encoder):
     assert decayed[False] == {"generator_head/bias"} | ends(norms, "scale") | ends(biased, "bias")
 
 
-SETTINGS = SimpleNamespace(
-    learning_rate=0.5,
-    warmup_steps=3,
-    weight_decay=0.1,
-    b1=0.8,
-    b2=0.9,
-    eps=0.1,
-    clip_norm=1.0,
-    moments_dtype="float32",
-)
+SETTINGS = OptimConfig(learning_rate=0.5, warmup_steps=3, weight_decay=0.1, b1=0.8, b2=0.9, eps=0.1, clip_norm=1.0)
 
 
 def test_the_whole_chain_computes_the_definition():
@@ -113,6 +118,97 @@ def test_the_whole_chain_computes_the_definition():
             decay = 0.1 * p[name] if name == "kernel" else 0
             p[name] = p[name] - learning_rate * (m[name] / (np.sqrt(v[name]) + 0.1) + decay)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), params, p)
+
+
+def orthogonal(x):
+    """The orthogonal factor of a matrix."""
+    left, _, right = np.linalg.svd(x, full_matrices=False)
+    return left @ right
+
+
+PATHS = {  # parameters of two layers, and which part of a gradient is a matrix of inputs and outputs
+    ("encoder", "layers", "attention", "qkv"): ((2, 6, 3, 2, 4), lambda x: x[1, :, 2].reshape(6, 8)),
+    ("encoder", "layers", "attention", "out"): ((2, 2, 4, 6), lambda x: x[1].reshape(8, 6)),
+    ("generator", "layers", "ffn_in"): ((2, 6, 2, 9), lambda x: x[1, :, 1]),
+    ("generator", "layers", "ffn_out"): ((2, 9, 6), lambda x: x[1]),
+}
+
+
+def nested(leaves):
+    tree = {}
+    for path, leaf in leaves.items():
+        node = tree
+        for name in path[:-1]:
+            node = node.setdefault(name, {})
+        node[path[-1]] = leaf
+    return tree
+
+
+def test_muon_makes_the_update_of_each_matrix_orthogonal():
+    """Newton-Schulz stops at singular values between .7 and 1.2, so that its result is orthogonal only roughly."""
+    rng = np.random.default_rng(0)
+    grads = {path: rng.standard_normal(shape).astype(np.float32) for path, (shape, _) in PATHS.items()}
+    tree = nested({(*path, "kernel"): grad for path, grad in grads.items()})
+    muon = optim.scale_by_muon(rate=3.0)
+    updates, _ = jax.jit(muon.update)(tree, muon.init(tree))
+    for path, (_, matrix) in PATHS.items():
+        update = updates
+        for name in (*path, "kernel"):
+            update = update[name]
+        exact, found = (
+            matrix(grads[path]),
+            matrix(np.asarray(update)) / (3 * 0.2 * max(matrix(grads[path]).shape) ** 0.5),
+        )
+        values = np.linalg.svd(found, compute_uv=False)
+        assert values.min() > 0.6
+        assert values.max() < 1.3
+        cosine = np.sum(found * orthogonal(exact)) / np.linalg.norm(found) / np.linalg.norm(orthogonal(exact))
+        assert cosine > 0.97
+
+
+@pytest.mark.parametrize("encoder", ["bert", "modernbert"])
+def test_muon_updates_the_matrices_in_the_layers_and_adam_the_rest(encoder):
+    model = train_config.paper().model
+    model.update(encoder=encoder, dtype="float32", layers=2, width=128, ffn=192, heads=2, embedding_size=32)
+    ids = jnp.zeros((1, 8), jnp.int32)
+    electra = Electra(model_config.from_settings(model, 100, ("discriminator_head",)))
+    params = jax.jit(electra.init)(jax.random.key(0), Batch(ids, ids, ids))["params"]
+    grads = jax.tree.map(lambda x: x + jnp.float32(0.01), params)
+    settings = dataclasses.replace(SETTINGS, clip_norm=1e9, weight_decay=0.0)
+
+    def second_update(settings):
+        transform, _ = optim.make(settings, 10)
+
+        @jax.jit
+        def run(params, grads):
+            _, state = transform.update(grads, transform.init(params), params)  # at a rate of 0
+            return transform.update(grads, state, params)[0]
+
+        return run(params, grads)
+
+    adam, muon = second_update(settings), second_update(dataclasses.replace(settings, name="muon"))
+    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(adam), jax.tree.leaves(muon), strict=True):
+        names = [key.key for key in path]
+        same = not ("layers" in names and names[-1] == "kernel")
+        assert np.array_equal(a, b) == same, names
+
+
+def test_the_generators_own_parameters_have_their_rate_and_their_norm():
+    params = {name: {"kernel": jnp.ones(4)} for name in ("embeddings", "encoder", "generator", "generator_head")}
+    grads = {name: {"kernel": jnp.full(4, size)} for name, size in zip(params, (0.1, 0.2, 3.0, 4.0), strict=True)}
+
+    def second_update(**changes):
+        transform, _ = optim.make(
+            dataclasses.replace(SETTINGS, b1=0.0, b2=0.0, eps=1e6, weight_decay=0.0, **changes), 10
+        )
+        _, state = transform.update(grads, transform.init(params), params)
+        updates, _ = transform.update(grads, state, params)
+        return np.array([float(updates[name]["kernel"][0]) for name in params]) * -1e6 / (0.5 * 0.9 / 3)
+
+    sizes = np.array([0.1, 0.2, 3.0, 4.0])
+    np.testing.assert_allclose(second_update(), sizes / np.sqrt(4 * np.sum(sizes**2)), rtol=1e-4)
+    np.testing.assert_allclose(second_update(generator_rate=0.5, clip_norm=100.0), sizes * [1, 1, 0.5, 0.5], rtol=1e-4)
+    np.testing.assert_allclose(second_update(clip_apart=True), [0.1, 0.2, 0.3, 0.4], rtol=1e-4)
 
 
 def test_the_first_step_moves_nothing():

@@ -160,10 +160,11 @@ def test_what_is_computed_again_is_the_same(encoder, remat):
         assert there == pytest.approx(loss, rel=1e-6)
 
 
-def test_eight_devices_that_share_the_update_compute_what_one_does():
+@pytest.mark.parametrize("optimizer", ["adam", pytest.param("muon", marks=pytest.mark.slow)])
+def test_eight_devices_that_share_the_update_compute_what_one_does(optimizer):
     ends = []
     for devices in (1, 8):
-        state, train_step, put = make("bert", devices)
+        state, train_step, put = make("bert", devices, optim__name=optimizer)
         for number in range(3):
             state, measured = train_step(state, put(batch(number)))
         ends.append((state, metrics.numbers(jax.device_get(measured))))

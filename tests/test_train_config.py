@@ -54,6 +54,23 @@ def test_settings_that_contradict_each_other_are_refused():
         train_config.resolve(small_config(probe__every=5))
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "objective", "needed"),
+    [
+        ("muon_rate", 2.0, "electra", "config.optim.name=muon"),
+        ("decay", 0.5, "electra", "config.optim.schedule=stable"),
+        ("generator_rate", 2.0, "mlm", "a generator network"),
+        ("clip_apart", True, "mlm", "a generator network"),
+    ],
+)
+def test_settings_of_the_optimizer_without_effect_are_refused(name, value, objective, needed):
+    config = small_config(arg=f"objective={objective}")
+    config.optim[name] = value
+    with pytest.raises(UserError) as error:
+        train_config.resolve(config)
+    assert str(error.value) == f"config.optim.{name}={value} has no effect without {needed}; set it or leave this out"
+
+
 @every_objective
 def test_a_config_survives_its_json(objective):
     config = train_config.resolve(small_config(arg=f"objective={objective}"))

@@ -84,7 +84,7 @@ def _describe(run: RunCheckpoint, workdir: Path) -> card.RunDescription:
     """How the network was trained, from the run's files."""
     config, step, totals = run.config, int(run.state.step), run.metadata["totals"]
     segments = make_segments(run.objective.stages, train_config.phases(config.data, config.steps))
-    flops = count_flops(run.objective, segments, config.batch_size, step)
+    flops = count_flops(run.objective, segments, config.batch_size, step, config.optim.name)
     path = workdir / "environment.json"
     environment = read_json(path) if path.exists() else {}
     packages = environment.get("packages", {})

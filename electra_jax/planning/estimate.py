@@ -144,10 +144,11 @@ def estimate(
     assert peak is not None
     peak *= len(target.devices)
     flops = {
-        name: sum_networks(count(objective, segment.stage, config.batch_size, segment.length))
+        name: sum_networks(count(objective, segment.stage, config.batch_size, segment.length, config.optim.name))
         for name, count in ACCOUNTINGS.items()
     }
-    steps = count_flops(objective, run.segments, config.batch_size, config.steps)["model"] / flops["model"]
+    whole = count_flops(objective, run.segments, config.batch_size, config.steps, config.optim.name)
+    steps = whole["model"] / flops["model"]
     attention, virtual = functools.partial(fused_attention.chosen, length=segment.length), mesh.abstract_mesh
     xla = _xla_flops(config, objective) + attention_flops.change(
         objective,

@@ -62,6 +62,13 @@ def test_json_has_the_same_numbers(capsys):
     assert bert_large["paper_corrected"] == pytest.approx(1.9176e20, rel=1e-4)
 
 
+def test_muon_has_a_share(capsys):
+    (stage,) = read_json(capsys, BASE, "--config.optim.name=muon")["stages"]
+    alone, added = sum(stage["model"]["optimizer"].values()), stage["paper"]["optimizer"].values()
+    assert 0.01 * stage["model"]["total"] < alone < 0.03 * stage["model"]["total"]
+    assert not any(added)
+
+
 def test_a_config_has_its_tokens_parts_and_totals(capsys):
     run = read_json(capsys, BASE)
     assert (run["objective"], run["steps"], run["batch"], run["length"]) == ("electra", 766_000, 256, 512)

@@ -88,12 +88,14 @@ def count_flops(config: ConfigDict | TrainConfig | Mapping[str, Any]) -> RunFlop
     """
     checked = train_config.resolve(config)
     objective = make_objective(checked)
-    batch, length = checked.batch_size, checked.data.seq_length
+    batch, length, optimizer = checked.batch_size, checked.data.seq_length, checked.optim.name
     phases = train_config.phases(checked.data, checked.steps)
     segments = make_segments(objective.stages, phases)
     stages = []
     for stage in objective.stages:
-        networks = {name: count(objective, stage, batch, length) for name, count in totals.ACCOUNTINGS.items()}
+        networks = {
+            name: count(objective, stage, batch, length, optimizer) for name, count in totals.ACCOUNTINGS.items()
+        }
         stages.append(StageFlops(stage.steps, {name: sum_networks(n) for name, n in networks.items()}, networks))
     return RunFlops(
         objective=checked.objective.name,
@@ -102,7 +104,7 @@ def count_flops(config: ConfigDict | TrainConfig | Mapping[str, Any]) -> RunFlop
         length=length,
         tokens=sum(steps * batch * length for length, steps in phases),
         stages=tuple(stages),
-        total=totals.count_flops(objective, segments, batch, checked.steps),
+        total=totals.count_flops(objective, segments, batch, checked.steps, optimizer),
         precision=checked.model.dtype,
     )
 

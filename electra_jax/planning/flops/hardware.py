@@ -1,8 +1,9 @@
 """The `model` accounting: operations that the hardware must do. MFU is measured in these.
 
 Assumptions:
-- a multiply-add is two operations; only matrix multiplications count (element-wise work, dropout, the optimizer and
-  sampling stay below 3% for every objective: tests/planning/flops/test_hardware.py compares with XLA's count);
+- a multiply-add is two operations; only matrix multiplications count, those of Muon included (element-wise work,
+  dropout, Adam and sampling stay below 3% for every objective: tests/planning/flops/test_hardware.py compares with
+  XLA's count);
 - the backward pass costs twice the forward pass, so a training step costs three forward passes;
 - embedding look-ups are gathers and free;
 - padding counts, since it is computed;
@@ -10,6 +11,7 @@ Assumptions:
   count does not depend on how attention is computed.
 """
 
+from electra_jax import optim
 from electra_jax.modeling.config import ElectraConfig, EncoderConfig
 from electra_jax.objectives.masking import max_masked
 from electra_jax.objectives.spec import Objective, Pass, Stage
@@ -49,10 +51,40 @@ def forward(config: ElectraConfig, network_pass: Pass, batch: int, length: int, 
     return parts + Parts(head=2 * read * head, softmax=2 * read * e * config.padded_vocab_size)
 
 
-def train_step(objective: Objective, stage: Stage, batch: int, length: int) -> dict[str, Parts]:
-    """Operations by network of a train step in a stage, on a batch of `batch` sequences of `length`."""
+def newton_schulz(config: EncoderConfig) -> Parts:
+    """Operations of Muon's iterations for the matrices in a network's layers.
+
+    An iteration on a matrix X of m rows and n columns, m <= n, is A = X X^T, B = b A + c A A and a X + B X.
+    """
+
+    def matrix(inputs: int, outputs: int) -> int:
+        m, n = sorted((inputs, outputs))
+        return optim.MUON_STEPS * 2 * (2 * m * m * n + m**3)
+
+    d, f = config.width, config.ffn
+    matrices = 2 if config.kind == "bert" else 3
+    return Parts(attention=config.layers * 4 * matrix(d, d), ffn=config.layers * matrices * matrix(d, f))
+
+
+def train_step(
+    objective: Objective, stage: Stage, batch: int, length: int, optimizer: str = "adam"
+) -> dict[str, Parts]:
+    """Operations of a train step in a stage by network, and those of the optimizer where it multiplies matrices.
+
+    Args:
+      objective: the run's objective.
+      stage: a stage of it.
+      batch: sequences in a batch.
+      length: their length.
+      optimizer: `config.optim.name`.
+    """
     counted: dict[str, Parts] = {}
     for network_pass in stage.passes:
         parts = forward(objective.model.config, network_pass, batch, length, objective.settings.mask_prob)
         counted[network_pass.network] = parts * (3 if network_pass.trained else 1)
+    if optimizer == "muon":
+        c = objective.model.config
+        counted["optimizer"] = newton_schulz(c.encoder)
+        if c.generator is not None and c.tying != "all":
+            counted["optimizer"] += newton_schulz(c.generator) * (2 if c.two_towers else 1)
     return counted

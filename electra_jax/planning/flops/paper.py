@@ -116,8 +116,10 @@ def electra_run(encoder: Transformer, generator: Transformer, batch: float, step
     return training(forward, batch, steps)
 
 
-def train_step(objective: Objective, stage: Stage, batch: int, length: int) -> dict[str, Parts]:
-    """Operations by network of a train step in a stage, on a batch of `batch` sequences of `length`."""
+def train_step(
+    objective: Objective, stage: Stage, batch: int, length: int, optimizer: str = "adam"
+) -> dict[str, Parts]:
+    """Operations by network of a train step, as `hardware.train_step`; the paper's script counts no optimizer."""
     c = objective.model.config
     counted: dict[str, Parts] = {}
     for network_pass in stage.passes:
@@ -141,4 +143,4 @@ def train_step(objective: Objective, stage: Stage, batch: int, length: int) -> d
         else:
             parts = shape.body() + shape.mlm(1.0 if network_pass.everywhere else OUTPUT_SHARE)
         counted[network_pass.network] = parts * (batch * (2 if network_pass.trained else 1))
-    return counted
+    return counted if optimizer == "adam" else {**counted, "optimizer": Parts()}

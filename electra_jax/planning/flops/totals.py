@@ -7,14 +7,16 @@ from electra_jax.objectives.spec import Objective, Stage
 from electra_jax.planning.flops import hardware, paper
 from electra_jax.planning.flops.breakdown import Parts, sum_networks
 
-# (objective, stage, sequences in a batch, their length) -> operations of a train step by network
-ACCOUNTINGS: dict[str, Callable[[Objective, Stage, int, int], dict[str, Parts]]] = {
+# (objective, stage, sequences in a batch, their length, optimizer) -> operations of a train step by network
+ACCOUNTINGS: dict[str, Callable[[Objective, Stage, int, int, str], dict[str, Parts]]] = {
     "model": hardware.train_step,
     "paper": paper.train_step,
 }
 
 
-def count_flops(objective: Objective, segments: Sequence[Segment], batch_size: int, steps: int) -> dict[str, float]:
+def count_flops(
+    objective: Objective, segments: Sequence[Segment], batch_size: int, steps: int, optimizer: str = "adam"
+) -> dict[str, float]:
     """FLOPs of the first `steps` steps of a run, by accounting.
 
     Args:
@@ -22,14 +24,17 @@ def count_flops(objective: Objective, segments: Sequence[Segment], batch_size: i
       segments: the run's schedule.
       batch_size: sequences in a step.
       steps: the number of steps to count.
+      optimizer: `config.optim.name`.
     """
 
-    def count(train_step: Callable[[Objective, Stage, int, int], dict[str, Parts]]) -> float:
+    def count(train_step: Callable[[Objective, Stage, int, int, str], dict[str, Parts]]) -> float:
         total = 0.0
         for segment in segments:
             done = min(segment.stop, steps) - segment.start
             if done > 0:
-                total += done * sum_networks(train_step(objective, segment.stage, batch_size, segment.length))
+                total += done * sum_networks(
+                    train_step(objective, segment.stage, batch_size, segment.length, optimizer)
+                )
         return total
 
     return {name: count(train_step) for name, train_step in ACCOUNTINGS.items()}

@@ -62,8 +62,8 @@ def shrunk(size: str, system: str, **settings: Any) -> ConfigDict:
 
 
 def counted(config: ConfigDict, objective: Objective, stage: int = 0) -> float:
-    counted = hardware.train_step(objective, objective.stages[stage], config.batch_size, config.data.seq_length)
-    return sum_networks(counted)
+    shape = config.batch_size, config.data.seq_length
+    return sum_networks(hardware.train_step(objective, objective.stages[stage], *shape, config.optim.name))
 
 
 def trace(config: ConfigDict, stage: int = 0) -> tuple[Objective, Any]:
@@ -104,6 +104,12 @@ def test_an_encoder_counted_by_hand():
     seven = hardware.encoder(encoder("bert", layers=7), 4, 2, 3)
     assert seven.attention == 7 * 6 * 2 * (4 * 16 + 2 * 3 * 4)
     assert seven.ffn == 7 * 6 * 2 * (2 * 32)
+
+
+def test_newton_schulz_counted_by_hand():
+    # Of 2 rows and 3 columns: X X^T is 2 x 2 x 3 multiply-adds, A A is 2 x 2 x 2, B X is 2 x 2 x 3; five times.
+    network = encoder("bert", width=2, ffn=3, layers=7)
+    assert hardware.newton_schulz(network) == Parts(attention=7 * 4 * 5 * 2 * 24, ffn=7 * 2 * 5 * 2 * 32)
 
 
 def test_heads_counted_by_hand():
@@ -211,6 +217,27 @@ def test_all_matrix_products_of_other_networks_at_real_size(variant):
     theirs = matrix_products(traced.jaxpr.jaxpr)
     assert ours <= theirs
     assert theirs == pytest.approx(ours, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "system", "tying"),
+    [
+        ("bert", "electra", "embeddings"),
+        ("modernbert", "electra", "all"),
+        ("bert", "mlm", None),
+        ("bert", "electric", None),
+    ],
+)
+def test_all_matrix_products_of_a_step_with_muon(encoder, system, tying):
+    config = config_of("small", system, encoder=encoder, **({"tying": tying} if tying else {}))
+    if tying == "all":
+        config.model.update(generator_width=1.0)
+    config.optim.name = "muon"
+    objective, traced = trace(config)
+    theirs = matrix_products(traced.jaxpr.jaxpr)
+    assert theirs == pytest.approx(counted(config, objective), rel=1e-4)
+    alone = hardware.train_step(objective, objective.stages[0], 128, 128, "muon")["optimizer"]
+    assert theirs - alone.total < 0.999 * theirs
 
 
 def check_against_xla(size: str, system: str, stage: int) -> None:
