@@ -24,4 +24,5 @@ def test_flops_are_those_of_the_objective_and_of_the_optimizer(optimizer, tmp_pa
     )
     parts = hardware.train_step(objective, objective.stages[0], config.batch_size, config.data.seq_length, optimizer)
     assert ("optimizer" in parts) == (optimizer == "muon")
+    log.close()
     assert log.flops(3)["model"] == pytest.approx(3 * sum_networks(parts))
