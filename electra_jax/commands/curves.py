@@ -18,8 +18,8 @@ from electra_jax.runtime.run_log import read_run_logs
 
 USAGE = """\
 usage: electra-jax curves --runs DIR [DIR ...] --tasks cola,sst2,... --data_dir=FOLDER --output=DIR [--points=N]
-                          [--size=large] [--accounting=paper] [--paper=false] [--strict=false]
-                          [--config.NAME=VALUE ...]
+                          [--size=large] [--accounting=paper] [--by=objective] [--paper=false]
+                          [--strict=false] [--config.NAME=VALUE ...]
 
 Fine-tunes every checkpoint of every run on every task, with several seeds, and plots score against pre-training FLOPs.
 Finished fine-tunings are kept in the output folder. The same command resumes there, also with more runs, tasks or
@@ -35,6 +35,7 @@ seeds.
   --size=large           recipe for large encoders (default base, which also fits small ones)
   --accounting=paper     count FLOPs as the paper does (default model: what the hardware computes)
   --strict=false         leave out and count invalid rows instead of stopping at the first
+  --by=objective         join the runs of each objective by one line (default run: a line for each run)
   --paper=false          leave out the plot of the average next to the paper's scores
   --config.seeds=10      override any setting of fine-tuning, for every task"""
 
@@ -46,6 +47,7 @@ _OPTIONS: Mapping[str, Any] = {
     "points": 0,
     "size": "base",
     "accounting": "model",
+    "by": "run",
     "paper": True,
     "strict": True,
 }
@@ -62,6 +64,7 @@ def main(argv: list[str]) -> int:
     example = "try --runs runs/tiny --tasks cola,sst2 --data_dir=glue --output=curves, or --help"
     cli.require(options, ("runs", "tasks", "data_dir", "output"), example)
     check_value("--accounting", options["accounting"], one_of(*_ACCOUNTINGS))
+    check_value("--by", options["by"], one_of("run", "objective"))
     check_value("--points", options["points"], at_least(0))
     configs = make_configs(options["tasks"], options["size"], overrides)
     data_dirs = {task: glue.task_dir(options["data_dir"], task) for task in configs}
@@ -76,7 +79,7 @@ def main(argv: list[str]) -> int:
     with ConsoleProgress(console, _LINE_EVERY) as progress:
         rows = curves.measure(runs, configs, data_dirs, output, options["strict"], progress)
     curves.write_tables(output, runs, rows, accounting)
-    curve_plots.plot_all(output, runs, rows, accounting, options["paper"])
+    curve_plots.plot_all(output, runs, rows, accounting, options["paper"], options["by"])
     console.print((output / curves.TABLE_FILE).read_text(encoding="utf-8"), markup=False, highlight=False)
     names = ", ".join(sorted(path.name for path in output.iterdir() if path.is_file()))
     console.print(f"Files: {output}/points/, {names}", markup=False, highlight=False)

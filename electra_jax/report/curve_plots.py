@@ -7,14 +7,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from electra_jax.downstream.curves import AVERAGE, MeasuredRun, ScoreRow, Scores, group_by_task, metrics_by_task, spread
+from electra_jax.downstream.curves import AVERAGE, MeasuredRun, ScoreRow, group_by_task, metrics_by_task, spread
 from electra_jax.downstream.paper_scores import paper_scores
 from electra_jax.runtime.metric_text import AREAS, LOSSES
 from electra_jax.runtime.run_log import HELDOUT
@@ -23,6 +23,7 @@ from electra_jax.runtime.run_log import HELDOUT
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 FILES = tuple(f"{name}.{kind}" for name in ("scores", "average", "heldout") for kind in ("png", "svg"))
 _MARKERS = "osD^vP*"
+_DASHES = ("--", ":", "-.")
 _X_LABELS = {"flops": "pre-training FLOPs", "flops_paper": "pre-training FLOPs, as the paper counts them"}
 _GREY = "#707070"
 _PANEL_HEIGHT, _PANEL_WIDTH, _COLUMNS = 2.9, 3.6, 3  # inches
@@ -40,8 +41,27 @@ _SETTINGS: dict[Any, Any] = {
 }
 
 
+class Line(NamedTuple):
+    """A line of a plot.
+
+    Attributes:
+      name: its name in the legend.
+      points: FLOPs, and the scores of several seeds there.
+      baseline: whether it is the score of something that was not pre-trained, drawn at all FLOPs.
+    """
+
+    name: str
+    points: Sequence[tuple[float, Sequence[float]]]
+    baseline: bool = False
+
+
 def plot_all(
-    output: Path, runs: Sequence[MeasuredRun], rows: Sequence[ScoreRow], accounting: str, with_paper: bool
+    output: Path,
+    runs: Sequence[MeasuredRun],
+    rows: Sequence[ScoreRow],
+    accounting: str,
+    with_paper: bool,
+    by: str = "run",
 ) -> None:
     """Writes `scores`, `average` and `heldout` to a folder and removes those of an earlier call.
 
@@ -51,38 +71,55 @@ def plot_all(
       rows: their scores.
       accounting: `flops` or `flops_paper`.
       with_paper: whether to plot the average, if there is one, next to the paper's scores.
+      by: a line for each `run` or for each `objective`.
     """
     for name in FILES:
         (output / name).unlink(missing_ok=True)
-    tasks = group_by_task(rows)
-    plot_scores(output / "scores", tasks, metrics_by_task(rows), runs, accounting)
-    if with_paper and AVERAGE in tasks:
-        plot_beside_paper(output / "average", tasks, runs, accounting)
+    lines, metrics = lines_by_task(rows, accounting, by), metrics_by_task(rows)
+    plot_scores(output / "scores", lines, metrics, accounting)
+    if with_paper and AVERAGE in lines:
+        plot_beside_paper(output / "average", lines[AVERAGE], list(metrics), accounting)
     plot_heldout(output / "heldout", runs, accounting)
 
 
-def plot_scores(
-    path: Path, tasks: Mapping[str, Scores], metrics: Mapping[str, str], runs: Sequence[MeasuredRun], accounting: str
-) -> None:
+def lines_by_task(rows: Sequence[ScoreRow], accounting: str, by: str = "run") -> dict[str, list[Line]]:
+    """The lines of each task, and first of their average if there are several.
+
+    Args:
+      rows: the scores.
+      accounting: `flops` or `flops_paper`.
+      by: a line for each `run` with a point for each checkpoint, or for each `objective` with the points of all runs.
+    """
+    label = {row["run"]: row["run"] if by == "run" else row["objective"] for row in rows}
+    at = {(row["run"], row["step"]): row["flops"] if accounting == "flops" else row["flops_paper"] for row in rows}
+    lines: dict[str, list[Line]] = {}
+    for task, by_run in group_by_task(rows).items():
+        points: dict[str, list[tuple[float, list[float]]]] = {name: [] for name in label.values()}
+        for run, steps in by_run.items():
+            points[label[run]] += [(at[run, step], list(seeds.values())) for step, seeds in steps.items()]
+        lines[task] = [Line(name, sorted(of_line)) for name, of_line in points.items()]
+    return lines
+
+
+def plot_scores(path: Path, lines: Mapping[str, Sequence[Line]], metrics: Mapping[str, str], accounting: str) -> None:
     """Plots score against FLOPs, with a panel for each task and for their average.
 
     Args:
       path: of the files, without a suffix.
-      tasks: what `group_by_task` returns.
+      lines: the lines of each task, in the order of their colours.
       metrics: the name of each task's metric.
-      runs: in the order of their colours.
       accounting: `flops` or `flops_paper`.
     """
-    with _panels(path, len(tasks), accounting) as panels:
-        for panel, (task, by_run) in zip(panels, tasks.items(), strict=True):
-            _plot_runs(panel, by_run, runs, accounting)
+    with _panels(path, len(lines), accounting) as panels:
+        for panel, (task, of_task) in zip(panels, lines.items(), strict=True):
+            _plot_lines(panel, of_task)
             panel.set_title(task if task == AVERAGE else f"{task}, {metrics[task]}", loc="left")
 
 
-def plot_beside_paper(path: Path, tasks: Mapping[str, Scores], runs: Sequence[MeasuredRun], accounting: str) -> None:
-    """Plots the average score of runs next to the scores that the paper prints."""
+def plot_beside_paper(path: Path, lines: Sequence[Line], tasks: Sequence[str], accounting: str) -> None:
+    """Plots the average score over some tasks next to the scores that the paper prints."""
     with _panels(path, 1, accounting, size=(7.5, 4.5)) as (panel,):
-        _plot_runs(panel, tasks[AVERAGE], runs, accounting)
+        _plot_lines(panel, lines)
         for name, flops, score in paper_scores(accounting):
             panel.plot([flops], [score], "x", color=_GREY, markersize=5)
             # Names are to the left of the points on the upper edge, and to the right of those below it.
@@ -98,7 +135,7 @@ def plot_beside_paper(path: Path, tasks: Mapping[str, Scores], runs: Sequence[Me
                 color=_GREY,
             )
         panel.plot([], [], "x", color=_GREY, markersize=5, label="the paper: GLUE dev, eight tasks")
-        panel.set_ylabel(f"average of {', '.join(task for task in tasks if task != AVERAGE)}")
+        panel.set_ylabel(f"average of {', '.join(tasks)}")
         panel.margins(x=0.12)
 
 
@@ -114,26 +151,29 @@ def plot_heldout(path: Path, runs: Sequence[MeasuredRun], accounting: str) -> No
         return
     with _panels(path, len(metrics), accounting) as panels:
         for panel, metric in zip(panels, metrics, strict=True):
-            for number, run in enumerate(runs):
-                lines = [line for line in by_run[run.name] if metric in line]
-                x = [line[accounting] for line in lines]
-                _plot_line(panel, x, [[line[metric]] for line in lines], number, run.name)
+            measured = {name: [line for line in lines if metric in line] for name, lines in by_run.items()}
+            points = {name: [(line[accounting], [line[metric]]) for line in lines] for name, lines in measured.items()}
+            _plot_lines(panel, [Line(name, of_run) for name, of_run in points.items()])
             panel.set_title(metric.removeprefix(HELDOUT).replace("_", " "), loc="left")
 
 
-def _plot_runs(panel: Axes, by_run: Scores, runs: Sequence[MeasuredRun], accounting: str) -> None:
-    for number, run in enumerate(runs):
-        steps = by_run.get(run.name, {})
-        x = [run.compute(step)[accounting] for step in steps]
-        _plot_line(panel, x, [list(seeds.values()) for seeds in steps.values()], number, run.name)
+def _plot_lines(panel: Axes, lines: Sequence[Line]) -> None:
+    for number, line in enumerate(line for line in lines if not line.baseline):
+        _plot_line(panel, line, number)
+    for number, line in enumerate(line for line in lines if line.baseline):
+        ((_, scores),) = line.points
+        median, lowest, highest = spread(scores)
+        style = _DASHES[number % len(_DASHES)]
+        panel.axhline(median, color=_GREY, linestyle=style, linewidth=1.2, label=_legend_text(line.name))
+        panel.axhspan(lowest, highest, color=_GREY, alpha=0.1, linewidth=0)
 
 
-def _plot_line(panel: Axes, x: Sequence[float], scores: Sequence[Sequence[float]], number: int, name: str) -> None:
-    """Plots the line and the band of run `number`: at each x the scores of several seeds."""
+def _plot_line(panel: Axes, line: Line, number: int) -> None:
+    """Plots a line of a colour, and the band from the lowest to the highest score."""
     colour, marker = _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)]
-    spreads = [spread(seeds) for seeds in scores]
+    x, spreads = [flops for flops, _ in line.points], [spread(scores) for _, scores in line.points]
     median = [each.median for each in spreads]
-    panel.plot(x, median, label=_legend_text(name), color=colour, marker=marker, markersize=4, linewidth=1.4)
+    panel.plot(x, median, label=_legend_text(line.name), color=colour, marker=marker, markersize=4, linewidth=1.4)
     lowest, highest = [each.lowest for each in spreads], [each.highest for each in spreads]
     if len(x) > 1:
         panel.fill_between(x, lowest, highest, color=colour, alpha=0.15, linewidth=0)
