@@ -1,0 +1,196 @@
+"""Which jobs benchmarks/ladder.py has, and what follows from their results: shapes, learning rates, what is scored."""
+
+import functools
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from job_queue import Job, Results
+from ladder_jobs import Shape, flops_per_step, pretraining_config
+
+SYSTEMS = ("electra", "mlm", "all_tokens_mlm", "replace_mlm", "electra_15")
+LARGEST = ("electra", "mlm")  # the systems above 1e14
+BUDGETS = (1e13, 3e13, 1e14, 3e14)
+TUNED = (1e13, 3e13)
+TASKS = ("cola", "sst2", "mrpc", "stsb", "rte")
+SEEDS = (0, 1, 2)
+
+# Each row is one ratio of depth to width, its shapes from the cheapest to the most expensive.
+FAMILIES = (
+    (Shape(1, 96), Shape(2, 128), Shape(2, 192), Shape(3, 256), Shape(4, 320)),
+    (Shape(2, 64), Shape(2, 96), Shape(3, 128), Shape(4, 192), Shape(6, 256), Shape(8, 320)),
+    (Shape(4, 64), Shape(4, 96), Shape(6, 128), Shape(8, 192), Shape(12, 256)),
+)
+SWEPT = {
+    1e13: (Shape(2, 64), Shape(2, 96), Shape(3, 128), Shape(4, 192), Shape(2, 128), Shape(4, 96), Shape(6, 128)),
+    3e13: (Shape(2, 96), Shape(3, 128), Shape(4, 192), Shape(6, 256), Shape(2, 192), Shape(6, 128), Shape(8, 192)),
+}
+RATES = (1.5e-3, 3e-3, 6e-3)
+FINE_RATES = (5e-4, 1e-3, 2e-3)
+_CHOICE = ("stsb", 1e-3, (100, 101))  # the fine-tuning that shapes and rates are chosen by
+TUNING_SEEDS = (100,)
+_TOKENS = {"cola": 4e5, "sst2": 8e5, "mrpc": 1.4e6, "stsb": 1.2e6, "rte": 7e5}  # that a seed reads, with padding
+_NO_RATE = 1e-12
+
+
+class Run(NamedTuple):
+    """A run of pre-training."""
+
+    system: str
+    flops: float
+    shape: Shape
+    rate: float
+
+    @property
+    def name(self) -> str:
+        return f"{power(self.flops)}-{self.system}-{self.shape}-{self.rate:g}"
+
+
+# An encoder that one step at a rate of nothing has left as it was, and its embeddings alone.
+UNTRAINED, BAG_OF_WORDS = "untrained", "bag_of_words"
+
+
+def power(flops: float) -> str:
+    return f"{flops:.0e}".replace("+", "")
+
+
+class Plan:
+    """The jobs that can be named, given the results so far.
+
+    Attributes:
+      results: the results, by job.
+      runs: the folder of the runs.
+      largest: the largest budget.
+    """
+
+    def __init__(self, results: Results, runs: Path, largest: float, assumed: Mapping[str, Any] | None = None):
+        """`assumed` stands for results that are needed and missing."""
+        self.results, self.runs, self.largest, self.assumed = results, runs, largest, assumed
+
+    def jobs(self) -> list[Job]:
+        """All jobs, each once, the more urgent ones first."""
+        return list({job.name: job for job in self._all()}.values())
+
+    def _all(self) -> Iterator[Job]:
+        shapes = [Run("electra", flops, shape, RATES[1]) for flops in TUNED for shape in SWEPT[flops]]
+        for run in shapes:
+            yield from self._try(run)
+        if any(self.merit(run) is None for run in shapes):
+            return
+        rates = [run for flops in TUNED for system in SYSTEMS for run in self._with_rates(system, flops)]
+        for run in rates:
+            yield from self._try(run)
+        if any(self.merit(run) is None for run in rates):
+            return
+        budgets = [flops for flops in BUDGETS if flops <= self.largest]
+        runs = [self.run_of(system, flops) for flops in budgets for system in self.systems(flops)]
+        yield from (self._pretrain(run) for run in runs)
+        yield self._pretrain_control()
+        for run in runs:
+            if run.flops == TUNED[-1]:
+                yield from self._tune(run.system, run.name)
+        for control in (UNTRAINED, BAG_OF_WORDS):
+            yield from self._tune(control, UNTRAINED)
+            yield from self._score(control, UNTRAINED)
+        for run in runs:
+            yield from self._score(run.system, run.name)
+
+    def systems(self, flops: float) -> Sequence[str]:
+        """The systems at a budget."""
+        return SYSTEMS if flops <= 1e14 else LARGEST
+
+    def run_of(self, system: str, flops: float) -> Run:
+        """The run of a system at a budget, with the learning rate that was best at this budget or the largest tuned."""
+        tuned = min(flops, TUNED[-1])
+        best = max(self._with_rates(system, tuned), key=self.merit)
+        return Run(system, flops, self.shape_for(flops), best.rate)
+
+    def _with_rates(self, system: str, flops: float) -> list[Run]:
+        return [Run(system, flops, self.shape_for(flops), rate) for rate in RATES]
+
+    def shape_for(self, flops: float) -> Shape:
+        """The shape of all systems at a budget.
+
+        Parameters and tokens grow alike with the budget (arXiv 2203.15556), so FLOPs per step grow as its root. The
+        factor is the geometric mean over the best shapes of the swept budgets; the ratio of depth to width is that of
+        the best shape at the larger one. Of that family's shapes this is the one with the nearest FLOPs.
+        """
+        best = {
+            swept: max((Run("electra", swept, shape, RATES[1]) for shape in shapes), key=self.merit).shape
+            for swept, shapes in SWEPT.items()
+        }
+        wanted = math.exp(sum(math.log(step_flops(best[b]) * math.sqrt(flops / b)) for b in TUNED) / len(TUNED))
+        family = next(family for family in FAMILIES if best[TUNED[-1]] in family)
+        return min(family, key=lambda shape: abs(math.log(step_flops(shape) / wanted)))
+
+    def merit(self, run: Run) -> float | None:
+        """What shapes and rates are chosen by; None as long as it is not known."""
+        result = self.results.get(self._choice(run).name, self.assumed)
+        return result and statistics.mean(result["scores"].values())
+
+    def _pretrain(self, run: Run, changes: Mapping[str, Any] | None = None) -> Job:
+        settings = {**run._asdict(), **({"changes": changes} if changes else {})}
+        return Job(f"pretrain/{run.name}", run.flops, (), {"kind": "pretrain", **settings}, self.runs / run.name)
+
+    def _try(self, run: Run) -> Iterator[Job]:
+        yield self._pretrain(run)
+        yield self._choice(run)
+
+    def _choice(self, run: Run) -> Job:
+        task, rate, seeds = _CHOICE
+        return self._finetune(run.system, run.name, task, rate, seeds)
+
+    def _finetune(self, system: str, run: str, task: str, rate: float, seeds: Sequence[int]) -> Job:
+        settings = {
+            "run": run,
+            "task": task,
+            "rate": rate,
+            "seeds": tuple(seeds),
+            "bag_of_words": system == BAG_OF_WORDS,
+        }
+        owner = BAG_OF_WORDS if system == BAG_OF_WORDS else run
+        name = f"finetune/{owner}/{task}-{rate:g}-{'-'.join(map(str, seeds))}"
+        flops = len(seeds) * _TOKENS[task] * 3e6
+        return Job(name, flops, (f"pretrain/{run}",), {"kind": "finetune", **settings})
+
+    def _tune(self, system: str, run: str) -> Iterator[Job]:
+        for task in TASKS:
+            for rate in FINE_RATES:
+                yield self._finetune(system, run, task, rate, TUNING_SEEDS)
+
+    def fine_rate(self, system: str, task: str) -> float | None:
+        """The best learning rate of a system's fine-tuning; None as long as it is not known."""
+        control = system in (UNTRAINED, BAG_OF_WORDS)
+        run = UNTRAINED if control else self.run_of(system, TUNED[-1]).name
+        jobs = {rate: self._finetune(system, run, task, rate, TUNING_SEEDS) for rate in FINE_RATES}
+        scores = {rate: self.results.get(job.name, self.assumed) for rate, job in jobs.items()}
+        if None in scores.values():
+            return None
+        return max(FINE_RATES, key=lambda rate: statistics.mean(scores[rate]["scores"].values()))
+
+    def scores_of(self, system: str, run: str, task: str) -> Job | None:
+        """The job that gives a system's reported scores; None as long as its learning rate is not known."""
+        rate = self.fine_rate(system, task)
+        return rate and self._finetune(system, run, task, rate, SEEDS)
+
+    def _score(self, system: str, run: str) -> Iterator[Job]:
+        for task in TASKS:
+            job = self.scores_of(system, run, task)
+            if job is not None:
+                yield job
+        if system != BAG_OF_WORDS:
+            settings = {"kind": "probe", "run": run, "tasks": TASKS}
+            yield Job(f"probe/{run}", 1e12, (f"pretrain/{run}",), settings)
+
+    def _pretrain_control(self) -> Job:
+        """The job that makes an encoder with its initial parameters, of the shape at 1e14 FLOPs."""
+        settings = {"system": "electra", "flops": 1.0, "shape": self.shape_for(1e14), "rate": _NO_RATE}
+        return Job(f"pretrain/{UNTRAINED}", 1.0, (), {"kind": "pretrain", **settings}, self.runs / UNTRAINED)
+
+
+@functools.cache
+def step_flops(shape: Shape) -> float:
+    """FLOPs of a train step of `electra` with an encoder of this shape."""
+    return flops_per_step(pretraining_config("electra", shape, RATES[1], 1e13))

@@ -1,0 +1,144 @@
+"""The table, the figure and the ranking of benchmarks/ladder.py, from its results alone."""
+
+import itertools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ladder_plan import BAG_OF_WORDS, BUDGETS, SEEDS, TASKS, UNTRAINED, Plan, power
+from scipy.stats import t as students_t
+
+from electra_jax.downstream.curves import AVERAGE
+from electra_jax.report import curve_plots
+from electra_jax.report.curve_plots import Line
+from electra_jax.runtime.io import write_whole
+
+TABLE, FIGURE = "ladder.md", "ladder"
+_CONTROLS = {UNTRAINED: "encoder that was not pre-trained", BAG_OF_WORDS: "bag of words"}
+
+Scores = dict[str, dict[int, float]]  # task -> seed -> score
+
+
+class Entry(NamedTuple):
+    """A run with all its scores.
+
+    Attributes:
+      system: the objective, or a control.
+      flops: the budget; 0 for a control.
+      run: the name of the run.
+      scores: by task and seed.
+      frozen: by task, of linear models on frozen states; empty for a bag of words.
+    """
+
+    system: str
+    flops: float
+    run: str
+    scores: Scores
+    frozen: Mapping[str, float]
+
+    def averages(self) -> list[float]:
+        """The average over the tasks, for each seed."""
+        return [statistics.mean(self.scores[task][seed] for task in TASKS) for seed in SEEDS]
+
+
+class Difference(NamedTuple):
+    """How much better one run is than another, with its 95% interval."""
+
+    mean: float
+    margin: float
+    better_on: int
+
+
+def entries(plan: Plan) -> list[Entry]:
+    """The runs whose scores are complete, by budget, and the controls."""
+    found = [(control, 0.0, UNTRAINED) for control in _CONTROLS]
+    found += [(system, flops, plan.run_of(system, flops).name) for flops in BUDGETS for system in plan.systems(flops)]
+    complete = []
+    for system, flops, run in found:
+        jobs = {task: plan.scores_of(system, run, task) for task in TASKS}
+        results = {task: plan.results.get(job.name) if job else None for task, job in jobs.items()}
+        if None not in results.values():
+            scores = {task: {int(seed): x for seed, x in results[task]["scores"].items()} for task in TASKS}
+            frozen = {} if system == BAG_OF_WORDS else plan.results.get(f"probe/{run}", {})
+            complete.append(Entry(system, flops, run, scores, frozen))
+    return complete
+
+
+def difference(one: Entry, other: Entry) -> Difference:
+    """The difference of two averages, seed by seed.
+
+    Its variance is that of the differences between seeds within a task, pooled over the tasks. It knows nothing of
+    other tasks, and nothing of other seeds of pre-training.
+    """
+    count = len(SEEDS)
+    pairs = {task: [one.scores[task][seed] - other.scores[task][seed] for seed in SEEDS] for task in TASKS}
+    variance = sum(statistics.variance(values) / count for values in pairs.values()) / len(TASKS) ** 2
+    freedom = len(TASKS) * (count - 1)
+    means = [statistics.mean(values) for values in pairs.values()]
+    margin = float(students_t.ppf(0.975, freedom)) * math.sqrt(variance)
+    return Difference(statistics.mean(means), margin, sum(mean > 0 for mean in means))
+
+
+def table(found: Sequence[Entry], plan: Plan) -> str:
+    """Markdown: the scores of every run, and the differences between systems at each budget."""
+    metrics = {task: _metric(plan, task) for task in TASKS}
+    heads = [f"{task} ({metric})" for task, metric in metrics.items()]
+    lines = [
+        f"| FLOPs | system | shape | tokens | {' | '.join(heads)} | average | frozen | word order |",
+        "|---|---|---|---|" + "---|" * (len(TASKS) + 3),
+    ]
+    for entry in found:
+        cells = [_spread(list(entry.scores[task].values())) for task in TASKS]
+        frozen = statistics.mean(entry.frozen[task] for task in TASKS) if entry.frozen else None
+        if entry.flops:
+            tokens = f"{plan.results[f'pretrain/{entry.run}']['tokens'] / 1e6:.1f}M"
+            first = [power(entry.flops), f"`{entry.system}`", entry.run.split("-")[2], tokens]
+        else:
+            first = ["", _CONTROLS[entry.system], "", ""]
+        last = (f"{x:.1f}" if x is not None else "" for x in (frozen, entry.frozen.get("word_order")))
+        lines.append(f"| {' | '.join([*first, *cells, _spread(entry.averages()), *last])} |")
+    return "\n".join([*lines, "", *_ranking(found)]) + "\n"
+
+
+def _ranking(found: Sequence[Entry]) -> list[str]:
+    lines = [
+        "| FLOPs | system | minus | difference of averages | tasks that it is better on |",
+        "|---|---|---|---|---|",
+    ]
+    for flops in BUDGETS:
+        ranked = sorted((e for e in found if e.flops == flops), key=lambda e: -statistics.mean(e.averages()))
+        for one, other in itertools.pairwise(ranked):
+            by = difference(one, other)
+            lines.append(
+                f"| {power(flops)} | `{one.system}` | `{other.system}` | {by.mean:+.1f} ± {by.margin:.1f} | "
+                f"{by.better_on} of {len(TASKS)} |"
+            )
+    return lines
+
+
+def _metric(plan: Plan, task: str) -> str:
+    return next(r["metric"] for name, r in plan.results.items() if name.startswith("finetune/") and f"/{task}-" in name)
+
+
+def _spread(scores: Sequence[float]) -> str:
+    return f"{statistics.median(scores):.1f} ({min(scores):.1f} to {max(scores):.1f})"
+
+
+def draw(plan: Plan, folder: Path) -> str:
+    """Writes the table and the figures of the runs that are complete to a folder; returns the table."""
+    found = entries(plan)
+    folder.mkdir(parents=True, exist_ok=True)
+    text = table(found, plan)
+    write_whole(folder / TABLE, text)
+    panels: dict[str, list[Line]] = {}
+    for task in (AVERAGE, *TASKS):
+        panels[task] = []
+        for system in dict.fromkeys(entry.system for entry in found):
+            own = [entry for entry in found if entry.system == system]
+            points = [(e.flops, e.averages() if task == AVERAGE else list(e.scores[task].values())) for e in own]
+            panels[task].append(Line(_CONTROLS.get(system, system), points, baseline=system in _CONTROLS))
+    curve_plots.plot_scores(folder / FIGURE, panels, {task: _metric(plan, task) for task in TASKS}, "flops")
+    curve_plots.plot_beside_paper(folder / f"{FIGURE}_and_paper", panels[AVERAGE], TASKS, "flops")
+    return text

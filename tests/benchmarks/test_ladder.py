@@ -1,0 +1,102 @@
+"""The ladder's plan and report on results that are made up, and its jobs for real on a small text."""
+
+import json
+import math
+
+import ladder
+import ladder_report
+import pytest
+from job_queue import Job
+from ladder_jobs import Shape
+from ladder_plan import BUDGETS, SEEDS, SYSTEMS, TASKS, Plan, step_flops
+
+METRICS = {"cola": "matthews", "sst2": "accuracy", "mrpc": "accuracy", "stsb": "spearman", "rte": "accuracy"}
+BEST_SHAPES = {1e13: Shape(3, 128), 3e13: Shape(4, 192)}
+BEST_RATES = {1e13: 3e-3, 3e13: 1.5e-3}
+
+
+def made_up(job: Job) -> dict:
+    """A result: `electra` is better than others by 2, a budget than the one before by 10, the controls have 10."""
+    settings = job.settings
+    if settings["kind"] == "pretrain":
+        return {"steps": 10, "flops": settings["flops"], "flops_paper": 1.0, "tokens": 2e6, "device_seconds": 5.0}
+    if settings["kind"] == "probe":
+        return {**dict.fromkeys(TASKS, 40.0), "word_order": 55.0}
+    score = 10.0
+    if settings["run"] != "untrained":
+        budget, system, shape, rate = settings["run"].split("-")
+        flops = float(budget)
+        score = 20.0 + 10 * BUDGETS.index(flops) + 2 * (system == "electra")
+        score += (shape == str(BEST_SHAPES.get(flops))) + (float(rate) == BEST_RATES.get(flops))
+        score += settings["rate"] == (2e-3 if system == "electra" else 5e-4)
+    return {"metric": METRICS[settings["task"]], "scores": {str(s): score + 0.1 * (s % 100) for s in settings["seeds"]}}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The plan with the results of all its jobs, and the order in which they were done."""
+    results, order = {}, []
+    while True:
+        plan = Plan(results, tmp_path_factory.getbasetemp(), BUDGETS[-1])
+        ready = [job for job in plan.jobs() if job.name not in results and all(name in results for name in job.needs)]
+        if not ready:
+            return plan, order
+        for job in ready:
+            results[job.name] = made_up(job)
+            order.append(job.name)
+
+
+def test_shapes_and_rates_are_those_that_did_best(finished):
+    plan, _ = finished
+    assert [plan.shape_for(flops) for flops in (1e13, 3e13)] == [Shape(3, 128), Shape(4, 192)]
+    assert {plan.run_of(system, flops).rate for system in SYSTEMS for flops in BUDGETS[1:]} == {1.5e-3}
+    assert plan.run_of("mlm", 1e13).name == "1e13-mlm-3x128-0.003"
+    assert plan.fine_rate("electra", "rte") == 2e-3
+    assert plan.fine_rate("mlm", "rte") == 5e-4
+
+
+def test_flops_of_a_step_grow_as_the_root_of_the_budget(finished):
+    plan, _ = finished
+    small, large = (step_flops(plan.shape_for(flops)) for flops in (1e13, 3e14))
+    assert math.sqrt(30) / 2 < large / small < math.sqrt(30) * 2
+
+
+def test_every_job_is_named_once_and_costs_what_the_dry_run_says(finished):
+    plan, order = finished
+    assert len(order) == len(set(order)) == len(plan.jobs())
+    assumed = Plan({}, plan.runs, BUDGETS[-1], assumed={"scores": {0: 0.0}}).jobs()
+    assert sum(job.flops for job in assumed) == pytest.approx(sum(job.flops for job in plan.jobs()), rel=0.02)
+    assert ladder.cost(plan.jobs(), plan.results).splitlines()[-1].split() == ["left", "0", "0", "0.0e+00", "0.0"]
+
+
+def test_a_smaller_ladder_has_no_larger_runs(finished):
+    plan, _ = finished
+    assert not any("3e14" in job.name for job in Plan(plan.results, plan.runs, 1e14).jobs())
+
+
+def test_the_systems_of_a_budget_are_compared_seed_by_seed(finished):
+    plan, _ = finished
+    found = {(entry.system, entry.flops): entry for entry in ladder_report.entries(plan)}
+    assert len(found) == 3 * 5 + 2 + 2
+    by = ladder_report.difference(found["electra", 1e13], found["mlm", 1e13])
+    assert (by.mean, by.margin, by.better_on) == (pytest.approx(2), pytest.approx(0, abs=1e-9), 5)
+    uneven = found["mlm", 1e13]._replace(scores={task: {0: 22.0, 1: 24.0, 2: 26.0} for task in TASKS})
+    shifted = found["mlm", 1e13]._replace(scores={task: dict.fromkeys(SEEDS, 20.0) for task in TASKS})
+    by = ladder_report.difference(uneven, shifted)
+    # The differences 2, 4, 6 have variance 4, their mean over three seeds and five tasks 4 / 15; t(10) is 2.228.
+    assert (by.mean, by.margin) == (pytest.approx(4), pytest.approx(2.228 * math.sqrt(4 / 15), rel=1e-3))
+
+
+def test_the_table_and_the_figures(finished, tmp_path, capsys):
+    plan, _ = finished
+    results = tmp_path / "ladder.jsonl"
+    results.write_text("".join(json.dumps({"job": name, **result}) + "\n" for name, result in plan.results.items()))
+    assert ladder.main([f"--draw={tmp_path}", f"--results={results}"]) == 0
+    text = (tmp_path / "ladder.md").read_text()
+    assert capsys.readouterr().out == text
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
+    (row,) = [row for row in rows if row[:3] == ["1e13", "`electra`", "3x128"]]
+    score = 20 + 2 + 3  # with the best shape and rates
+    assert row[3:] == ["2.0M", *[f"{score + 0.1:.1f} ({score:.1f} to {score + 0.2:.1f})"] * 6, "40.0", "55.0"]
+    assert ["3e14", "`electra`", "`mlm`", "+2.0 ± 0.0", "5 of 5"] in rows
+    assert {path.name for path in tmp_path.iterdir()} >= {"ladder.png", "ladder.svg", "ladder_and_paper.png"}
