@@ -46,7 +46,7 @@ def _score(model: electra_jax.Model, task: Sentences, folder: str) -> float:
     )
     linear.fit(_features(model, train), [example.target for example in train])
     answers = linear.predict(_features(model, dev)).tolist()
-    return task.score(dev, answers)[task.main_metric]
+    return round(task.score(dev, answers)[task.main_metric], 3)
 
 
 def _features(model: electra_jax.Model, examples: Sequence[Example]) -> np.ndarray:

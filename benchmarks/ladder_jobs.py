@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 import electra_jax
 from electra_jax import train_config
 from electra_jax.config import config_file
+from electra_jax.config.errors import UserError
 from electra_jax.downstream.finetuning import recipe, run
 from electra_jax.downstream.finetuning.recipe import FinetuneConfig
 from electra_jax.downstream.tasks import glue
@@ -30,6 +31,7 @@ LENGTH = 128
 _BATCH = 32
 _MOST_EXAMPLES = {"sst2": 16_000}
 _WARMUP = 0.05  # share of the steps
+_HELDOUT = ("mlm_loss", "disc_loss", "disc_auc", "unigram_auc")
 
 
 class Shape(NamedTuple):
@@ -95,7 +97,7 @@ def pretraining_config(
     config.steps = max(1, round(flops / flops_per_step(config)))
     if "optim.warmup_steps" not in settings:
         config.optim.warmup_steps = max(1, round(_WARMUP * config.steps))
-    config.log_every, config.eval_every = max(1, config.steps // 100), max(1, config.steps // 10)
+    config.log_every, config.eval_every = max(1, config.steps // 100), max(1, config.steps // 5)
     config.checkpoint.update(every=max(1, config.steps // 10), keep_last=1)
     return config
 
@@ -143,10 +145,16 @@ def pretrain(folders: Folders, name: str, settings: Mapping[str, Any], progress:
     )
     log = electra_jax.pretrain(config, folders.runs / name, progress)
     last = log.metrics[-1]
+    if last["step"] < config.steps:
+        raise UserError(f"{name} was stopped at step {last['step']} of {config.steps}; start it again")
     return {
         "steps": config.steps,
-        **{name: last[f"total_{name}"] for name in ("flops", "flops_paper", "tokens", "device_seconds")},
-        "heldout": [{"step": step, **metrics} for step, metrics in log.evaluations()],
+        "device_seconds": last["device_seconds"],
+        **{name: last[f"total_{name}"] for name in ("flops", "flops_paper", "tokens")},
+        "heldout": [
+            {"step": step, **{name: round(metrics[name], 4) for name in _HELDOUT if name in metrics}}
+            for step, metrics in log.evaluations()
+        ],
     }
 
 
@@ -164,7 +172,7 @@ def finetune(folders: Folders, name: str, settings: Mapping[str, Any], progress:
     )
     return {
         "metric": result["metric"],
-        "scores": {seed["seed"]: seed["scores"][result["metric"]] for seed in result["seeds"]},
+        "scores": {seed["seed"]: round(seed["scores"][result["metric"]], 3) for seed in result["seeds"]},
         "seconds": sum(seed["seconds"] for seed in result["seeds"]),
     }
 
