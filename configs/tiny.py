@@ -20,9 +20,9 @@ from electra_jax import train_config
 
 def get_config(arg: str = "") -> ConfigDict:
     config = train_config.paper()
-    config.steps = 1060
+    config.steps = 1400
     config.batch_size = 48
-    config.log_every, config.eval_every, config.eval_batches = 10, 265, 24
+    config.log_every, config.eval_every, config.eval_batches = 10, 350, 24
     config.data.update(vocab_size=2048, mode="packed", seq_length=64)
     config.model.update(
         encoder="modernbert",

@@ -1,3 +1,5 @@
+import ast
+import os
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -234,3 +236,43 @@ def test_fingerprint_names_the_interpreter_and_the_installed_versions():
     lines = docstrings.fingerprint().splitlines()
     assert lines[0] == f"python {sys.version.split()[0]}"
     assert f"numpy=={metadata.version('numpy')}" in lines
+
+
+def test_a_module_that_was_changed_is_read_again_and_one_that_is_gone_has_none(tmp_path):
+    path = module(tmp_path, "a.py", "These words stand in a first version.")
+    assert docstrings.prose_of_file(path) == ("These words stand in a first version.",)
+    path.write_text('"""These words stand in a second version."""')
+    os.utime(path, ns=(1, 1))
+    assert docstrings.prose_of_file(path) == ("These words stand in a second version.",)
+    path.unlink()
+    assert docstrings.prose_of_file(path) == ()
+
+
+def test_docstrings_come_in_the_order_of_a_walk_through_the_whole_tree():
+    """Those in classes, functions, conditions, handlers, cases and loops, an outer one before an inner one."""
+    source = (
+        Path(ast.__file__).read_bytes()
+        + b"""
+try:
+    def a(): 'one'
+except E:
+    class B:
+        'two'
+        async def c(): 'three'
+else:
+    for _ in x:
+        def d(): 'four'
+finally:
+    match x:
+        case 1:
+            def e(): "five"
+"""
+    )
+    walked = [
+        text
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and (text := ast.get_docstring(node, clean=False))
+    ]
+    assert len(walked) > 40
+    assert list(docstrings.docstrings(source)) == walked
