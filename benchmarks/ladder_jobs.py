@@ -143,7 +143,7 @@ def pretrain(folders: Folders, name: str, settings: Mapping[str, Any], progress:
         settings.get("changes"),
         folders.text,
     )
-    log = electra_jax.pretrain(config, folders.runs / name, progress)
+    log = electra_jax.pretrain(config, folders.runs / settings["run"], progress)
     last = log.metrics[-1]
     if last["step"] < config.steps:
         raise UserError(f"{name} was stopped at step {last['step']} of {config.steps}; start it again")

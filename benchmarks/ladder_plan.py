@@ -131,7 +131,7 @@ class Plan:
         return result and statistics.mean(result["scores"].values())
 
     def _pretrain(self, run: Run, changes: Mapping[str, Any] | None = None) -> Job:
-        settings = {**run._asdict(), **({"changes": changes} if changes else {})}
+        settings = {"run": run.name, **run._asdict(), **({"changes": changes} if changes else {})}
         return Job(f"pretrain/{run.name}", run.flops, (), {"kind": "pretrain", **settings}, self.runs / run.name)
 
     def _try(self, run: Run) -> Iterator[Job]:
@@ -186,7 +186,7 @@ class Plan:
 
     def _pretrain_control(self) -> Job:
         """The job that makes an encoder with its initial parameters, of the shape at 1e14 FLOPs."""
-        settings = {"system": "electra", "flops": 1.0, "shape": self.shape_for(1e14), "rate": _NO_RATE}
+        settings = {"run": UNTRAINED, "system": "electra", "flops": 1.0, "shape": self.shape_for(1e14), "rate": _NO_RATE}
         return Job(f"pretrain/{UNTRAINED}", 1.0, (), {"kind": "pretrain", **settings}, self.runs / UNTRAINED)
 
 
