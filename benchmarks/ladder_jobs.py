@@ -66,7 +66,7 @@ def pretraining_config(
 ) -> ConfigDict:
     """The run of a system with an encoder of a shape that costs about `flops`.
 
-    It is `configs/tiny.py` with sequences of 128 tokens, a vocabulary of 4,096 pieces and batches of 32.
+    It is `configs/tiny.py` with Adam, sequences of 128 tokens, a vocabulary of 4,096 pieces and batches of 32.
 
     Args:
       system: the objective.
@@ -89,6 +89,7 @@ def pretraining_config(
         "model.heads": shape.width // 32,
         "model.embedding_size": min(shape.width, 128),
         "model.modernbert.global_every": 3,
+        "optim.name": "adam",
         "optim.learning_rate": rate * min(1.0, 128 / shape.width),
         **(changes or {}),
     }
