@@ -28,9 +28,10 @@ ROOT = Path(__file__).parent.parent
 
 
 def small_config(text: Path | None = None, arg: str = "", **overrides: Any) -> ConfigDict:
-    """configs/tiny.py:runlocal,ARG, on `text` if given, with settings by their dotted names."""
+    """configs/tiny.py:runlocal,ARG with Adam, on `text` if given, with settings by their dotted names."""
     config = config_file.load(ROOT / "configs" / "tiny.py", f"runlocal,{arg}")
-    config.model.unroll = "false"  # compiles faster
+    config.model.unroll = "false"  # this and Adam compile faster
+    config.optim.update(name="adam", learning_rate=3e-3)
     if text is not None:
         config.update_from_flattened_dict(
             {"data.input": str(text), "data.vocab_size": 40, "data.heldout_fraction": 0.1}

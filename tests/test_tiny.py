@@ -23,6 +23,6 @@ def test_tiny_learns_what_the_readme_says(tmp_path):
     assert done.returncode == 0, done.stderr
     last = logged(tmp_path)[-1]
     print(done.stdout, json.dumps(last, indent=2))
-    assert last["heldout_unigram_entropy"] - last["heldout_mlm_loss"] >= 1.5
-    assert last["heldout_unigram_auc"] >= 0.75  # .82 where it was tuned; the text differs with the packages installed
+    assert last["heldout_unigram_entropy"] - last["heldout_mlm_loss"] >= 1.7
+    assert last["heldout_unigram_auc"] >= 0.82  # .87 where it was tuned; the text differs with the packages installed
     assert last["heldout_disc_loss"] < last["heldout_constant_entropy"]
