@@ -173,8 +173,8 @@ def _start(job: Job, command: Callable[[Job, Path], Sequence[str]], folder: Path
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C reaches this process alone, which stops them
-            preexec_fn=lambda: os.sched_setaffinity(0, {core}),
         )
+    os.sched_setaffinity(process.pid, {core})  # before it has threads, which inherit it
     return _Running(job, process, slot, result)
 
 

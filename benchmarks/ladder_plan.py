@@ -186,7 +186,13 @@ class Plan:
 
     def _pretrain_control(self) -> Job:
         """The job that makes an encoder with its initial parameters, of the shape at 1e14 FLOPs."""
-        settings = {"run": UNTRAINED, "system": "electra", "flops": 1.0, "shape": self.shape_for(1e14), "rate": _NO_RATE}
+        settings = {
+            "run": UNTRAINED,
+            "system": "electra",
+            "flops": 1.0,
+            "shape": self.shape_for(1e14),
+            "rate": _NO_RATE,
+        }
         return Job(f"pretrain/{UNTRAINED}", 1.0, (), {"kind": "pretrain", **settings}, self.runs / UNTRAINED)
 
 

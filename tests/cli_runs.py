@@ -56,7 +56,7 @@ def train_arguments(text: Path, workdir: Path, *arguments: str, config: str = "t
     return [
         *(f"--config={ROOT}/configs/{config}.py:runlocal,{arg}", f"--workdir={workdir}"),
         *(f"--config.data.input={text}", "--config.data.vocab_size=40", "--config.data.heldout_fraction=.1"),
-        "--config.model.unroll=false",
+        *("--config.model.unroll=false", "--config.optim.name=adam", "--config.optim.learning_rate=.003"),
         *arguments,
     ]
 
