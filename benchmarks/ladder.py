@@ -6,10 +6,11 @@
 
 The jobs, in this order:
 1. Shapes: `electra` at 1e13 and 3e13 FLOPs with encoders of several shapes. From the best of each budget follows the
-   shape at every budget (`shape_for`).
-2. Learning rates: each system with three at 1e13 and at 3e13. Larger budgets use the best of 3e13.
+   shape at every budget (`Plan.shape_for`).
+2. Learning rates: each system with three at 1e13 and at 3e13. Larger budgets use the best of 3e13. What is best is
+   decided on held-out text (`Plan.merit`).
 3. Learning rates of fine-tuning: each system, an untrained encoder and a bag of words (the mean of untrained
-   embeddings), three for each task, at 3e13. Shapes and rates are chosen with seeds that are not reported.
+   embeddings), three for each task, at 3e13, with a seed that is not reported.
 4. Scores: GLUE tasks with three seeds, and linear models on frozen states (benchmarks/frozen.py), at each budget. The
    paper's five systems up to 1e14, `electra` and `mlm` above.
 Every schedule ends at its budget. OUT has the prepared text and the runs. RESULTS gets a line of JSON for each finished
@@ -29,7 +30,7 @@ import job_queue
 import ladder_report
 from job_queue import Job, Results, ResultsFile
 from ladder_jobs import KINDS, VOCABULARY, Folders
-from ladder_plan import BUDGETS, Plan
+from ladder_plan import ASSUMED, BUDGETS, Plan
 
 from electra_jax.config import cli, errors
 from electra_jax.config.settings import above, check_value
@@ -120,7 +121,7 @@ def main(argv: list[str]) -> int:
 
     if chosen["dry_run"]:
         done = results.read()
-        print(cost(Plan(done, output / "runs", chosen["flops"], assumed={"scores": {0: 0.0}}).jobs(), done))
+        print(cost(Plan(done, output / "runs", chosen["flops"], assumed=ASSUMED).jobs(), done))
         return 0
     prepare(chosen, output)
 

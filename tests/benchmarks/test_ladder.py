@@ -8,7 +8,7 @@ import ladder_report
 import pytest
 from job_queue import Job
 from ladder_jobs import Shape
-from ladder_plan import BUDGETS, SEEDS, SYSTEMS, TASKS, Plan, step_flops
+from ladder_plan import ASSUMED, BUDGETS, SEEDS, SYSTEMS, TASKS, Plan, step_flops
 
 METRICS = {"cola": "matthews", "sst2": "accuracy", "mrpc": "accuracy", "stsb": "spearman", "rte": "accuracy"}
 BEST_SHAPES = {1e13: Shape(3, 128), 3e13: Shape(4, 192)}
@@ -19,15 +19,20 @@ def made_up(job: Job) -> dict:
     """A result: `electra` is better than others by 2, a budget than the one before by 10, the controls have 10."""
     settings = job.settings
     if settings["kind"] == "pretrain":
-        return {"steps": 10, "flops": settings["flops"], "flops_paper": 1.0, "tokens": 2e6, "device_seconds": 5.0}
+        best = (BEST_SHAPES.get(settings["flops"]) == settings["shape"]) + (
+            BEST_RATES.get(settings["flops"]) == settings["rate"]
+        )
+        has_discriminator = settings["system"].startswith("electra")
+        heldout = {"mlm_loss": 5.0 - best, **({"unigram_auc": 0.5 + 0.1 * best} if has_discriminator else {})}
+        spent = {"flops": settings["flops"], "flops_paper": 1.0, "tokens": 2e6, "device_seconds": 5.0}
+        return {"steps": 10, **spent, "heldout": [{"mlm_loss": 9.0}, heldout]}
     if settings["kind"] == "probe":
         return {**dict.fromkeys(TASKS, 40.0), "word_order": 55.0}
     score = 10.0
     if settings["run"] != "untrained":
-        budget, system, shape, rate = settings["run"].split("-")
+        budget, system, *_ = settings["run"].split("-")
         flops = float(budget)
         score = 20.0 + 10 * BUDGETS.index(flops) + 2 * (system == "electra")
-        score += (shape == str(BEST_SHAPES.get(flops))) + (float(rate) == BEST_RATES.get(flops))
         score += settings["rate"] == (2e-3 if system == "electra" else 5e-4)
     return {"metric": METRICS[settings["task"]], "scores": {str(s): score + 0.1 * (s % 100) for s in settings["seeds"]}}
 
@@ -64,7 +69,7 @@ def test_flops_of_a_step_grow_as_the_root_of_the_budget(finished):
 def test_every_job_is_named_once_and_costs_what_the_dry_run_says(finished):
     plan, order = finished
     assert len(order) == len(set(order)) == len(plan.jobs())
-    assumed = Plan({}, plan.runs, BUDGETS[-1], assumed={"scores": {0: 0.0}}).jobs()
+    assumed = Plan({}, plan.runs, BUDGETS[-1], assumed=ASSUMED).jobs()
     assert sum(job.flops for job in assumed) == pytest.approx(sum(job.flops for job in plan.jobs()), rel=0.02)
     assert ladder.cost(plan.jobs(), plan.results).splitlines()[-1].split() == ["left", "0", "0", "0.0e+00", "0.0"]
 
@@ -96,7 +101,7 @@ def test_the_table_and_the_figures(finished, tmp_path, capsys):
     assert capsys.readouterr().out == text
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
     (row,) = [row for row in rows if row[:3] == ["1e13", "`electra`", "3x128"]]
-    score = 20 + 2 + 3  # with the best shape and rates
+    score = 20 + 2 + 1  # with the best learning rate
     assert row[3:] == ["2.0M", *[f"{score + 0.1:.1f} ({score:.1f} to {score + 0.2:.1f})"] * 6, "40.0", "55.0"]
     assert ["3e14", "`electra`", "`mlm`", "+2.0 ± 0.0", "5 of 5"] in rows
     assert {path.name for path in tmp_path.iterdir()} >= {"ladder.png", "ladder.svg", "ladder_and_paper.png"}

@@ -8,7 +8,7 @@ import ladder_plan
 import pytest
 from cli_runs import sst2_files
 from ladder_jobs import Folders, Shape
-from ladder_plan import BAG_OF_WORDS, Plan, Run
+from ladder_plan import ASSUMED, BAG_OF_WORDS, Plan, Run
 
 import electra_jax
 
@@ -31,7 +31,7 @@ def folders(text_file, tmp_path_factory):
 def test_a_run_is_trained_fine_tuned_and_probed(folders, monkeypatch):
     monkeypatch.setattr(ladder_jobs, "VOCABULARY", 40)
     monkeypatch.setattr(ladder_plan, "TASKS", ("sst2",))
-    plan = Plan({}, folders.runs, 1e14, assumed={"scores": {0: 0.0}})
+    plan = Plan({}, folders.runs, 1e14, assumed=ASSUMED)
 
     def work(job):
         result = folders.runs / "result.json"
