@@ -49,8 +49,8 @@ def steps_for(config_path: Path, system: str, vocab_size: int, flops: float, ove
         config_file.override(config, name, value)
     typed = train_config.resolve(config)
     objective = registry.make(typed.objective, typed.model, typed.steps, vocab_size)
-    one = sum_networks(hardware.train_step(objective, objective.stages[0], typed.batch_size, typed.data.seq_length))
-    return round(flops / one)
+    shape = (typed.batch_size, typed.data.seq_length)
+    return round(flops / sum_networks(hardware.train_step(objective, objective.stages[0], *shape, typed.optim.name)))
 
 
 def call(subcommand: str, *argv: str) -> None:
