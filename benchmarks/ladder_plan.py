@@ -84,15 +84,16 @@ class Plan:
             return
         budgets = [flops for flops in BUDGETS if flops <= self.largest]
         runs = [self.run_of(system, flops) for flops in budgets for system in self.systems(flops)]
-        yield from (self._pretrain(run) for run in runs)
-        yield self._pretrain_control()
         for run in runs:
             if run.flops == TUNED[-1]:
+                yield self._pretrain(run)
                 yield from self._tune(run.system, run.name)
+        yield self._pretrain_control()
         for control in (UNTRAINED, BAG_OF_WORDS):
             yield from self._tune(control, UNTRAINED)
             yield from self._score(control, UNTRAINED)
-        for run in runs:
+        for run in runs:  # each is scored before the next begins, as its folder may be lost with the machine
+            yield self._pretrain(run)
             yield from self._score(run.system, run.name)
 
     def systems(self, flops: float) -> Sequence[str]:
