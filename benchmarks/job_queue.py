@@ -71,7 +71,7 @@ class ResultsFile(NamedTuple):
 class _Running(NamedTuple):
     job: Job
     process: subprocess.Popen[bytes]
-    core: int
+    slot: int
     result: Path
 
 
@@ -84,28 +84,33 @@ def run(
     workers: int,
     hours: float,
     progress: Progress,
+    pinned: bool = True,
 ) -> bool:
     """Runs the jobs of a plan; SIGTERM, Ctrl-C and the end of the time stop those that are running.
+
+    A job that fails is left out, and the others go on.
 
     Args:
       plan: the jobs that can be named given the results so far; the more urgent ones first.
       command: the command line that does a job and writes its result, a JSON object, to a path.
       results: where the results are kept.
       folder: the jobs' logs and unfinished results.
-      workers: how many jobs run at once, each on a core of its own.
+      workers: how many jobs run at once.
       hours: after this time no job goes on.
-      progress: receives the progress, in FLOPs.
+      progress: receives the share of the work that is done, by `Job.flops`.
+      pinned: whether each of them has a core of its own.
 
     Returns:
       Whether all jobs are done.
 
     Raises:
-      UserError: a job failed; the others were stopped.
+      UserError: jobs failed, and all others are done that do not need them.
     """
     end = time.monotonic() + 3600 * hours
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     cores = sorted(os.sched_getaffinity(0))
     running: list[_Running] = []
+    failed: dict[str, str] = {}
     stopped: list[int] = []
     handlers = {number: signal.signal(number, lambda number, _: stopped.append(number)) for number in _SIGNALS}
     try:
@@ -115,24 +120,31 @@ def run(
             missing = {job.name: job for job in unfinished(jobs, done)}
             total = sum(job.flops for job in jobs)
             finished = total - sum(job.flops for job in missing.values())
-            progress.start("jobs", total, finished)
+            progress.start("jobs", completed=finished / total)
             started = {each.job.name for each in running}
-            progress.update(finished, " · ".join(started))
+            progress.update(finished / total, " · ".join(started))
             ready = [
                 job
                 for job in missing.values()
-                if job.name not in started and not any(name in missing or name not in done for name in job.needs)
+                if job.name not in started | failed.keys()
+                and not any(name in missing or name not in done for name in job.needs)
             ]
-            free = [i for i in range(workers) if i not in {each.core for each in running}]
-            for job, core in zip(ready, free, strict=False):
-                running.append(_start(job, command, folder, core, cores[core % len(cores)]))
+            free = [slot for slot in range(workers) if slot not in {each.slot for each in running}]
+            for job, slot in zip(ready, free, strict=False):
+                core = cores[slot % len(cores)] if pinned else None
+                running.append(_start(job, command, folder, slot, core))
             if not running:
+                if failed:
+                    raise UserError(f"{'; '.join(failed.values())}; mend the cause and start again")
                 return True
             while not stopped and time.monotonic() < end and all(each.process.poll() is None for each in running):
                 time.sleep(_POLL)
             for each in [each for each in running if each.process.poll() is not None]:
                 running.remove(each)
-                _take_result(each, results, folder, progress)
+                reason = _take_result(each, results, folder)
+                if reason:
+                    failed[each.job.name] = reason
+                progress.say(reason or f"{each.job.name} is done")
         return False
     finally:
         for each in running:
@@ -164,7 +176,9 @@ def _log(folder: Path, job: Job) -> Path:
     return folder / "logs" / f"{job.name.replace('/', '_')}.txt"
 
 
-def _start(job: Job, command: Callable[[Job, Path], Sequence[str]], folder: Path, slot: int, core: int) -> _Running:
+def _start(
+    job: Job, command: Callable[[Job, Path], Sequence[str]], folder: Path, slot: int, core: int | None
+) -> _Running:
     result = folder / "logs" / f"{job.name.replace('/', '_')}.json"
     with _log(folder, job).open("ab") as log:
         process = subprocess.Popen(
@@ -174,15 +188,17 @@ def _start(job: Job, command: Callable[[Job, Path], Sequence[str]], folder: Path
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C reaches this process alone, which stops them
         )
-    os.sched_setaffinity(process.pid, {core})  # before it has threads, which inherit it
+    if core is not None:
+        os.sched_setaffinity(process.pid, {core})  # before it has threads, which inherit it
     return _Running(job, process, slot, result)
 
 
-def _take_result(ended: _Running, results: ResultsFile, folder: Path, progress: Progress) -> None:
+def _take_result(ended: _Running, results: ResultsFile, folder: Path) -> str:
+    """Why the job failed; empty if it did not, and its result is kept."""
     if ended.process.returncode or not ended.result.exists():
         log = _log(folder, ended.job)
         last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] or ["no output"]
-        raise UserError(f"{ended.job.name} failed: {last[0]} (all of it: {log}); mend the cause and start again")
+        return f"{ended.job.name} failed: {last[0]} (all of it: {log})"
     results.add(ended.job.name, from_json(ended.result.read_text(encoding="utf-8")))
     ended.result.unlink()
-    progress.say(f"{ended.job.name} is done")
+    return ""

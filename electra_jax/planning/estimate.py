@@ -33,7 +33,6 @@ from electra_jax.train_config import TrainConfig
 
 _TOO_LARGE = re.compile(r"total memory required[^(]*\(([\d.]+)([KMG])\) exceeds|Used ([\d.]+)([KMG]) of")
 _LETTERS = {"K": 2.0**10, "M": 2.0**20, "G": 2.0**30}
-_LOOPS = ("while", "body", "cond", "closed_call", "checkpoint", "rematted_computation")
 REMAT = ("none", "dots", "full")  # in ascending order of recomputation
 
 
@@ -343,20 +342,6 @@ def _by_source(moved: Sequence[traffic.Moved]) -> list[tuple[float, str]]:
     """(bytes, name) by network, direction and operation, in descending order."""
     totals: dict[str, float] = {}
     for instruction in moved:
-        name = _name(instruction.source)
+        name = hlo.place(instruction.source)
         totals[name] = totals.get(name, 0.0) + instruction.bytes
     return sorted(((total, name) for name, total in totals.items() if total), reverse=True)
-
-
-def _name(source: str) -> str:
-    """The module and the direction, forward or backward, from the name that JAX gives an operation.
-
-    `jit(train_step)/transpose(jvp(Electra.encode))/encoder/while/body/closed_call/layers/ffn_out/dot_general` is
-    `encoder/layers/ffn_out, backward`.
-    """
-    direction = "backward" if "transpose(" in source else "forward" if "jvp(" in source else ""
-    words = [word for word in source.split("/")[:-1] if "(" not in word and word not in _LOOPS]
-    place = "/".join(words) or ("loss and sampling" if direction else "masking and optimizer")
-    if "dynamic_update_index_in_dim" in source and direction == "forward":
-        return f"{place}, kept for backward"
-    return f"{place}, {direction}" if direction else place

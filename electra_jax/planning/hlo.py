@@ -18,6 +18,7 @@ FREE = {
     *("copy-done", "opt-barrier", "domain", "add-dependency"),
 }
 KERNEL = 'custom_call_target="tpu_custom_call"'
+_LOOPS = ("while", "body", "cond", "closed_call", "checkpoint", "rematted_computation")
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
 Computation = dict[str, "Instruction"]  # by name, in the order of execution
@@ -87,6 +88,20 @@ def _count(dimensions: str) -> int:
 def shapes(text: str) -> list[str]:
     """The arrays in a text of shapes, without layouts: `f32[8,128]`."""
     return [f"{dtype}[{dimensions}]" for dtype, dimensions, _ in _ARRAY.findall(text)]
+
+
+def place(source: str) -> str:
+    """The module and the direction, forward or backward, from the name that JAX gives an operation.
+
+    `jit(train_step)/transpose(jvp(Electra.encode))/encoder/while/body/closed_call/layers/ffn_out/dot_general` is
+    `encoder/layers/ffn_out, backward`.
+    """
+    direction = "backward" if "transpose(" in source else "forward" if "jvp(" in source else ""
+    words = [word for word in source.split("/")[:-1] if "(" not in word and word not in _LOOPS]
+    name = "/".join(words) or ("loss and sampling" if direction else "masking and optimizer")
+    if "dynamic_update_index_in_dim" in source and direction == "forward":
+        return f"{name}, kept for backward"
+    return f"{name}, {direction}" if direction else name
 
 
 def base_name(name: str) -> str:

@@ -79,10 +79,12 @@ def test_a_job_whose_folder_is_gone_is_done_again_for_those_that_need_it(queue):
     assert job_queue.unfinished(jobs, {**done, "scores": {"number": 1}}) == []
 
 
-def test_a_job_that_fails_is_named_with_its_last_line(queue):
-    with pytest.raises(UserError, match=r"bad failed: the disk is full \(all of it: .*bad\.txt\)"):
-        queue.run(lambda done: [queue.job("bad", fails=True), queue.job("slow", seconds=60)])
-    assert queue.results.read() == {}
+def test_a_job_that_fails_is_named_with_its_last_line_when_all_others_are_done(queue):
+    jobs = [queue.job("bad", fails=True), queue.job("after", needs=("bad",)), queue.job("good")]
+    with pytest.raises(UserError, match=r"^bad failed: the disk is full \(all of it: .*bad\.txt\); mend the cause"):
+        queue.run(lambda done: jobs, workers=1)
+    assert queue.order() == ["good"]
+    assert queue.results.read() == {"good": {"number": 1}}
 
 
 def test_time_that_is_up_and_a_signal_end_it_and_the_next_call_goes_on(queue):

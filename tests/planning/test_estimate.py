@@ -95,26 +95,6 @@ def test_what_the_compiler_says_of_a_program_that_is_too_large(error, needed):
     assert estimate._needed(error) == needed
 
 
-@pytest.mark.parametrize(
-    ("source", "name"),
-    [
-        (
-            "jit(train_step)/transpose(jvp(Electra.encode))/encoder/while/body/closed_call/layers/ffn_out/dot_general",
-            "encoder/layers/ffn_out, backward",
-        ),
-        ("jit(train_step)/jvp(Electra.generator_logits)/generator_head/norm/mul", "generator_head/norm, forward"),
-        (
-            "jit(train_step)/jvp(Electra.encode)/encoder/while/body/jit(dynamic_update_index_in_dim)/dynamic_update_slice",
-            "encoder, kept for backward",
-        ),
-        ("jit(train_step)/add", "masking and optimizer"),
-        ("jit(train_step)/jvp()/exp", "loss and sampling, forward"),
-    ],
-)
-def test_names_of_what_moves(source, name):
-    assert estimate._name(source) == name
-
-
 def test_without_the_compiler_it_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")

@@ -16,3 +16,23 @@ from electra_jax.planning import hlo
 )
 def test_sizes(text, size):
     assert hlo.size(text) == size
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        (
+            "jit(train_step)/transpose(jvp(Electra.encode))/encoder/while/body/closed_call/layers/ffn_out/dot_general",
+            "encoder/layers/ffn_out, backward",
+        ),
+        ("jit(train_step)/jvp(Electra.generator_logits)/generator_head/norm/mul", "generator_head/norm, forward"),
+        (
+            "jit(train_step)/jvp(Electra.encode)/encoder/while/body/jit(dynamic_update_index_in_dim)/dynamic_update_slice",
+            "encoder, kept for backward",
+        ),
+        ("jit(train_step)/add", "masking and optimizer"),
+        ("jit(train_step)/jvp()/exp", "loss and sampling, forward"),
+    ],
+)
+def test_places_are_modules_with_their_direction(source, name):
+    assert hlo.place(source) == name

@@ -1,0 +1,113 @@
+"""Where the time of a compiled step goes on its device, from a profile of JAX."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from electra_jax.planning import hlo
+
+_PRODUCTS = re.compile(r"gemm|cutlass|cublas|matmul|\bdot|convolution|nvjet|ynn_fusion", re.IGNORECASE)
+_ATTENTION = re.compile(r"fmha|flash|sdpa|attention|tpu_custom_call", re.IGNORECASE)
+_CONTAINERS = ("while", "call", "conditional")  # what they contain has events of its own
+_LARGEST = 8
+
+
+class DeviceTime(NamedTuple):
+    """Where the time of a step goes.
+
+    Attributes:
+      idle: the share of the time in which the device does nothing.
+      kinds: shares of the rest: `matrix products`, `attention kernels`, `collectives`, `copies`, `other`.
+      places: shares of the rest by module and direction, the largest first.
+    """
+
+    idle: float
+    kinds: dict[str, float]
+    places: list[tuple[str, float]]
+
+
+class _Event(NamedTuple):
+    name: str
+    begin: float
+    end: float
+
+
+def measure(calls: Callable[[], Any], program: str, folder: Path) -> DeviceTime:
+    """Profiles calls of a compiled program.
+
+    Args:
+      calls: calls the program some times, and returns what it computes.
+      program: the program's text, `compiled.as_text()`.
+      folder: for the profile.
+    """
+    with jax.profiler.trace(folder):
+        jax.block_until_ready(calls())
+    (path,) = folder.glob("**/*.xplane.pb")
+    return summarize(list(_lines(jax.profiler.ProfileData.from_file(str(path)))), hlo.Program(program))
+
+
+def _lines(profile: Any) -> Iterator[list[_Event]]:
+    """The operations of each queue of the devices.
+
+    A TPU has one line of operations among others that sum them up, a GPU one for each stream. The threads of a CPU also
+    have events that are no operations.
+    """
+    planes = list(profile.planes)
+    devices = [plane for plane in planes if plane.name.startswith("/device:")]
+    for plane in devices or planes:
+        for line in plane.lines:
+            if not devices or line.name == "XLA Ops" or line.name.startswith("Stream"):
+                events = []
+                for event in line.events:
+                    name = dict(event.stats).get("hlo_op") or (event.name if devices else None)
+                    if name:
+                        events.append(_Event(str(name), event.start_ns, event.start_ns + event.duration_ns))
+                yield events
+
+
+def summarize(lines: list[list[_Event]], program: hlo.Program) -> DeviceTime:
+    """Sums up the operations of the queues of a device; each names an instruction of the program, or a kernel."""
+    instructions = {name: each for body in program.computations.values() for name, each in body.items()}
+    kinds: Counter[str] = Counter()
+    places: Counter[str] = Counter()
+    for events in lines:
+        for event in events:
+            found = instructions.get(event.name)
+            if found is not None and found.opcode in _CONTAINERS:
+                continue
+            seconds = event.end - event.begin
+            kinds[_kind(event.name, found, program)] += seconds
+            places[hlo.place(found.source) if found is not None and found.source else event.name] += seconds
+    total = sum(kinds.values()) or 1.0
+    largest = [(name, seconds / total) for name, seconds in places.most_common(_LARGEST)]
+    return DeviceTime(_idle(lines), {name: seconds / total for name, seconds in kinds.most_common()}, largest)
+
+
+def _kind(name: str, instruction: hlo.Instruction | None, program: hlo.Program) -> str:
+    text = name
+    if instruction is not None:
+        inside = program.inside(instruction.callee) if instruction.callee else ()
+        text = " ".join([name, *(f"{each.opcode} {each.attributes}" for each in (instruction, *inside))])
+        text = re.sub(r"metadata=\{[^}]*\}", "", text)
+    for kind, pattern in (("attention kernels", _ATTENTION), ("matrix products", _PRODUCTS)):
+        if pattern.search(text):
+            return kind
+    if any(collective in text for collective in hlo.COLLECTIVES):
+        return "collectives"
+    return "copies" if re.match(r"copy|Memcpy|transpose", name) else "other"
+
+
+def _idle(lines: list[list[_Event]]) -> float:
+    """The share of the time from the first event to the last in which no queue has one."""
+    spans = sorted((event.begin, event.end) for events in lines for event in events)
+    if not spans:
+        return 0.0
+    busy, end = 0.0, spans[0][0]
+    for begin, stop in spans:
+        busy += max(0.0, stop - max(begin, end))
+        end = max(end, stop)
+    return 1 - busy / (end - spans[0][0])
