@@ -182,7 +182,7 @@ def train(folders: Folders, settings: Mapping[str, Any], progress: Progress) -> 
 def score(folders: Folders, settings: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
     """Fine-tunes an exported encoder on a task as the paper does; the main score of each seed."""
     task, name = settings["task"], settings["run"]
-    config = recipe.make(task, "size=small")
+    config = recipe.make(task, "size=small,head=paper")
     config.seeds = _SEEDS
     result = run.finetune_source(
         recipe.resolve(config),

@@ -113,7 +113,7 @@ def flops_per_step(config: ConfigDict) -> float:
 
 def finetuning_config(task: str, rate: float, pooling: str, seeds: Sequence[int]) -> FinetuneConfig:
     """The fine-tuning of a run: the paper's recipe with three epochs and another learning rate."""
-    config = recipe.make(task, "size=small")
+    config = recipe.make(task, "size=small,head=paper")
     config.update(epochs=3, examples=_MOST_EXAMPLES.get(task, 0), pooling=pooling, seed=seeds[0], seeds=len(seeds))
     config.optim.learning_rate = rate
     return recipe.resolve(config)

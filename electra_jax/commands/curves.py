@@ -96,7 +96,7 @@ def make_configs(tasks: tuple[str, ...], size: str, overrides: Mapping[str, str]
     for task in dict.fromkeys(tasks):
         if task not in glue.TASKS:
             raise UserError(f"--tasks={task} is unknown{nearest(task, list(glue.TASKS), '')}")
-        config = recipe.make(task, f"size={size}")
+        config = recipe.make(task, f"size={size},head=paper")  # as the points of the paper that are drawn
         for name, value in overrides.items():
             config_file.override(config, name.removeprefix("config."), value)
         configs[task] = recipe.resolve(config)

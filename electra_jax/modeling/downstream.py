@@ -1,8 +1,8 @@
 """An encoder with the head of a downstream task.
 
-Heads and initializers are those of google-research/electra, finetune/. Heads compute in float32 for every encoder
-dtype: in bfloat16, scores that must be ranked would tie. The shape letter S is the number of candidate answer starts, C
-the number of classes.
+There are two forms of heads: `paper`, with the initializers of google-research/electra, finetune/, and `transformers`,
+which that library's classes can load. Heads compute in float32 for every encoder dtype: in bfloat16, scores that must
+be ranked would tie. The shape letter S is the number of candidate answer starts, C the number of classes.
 """
 
 from typing import cast
@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from electra_jax.modeling import modernbert, transformer
 from electra_jax.modeling.attention import Visible
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.config import ElectraConfig
@@ -18,6 +19,7 @@ from electra_jax.modeling.dense import Dense
 from electra_jax.modeling.dropout import Dropout
 from electra_jax.modeling.electra import ENCODERS, Embeddings, gather_positions, mean_state
 from electra_jax.modeling.gelu import gelu
+from electra_jax.modeling.layer_norm import LayerNorm
 
 Array = jax.Array
 Outputs = dict[str, Array]
@@ -120,6 +122,34 @@ class Answerer(nn.Module):
         return result
 
 
+class TransformersHead(nn.Module):
+    """The head of transformers' classes for a row's state or for every state, with their initializers.
+
+    For ELECTRA: dropout, dense, GELU, dropout, dense for a row; dropout, dense for tags; dense for answers. For
+    ModernBERT, whatever it reads: dense, GELU, layer norm, dropout, dense.
+    """
+
+    config: ElectraConfig
+    kind: str
+    outputs: int
+
+    @nn.compact
+    def __call__(self, x: Array, train: bool) -> Array:
+        """[..., outputs] for states [..., D]."""
+        c = self.config.encoder
+        drop = Dropout(0.0 if self.kind == "answering" and c.kind == "bert" else c.dropout)
+        if c.kind == "modernbert":
+            init = transformer.truncated_normal(modernbert.out_stddev(c))
+            x = Dense(c.width, init, use_bias=False, name="dense")(x)
+            x = LayerNorm(modernbert.EPSILON, False, jnp.float32, name="norm")(gelu(x))
+            last = transformer.truncated_normal(c.width**-0.5)
+        else:
+            last = nn.initializers.normal(c.init_stddev)
+            if self.kind in ("classification", "regression"):
+                x = gelu(Dense(c.width, last, name="dense")(drop(x, train)))
+        return Dense(self.outputs, last, name="classifier")(drop(x, train))
+
+
 class Downstream(nn.Module):
     """An encoder with a task's head: parameters `embeddings` and `encoder`, as in `Electra`, and `head`.
 
@@ -127,8 +157,9 @@ class Downstream(nn.Module):
       config: the encoder's config.
       kind: the kind of task: `classification`, `regression`, `tagging` or `answering`.
       outputs: the number of the head's outputs.
-      beam: as `Answerer.beam`.
+      beam: as `Answerer.beam`; only for the paper's form.
       pooling: the state that classification and regression read: `cls`, or `mean` of all tokens.
+      form: the form of the head, `paper` or `transformers`.
     """
 
     config: ElectraConfig
@@ -136,6 +167,12 @@ class Downstream(nn.Module):
     outputs: int
     beam: int = 0
     pooling: str = "cls"
+    form: str = "paper"
+
+    @property
+    def per_token(self) -> bool:
+        """Whether there are outputs for each token; otherwise for each row."""
+        return self.kind == "tagging" or (self.kind == "answering" and self.form == "transformers")
 
     def setup(self) -> None:
         c = self.config
@@ -144,6 +181,8 @@ class Downstream(nn.Module):
         self.head = self._make_head()
 
     def _make_head(self) -> nn.Module:
+        if self.form == "transformers":
+            return TransformersHead(self.config, self.kind, 2 if self.kind == "answering" else self.outputs)
         if self.kind == "answering":
             return Answerer(self.outputs, self.beam)
         return Tagger(self.outputs) if self.kind == "tagging" else Classifier(self.config, self.outputs)
@@ -161,10 +200,26 @@ class Downstream(nn.Module):
         """
         x_BLE = self.embeddings(batch, train)
         states_BLD = self.encoder(x_BLE, Visible(batch.sequence_ids), train).astype(jnp.float32)
+        mean = self.pooling == "mean"
+        state_BD = mean_state(states_BLD, batch.sequence_ids) if mean else states_BLD[:, 0]
+        if self.form == "transformers":
+            scores = self.head(states_BLD if self.per_token else state_BD, train)
+            if self.kind != "answering":
+                return {"scores": scores}
+            assert allowed is not None
+            return _bounds(scores, allowed, train)
         if self.kind == "answering":
             return cast(Outputs, self.head(states_BLD, allowed, start, train))
         if self.kind == "tagging":
             return cast(Outputs, self.head(states_BLD))
-        mean = self.pooling == "mean"
-        state_BD = mean_state(states_BLD, batch.sequence_ids) if mean else states_BLD[:, 0]
         return cast(Outputs, self.head(state_BD, train))
+
+
+def _bounds(scores_BL2: Array, allowed_BL: Array, train: bool) -> Outputs:
+    """Log-probabilities [B, L] of where an answer starts and ends, independent of each other; at CLS if there is none.
+
+    Named `start_logp` and `end_logp` in training; otherwise `start` and `end`.
+    """
+    logits_BL2 = scores_BL2 + jnp.where(allowed_BL == 1, 0.0, _NEVER)[..., None]
+    start_BL, end_BL = jnp.moveaxis(jax.nn.log_softmax(logits_BL2, axis=1), -1, 0)
+    return {"start_logp": start_BL, "end_logp": end_BL} if train else {"start": start_BL, "end": end_BL}

@@ -81,8 +81,8 @@ def make_model(config: FinetuneConfig, task: Task, network: Network) -> Downstre
         unroll=False,
     )
     own = dataclasses.replace(shape, encoder=encoder, heads=())
-    beam = config.task.beam if task.kind == "answering" else 0
-    return Downstream(own, task.kind, task.outputs, beam, config.pooling)
+    beam = config.task.beam if task.kind == "answering" and config.head == "paper" else 0
+    return Downstream(own, task.kind, task.outputs, beam, config.pooling, config.head)
 
 
 def load_data(

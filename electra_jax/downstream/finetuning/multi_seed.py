@@ -172,8 +172,8 @@ def predict(
     """The outputs of each seed's model for every row, by name.
 
     Returns:
-      For each seed and name an array [rows, ...]; for tagging a list of [tokens, ...], one for each row. Outputs do not
-      depend on the batch size.
+      For each seed and name an array [rows, ...]; where outputs are for each token, a list of [tokens, ...], one for
+      each row. Outputs do not depend on the batch size.
     """
     lengths = rows.lengths()
     by_row = _sharding(_make_mesh(config.batch_size), "data")
@@ -201,7 +201,7 @@ def predict(
         ]
         return [parts[i] for i in order]
 
-    collect = list_of if model.kind == "tagging" else array_of
+    collect = list_of if model.per_token else array_of
     return [{name: collect(name, seed) for name in outputs[0]} for seed in range(count)]
 
 

@@ -27,7 +27,7 @@ class Probe:
           UserError: the files cannot be used.
         """
         scores.require()
-        settings = recipe.resolve(recipe.make(config.task))
+        settings = recipe.resolve(recipe.make(config.task, "head=paper"))
         self._config = dataclasses.replace(
             settings,
             examples=config.examples,

@@ -20,6 +20,8 @@ from electra_jax.downstream.tasks.config import TaskConfig
 _SIZES = {"small": (1e-4, 0.8), "base": (1e-4, 0.8), "large": (5e-5, 0.9)}
 _EPOCHS = {"rte": 10, "stsb": 10, "squad1": 2, "squad2": 2}
 _SQUAD = ("squad1", "squad2")
+# Of leaving a question unanswered, by head. google-research/electra, configure_finetuning.py, qa_na_threshold.
+_THRESHOLDS = {"transformers": 0.0, "paper": -2.75}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +43,11 @@ class FinetuneConfig:
         "What the head of classes and numbers reads: the state of [CLS], or the mean of all tokens' states.",
         one_of("cls", "mean"),
     )
+    head: str = setting(
+        "transformers",
+        "The head on the encoder: that of transformers' classes, which can be exported, or that of the paper.",
+        one_of("transformers", "paper"),
+    )
     dropout: float = setting(0.1, "Dropout rate in encoder and head.", from_up_to_below(0, 1))
     dtype: str = setting(
         "float32", "Precision of the encoder; the head computes in float32.", one_of("float32", "bfloat16")
@@ -58,7 +65,8 @@ def make(task: str, arg: str = "") -> ConfigDict:
     Args:
       task: a name in `tasks.config.NAMES`.
       arg: empty, or some of these, separated by commas. `size=small`, `base` or `large`: the learning rates for an
-        encoder of this size. `runlocal`: the same fine-tuning shrunk to a minute.
+        encoder of this size. `head=paper`: the paper's heads instead of those of transformers. `runlocal`: the same
+        fine-tuning shrunk to a minute.
 
     Raises:
       UserError: the task or an argument is unknown.
@@ -69,8 +77,11 @@ def make(task: str, arg: str = "") -> ConfigDict:
     if size not in _SIZES:
         raise UserError(f"config argument size={size} is unknown: expected {' or '.join(_SIZES)}")
     rate, decay = _SIZES[size]
+    head = given.pop("head", FinetuneConfig.head)
+    check_value("config argument head", head, one_of(*_THRESHOLDS))
     config = FinetuneConfig(
-        task=TaskConfig(name=task),
+        task=TaskConfig(name=task, threshold=_THRESHOLDS[head]),
+        head=head,
         epochs=_EPOCHS.get(task, 3),
         max_length=512 if task in _SQUAD else 128,
         shortest_bucket=128 if task in _SQUAD else 16,
@@ -87,7 +98,7 @@ def make(task: str, arg: str = "") -> ConfigDict:
             max_length=128 if task in _SQUAD else 64,  # as many positions as the networks of :runlocal have
         )
     if given:
-        raise UserError(f"config argument {next(iter(given))!r} is unknown: expected task=, size= or runlocal")
+        raise UserError(f"config argument {next(iter(given))!r} is unknown: expected task=, size=, head= or runlocal")
     return ConfigDict(to_dict(config)).lock()
 
 
@@ -124,7 +135,9 @@ def _check(config: FinetuneConfig) -> None:
     settings.validate(config)
     if config.seed + config.seeds > 2**32:
         raise UserError(f"config.seed={config.seed} is too large: expected seeds below 2^32")
-    if config.task.name in _SQUAD and config.shortest_bucket < config.task.beam:
+    if config.head != "paper" and config.task.beam != TaskConfig.beam:
+        raise UserError(f"config.task.beam={config.task.beam} has no effect without config.head=paper; leave it out")
+    if config.task.name in _SQUAD and config.head == "paper" and config.shortest_bucket < config.task.beam:
         raise UserError(
             f"config.shortest_bucket={config.shortest_bucket} is invalid: expected config.task.beam="
             f"{config.task.beam} or more"

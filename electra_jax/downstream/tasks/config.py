@@ -24,9 +24,10 @@ class TaskConfig:
     query: int = setting(64, "SQuAD: longer questions are cut to this many tokens.", above(0))
     stride: int = setting(128, "SQuAD: tokens from the start of one window of the context to the next.", above(0))
     max_answer: int = setting(30, "SQuAD: tokens of the longest answer.", above(0))
-    beam: int = setting(20, "SQuAD: starts, and ends for each start, among which an answer is chosen.", above(0))
-    # google-research/electra, configure_finetuning.py, qa_na_threshold.
-    threshold: float = setting(-2.75, "SQuAD 2.0: logit above which a question is left unanswered.")
+    beam: int = setting(
+        20, "SQuAD, head=paper: starts, and ends for each start, among which an answer is chosen.", above(0)
+    )
+    threshold: float = setting(0.0, "SQuAD 2.0: logit above which a question is left unanswered.")
     kind: str = setting("classification", "Table: what to learn.", one_of("classification", "regression"))
     text: str = setting("text", "Table: column of the text.")
     pair: str = setting("", "Table: column of the second text; empty for single texts.")

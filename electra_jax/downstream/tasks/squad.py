@@ -1,7 +1,8 @@
 """Questions about a text, answered by a span of it or, in SQuAD 2.0, left unanswered.
 
-Windows, targets and the choice of answers follow google-research/electra (finetune/qa/) and, where that does,
-google-research/bert (run_squad.py). An answer's text is cut out of the context by the characters that its tokens cover.
+Windows, targets and, for the paper's head, the choice of answers follow google-research/electra (finetune/qa/) and,
+where that does, google-research/bert (run_squad.py). An answer's text is cut out of the context by the characters that
+its tokens cover.
 """
 
 import dataclasses
@@ -22,6 +23,7 @@ from electra_jax.runtime.io import write_whole
 
 _VERSIONS = {"squad1": "1.1", "squad2": "2.0"}
 _LENGTH_WEIGHT = 0.01  # run_squad.py, _check_is_max_context: breaks ties in favour of the longer window
+_CERTAIN = 1e3  # the largest logit of no answer
 
 
 class Window(NamedTuple):
@@ -45,7 +47,8 @@ class Answer(NamedTuple):
 
     Attributes:
       text: the answer; empty if the question is left unanswered.
-      no_answer: logit of the question having no answer; 0 in SQuAD 1.1.
+      no_answer: logit of the question having no answer, with transformers' head how much more likely that is than the
+        best answer, as a logarithm; 0 in SQuAD 1.1.
       best: the best answer, whether or not it is given.
     """
 
@@ -149,13 +152,15 @@ class Answering(Task):
         """The best answer to each example, over all of its rows.
 
         Args:
-          outputs: for N rows `start_score` [N, S], log-probabilities of the S best starts, and `start_index`;
-            `end_score` [N, S, S], log-probabilities of the S best ends given each start, and `end_index`; in SQuAD 2.0
-            `impossible` [N], logits.
+          outputs: of the paper's head, for N rows `start_score` [N, S], log-probabilities of the S best starts, and
+            `start_index`; `end_score` [N, S, S], log-probabilities of the S best ends given each start, and
+            `end_index`; in SQuAD 2.0 `impossible` [N], logits. Of transformers' head, for each row `start` and `end`,
+            log-probabilities [tokens].
           rows: the rows that the outputs belong to.
           examples: the examples that the rows belong to.
         """
-        bounds, value = self._best_in_rows(outputs, rows)
+        independent = "start" in outputs
+        bounds, value = (self._best_spans if independent else self._best_in_rows)(outputs, rows)
         texts, best = [""] * len(examples), np.full(len(examples), -np.inf)
         for row, number in enumerate(rows.example):
             if value[row] > best[number]:
@@ -166,11 +171,32 @@ class Answering(Task):
         if not self.may_be_impossible:
             return [Answer(text, 0.0, text) for text in texts]
         logits = np.full(len(examples), np.inf)
-        np.minimum.at(logits, rows.example, outputs["impossible"])
+        np.minimum.at(logits, rows.example, _at_cls(outputs) if independent else outputs["impossible"])
+        if independent:
+            logits = np.minimum(logits - best, _CERTAIN)  # a context without tokens has no answer to compare with
         return [
             Answer("" if logit > self.threshold else text, float(logit), text)
             for text, logit in zip(texts, logits, strict=True)
         ]
+
+    def _best_spans(self, outputs: Mapping[str, Any], rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+        """As `_best_in_rows`, for starts and ends that are independent of each other.
+
+        The probability of an answer is the product of those of its start and its end in its row, as in the
+        question-answering pipeline of transformers 4.
+        """
+        bounds, values = np.zeros((len(rows.input_ids), 2), np.int64), np.full(len(rows.input_ids), -np.inf)
+        for row, window in enumerate(rows.extra):
+            inside = slice(window.at, window.at + window.length)
+            start, end = (np.asarray(outputs[name][row][inside], np.float64) for name in ("start", "end"))
+            if len(start):
+                total = start[:, None] + end[None, :]
+                length = np.arange(len(end))[None, :] - np.arange(len(start))[:, None]
+                total[(length < 0) | (length >= self.max_answer)] = -np.inf
+                best = int(total.argmax())
+                values[row] = total.flat[best]
+                bounds[row] = np.add(divmod(best, len(end)), window.at)
+        return bounds, values
 
     def _best_in_rows(self, outputs: Mapping[str, Any], rows: Rows) -> tuple[np.ndarray, np.ndarray]:
         """[N, 2], first and last token of each row's best answer, and [N], its log-probability; -inf for no answer."""
@@ -220,6 +246,13 @@ class Answering(Task):
             probabilities = np.exp(-np.logaddexp(0.0, -logits)).tolist()
             by_id = dict(zip(texts, probabilities, strict=True))
             write_whole(path.with_name(f"{path.name}.na_prob.json"), json.dumps(by_id) + "\n")
+
+
+def _at_cls(outputs: Mapping[str, Any]) -> np.ndarray:
+    """[N], each row's log-probability that the answer starts and ends at CLS, which means that there is none."""
+    return np.array(
+        [start[0] + end[0] for start, end in zip(outputs["start"], outputs["end"], strict=True)], np.float64
+    )
 
 
 def windows(tokens: int, room: int, stride: int) -> Iterator[tuple[int, int]]:
