@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from electra_jax.downstream.finetuning.run import finetune as finetune
     from electra_jax.loading.export import export as export
     from electra_jax.loading.model import Model as Model
-    from electra_jax.loading.model import load as load
+    from electra_jax.models import load as load
     from electra_jax.objectives.registry import systems as systems
     from electra_jax.planning.estimate import estimate as estimate
     from electra_jax.planning.flops.count import count_flops as count_flops
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # The module that each public name is in. None of these names is also the name of a top-level module.
 _MODULES = {
-    "load": "loading.model",
+    "load": "models",
     "Model": "loading.model",
     "pretrain": "train",
     "finetune": "downstream.finetuning.run",

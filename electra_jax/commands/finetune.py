@@ -8,28 +8,31 @@ from rich.table import Table
 
 from electra_jax.config import cli, config_file
 from electra_jax.config.errors import UserError
-from electra_jax.config.settings import Check, check_value
-from electra_jax.downstream.finetuning import results, run
+from electra_jax.config.settings import Check, check_value, one_of
+from electra_jax.downstream.finetuning import kept, results, run
 from electra_jax.downstream.finetuning.recipe import FinetuneConfig
 from electra_jax.runtime.console import PlainConsole
 from electra_jax.runtime.progress import ConsoleProgress
 
 USAGE = """\
 usage: electra-jax finetune --config=NAME[:ARG] --init_from=DIR --data_dir=FOLDER [--workdir=DIR] [--step=N]
-                            [--strict=false] [--config.NAME=VALUE ...] [--help-config] [--debug]
+                            [--keep=best|all|none] [--strict=false] [--config.NAME=VALUE ...] [--help-config] [--debug]
 
   --config=glue:task=cola     a task of GLUE: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli
   --config=squad:version=2.0  SQuAD 2.0, or 1.1
   --config=table              your own table: a class or a number for each text or pair of texts
   --config=tags               a tag for each word
-                              (add ,size=large for the learning rates of a large encoder, ,runlocal for a quick trial
+                              (add ,size=large for the learning rates of a large encoder, ,head=paper for the paper's
+                              heads instead of those of transformers, which can be exported, ,runlocal for a quick trial
                               with 64 examples and 2 seeds; a path to a config file works too)
   --init_from=DIR             a run, an export, or a Hugging Face directory of an ELECTRA or ModernBERT model
   --step=N                    the step of the checkpoint, if DIR is a run (default: the last)
   --data_dir=FOLDER           folder with the task's files: train.tsv and dev.tsv for GLUE (an optional test.tsv gets
                               predictions), the .json files of SQuAD, train and dev as .tsv, .csv or .jsonl for tables,
                               train.txt and dev.txt for tags; or tfds:NAME/CONFIG for GLUE, SQuAD and tables
-  --workdir=DIR               where scores and predictions go (default runs/NAME); the same command resumes there
+  --workdir=DIR               where scores, predictions and models go (default runs/NAME); the same command resumes
+                              there
+  --keep=all                  keep the model of every seed (default best: of the best one); none: keep none
   --strict=false              leave out and count invalid rows instead of stopping at the first
   --config.optim.learning_rate=3e-4
                               override any setting of the config by its name
@@ -37,7 +40,7 @@ usage: electra-jax finetune --config=NAME[:ARG] --init_from=DIR --data_dir=FOLDE
   --debug                     show the traceback of an error"""
 
 _LAST = -1  # the last checkpoint of a run
-_OPTIONS: Mapping[str, Any] = {"init_from": "", "step": _LAST, "data_dir": "", "strict": True}
+_OPTIONS: Mapping[str, Any] = {"init_from": "", "step": _LAST, "data_dir": "", "keep": "best", "strict": True}
 _LINE_EVERY = 30.0  # seconds between two lines of progress without a terminal
 
 
@@ -47,6 +50,7 @@ def main(argv: list[str]) -> int:
         return 0
     options, config = arguments.options, arguments.config
     cli.require(options, ("init_from", "data_dir"), "try --init_from=runs/tiny --data_dir=glue/CoLA, or --help")
+    check_value("--keep", options["keep"], one_of(*kept.KEEP))
     check_value("--step", options["step"], Check(lambda step: step >= _LAST, "0 or more"))
     if "://" in arguments.workdir:
         raise UserError(
@@ -61,11 +65,17 @@ def main(argv: list[str]) -> int:
             options["data_dir"],
             arguments.workdir,
             step=step,
+            keep=options["keep"],
             strict=options["strict"],
             progress=progress,
         )
     show_scores(console, result)
     console.print(f"Files: {arguments.workdir}/{results.SCORES}, seeds/, answers/", markup=False, highlight=False)
+    if result["model"]:
+        model = f"Model of the best seed: {arguments.workdir}/{result['model']}"
+        console.print(
+            f"{model}; use it: electra-jax predict --model={arguments.workdir}", markup=False, highlight=False
+        )
     return 0
 
 

@@ -164,7 +164,7 @@ class SentencePiece(Tokenizer):
                 first = at - 1
             begin, end = offsets[first], ends[at - 1]
             if end > begin:
-                spans.append(_trim(text, places[begin][0], places[end - 1][1]))
+                spans.append(trim(text, places[begin][0], places[end - 1][1]))
             else:
                 spans.append((places[begin][0],) * 2)
         return ids, spans
@@ -213,7 +213,7 @@ class Library(Tokenizer):
 
     def spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         encoded = self._tokenizer.encode(text, add_special_tokens=False)
-        return encoded.ids, [_trim(text, begin, end) for begin, end in encoded.offsets]
+        return encoded.ids, [trim(text, begin, end) for begin, end in encoded.offsets]
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=False).strip()
@@ -258,7 +258,7 @@ def _places(text: str, composed: str, normalization: str) -> list[tuple[int, int
     return [*parts(), (len(text), len(text))]
 
 
-def _trim(text: str, begin: int, end: int) -> tuple[int, int]:
+def trim(text: str, begin: int, end: int) -> tuple[int, int]:
     """[begin, end) of `text` without the spaces around it; a span of spaces alone is empty, at its end."""
     inner = text[begin:end].lstrip()
     begin = end - len(inner)

@@ -3,9 +3,9 @@
 import itertools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
@@ -46,23 +46,7 @@ class Candidate(NamedTuple):
 
 
 def load(path: str | os.PathLike[str], step: int | None = None, batch_size: int = 16) -> "Model":
-    """Loads a trained model to use on texts.
-
-    Args:
-      path: a run's work directory, a directory that `electra_jax.export` wrote, or a Hugging Face directory of an
-        ELECTRA or ModernBERT model.
-      step: for a run, the step of the checkpoint; None: the last.
-      batch_size: rows that are computed at once. Batches are padded to this size: raise it on an accelerator, use 1 for
-        single texts on a CPU.
-
-    Raises:
-      UserError: the directory has no model or no tokenizer, a file in it cannot be read, or `batch_size` is invalid.
-
-    Example:
-      >>> model = electra_jax.load("runs/tiny")  # doctest: +SKIP
-      >>> model.encode(["a line", "another"]).shape  # this encoder has width 32
-      (2, 32)
-    """
+    """Loads a pre-trained model; arguments and errors as those of `electra_jax.load`."""
     networks = load_networks(Path(path), step)
     if networks.tokenizer is None:
         raise UserError(f"{path} has no tokenizer; add its tokenizer.json to the directory")
@@ -290,6 +274,26 @@ class Model:
             if visible:
                 begin, stop = visible[0][0], visible[-1][1]
                 yield DetectedWord(text[begin:stop], begin, stop, float(probabilities[first:end].max()))
+
+    def predict(self, inputs: str | tuple[str, str] | Sequence[str | tuple[str, str]]) -> Any:
+        """What a fine-tuned model says about texts, or about pairs of texts.
+
+        A text that is longer than the model was fine-tuned on is cut, except the context of a question and a text of
+        words to tag, which are read in parts.
+
+        Args:
+          inputs: what the task reads: a text, a pair of texts, a question and its context, or a text of words to tag,
+            separated by white space; or a sequence of them.
+
+        Returns:
+          For each input, by the kind of task (`electra_jax.downstream.predictions`): a `Label` with probabilities; a
+          number; an `Answer` with its place in the context, empty where there is none; or a `TaggedWord` for each word.
+          For one input its own.
+
+        Raises:
+          UserError: the model was not fine-tuned, or an input has another number of texts.
+        """
+        raise UserError(f"{self.name} was not fine-tuned, so it cannot predict; use what electra-jax finetune wrote")
 
     def _tokenize(self, texts: list[str]) -> list[list[int]]:
         return self.tokenizer.encode([" ".join(text.split()) for text in texts])

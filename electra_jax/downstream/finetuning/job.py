@@ -1,6 +1,7 @@
 """One fine-tuning in memory: the task's data, the model, and training some of its seeds."""
 
 import dataclasses
+import operator
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -58,6 +59,20 @@ class Job(NamedTuple):
     network: Network
     special: Special
     data: Data
+
+
+class Outcome(NamedTuple):
+    """A seed that was trained.
+
+    Attributes:
+      result: `seed`, `scores`, `losses` by epoch, `steps`, `seconds`.
+      answers: its answers by split.
+      params: the fine-tuned parameters of the task's model.
+    """
+
+    result: dict[str, Any]
+    answers: dict[str, list[Any]]
+    params: Any
 
 
 def make_model(config: FinetuneConfig, task: Task, network: Network) -> Downstream:
@@ -124,16 +139,13 @@ def find_test_splits(task: Task, data_dir: str) -> list[str]:
 
 def train_seeds(
     job: Job, seeds: Sequence[int], on_step: Callable[[int, int], None] = lambda step, steps: None
-) -> list[tuple[dict[str, Any], dict[str, list[Any]]]]:
+) -> list[Outcome]:
     """Trains some seeds at once and evaluates them.
 
     Args:
       job: the fine-tuning.
       seeds: the seeds.
       on_step: called after each step with the steps that are done and their total.
-
-    Returns:
-      For each seed, its result (`seed`, `scores`, `losses` by epoch, `steps`, `seconds`), and its answers by split.
 
     Raises:
       DivergedError: a loss or a parameter is not finite.
@@ -154,7 +166,9 @@ def train_seeds(
         }
         for i, seed in enumerate(seeds)
     ]
-    return list(zip(results, answers, strict=True))
+    return [
+        Outcome(result, answers[i], jax.tree.map(operator.itemgetter(i), params)) for i, result in enumerate(results)
+    ]
 
 
 def _evaluate(job: Job, params: Any) -> tuple[list[dict[str, float]], list[dict[str, list[Any]]]]:

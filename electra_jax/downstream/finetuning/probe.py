@@ -44,8 +44,8 @@ class Probe:
         model = make_model(self._config, self._task, network)
         job = Job(self._config, self._task, model, network, self._special, self._data)
         try:
-            ((result, _),) = train_seeds(job, [0])
-            by_name = result["scores"]
+            (outcome,) = train_seeds(job, [0])
+            by_name = outcome.result["scores"]
         except multi_seed.DivergedError:
             by_name = {self._task.main_metric: math.nan}
         return {f"probe_{self._task.name}_{name}": value for name, value in by_name.items()}

@@ -3,11 +3,13 @@
 config.json       the settings and data, so that seeds of two fine-tunings are never mixed
 seeds/N.json      the scores and losses of a finished seed
 answers/seed-N/   its answers to each split
+models/seed-N/    the fine-tuned model, of the best seed or of all
 scores.json       the summary over the seeds
 """
 
 import dataclasses
 import json
+import shutil
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -40,6 +42,24 @@ class Results:
 
     def answers_dir(self, seed: int) -> Path:
         return self.workdir / "answers" / f"seed-{seed}"
+
+    def model_dir(self, seed: int) -> Path:
+        return self.workdir / "models" / f"seed-{seed}"
+
+    def best(self, task: Task, seeds: Iterable[int]) -> int | None:
+        """The finished seed with the highest main score, the first of equal ones; None where none is finished."""
+        scores = {seed: self.read_seed(seed)["scores"][task.main_metric] for seed in self.finished(seeds)}
+        return max(scores, key=lambda seed: scores[seed], default=None)
+
+    def drop_models(self, keep: int | None) -> None:
+        """Deletes the models of all seeds but one."""
+        for folder in (self.workdir / "models").glob("seed-*"):
+            if keep is None or folder != self.model_dir(keep):
+                shutil.rmtree(folder)
+
+    def finished(self, seeds: Iterable[int]) -> list[int]:
+        """The seeds that are finished."""
+        return [seed for seed in seeds if self._seed_path(seed).exists()]
 
     def missing(self, seeds: Iterable[int]) -> list[int]:
         """The seeds that are not finished."""
@@ -83,15 +103,31 @@ class Results:
     def summarize(self, task: Task, init_from: str, seeds: Iterable[int]) -> dict[str, Any]:
         """Writes scores.json, and returns what it holds: each score's median, lowest, highest and standard deviation.
 
+        `model` is the folder of the best seed's model; None where it was not kept.
+
         Raises:
           UserError: the file of a seed is damaged.
         """
-        by_seed = [self._read_seed(seed) for seed in seeds]
-        summary = {"task": task.name, "metric": task.main_metric, "init_from": init_from, **_statistics(by_seed)}
+        seeds = list(seeds)
+        by_seed = [self.read_seed(seed) for seed in seeds]
+        best = self.best(task, seeds)
+        model = None if best is None else self.model_dir(best)
+        summary = {
+            "task": task.name,
+            "metric": task.main_metric,
+            "init_from": init_from,
+            "model": str(model.relative_to(self.workdir)) if model is not None and model.is_dir() else None,
+            **_statistics(by_seed),
+        }
         _write_json(self.workdir / SCORES, summary)
         return summary
 
-    def _read_seed(self, seed: int) -> dict[str, Any]:
+    def read_seed(self, seed: int) -> dict[str, Any]:
+        """The result of a finished seed.
+
+        Raises:
+          UserError: its file is damaged.
+        """
         path = self._seed_path(seed)
         result = read_json(path)
         if result.get("seed") != seed or not isinstance(result.get("scores"), dict) or not result["scores"]:

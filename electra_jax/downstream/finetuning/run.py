@@ -10,7 +10,9 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from electra_jax.config.errors import UserError
-from electra_jax.downstream.finetuning import multi_seed
+from electra_jax.config.settings import check_value, one_of
+from electra_jax.data.tokenizer import Tokenizer
+from electra_jax.downstream.finetuning import kept, multi_seed
 from electra_jax.downstream.finetuning import recipe as recipe_lib
 from electra_jax.downstream.finetuning.job import Job, find_test_splits, load_data, make_model, train_seeds
 from electra_jax.downstream.finetuning.recipe import FinetuneConfig
@@ -31,6 +33,7 @@ def finetune(
     workdir: str | Path,
     *,
     step: int | None = None,
+    keep: str = "best",
     strict: bool = True,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -40,14 +43,16 @@ def finetune(
       config: the fine-tuning, for example `electra_jax.configs.glue(task="cola")`.
       init_from: a run's work directory, an export, or a Hugging Face directory.
       data_dir: the folder with the task's files, or `tfds:NAME/CONFIG`.
-      workdir: the local folder for scores and answers.
+      workdir: the local folder for scores, answers and models.
       step: for a run, the step of the checkpoint; None: the last.
+      keep: which seeds' models to keep, for `electra_jax.load`: `best`, `all` or `none`.
       strict: whether a row that cannot be used is an error; otherwise such rows are left out and counted.
       progress: receives the progress; None: no output.
 
     Returns:
-      The content of `scores.json`: `task`, `metric` (the main score's name), `init_from`; `median`, `lowest`, `highest`
-      and `std` of each score over the seeds, in percent; and `seeds`, the result of each seed.
+      The content of `scores.json`: `task`, `metric` (the main score's name), `init_from`, `model` (the folder of the
+      best seed's model); `median`, `lowest`, `highest` and `std` of each score over the seeds, in percent; and `seeds`,
+      the result of each seed.
 
     Raises:
       UserError: the config, the network, the files or the work directory cannot be used.
@@ -56,7 +61,8 @@ def finetune(
         raise UserError(f"workdir {workdir} is invalid: expected a local folder")
     resolved = recipe_lib.resolve(config)
     source = networks.find_source(Path(init_from), step)
-    return finetune_source(resolved, source, str(data_dir), Path(workdir), strict=strict, progress=progress)
+    check_value("keep", keep, one_of(*kept.KEEP))
+    return finetune_source(resolved, source, str(data_dir), Path(workdir), keep=keep, strict=strict, progress=progress)
 
 
 def finetune_source(
@@ -65,6 +71,7 @@ def finetune_source(
     data_dir: str,
     workdir: Path,
     *,
+    keep: str = "none",
     strict: bool = True,
     tests: bool = True,
     progress: Progress | None = None,
@@ -75,7 +82,8 @@ def finetune_source(
       config: the fine-tuning, as `recipe.resolve` returns it.
       source: the pre-trained network.
       data_dir: the folder with the task's files, or `tfds:NAME/CONFIG`.
-      workdir: the folder for scores and answers.
+      workdir: the folder for scores, answers and models.
+      keep: which seeds' models to keep, one of `kept.KEEP`.
       strict: whether a row that cannot be used is an error.
       tests: whether to answer the test sets that exist.
       progress: receives the progress.
@@ -92,13 +100,14 @@ def finetune_source(
     seeds = range(config.seed, config.seed + config.seeds)
     missing = results.missing(seeds)
     if missing:
-        job, bad_rows = _load(config, task, source, data_dir, strict, tests, progress)
+        job, tokenizer, bad_rows = _load(config, task, source, data_dir, strict, tests, progress)
         results.write_config(identity)
         _describe_data(job, progress)
         progress.start(task.name)
         try:
             with compile_cache(config.compile_cache):
-                _train_missing(job, results, missing, source.name, len(bad_rows.problems), progress)
+                keeper = kept.Keeper(results, keep, seeds, source.name, tokenizer, progress)
+                _train_missing(job, results, missing, source.name, len(bad_rows.problems), progress, keeper)
         finally:
             progress.stop()
         if bad_rows.problems:
@@ -116,8 +125,8 @@ def _load(
     strict: bool,
     tests: bool,
     progress: Progress,
-) -> tuple[Job, BadRows]:
-    """Loads network and data; also returns the rows that were left out."""
+) -> tuple[Job, Tokenizer, BadRows]:
+    """Loads network and data; also returns the tokenizer and the rows that were left out."""
     pretrained = source.load()
     if pretrained.tokenizer is None:
         raise UserError(f"{source.name} has no tokenizer: expected its tokenizer.json next to its weights")
@@ -127,11 +136,17 @@ def _load(
     model = make_model(config, task, network)
     bad_rows = BadRows(strict)
     data = load_data(config, task, tokenizer, data_dir, bad_rows, tests)
-    return Job(config, task, model, network, tokenizer.special, data), bad_rows
+    return Job(config, task, model, network, tokenizer.special, data), tokenizer, bad_rows
 
 
 def _train_missing(
-    job: Job, results: Results, seeds: Sequence[int], init_from: str, rows_left_out: int, progress: Progress
+    job: Job,
+    results: Results,
+    seeds: Sequence[int],
+    init_from: str,
+    rows_left_out: int,
+    progress: Progress,
+    keeper: kept.Keeper,
 ) -> None:
     """Trains seeds, `seeds_at_once` at a time, and writes the result of each."""
     examples = {name: split.examples for name, split in {**job.data.dev, **job.data.test}.items()}
@@ -141,10 +156,12 @@ def _train_missing(
             outcomes = train_seeds(job, group, _show_steps(progress, group, done, len(seeds)))
         except multi_seed.DivergedError as error:
             raise UserError(f"{job.task.name} from {init_from}: {error}") from error
-        for seed, (result, answers) in zip(group, outcomes, strict=True):
-            results.write_answers(job.task, seed, examples, answers)
-            results.write_seed(seed, {**result, "rows_left_out": rows_left_out})
-            text = ", ".join(f"{name} {value:.1f}" for name, value in result["scores"].items())
+        for seed, outcome in zip(group, outcomes, strict=True):
+            results.write_answers(job.task, seed, examples, outcome.answers)
+            keeper.save(job, outcome)
+            results.write_seed(seed, {**outcome.result, "rows_left_out": rows_left_out})
+            keeper.drop(job.task)
+            text = ", ".join(f"{name} {value:.1f}" for name, value in outcome.result["scores"].items())
             progress.say(f"{job.task.name}, seed {seed}: {text}")
 
 

@@ -1,7 +1,5 @@
 """A user's own table. Its classes, or the mean and spread of its numbers, are read from its training set."""
 
-import dataclasses
-
 import numpy as np
 
 from electra_jax.config.errors import UserError
@@ -20,21 +18,15 @@ def make_task(config: TaskConfig, data_dir: str) -> Sentences:
     Raises:
       UserError: the table cannot be read, or its training set has nothing to learn.
     """
-    texts = tuple(filter(None, (config.text, config.pair)))
-    if not texts:
+    if not config.text:
         raise UserError("config.task.text is empty: expected the name of the column with the text")
-    task = Sentences(
-        name="table",
-        columns=Columns(texts, config.label, config.index),
-        metrics=("spearman", "pearson"),
-        test={"test": "test"},
-    )
+    task = restore_task(config)
     if config.kind == "regression":
         if config.labels:
             raise UserError(
                 f"config.task.labels={config.labels} has no effect with config.task.kind=regression; leave it out"
             )
-        return dataclasses.replace(task, scale=_read_scale(task, data_dir))
+        return restore_task(config, scale=_read_scale(task, data_dir))
     labels = tuple(filter(None, (label.strip() for label in config.labels.split(","))))
     labels = labels or _read_classes(task, data_dir)
     if len(labels) < 2 or len({*labels}) < len(labels):
@@ -42,8 +34,24 @@ def make_task(config: TaskConfig, data_dir: str) -> Sentences:
             f"config.task.labels={config.labels} is invalid: expected two or more different classes, separated by "
             "commas"
         )
-    metrics = ("accuracy", "f1", "matthews") if len(labels) == 2 else ("accuracy", "macro_f1")
-    return dataclasses.replace(task, labels=labels, metrics=metrics)
+    return restore_task(config, labels)
+
+
+def restore_task(
+    config: TaskConfig, labels: tuple[str, ...] = (), scale: tuple[float, float] = (0.0, 1.0)
+) -> Sentences:
+    """The task of a table whose classes, or the mean and spread of whose numbers, are known."""
+    metrics: tuple[str, ...] = ("spearman", "pearson")
+    if labels:
+        metrics = ("accuracy", "f1", "matthews") if len(labels) == 2 else ("accuracy", "macro_f1")
+    return Sentences(
+        name="table",
+        columns=Columns(tuple(filter(None, (config.text, config.pair))), config.label, config.index),
+        labels=labels,
+        metrics=metrics,
+        scale=scale,
+        test={"test": "test"},
+    )
 
 
 def _read_scale(task: Sentences, data_dir: str) -> tuple[float, float]:

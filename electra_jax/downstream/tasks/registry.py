@@ -1,9 +1,14 @@
 """The tasks by name."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from electra_jax.config.settings import check_value, one_of
 from electra_jax.downstream.tasks import custom_table, glue, tagging
 from electra_jax.downstream.tasks.config import NAMES, TaskConfig
+from electra_jax.downstream.tasks.sentences import Sentences
 from electra_jax.downstream.tasks.squad import Answering
+from electra_jax.downstream.tasks.tagging import Tagging
 from electra_jax.downstream.tasks.task import Task
 
 
@@ -18,12 +23,29 @@ def make_task(config: TaskConfig, data_dir: str) -> Task:
       UserError: there is no such task, or its files cannot be read.
     """
     check_value("config.task.name", config.name, one_of(*NAMES))
-    if config.name in glue.TASKS:
-        return glue.TASKS[config.name]
     if config.name == "table":
         return custom_table.make_task(config, data_dir)
     if config.name == "tags":
         return tagging.make_task(data_dir, config.words, config.tags)
+    return restore_task(config, {})
+
+
+def learned(task: Task) -> dict[str, Any]:
+    """What a task has from its training set, for `restore_task`: the labels, or the scale of the numbers."""
+    if isinstance(task, Sentences):
+        return {"labels": list(task.labels), "scale": list(task.scale)}
+    return {"labels": list(task.labels)} if isinstance(task, Tagging) else {}
+
+
+def restore_task(config: TaskConfig, known: Mapping[str, Any]) -> Task:
+    """The task that a config describes, without its files; `known` is what `learned` gave."""
+    labels, scale = tuple(known.get("labels", ())), tuple(known.get("scale", (0.0, 1.0)))
+    if config.name in glue.TASKS:
+        return glue.TASKS[config.name]
+    if config.name == "table":
+        return custom_table.restore_task(config, labels, (scale[0], scale[1]))
+    if config.name == "tags":
+        return Tagging(labels=labels, words=config.words, tags=config.tags)
     return Answering(
         name=config.name,
         query=config.query,

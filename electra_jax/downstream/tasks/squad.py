@@ -8,6 +8,7 @@ its tokens cover.
 import dataclasses
 import itertools
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_jax.config.errors import UserError
-from electra_jax.data.tokenizer import Tokenizer
+from electra_jax.data.tokenizer import Tokenizer, trim
 from electra_jax.downstream.tasks import files, squad_files, squad_metrics
 from electra_jax.downstream.tasks.squad_files import Example
 from electra_jax.downstream.tasks.task import BadRows, Rows, Task, frame
@@ -50,11 +51,16 @@ class Answer(NamedTuple):
       no_answer: logit of the question having no answer, with transformers' head how much more likely that is than the
         best answer, as a logarithm; 0 in SQuAD 1.1.
       best: the best answer, whether or not it is given.
+      begin, end: the best answer's characters [begin, end) of the context; (0, 0) if it has none.
+      log_probability: of the best answer; with several windows, that in the window which gives the highest.
     """
 
     text: str
     no_answer: float
     best: str
+    begin: int = 0
+    end: int = 0
+    log_probability: float = -math.inf
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -161,22 +167,24 @@ class Answering(Task):
         """
         independent = "start" in outputs
         bounds, value = (self._best_spans if independent else self._best_in_rows)(outputs, rows)
-        texts, best = [""] * len(examples), np.full(len(examples), -np.inf)
+        places, best = [(0, 0)] * len(examples), np.full(len(examples), -np.inf)
         for row, number in enumerate(rows.example):
             if value[row] > best[number]:
                 best[number] = value[row]
                 window = rows.extra[row]
-                begin, end = (window.spans[window.first + at - window.at] for at in bounds[row])
-                texts[number] = examples[number].context[begin[0] : end[1]].strip()
+                first, last = (window.spans[window.first + at - window.at] for at in bounds[row])
+                places[number] = trim(examples[number].context, first[0], last[1])
+        texts = [example.context[begin:end] for example, (begin, end) in zip(examples, places, strict=True)]
+        details = list(zip(texts, places, best.tolist(), strict=True))
         if not self.may_be_impossible:
-            return [Answer(text, 0.0, text) for text in texts]
+            return [Answer(text, 0.0, text, *place, log_p) for text, place, log_p in details]
         logits = np.full(len(examples), np.inf)
         np.minimum.at(logits, rows.example, _at_cls(outputs) if independent else outputs["impossible"])
         if independent:
             logits = np.minimum(logits - best, _CERTAIN)  # a context without tokens has no answer to compare with
         return [
-            Answer("" if logit > self.threshold else text, float(logit), text)
-            for text, logit in zip(texts, logits, strict=True)
+            Answer("" if logit > self.threshold else text, float(logit), text, *place, log_p)
+            for (text, place, log_p), logit in zip(details, logits, strict=True)
         ]
 
     def _best_spans(self, outputs: Mapping[str, Any], rows: Rows) -> tuple[np.ndarray, np.ndarray]:

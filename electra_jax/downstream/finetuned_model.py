@@ -1,0 +1,103 @@
+"""Fine-tuned models on texts: `Model.predict`."""
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from electra_jax.config.errors import UserError
+from electra_jax.downstream import predictions
+from electra_jax.downstream.finetuning import kept, results
+from electra_jax.downstream.finetuning.kept import Kept
+from electra_jax.downstream.tasks.task import Rows
+from electra_jax.loading.model import Model
+from electra_jax.loading.networks import Pretrained
+from electra_jax.loading.text_batches import length_batches
+from electra_jax.modeling.batch import Batch
+from electra_jax.modeling.downstream import Downstream
+from electra_jax.runtime.io import read_json
+
+Texts = str | tuple[str, str]
+
+
+def find(path: Path) -> Path | None:
+    """The folder of a fine-tuned model: `path`, or that of the best seed in a fine-tuning; None for anything else.
+
+    Raises:
+      UserError: `path` is a fine-tuning of which no model was kept.
+    """
+    if (path / kept.TASK).is_file():
+        return path
+    if not (path / results.SCORES).is_file():
+        return None
+    model = read_json(path / results.SCORES).get("model")
+    if not isinstance(model, str):
+        raise UserError(f"{path} is a fine-tuning without models; fine-tune with --keep=best, in another --workdir")
+    return path / model
+
+
+class FinetunedModel(Model):
+    """A fine-tuned encoder with the head of its task.
+
+    Attributes:
+      task: the task.
+      labels: the classes or tags, in the order of their numbers; empty for tasks without.
+      scores: its scores on the development set, in percent.
+      max_length: tokens of the longest row; longer texts are cut, or read in windows.
+    """
+
+    def __init__(self, name: str, model: Kept, batch_size: int = 16):
+        super().__init__(name, Pretrained(model.network, None, model.tokenizer), model.tokenizer, batch_size)
+        self.task, self.scores = model.task, dict(model.facts["scores"])
+        self.labels: tuple[str, ...] = getattr(model.task, "labels", ())
+        self.max_length = model.config.max_length
+        self._batch_size = batch_size
+        self._apply = functools.partial(_apply, model=model.model)
+        self._per_token = model.model.per_token
+        self._task_params = jax.device_put(model.params)
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}; fine-tuned on {self.task.name}>"
+
+    def predict(self, inputs: Texts | Sequence[Texts]) -> Any:
+        """As `Model.predict`."""
+        names = predictions.texts_of(self.task)
+        single = isinstance(inputs, str) or (
+            len(names) == 2 and isinstance(inputs, tuple) and all(isinstance(part, str) for part in inputs)
+        )
+        given: Sequence[Any] = [inputs] if single else inputs
+        texts = [(each,) if isinstance(each, str) else tuple(each) for each in given]
+        wrong = next((each for each in texts if len(each) != len(names)), None)
+        if wrong is not None:
+            raise UserError(
+                f"{self.name} reads {' and '.join(names)}: expected {len(names)} text{'s' * (len(names) > 1)} for each "
+                f"prediction, got {len(wrong)}"
+            )
+        found = self._predict(texts) if texts else []
+        return found[0] if single else found
+
+    def _predict(self, texts: Sequence[tuple[str, ...]]) -> list[Any]:
+        examples = predictions.make_examples(self.task, texts)
+        rows = self.task.encode(examples, self.tokenizer, self.max_length, train=False)
+        outputs = self._outputs(rows) if rows.input_ids else {"scores": []}
+        return predictions.make_predictions(self.task, texts, outputs, rows, examples)
+
+    def _outputs(self, rows: Rows) -> dict[str, Any]:
+        """By name the outputs for each row, [rows, ...]; where they are for each token, a list of [tokens, ...]."""
+        lengths = rows.lengths()
+        found: dict[str, list[Any]] = {}
+        for length, size, numbers in length_batches(lengths.tolist(), self.max_length, self._batch_size):
+            batch = rows.make_batch(numbers, size, length, self.tokenizer.special)
+            for name, values in self._apply(self._task_params, batch.inputs, batch.targets.get("allowed")).items():
+                by_row = found.setdefault(name, [None] * len(lengths))
+                for number, value in zip(numbers, np.asarray(values), strict=False):  # the rest fills the batch up
+                    by_row[number] = value[: lengths[number]] if self._per_token else value
+        return {name: values if self._per_token else np.stack(values) for name, values in found.items()}
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _apply(params: Any, inputs: Batch, allowed: Any, *, model: Downstream) -> Any:
+    return model.apply({"params": params}, inputs, allowed)

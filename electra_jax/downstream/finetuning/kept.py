@@ -1,0 +1,176 @@
+"""Fine-tuned models in a folder.
+
+Each is the directory of an encoder as transformers has it, which `AutoModel` loads, and two files more:
+
+head.safetensors  the parameters of the task's head
+task.json         the task, its labels, the settings of the fine-tuning, the seed and its scores
+"""
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from electra_jax.config.errors import UserError
+from electra_jax.data.tokenizer import Tokenizer
+from electra_jax.downstream.finetuning import recipe
+from electra_jax.downstream.finetuning.job import Job, Outcome, make_model
+from electra_jax.downstream.finetuning.recipe import FinetuneConfig
+from electra_jax.downstream.finetuning.results import Results
+from electra_jax.downstream.tasks import registry
+from electra_jax.downstream.tasks.task import Task
+from electra_jax.loading.huggingface import directory
+from electra_jax.modeling.downstream import Downstream
+from electra_jax.modeling.subnetwork import Network, flatten_params, unflatten_params
+from electra_jax.runtime.io import read_json, write_whole
+from electra_jax.runtime.progress import Progress
+
+TASK, HEAD = "task.json", "head.safetensors"
+KEEP = ("best", "all", "none")
+
+
+class Kept(NamedTuple):
+    """A fine-tuned model.
+
+    Attributes:
+      network: the fine-tuned encoder, without a head.
+      head: the parameters of the task's head.
+      tokenizer: its tokenizer.
+      task: the task.
+      config: the settings of the fine-tuning.
+      facts: `seed`, `scores` in percent, and `init_from`, the pre-trained model.
+    """
+
+    network: Network
+    head: Any
+    tokenizer: Tokenizer
+    task: Task
+    config: FinetuneConfig
+    facts: dict[str, Any]
+
+    @property
+    def model(self) -> Downstream:
+        return make_model(self.config, self.task, self.network)
+
+    @property
+    def params(self) -> Any:
+        """The parameters of `model`."""
+        return {**self.network.params, "head": self.head}
+
+
+def write(folder: Path, job: Job, tokenizer: Tokenizer, params: Any, facts: dict[str, Any]) -> None:
+    """Writes a fine-tuned model, all of it or nothing.
+
+    Args:
+      folder: the directory; an older one is replaced.
+      job: the fine-tuning.
+      tokenizer: the encoder's tokenizer.
+      params: the fine-tuned parameters of `job.model`.
+      facts: as `Kept.facts`.
+
+    Raises:
+      UserError: tokenizer.json cannot express the tokenizer.
+    """
+    params = jax.tree.map(np.asarray, params)
+    network = Network(job.model.config, {name: params[name] for name in ("embeddings", "encoder")})
+    partial = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.partial")
+    try:
+        directory.write(partial, network, None, tokenizer, _card(job, facts))
+        save_file(flatten_params(params["head"]), partial / HEAD)
+        shutil.copymode(partial / directory.CARD, partial / HEAD)
+        described = {"config": recipe.to_dict(job.config), "learned": registry.learned(job.task), **facts}
+        write_whole(partial / TASK, json.dumps(described, indent=2) + "\n")
+        if folder.exists():
+            shutil.rmtree(folder)
+        os.replace(partial, folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def read(folder: Path) -> Kept:
+    """Reads what `write` wrote.
+
+    Raises:
+      UserError: a file is missing or damaged.
+    """
+    described = read_json(folder / TASK)
+    try:
+        config = recipe.resolve(described.pop("config"))
+        task = registry.restore_task(config.task, described.pop("learned"))
+        head = load_file(folder / HEAD)
+    except (KeyError, TypeError, OSError, SafetensorError) as error:
+        raise UserError(f"{folder} is damaged ({error}); fine-tune again, with another --workdir") from error
+    found = directory.read(folder)
+    assert found.tokenizer is not None
+    return Kept(found.network, unflatten_params(head), found.tokenizer, task, config, described)
+
+
+def _card(job: Job, facts: dict[str, Any]) -> str:
+    scores = ", ".join(f"{name} {value:.1f}" for name, value in facts["scores"].items())
+    return f"""\
+---
+library_name: transformers
+tags: [electra_jax]
+---
+
+# Encoder fine-tuned on {job.task.name}
+
+Fine-tuned with electra_jax from `{facts["init_from"]}`, seed {facts["seed"]}; on the development set: {scores}.
+`AutoModel.from_pretrained` loads the encoder alone. The head is in `{HEAD}`: `electra_jax.load` reads both, and
+`electra-jax export` writes both for transformers.
+"""
+
+
+class Keeper(NamedTuple):
+    """Keeps fine-tuned models.
+
+    Attributes:
+      results: the files of the fine-tuning.
+      keep: `best`: the model with the highest main score, `all`, or `none`.
+      seeds: all seeds of the fine-tuning.
+      init_from: the pre-trained network.
+      tokenizer: its tokenizer.
+      progress: learns of models that cannot be kept.
+    """
+
+    results: Results
+    keep: str
+    seeds: Sequence[int]
+    init_from: str
+    tokenizer: Tokenizer
+    progress: Progress
+
+    def save(self, job: Job, outcome: Outcome) -> None:
+        """Keeps the model of a seed, where it is to be kept; call it before the seed's result is written."""
+        scores, seed = outcome.result["scores"], outcome.result["seed"]
+        if self.keep == "none" or (self.keep == "best" and not self._is_better(job.task, scores)):
+            return
+        folder = self.results.model_dir(seed)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            write(
+                folder,
+                job,
+                self.tokenizer,
+                outcome.params,
+                {"seed": seed, "scores": scores, "init_from": self.init_from},
+            )
+        except UserError as error:  # no file of transformers can express the tokenizer
+            self.progress.say(f"the model of seed {seed} is not kept: {error}")
+
+    def _is_better(self, task: Task, scores: Mapping[str, float]) -> bool:
+        best = self.results.best(task, self.seeds)
+        return best is None or scores[task.main_metric] > self.results.read_seed(best)["scores"][task.main_metric]
+
+    def drop(self, task: Task) -> None:
+        """Deletes models that are not to be kept; call it after the seed's result is written."""
+        if self.keep == "best":
+            self.results.drop_models(self.results.best(task, self.seeds))

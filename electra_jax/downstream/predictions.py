@@ -1,0 +1,164 @@
+"""What a fine-tuned model says about texts: labels, numbers, answers or tags."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from electra_jax.downstream.tasks import squad, squad_files
+from electra_jax.downstream.tasks.conll import Sentence
+from electra_jax.downstream.tasks.sentences import Example, Sentences
+from electra_jax.downstream.tasks.squad import Answering
+from electra_jax.downstream.tasks.tagging import Tagging
+from electra_jax.downstream.tasks.task import Rows, Task
+
+_WORD = re.compile(r"\S+")
+
+
+class Label(NamedTuple):
+    """A class of a text or pair of texts.
+
+    Attributes:
+      label: the most likely class.
+      probability: its probability.
+      probabilities: those of all classes.
+    """
+
+    label: str
+    probability: float
+    probabilities: dict[str, float]
+
+
+class Answer(NamedTuple):
+    """An answer to a question.
+
+    Attributes:
+      text: the answer; empty if there is none.
+      begin, end: its characters [begin, end) of the context; (0, 0) if there is no answer.
+      probability: of the best span, whether or not it is given.
+      no_answer: how much more likely it is that there is no answer, a logit; 0 where every question has one.
+    """
+
+    text: str
+    begin: int
+    end: int
+    probability: float
+    no_answer: float
+
+
+class TaggedWord(NamedTuple):
+    """A word and its tag.
+
+    Attributes:
+      text: the word.
+      begin, end: its characters [begin, end) of the text.
+      tag: the most likely tag.
+      probability: its probability.
+    """
+
+    text: str
+    begin: int
+    end: int
+    tag: str
+    probability: float
+
+
+Prediction = Label | float | Answer | list[TaggedWord]
+Texts = str | tuple[str, str]
+
+
+def texts_of(task: Task) -> tuple[str, ...]:
+    """The names of the texts that a task reads, one or two."""
+    if isinstance(task, Sentences):
+        return task.columns.texts
+    return ("question", "context") if isinstance(task, Answering) else ("text",)
+
+
+def make_examples(task: Task, texts: Sequence[tuple[str, ...]]) -> list[Any]:
+    """A task's examples of texts, each as many as `texts_of` names, without targets."""
+    if isinstance(task, Sentences):
+        return [Example(str(number), each, None) for number, each in enumerate(texts)]
+    if isinstance(task, Answering):
+        return [
+            squad_files.Example(str(i), question, context, (), False) for i, (question, context) in enumerate(texts)
+        ]
+    return [Sentence(tuple(text.split()), None) for (text,) in texts]
+
+
+def make_predictions(
+    task: Task, texts: Sequence[tuple[str, ...]], outputs: Mapping[str, Any], rows: Rows, examples: Sequence[Any]
+) -> list[Any]:
+    """A `Prediction` for each text.
+
+    Args:
+      task: the task.
+      texts: as in `make_examples`.
+      outputs: the outputs of the task's model for each row, by name.
+      rows: the encoded examples.
+      examples: from `make_examples`.
+    """
+    answers = task.answer(outputs, rows, examples)
+    if isinstance(task, Answering):
+        return [_span(answer) for answer in answers]
+    if isinstance(task, Tagging):
+        probabilities = _of_words(task, outputs, rows, len(examples))
+        return [list(_words(text, *each)) for (text,), *each in zip(texts, answers, probabilities, strict=True)]
+    assert isinstance(task, Sentences)
+    if not task.labels:
+        return answers
+    return [
+        Label(task.labels[answer], float(each[answer]), dict(zip(task.labels, map(float, each), strict=True)))
+        for answer, each in zip(answers, _softmax(outputs["scores"]), strict=True)
+    ]
+
+
+def _span(answer: squad.Answer) -> Answer:
+    place = (answer.begin, answer.end) if answer.text else (0, 0)
+    return Answer(answer.text, *place, float(np.exp(answer.log_probability)), answer.no_answer)
+
+
+def _words(text: str, tags: Sequence[str], probabilities: Sequence[float]) -> Iterator[TaggedWord]:
+    for word, tag, probability in zip(_WORD.finditer(text), tags, probabilities, strict=True):
+        yield TaggedWord(word[0], *word.span(), tag, probability)
+
+
+def _of_words(task: Tagging, outputs: Mapping[str, Any], rows: Rows, count: int) -> list[list[float]]:
+    """The probability of the most likely tag of each word of each example."""
+    found: list[list[float]] = [[] for _ in range(count)]
+    for number, first, scores_LC in zip(rows.example, rows.extra, outputs["scores"], strict=True):
+        found[number] += _softmax(scores_LC[first]).max(axis=-1).tolist()
+    return found
+
+
+def _softmax(scores: np.ndarray) -> np.ndarray:
+    shifted = np.exp(scores.astype(np.float64) - scores.max(axis=-1, keepdims=True))
+    result: np.ndarray = shifted / shifted.sum(axis=-1, keepdims=True)
+    return result
+
+
+def to_json(prediction: Prediction) -> dict[str, Any]:
+    """A prediction as an object that JSON can hold."""
+    if isinstance(prediction, float):
+        return {"prediction": prediction}
+    if isinstance(prediction, list):
+        return {"words": [word._asdict() for word in prediction]}
+    return prediction._asdict()
+
+
+HEADINGS: dict[str, tuple[str, ...]] = {
+    "classification": ("prediction", "probability"),
+    "regression": ("prediction",),
+    "answering": ("prediction", "begin", "end", "probability", "no_answer"),
+}
+_CELLS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
+    "classification": lambda label: (label.label, label.probability),
+    "regression": lambda number: (number,),
+    "answering": tuple,
+}
+
+
+def to_cells(task: Task, prediction: Prediction) -> tuple[str, ...]:
+    """A prediction as the cells that `HEADINGS` names; tags have none."""
+    cells = _CELLS[task.kind](prediction)
+    return tuple(f"{cell:.6g}" if isinstance(cell, float) else str(cell) for cell in cells)
