@@ -16,6 +16,7 @@ COMMANDS = {
     "prepare": "turn documents into a vocabulary and tokenized records",
     "detect": "mark the words of a text that seem to be replaced",
     "finetune": "fine-tune and score an encoder on a downstream task",
+    "predict": "predict labels, numbers, answers or tags with a fine-tuned model",
     "export": "write a run as Hugging Face directories",
     "verify": "read runs and prepared corpora and check every file",
     "curves": "fine-tune every checkpoint and plot scores against FLOPs",

@@ -14,6 +14,7 @@ from electra_jax.downstream.tasks.tagging import Tagging
 from electra_jax.downstream.tasks.task import Rows, Task
 
 _WORD = re.compile(r"\S+")
+_BREAKS = re.compile(r"[\t\r\n]")  # not allowed in a cell
 
 
 class Label(NamedTuple):
@@ -65,7 +66,6 @@ class TaggedWord(NamedTuple):
 
 
 Prediction = Label | float | Answer | list[TaggedWord]
-Texts = str | tuple[str, str]
 
 
 def texts_of(task: Task) -> tuple[str, ...]:
@@ -161,4 +161,4 @@ _CELLS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
 def to_cells(task: Task, prediction: Prediction) -> tuple[str, ...]:
     """A prediction as the cells that `HEADINGS` names; tags have none."""
     cells = _CELLS[task.kind](prediction)
-    return tuple(f"{cell:.6g}" if isinstance(cell, float) else str(cell) for cell in cells)
+    return tuple(f"{cell:.6g}" if isinstance(cell, float) else _BREAKS.sub(" ", str(cell)) for cell in cells)

@@ -275,7 +275,7 @@ class Model:
                 begin, stop = visible[0][0], visible[-1][1]
                 yield DetectedWord(text[begin:stop], begin, stop, float(probabilities[first:end].max()))
 
-    def predict(self, inputs: str | tuple[str, str] | Sequence[str | tuple[str, str]]) -> Any:
+    def predict(self, inputs: str | tuple[str, ...] | Sequence[str | tuple[str, ...]]) -> Any:
         """What a fine-tuned model says about texts, or about pairs of texts.
 
         A text that is longer than the model was fine-tuned on is cut, except the context of a question and a text of

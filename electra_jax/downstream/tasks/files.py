@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,12 +92,17 @@ def read_records(
 def read_lines(path: Path, bad_rows: BadRows) -> Iterator[tuple[int, str]]:
     """(number, text) of each line of a file in UTF-8."""
     with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                problem = f"byte {line[error.start]:#04x} in column {error.start + 1} is not valid UTF-8"
-                bad_rows.add(f"{path}:{number}", problem)
+        yield from decode_lines(file, str(path), bad_rows)
+
+
+def decode_lines(lines: Iterable[bytes], name: str, bad_rows: BadRows) -> Iterator[tuple[int, str]]:
+    """(number, text) of each line in UTF-8; `name` is what bad rows are called by."""
+    for number, line in enumerate(lines, 1):
+        try:
+            yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            problem = f"byte {line[error.start]:#04x} in column {error.start + 1} is not valid UTF-8"
+            bad_rows.add(f"{name}:{number}", problem)
 
 
 def _read_table(
