@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from electra_jax import configs as configs
     from electra_jax.data.pipeline import prepare as prepare
     from electra_jax.downstream.finetuning.run import finetune as finetune
-    from electra_jax.loading.export import export as export
     from electra_jax.loading.model import Model as Model
+    from electra_jax.models import export as export
     from electra_jax.models import load as load
     from electra_jax.objectives.registry import systems as systems
     from electra_jax.planning.estimate import estimate as estimate
@@ -31,7 +31,7 @@ _MODULES = {
     "pretrain": "train",
     "finetune": "downstream.finetuning.run",
     "prepare": "data.pipeline",
-    "export": "loading.export",
+    "export": "models",
     "estimate": "planning.estimate",
     "count_flops": "planning.flops.count",
     "systems": "objectives.registry",

@@ -1,4 +1,4 @@
-"""Loads anything trained, to use on texts."""
+"""Loads and exports anything trained: what pre-training or fine-tuning has written."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,8 @@ from pathlib import Path
 from electra_jax.config.errors import UserError
 from electra_jax.downstream import finetuned_model
 from electra_jax.downstream.finetuned_model import FinetunedModel
-from electra_jax.downstream.finetuning import kept
+from electra_jax.downstream.finetuning import hf_export, kept
+from electra_jax.loading import export as run_export
 from electra_jax.loading import model
 from electra_jax.loading.model import Model
 
@@ -32,6 +33,40 @@ def load(path: str | os.PathLike[str], step: int | None = None, batch_size: int 
     folder = finetuned_model.find(Path(path))
     if folder is None:
         return model.load(path, step, batch_size)
+    _check_no_step(path, step)
+    return FinetunedModel(str(path), kept.read(folder), batch_size)
+
+
+def export(path: str | os.PathLike[str], output: str | os.PathLike[str], step: int | None = None) -> dict[str, str]:
+    """Writes a run or a fine-tuned model as directories that `from_pretrained` of transformers reads.
+
+    It writes all of them or none.
+
+    Args:
+      path: the work directory of a run, or of a fine-tuning, of which the best seed's model is exported.
+      output: a directory that does not exist yet or is empty. Of a run it gets `discriminator` or `masked_lm` (the
+        encoder with its head), `generator` where there is one, and `encoder` (without a head), each with weights,
+        tokenizer and model card. Of a fine-tuned model it gets these files itself.
+      step: for a run, the step of the checkpoint; None: the last.
+
+    Returns:
+      The class of transformers for each directory, by the directory's name; `.` is `output` itself.
+
+    Raises:
+      UserError: there is no such model or checkpoint, `output` is not empty, or transformers has no equivalent of the
+        networks, the head or the tokenizer.
+
+    Example:
+      >>> electra_jax.export("runs/tiny", "exported")  # doctest: +SKIP
+      {'discriminator': 'ElectraForPreTraining', 'encoder': 'ElectraModel', 'generator': 'ElectraForMaskedLM'}
+    """
+    folder = finetuned_model.find(Path(path))
+    if folder is None:
+        return run_export.export(path, output, step)
+    _check_no_step(path, step)
+    return {".": hf_export.export(kept.read(folder), Path(output).resolve())}
+
+
+def _check_no_step(path: str | os.PathLike[str], step: int | None) -> None:
     if step is not None:
         raise UserError(f"{path} is not a run, so it has no checkpoint of step {step}; leave the step out")
-    return FinetunedModel(str(path), kept.read(folder), batch_size)

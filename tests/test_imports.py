@@ -17,6 +17,7 @@ LAYERS = (
     ("__main__",),
     ("commands",),
     ("report",),
+    ("models",),
     ("train",),
     ("train_setup",),
     ("downstream",),

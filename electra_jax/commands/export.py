@@ -1,14 +1,17 @@
-"""`electra-jax export`: writes a run as Hugging Face directories."""
+"""`electra-jax export`: writes a run or a fine-tuned model as Hugging Face directories."""
 
 from pathlib import Path
 from typing import Any
 
+from electra_jax import models
 from electra_jax.config import cli
-from electra_jax.loading.export import export
+from electra_jax.config.errors import UserError
+from electra_jax.downstream import finetuned_model
 from electra_jax.runtime.console import PlainConsole
 
 USAGE = """\
 usage: electra-jax export --workdir=RUN --output=OUT [--step=N]
+       electra-jax export --model=FINETUNED --output=OUT
 
 Writes directories for `from_pretrained` of transformers, each with weights, tokenizer and a model card:
 
@@ -18,19 +21,28 @@ Writes directories for `from_pretrained` of transformers, each with weights, tok
   OUT/generator      the generator, of the same classes as masked_lm
   OUT/encoder        the encoder without a head: ElectraModel, ModernBertModel
 
+Of a fine-tuned model it writes OUT itself: ElectraForSequenceClassification (also for numbers),
+ElectraForTokenClassification or ElectraForQuestionAnswering, or the same of ModernBert.
+
   --workdir=RUN      the work directory of a run
+  --model=FINETUNED  what electra-jax finetune wrote: its work directory, or one of the models in it
   --output=OUT       a directory that does not exist yet, or is empty
   --step=N           the step of the checkpoint (default: the last)"""
 
 
 def main(argv: list[str]) -> int:
-    defaults: dict[str, Any] = {"workdir": "", "output": "", "step": 0}
+    defaults: dict[str, Any] = {"workdir": "", "model": "", "output": "", "step": 0}
     given = cli.read(argv, USAGE, defaults)
     if given is None:
         return 0
     options = cli.choose(given, defaults)
-    cli.require(options, ("workdir", "output"), "try --workdir=runs/tiny --output=exported, or --help")
-    classes = export(options["workdir"], options["output"], options["step"] if "step" in given else None)
+    if options["workdir"] and options["model"]:
+        raise UserError("--workdir and --model were both given: expected one of them")
+    source = "model" if options["model"] else "workdir"
+    cli.require(options, (source, "output"), "try --workdir=runs/tiny --output=exported, or --help")
+    if finetuned_model.find(Path(options[source])) is None and source == "model":
+        raise UserError(f"--model={options['model']} was not fine-tuned; export a run with --workdir")
+    classes = models.export(options[source], options["output"], options["step"] if "step" in given else None)
     console = PlainConsole()
     for name, class_name in classes.items():
         console.print(f"{Path(options['output'], name)}: {class_name}", markup=False, highlight=False)

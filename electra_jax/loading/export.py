@@ -28,26 +28,7 @@ _DIRECTORIES: dict[str | None, str] = {
 
 
 def export(workdir: str | os.PathLike[str], output: str | os.PathLike[str], step: int | None = None) -> dict[str, str]:
-    """Writes a run as directories that `from_pretrained` of transformers reads. It writes all of them or none.
-
-    Args:
-      workdir: the work directory of a run.
-      output: a directory that does not exist yet or is empty. It gets `discriminator` or `masked_lm` (the encoder with
-        its head), `generator` where there is one, and `encoder` (without a head), each with weights, tokenizer and
-        model card.
-      step: the step of the checkpoint; None: the last.
-
-    Returns:
-      The class of transformers for each directory, by the directory's name.
-
-    Raises:
-      UserError: there is no such run or checkpoint, `output` is not empty, or transformers has no
-        equivalent of the networks or the tokenizer.
-
-    Example:
-      >>> electra_jax.export("runs/tiny", "exported")  # doctest: +SKIP
-      {'discriminator': 'ElectraForPreTraining', 'encoder': 'ElectraModel', 'generator': 'ElectraForMaskedLM'}
-    """
+    """Writes a run; arguments, result and errors as those of `electra_jax.export`."""
     workdir, output = Path(workdir), Path(output).resolve()
     if output.is_relative_to((workdir / "checkpoints").resolve()):
         raise UserError(f"{output} is inside the run's checkpoints; use another --output")

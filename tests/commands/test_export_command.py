@@ -10,6 +10,8 @@ from electra_jax.config import errors
         (["--output=out"], "--workdir is missing"),
         (["--workdir=runs/none"], "--output is missing"),
         (["--workdir=runs/none", "--output=out"], "work directory of a run"),
+        (["--workdir=runs/none", "--model=x", "--output=out"], "--workdir and --model were both given: expected one"),
+        (["--model=runs/none", "--output=out"], "--model=runs/none was not fine-tuned; export a run with --workdir"),
         (["--workdir=runs/none", "--output=out", "--steps=3"], "--steps is unknown; did you mean --step?"),
         (["--workdir=runs/none", "--output=out", "--step=last"], "--step=last is invalid: expected an integer"),
     ],
@@ -30,7 +32,7 @@ def test_each_directory_is_printed_with_its_class(tmp_path, monkeypatch, capsys)
         calls.append((workdir, output, step))
         return {"encoder": "ElectraModel"}
 
-    monkeypatch.setattr(export, "export", fake_export)
+    monkeypatch.setattr(export.models, "export", fake_export)
     assert errors.run(export.main, ["--workdir=run", f"--output={tmp_path}"]) == 0
     assert capsys.readouterr().out == f"{tmp_path}/encoder: ElectraModel\n"
     assert errors.run(export.main, ["--workdir=run", "--output=out", "--step=0"]) == 0

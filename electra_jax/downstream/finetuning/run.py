@@ -59,9 +59,9 @@ def finetune(
     """
     if "://" in str(workdir):
         raise UserError(f"workdir {workdir} is invalid: expected a local folder")
+    check_value("keep", keep, one_of(*kept.KEEP))
     resolved = recipe_lib.resolve(config)
     source = networks.find_source(Path(init_from), step)
-    check_value("keep", keep, one_of(*kept.KEEP))
     return finetune_source(resolved, source, str(data_dir), Path(workdir), keep=keep, strict=strict, progress=progress)
 
 

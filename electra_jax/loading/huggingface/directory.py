@@ -5,7 +5,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -42,16 +42,28 @@ class Directory(NamedTuple):
     scores: str = ""
 
 
-def write(folder: Path, network: Network, head: str | None, tokenizer: Tokenizer, card: str, scores: str = "") -> None:
+def write(
+    folder: Path,
+    network: Network,
+    head: str | None,
+    tokenizer: Tokenizer,
+    card: str,
+    scores: str = "",
+    more: Mapping[str, Any] | None = None,
+    max_length: int = 0,
+) -> None:
     """Writes a directory that `from_pretrained` of transformers reads.
 
     Args:
       folder: the directory; it must not exist yet.
       network: the network to write.
-      head: which of its heads to write; None writes the encoder alone.
+      head: which of its heads to write, or for the `head` of a fine-tuned model the kind of its task; None writes the
+        encoder alone.
       tokenizer: the network's tokenizer.
       card: the model card, in Markdown.
       scores: as `ObjectiveSpec.scores`.
+      more: what config.json has besides.
+      max_length: tokens that the tokenizer cuts texts to; 0: as many as the network reads.
 
     Raises:
       UserError: a parameter is not finite, or tokenizer.json cannot express the tokenizer.
@@ -64,9 +76,10 @@ def write(folder: Path, network: Network, head: str | None, tokenizer: Tokenizer
         save_file(weights.factors(network), folder / FACTORS, metadata={"format": "np"})
     config = hf_config.write(network.config, head, tokenizer.special)
     config |= {_SCORES: scores} if scores and head == "discriminator_head" else {}
+    config |= more or {}
     write_whole(folder / CONFIG, json.dumps(config, indent=2) + "\n")
     segments = network.config.absolute
-    for name, content in tokenizer_files.files(tokenizer, network.config.max_length, segments).items():
+    for name, content in tokenizer_files.files(tokenizer, max_length or network.config.max_length, segments).items():
         (folder / name).write_bytes(content)
     write_whole(folder / CARD, card)
     for name in (WEIGHTS, FACTORS):

@@ -12,10 +12,20 @@ from electra_jax.modeling.config import ElectraConfig, EncoderConfig
 
 MODEL_TYPES = {"bert": "electra", "modernbert": "modernbert"}
 CLASSES = {
-    "bert": {"discriminator_head": "ElectraForPreTraining", "mlm_head": "ElectraForMaskedLM", None: "ElectraModel"},
+    "bert": {
+        "discriminator_head": "ElectraForPreTraining",
+        "mlm_head": "ElectraForMaskedLM",
+        "classification": "ElectraForSequenceClassification",
+        "tagging": "ElectraForTokenClassification",
+        "answering": "ElectraForQuestionAnswering",
+        None: "ElectraModel",
+    },
     "modernbert": {
         "discriminator_head": "ModernBertForTokenClassification",
         "mlm_head": "ModernBertForMaskedLM",
+        "classification": "ModernBertForSequenceClassification",
+        "tagging": "ModernBertForTokenClassification",
+        "answering": "ModernBertForQuestionAnswering",
         None: "ModernBertModel",
     },
 }

@@ -105,6 +105,27 @@ _HEADS = {
         ],
     },
 }
+_MODERNBERT_TASK = [
+    *_linear("head/dense", "head.dense"),
+    *_norm("head/norm", "head.norm"),
+    *_linear("head/classifier", "classifier"),
+]
+# The heads of fine-tuned models, by kind of task; they are written only.
+_TASK_HEADS = {
+    "bert": {
+        "classification": [
+            *_linear("head/dense", "classifier.dense"),
+            *_linear("head/classifier", "classifier.out_proj"),
+        ],
+        "tagging": _linear("head/classifier", "classifier"),
+        "answering": _linear("head/classifier", "qa_outputs"),
+    },
+    "modernbert": {
+        "classification": _MODERNBERT_TASK,
+        "tagging": _MODERNBERT_TASK,
+        "answering": _MODERNBERT_TASK,
+    },
+}
 PREFIXES = {"bert": "electra.", "modernbert": "model."}  # of the encoder's tensors in classes with a head
 WORD_TABLES = {kind: body[0].theirs[0] for kind, body in _BODIES.items()}
 DECODERS = {"bert": "generator_lm_head.weight", "modernbert": "decoder.weight"}  # tied to the word table
@@ -114,7 +135,7 @@ _FOLDED = ("encoder/project/kernel", "mlm_head/project/kernel")
 
 
 def export(network: Network, head: str | None) -> State:
-    """The tensors of the class with `head`, or of the class without a head where it is None."""
+    """The tensors of the class with `head` (or the kind of a task), or of the class without a head where it is None."""
     c = network.config
     flat = flatten_params(network.params)
     state: State = {}
@@ -223,7 +244,8 @@ def _table(kind: str, head: str | None, prefixed: bool) -> list[Tensor]:
     """Every tensor of a class; names are `prefixed` in classes with a head, also one that electra_jax does not have."""
     prefix = PREFIXES[kind] if prefixed else ""
     body = [tensor._replace(theirs=tuple(prefix + name for name in tensor.theirs)) for tensor in _BODIES[kind]]
-    return [*body, *(_HEADS[kind][head] if head else ())]
+    heads = _HEADS[kind] | _TASK_HEADS[kind]
+    return [*body, *(heads[head] if head else ())]
 
 
 def _entries(tensor: Tensor, layers: int) -> list[tuple[Any, tuple[str, ...]]]:

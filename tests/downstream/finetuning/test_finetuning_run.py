@@ -8,9 +8,12 @@ from char_tokenizer import Letters
 from cli_runs import ROOT
 from tiny_models import network
 
+import electra_jax
 from electra_jax.config import config_file
 from electra_jax.config.errors import UserError
-from electra_jax.downstream.finetuning import job, recipe, results, run
+from electra_jax.data import tokenizer
+from electra_jax.data.config import CorpusConfig
+from electra_jax.downstream.finetuning import job, kept, recipe, results, run
 from electra_jax.downstream.tasks import files, registry
 from electra_jax.downstream.tasks.task import BadRows
 from electra_jax.loading.networks import Pretrained, Source
@@ -329,3 +332,82 @@ def test_every_setting_makes_a_difference(as_it_is, setting):
     base = {"optim__learning_rate": 3e-3}
     measured = "steps" if "epochs" in setting else "losses"  # which are as many as epochs were asked for
     assert as_it_is(**{**base, **setting})[measured] != as_it_is(**base)[measured]
+
+
+@pytest.fixture(scope="module")
+def with_pieces():
+    """A network whose tokenizer can be written as tokenizer.json."""
+    lines = ["".join(chr(ord("a") + (i * n) % 26) for i in range(9)) for n in range(1, 99)]
+    return GIVEN._replace(tokenizer=tokenizer.train(lines, CorpusConfig(vocab_size=34, character_coverage=1.0)))
+
+
+def models(workdir):
+    return sorted(path.name for path in (workdir / "models").glob("*"))
+
+
+def test_the_best_seed_s_model_is_kept(folder, with_pieces, tmp_path, monkeypatch):
+    accuracies = iter([50.0, 80.0, 80.0, 20.0, 90.0])
+    evaluate = job._evaluate
+
+    def with_scores(given, params):
+        scores, answers = evaluate(given, params)
+        return [{"accuracy": next(accuracies)} for _ in scores], answers
+
+    monkeypatch.setattr(job, "_evaluate", with_scores)
+
+    def tune(**settings):
+        return finetune(folder, tmp_path / "out", config(**settings), get=lambda: with_pieces, keep="best")
+
+    assert tune()["model"] == "models/seed-0"
+    assert tune(seeds=3)["model"] == "models/seed-1"  # the first of equal ones
+    assert models(tmp_path / "out") == ["seed-1"]
+    assert tune(seeds=4)["model"] == "models/seed-1"
+    assert tune(seeds=5)["model"] == "models/seed-4"
+    assert models(tmp_path / "out") == ["seed-4"]
+    loaded = electra_jax.load(tmp_path / "out")
+    assert loaded.scores == {"accuracy": 90.0}
+    answers = (tmp_path / "out" / "answers" / "seed-4" / "dev.tsv").read_text().splitlines()[1:]
+    texts = [line.split("\t")[0] for line in (folder / "dev.tsv").read_text().splitlines()[1:]]
+    assert [label.label for label in loaded.predict(texts)] == [line.split("\t")[1] for line in answers]
+
+
+def test_all_models_or_none_are_kept(folder, with_pieces, tmp_path):
+    result = finetune(folder, tmp_path / "all", config(seeds=2), get=lambda: with_pieces, keep="all")
+    assert models(tmp_path / "all") == ["seed-0", "seed-1"]
+    best = max(result["seeds"], key=lambda seed: seed["scores"]["accuracy"])
+    assert electra_jax.load(tmp_path / "all").scores == best["scores"]
+    assert electra_jax.load(tmp_path / "all" / "models" / "seed-1").scores == result["seeds"][1]["scores"]
+    result = finetune(folder, tmp_path / "none", config(seeds=2), get=lambda: with_pieces, keep="none")
+    assert (result["model"], models(tmp_path / "none")) == (None, [])
+
+
+def test_a_seed_that_was_stopped_before_its_result_is_kept_again(folder, with_pieces, tmp_path, monkeypatch):
+    def stop(results, seed, result):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(results.Results, "write_seed", stop)
+        with pytest.raises(KeyboardInterrupt):
+            finetune(folder, tmp_path / "out", get=lambda: with_pieces, keep="best")
+    assert models(tmp_path / "out") == ["seed-0"]
+    assert finetune(folder, tmp_path / "out", get=lambda: with_pieces, keep="best")["model"] == "models/seed-0"
+    assert electra_jax.load(tmp_path / "out").predict("abc").label in ("0", "1")
+
+
+def test_a_model_that_cannot_be_written_is_reported(folder, tmp_path):
+    """Its tokenizer is none that transformers could read."""
+    lines, progress = [], Progress()
+    progress.say = lines.append
+
+    def refuse(*args):
+        raise UserError("tokenizer.json cannot express it")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(kept, "write", refuse)
+        assert finetune(folder, tmp_path / "out", keep="best", progress=progress)["model"] is None
+    assert "the model of seed 0 is not kept: tokenizer.json cannot express it" in lines
+
+
+def test_keep_is_checked_first(folder, tmp_path):
+    with pytest.raises(UserError, match="keep='last' is invalid: expected best or all or none"):
+        run.finetune(config(), "nowhere", folder, tmp_path, keep="last")

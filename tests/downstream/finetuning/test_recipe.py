@@ -36,8 +36,9 @@ def test_configs_of_users_tasks(name):
     [
         ("glue", "", r"config argument '' names no task of GLUE: expected task=cola or sst2"),
         ("glue", "task=colla", r"config argument 'task=colla' names no task of GLUE"),
+        ("glue", "task=cola,head=long", "config argument head='long' is invalid: expected transformers or paper"),
         ("glue", "task=cola,size=huge", "size=huge is unknown: expected small or base or large"),
-        ("glue", "task=cola,local", "config argument 'local' is unknown: expected task=, size= or runlocal"),
+        ("glue", "task=cola,local", "config argument 'local' is unknown: expected task=, size=, head= or runlocal"),
         ("squad", "version=3", r"'version=3' names no version of SQuAD: expected version=1\.1 or version=2\.0"),
     ],
 )
@@ -54,7 +55,7 @@ def test_invalid_arguments(file, arg, message):
         ("seed", 2**32 - 1, r"config\.seed=4294967295 is too large: expected seeds below 2\^32"),
         ("task.name", "squad2", r"config\.task\.name=squad2 does not match .*: --config=squad:version=2\.0"),
         ("task.name", "colla", r"config\.task\.name='colla' is invalid: expected cola or "),
-        ("shortest_bucket", 16, r"config\.shortest_bucket=16 is invalid: expected config\.task\.beam=20 or more"),
+        ("task.beam", 30, r"config\.task\.beam=30 has no effect without config\.head=paper; leave it out"),
     ],
 )
 def test_invalid_settings(name, value, message):
@@ -62,6 +63,17 @@ def test_invalid_settings(name, value, message):
     c.update_from_flattened_dict({name: value})
     with pytest.raises(UserError, match=message):
         recipe.resolve(c)
+
+
+def test_the_paper_s_head_has_its_own_threshold_and_beam():
+    paper = recipe.make("squad2", "head=paper")
+    assert (paper.head, paper.task.threshold) == ("paper", -2.75)
+    assert (recipe.make("squad2").head, recipe.make("squad2").task.threshold) == ("transformers", 0.0)
+    paper.shortest_bucket = 16
+    with pytest.raises(
+        UserError, match=r"config\.shortest_bucket=16 is invalid: expected config\.task\.beam=20 or more"
+    ):
+        recipe.resolve(paper)
 
 
 @pytest.mark.parametrize(("task", "used"), [("cola", set()), ("squad1", {"query", "stride", "max_answer", "beam"})])

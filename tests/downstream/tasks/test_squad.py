@@ -238,8 +238,59 @@ def test_the_best_allowed_answer_is_said(pieces):
         (0, 500, 501): 0.0,  # of a row with more tokens
     }
     said = outputs(rows, bad | {(0, start, end): -5.0, (0, at, at): -6.0}, beam=9)
-    assert task.answer(said, rows, [example()]) == [Answer("Denmark", 0.0, "Denmark")]
+    begin = CONTEXT.index("Denmark")
+    assert task.answer(said, rows, [example()]) == [Answer("Denmark", 0.0, "Denmark", begin, begin + 7, -5.0)]
     assert task.answer(outputs(rows, bad, beam=9), rows, [example()])[0].text == ""
+
+
+def independent(rows, chosen):
+    """What transformers' head says: log-probabilities of starts and ends, those in `chosen` and little elsewhere."""
+    found = {name: [np.full(len(ids), -50.0, np.float32) for ids in rows.input_ids] for name in ("start", "end")}
+    for (name, row, at), value in chosen.items():
+        found[name][row][at] = value
+    return found
+
+
+def test_starts_and_ends_that_do_not_depend_on_each_other(pieces):
+    rows = SQUAD2.encode([example()], pieces, 128, train=True)
+    (start,), (end,), at = rows.targets["start"], rows.targets["end"], rows.extra[0].at
+    begin = CONTEXT.index("Denmark")
+    span = {("start", 0, start): -1.0, ("end", 0, end): -2.0}
+    outside = {("start", 0, 1): -0.1, ("end", 0, len(rows.input_ids[0]) - 1): -0.1}  # in the question, and at SEP
+    none = {("start", 0, 0): -2.0, ("end", 0, 0): -2.5}
+    (said,) = SQUAD2.answer(independent(rows, span | outside | none), rows, [example()])
+    assert said == Answer("Denmark", pytest.approx(-1.5), "Denmark", begin, begin + 7, pytest.approx(-3.0))
+    none = {("start", 0, 0): -1.0, ("end", 0, 0): -0.5}
+    (said,) = SQUAD2.answer(independent(rows, span | none), rows, [example()])
+    assert (said.text, said.best, said.no_answer) == ("", "Denmark", pytest.approx(1.5))
+    assert answering("squad2", threshold=2.0).answer(independent(rows, span | none), rows, [example()])[0].text
+    (said,) = SQUAD1.answer(independent(rows, span | none), rows, [example()])
+    assert (said.text, said.no_answer) == ("Denmark", 0.0)
+    short = answering("squad1", max_answer=int(end - start))
+    ends = span | {("end", 0, start): -4.0, ("start", 0, end): -0.5, ("end", 0, at): -0.5}  # before its start
+    (said,) = short.answer(independent(rows, ends), rows, [example()])
+    assert said.log_probability == pytest.approx(-0.5 - 2.0)  # the last piece alone
+
+
+def test_the_best_of_several_windows_is_said(pieces):
+    task = answering("squad2", query=16, stride=8)
+    rows = task.encode([example()], pieces, 40, train=True)
+    assert len(rows.input_ids) > 2
+    (row, *_) = np.flatnonzero(rows.targets["start"])
+    start, end = int(rows.targets["start"][row]), int(rows.targets["end"][row])
+    at = rows.extra[0].at
+    found = {("start", row, start): -1.0, ("end", row, end): -1.0, ("start", 0, at): -1.5, ("end", 0, at): -1.5}
+    nothing = {(name, r, 0): -0.1 for name in ("start", "end") for r in range(len(rows.input_ids)) if r != row}
+    (said,) = task.answer(independent(rows, found | nothing), rows, [example()])
+    assert said.text == "Denmark"
+    assert said.no_answer == pytest.approx(-100 + 2)  # the window with the answer is sure that there is one
+
+
+def test_a_context_without_tokens_has_no_answer(pieces):
+    rows = SQUAD2.encode([example(context="", impossible=True)], pieces, 128, train=False)
+    (said,) = SQUAD2.answer(independent(rows, {}), rows, [example(context="", impossible=True)])
+    assert (said.text, said.best, said.begin, said.end) == ("", "", 0, 0)
+    assert said.no_answer == 1000
 
 
 def test_end_scores_count(pieces):

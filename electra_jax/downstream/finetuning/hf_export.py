@@ -1,0 +1,143 @@
+"""Writes a fine-tuned model as a directory of transformers' class for its task."""
+
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from electra_jax.config.errors import UserError
+from electra_jax.downstream.finetuning.kept import Kept
+from electra_jax.downstream.tasks.sentences import Sentences
+from electra_jax.downstream.tasks.task import Task
+from electra_jax.loading.huggingface import directory, hf_config
+from electra_jax.modeling.subnetwork import Network
+
+_USE = {
+    "classification": """\
+from transformers import pipeline
+
+classify = pipeline("text-classification", {path!r})
+print(classify({inputs}, truncation=True))""",
+    "tagging": """\
+from transformers import pipeline
+
+tag = pipeline("token-classification", {path!r}, is_split_into_words=True, aggregation_strategy="first")
+print(tag("Ada lives in Oslo .".split()))  # words as in the training set""",
+    "answering": """\
+from transformers import AutoModelForQuestionAnswering, AutoTokenizer
+
+tokenizer, model = (kind.from_pretrained({path!r}) for kind in (AutoTokenizer, AutoModelForQuestionAnswering))
+inputs = tokenizer("Where does Ada live?", "Ada lives in Oslo.", return_tensors="pt")
+outputs = model(**inputs)
+start, end = outputs.start_logits.argmax(), outputs.end_logits.argmax()  # both at [CLS] if there is no answer
+print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))""",
+}
+_TAGS = {
+    "classification": "text-classification",
+    "tagging": "token-classification",
+    "answering": "question-answering",
+}
+
+
+def export(model: Kept, output: Path) -> str:
+    """Writes a directory that `from_pretrained` and the pipelines of transformers read; all of it or nothing.
+
+    The outputs of a regression are the numbers themselves: their mean and spread are multiplied into the last layer.
+
+    Args:
+      model: the fine-tuned model.
+      output: a directory that does not exist yet or is empty.
+
+    Returns:
+      The class of transformers.
+
+    Raises:
+      UserError: transformers has no class for the model's head, or `output` is not empty.
+    """
+    kind = "classification" if model.task.kind == "regression" else model.task.kind
+    encoder, config = model.network.config.encoder, model.config
+    if config.head == "paper":
+        raise UserError(
+            f"this model has the paper's head for {model.task.name}, for which transformers has no class; fine-tune "
+            "again without head=paper"
+        )
+    if kind == "classification" and encoder.kind == "bert" and config.pooling != "cls":
+        raise UserError(
+            f"this model was fine-tuned with pooling={config.pooling}, but transformers' ELECTRA classifies by the "
+            "state of [CLS]; fine-tune again with config.pooling=cls"
+        )
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UserError(f"{output} is not an empty directory; use another --output, or empty it")
+    params = {**model.network.params, "head": _scaled(model.task, model.head)}
+    name = hf_config.CLASSES[encoder.kind][kind]
+    partial = output.with_name(f".{output.name}.{secrets.token_hex(4)}.partial")
+    try:
+        directory.write(
+            partial,
+            Network(model.model.config, params),
+            kind,
+            model.tokenizer,
+            _card(model, kind, name, str(output)),
+            more=_settings(model, kind),
+            max_length=config.max_length,
+        )
+        os.replace(partial, output)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return name
+
+
+def _scaled(task: Task, head: Mapping[str, Any]) -> dict[str, Any]:
+    """The head, with the scale of a regression multiplied into its last layer."""
+    offset, factor = task.scale if isinstance(task, Sentences) else (0.0, 1.0)
+    last = head["classifier"]
+    return {**head, "classifier": {"kernel": last["kernel"] * factor, "bias": last["bias"] * factor + offset}}
+
+
+def _settings(model: Kept, kind: str) -> dict[str, Any]:
+    """What config.json has for the head."""
+    labels = getattr(model.task, "labels", ())
+    settings: dict[str, Any] = {"classifier_dropout": model.config.dropout}
+    if labels:
+        settings["id2label"] = {str(number): label for number, label in enumerate(labels)}
+        settings["label2id"] = {label: number for number, label in enumerate(labels)}
+    elif kind == "classification":
+        settings |= {"id2label": {"0": "number"}, "label2id": {"number": 0}, "problem_type": "regression"}
+    if kind == "classification":
+        settings |= {"problem_type": settings.get("problem_type", "single_label_classification")}
+    if model.network.config.encoder.kind == "modernbert":
+        settings |= {"classifier_pooling": model.config.pooling}
+    return settings
+
+
+def _card(model: Kept, kind: str, name: str, path: str) -> str:
+    task, facts = model.task, model.facts
+    pair = isinstance(task, Sentences) and len(task.columns.texts) > 1
+    inputs = '{"text": "a text", "text_pair": "another"}' if pair else '"a text"'
+    rows = "\n".join(f"| {score} | {value:.1f} |" for score, value in facts["scores"].items())
+    return f"""\
+---
+library_name: transformers
+pipeline_tag: {_TAGS[kind]}
+tags: [electra_jax, {hf_config.MODEL_TYPES[model.network.config.encoder.kind]}]
+---
+
+# {name} for {task.name}
+
+Pre-trained and fine-tuned with electra_jax: from `{facts["init_from"]}`, seed {facts["seed"]}. It reads texts of up to
+{model.config.max_length} tokens.
+
+## How to use it
+
+```python
+{_USE[kind].format(path=path, inputs=inputs)}
+```
+
+## Scores on the development set
+
+| score | |
+|---|---|
+{rows}
+"""

@@ -1,0 +1,116 @@
+import io
+import json
+
+import pytest
+from cli_runs import ROOT, sst2_files
+
+from electra_jax.commands import finetune, predict
+from electra_jax.config import errors
+
+
+@pytest.fixture(scope="module")
+def sst2(small_run, tmp_path_factory):
+    """A fine-tuning on single texts."""
+    folder = tmp_path_factory.mktemp("sst2")
+    config = f"--config={ROOT}/configs/glue.py:task=sst2,runlocal"
+    argv = [config, f"--init_from={small_run}", f"--data_dir={sst2_files(folder)}", f"--workdir={folder}/out"]
+    assert errors.run(finetune.main, [*argv, "--config.seeds=1"]) == 0
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def pairs(small_run, tmp_path_factory):
+    """A regression on pairs of texts."""
+    folder = tmp_path_factory.mktemp("pairs")
+    for split in ("train", "dev"):
+        rows = [{"a": f"text {i}", "b": f"another {i}", "label": i % 5} for i in range(10)]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = ["--config.task.kind=regression", "--config.task.text=a", "--config.task.pair=b", "--config.seeds=1"]
+    argv = [f"--config={ROOT}/configs/table.py:runlocal", f"--init_from={small_run}", f"--data_dir={folder}"]
+    assert errors.run(finetune.main, [*argv, f"--workdir={folder}/out", *settings]) == 0
+    return folder / "out"
+
+
+def lines(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_table_keeps_its_order_and_lines(sst2, tmp_path, capsys):
+    texts = ["of the line", "it was a very long text of the film and more of it", "fine", ""] * 5
+    (tmp_path / "in.tsv").write_text("sentence\tother\n" + "".join(f"{text}\tx\n" for text in texts))
+    argv = [f"--model={sst2}", f"--input={tmp_path}/in.tsv", "--batch_size=2"]
+    assert errors.run(predict.main, argv) == 0
+    found = lines(capsys.readouterr().out)
+    assert [row["line"] for row in found] == list(range(2, 22))
+    assert [row["label"] for row in found] == [row["label"] for row in found[:4]] * 5
+    assert all(row["probabilities"][row["label"]] == row["probability"] for row in found)
+    assert errors.run(predict.main, [*argv, f"--output={tmp_path}/out.tsv"]) == 0
+    header, *cells = [line.split("\t") for line in (tmp_path / "out.tsv").read_text().splitlines()]
+    assert header == ["line", "prediction", "probability"]
+    assert [(int(line), label) for line, label, _ in cells] == [(row["line"], row["label"]) for row in found]
+    assert {path.name for path in tmp_path.iterdir()} == {"in.tsv", "out.tsv"}
+
+
+def test_the_answers_are_those_of_fine_tuning(sst2, capsys):
+    dev = sst2.parent / "dev.tsv"
+    assert errors.run(predict.main, [f"--model={sst2}", f"--input={dev}"]) == 0
+    expected = [line.split("\t")[1] for line in (sst2 / "answers/seed-0/dev.tsv").read_text().splitlines()[1:]]
+    assert [row["label"] for row in lines(capsys.readouterr().out)] == expected[: len(expected)]
+
+
+def test_lines_of_standard_input(pairs, monkeypatch, capsys):
+    given = "a text\tanother\nalone\n\xe9\t\n".encode() + b"\xff\tx\n" + b"last\tone\n"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
+    assert errors.run(predict.main, [f"--model={pairs}", "--input=-"]) == 0
+    captured = capsys.readouterr()
+    found = lines(captured.out)
+    assert [row["line"] for row in found] == [1, 3, 5]
+    assert all(isinstance(row["prediction"], float) for row in found)
+    assert "standard input:2: 1 texts, expected a and b separated by a tab" in captured.err
+    assert "standard input:4: byte 0xff in column 1 is not valid UTF-8" in captured.err
+    assert "2 rows could not be used and have no output" in captured.err
+
+
+def test_other_columns(pairs, tmp_path, capsys):
+    rows = [
+        {"premise": "x", "claim": "y"},
+        {"premise": "x"},
+        {"premise": "x", "claim": None},
+        {"premise": "", "claim": "z"},
+    ]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    argv = [f"--model={pairs}", f"--input={tmp_path}/in.jsonl", "--text=premise", "--pair=claim"]
+    assert errors.run(predict.main, argv) == 0
+    captured = capsys.readouterr()
+    assert [row["line"] for row in lines(captured.out)] == [1, 4]
+    assert "in.jsonl:2: no 'claim', expected 'premise', 'claim'" in captured.err
+    assert "in.jsonl:3: claim is None, expected a text" in captured.err
+
+
+def test_texts_that_are_cut_are_counted(sst2, tmp_path, capsys):
+    (tmp_path / "in.txt").write_text("fine\n" + "very " * 500 + "\n")
+    assert errors.run(predict.main, [f"--model={sst2}", f"--input={tmp_path}/in.txt"]) == 0
+    captured = capsys.readouterr()
+    assert len(lines(captured.out)) == 2
+    assert "1 texts were cut to the 64 tokens that this model reads" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--input=x.tsv"], "--model is missing; try --model=runs/mrpc --input=pairs.tsv"),
+        (["--model={sst2}"], "--input is missing"),
+        (["--model={sst2}", "--input=x.json"], "--input=x.json is invalid: expected a .tsv, .csv, .jsonl or .txt file"),
+        (["--model={sst2}", "--input=x.txt", "--output=y.csv"], "--output=y.csv is invalid: expected a .jsonl or .tsv"),
+        (["--model={sst2}", "--input=-", "--batch_size=0"], "--batch_size=0 is invalid: expected more than 0"),
+        (["--model={sst2}", "--input=-", "--pair=b"], "--pair=b has no effect: this model reads single texts"),
+        (["--model={run}", "--input=-"], "was not fine-tuned; use what electra-jax finetune wrote"),
+        (["--model={sst2}", "--input={tmp}/none.txt"], "none.txt"),
+    ],
+)
+def test_bad_arguments_are_one_line(arguments, message, sst2, small_run, tmp_path, capsys):
+    given = [each.format(sst2=sst2, run=small_run, tmp=tmp_path) for each in arguments]
+    assert errors.run(predict.main, given) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1

@@ -1,0 +1,168 @@
+"""Exported fine-tuned models in transformers: the same outputs, and the same answers from its pipelines."""
+# ruff: noqa: E402 (nothing else is imported where there is no PyTorch)
+
+import pytest
+
+_REASON = "compares with Hugging Face's PyTorch classes: pip install torch transformers"
+torch = pytest.importorskip("torch", reason=_REASON)
+transformers = pytest.importorskip("transformers", reason=_REASON)
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tiny_models import network, random_like
+
+from electra_jax.config.errors import UserError
+from electra_jax.data import tokenizer
+from electra_jax.data.config import CorpusConfig
+from electra_jax.downstream.finetuned_model import FinetunedModel
+from electra_jax.downstream.finetuning import hf_export, job, recipe
+from electra_jax.downstream.finetuning.kept import Kept
+from electra_jax.downstream.tasks import custom_table, registry
+from electra_jax.downstream.tasks.squad_files import Example
+from electra_jax.downstream.tasks.tagging import Tagging
+from electra_jax.modeling.batch import Batch
+
+WORDS = ["ada", "lives", "in", "oslo", "and", "ben", "saw", "the", "old", "harbour", "there"]
+TEXTS = ["ada lives in oslo", "the old harbour", "ben", "ben saw ada and the old harbour in oslo there and there"]
+PAIRS = [("ada", "ben saw oslo"), ("the old", "ada and ben"), ("ben", "old")]
+KINDS = [("bert", 16), ("bert", 32), ("modernbert", 16), ("modernbert", 32)]
+FACTS = {"seed": 0, "scores": {"accuracy": 75.0}, "init_from": "runs/mine"}
+CLASSES = {
+    "classification": "SequenceClassification",
+    "tagging": "TokenClassification",
+    "answering": "QuestionAnswering",
+}
+
+
+@pytest.fixture(scope="module")
+def pieces():
+    lines = [" ".join(WORDS[n % 11 :] + WORDS[: n % 7]) for n in range(200)]
+    return tokenizer.train(lines, CorpusConfig(vocab_size=30, character_coverage=1.0))
+
+
+def make(name, tokens, kind, embedding_size, **settings):
+    """A fine-tuned model with random parameters."""
+    config = recipe.make("table" if name in ("classes", "pairs", "numbers") else name)
+    config.update_from_flattened_dict({"max_length": 16, **settings})
+    if name == "pairs":
+        config.task.pair = "second"
+    config = recipe.resolve(config)
+    task = {
+        "classes": lambda: custom_table.restore_task(config.task, ("bad", "good", "mixed")),
+        "pairs": lambda: custom_table.restore_task(config.task, ("no", "yes")),
+        "numbers": lambda: custom_table.restore_task(config.task, scale=(5.0, 2.0)),
+        "tags": lambda: Tagging(labels=("O", "B-PER", "B-LOC"), words=0, tags=-1),
+    }.get(name, lambda: registry.make_task(config.task, ""))()
+    given = network(kind, head=None, embedding_size=embedding_size)
+    model = job.make_model(config, task, given)
+    zeros = jnp.zeros((1, 2), jnp.int32)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), Batch(zeros, zeros, zeros), zeros, zeros[:, 0])["params"]
+    return Kept(given, random_like(shapes["head"], seed=1), tokens, task, config, FACTS)
+
+
+def exported(model, folder, kind):
+    """The class that was written, loaded without a missing or unknown tensor, and the tokenizer."""
+    name = hf_export.export(model, folder)
+    assert name == f"{'Electra' if model.network.config.encoder.kind == 'bert' else 'ModernBert'}For{CLASSES[kind]}"
+    auto = getattr(transformers, f"AutoModelFor{CLASSES[kind]}")
+    theirs, loading = auto.from_pretrained(folder, output_loading_info=True)
+    assert not any(loading.get(key) for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), loading
+    assert type(theirs).__name__ == name
+    return theirs.eval(), transformers.AutoTokenizer.from_pretrained(folder)
+
+
+def our_logits(model, examples):
+    """The outputs of the head, without what the tasks make of them."""
+    rows = model.task.encode(examples, model.tokenizer, model.config.max_length, train=False)
+    return FinetunedModel("ours", model)._outputs(rows), rows
+
+
+def test_text_classification(pieces, tmp_path):
+    for kind, embedding_size in KINDS:
+        for pooling in ("cls",) if kind == "bert" else ("cls", "mean"):
+            folder = tmp_path / f"{kind}-{embedding_size}-{pooling}"
+            model = make("classes", pieces, kind, embedding_size, pooling=pooling)
+            theirs, _ = exported(model, folder, "classification")
+            assert theirs.config.id2label == {0: "bad", 1: "good", 2: "mixed"}
+            classify = transformers.pipeline("text-classification", str(folder), top_k=None)
+            for text, ours in zip(TEXTS, FinetunedModel("ours", model).predict(TEXTS), strict=True):
+                found = {each["label"]: each["score"] for each in classify([text], truncation=True)[0]}
+                assert max(found, key=found.get) == ours.label
+                assert found == pytest.approx(ours.probabilities, abs=1e-5)
+
+
+def test_pairs(pieces, tmp_path):
+    for kind, embedding_size in KINDS:
+        folder = tmp_path / f"{kind}-{embedding_size}"
+        model = make("pairs", pieces, kind, embedding_size)
+        exported(model, folder, "classification")
+        classify = transformers.pipeline("text-classification", str(folder))
+        for (first, second), ours in zip(PAIRS, FinetunedModel("ours", model).predict(PAIRS), strict=True):
+            found = classify({"text": first, "text_pair": second}, truncation=True)
+            assert (found["label"], found["score"]) == (ours.label, pytest.approx(ours.probability, abs=1e-5))
+
+
+def test_numbers(pieces, tmp_path):
+    for kind, embedding_size in KINDS:
+        folder = tmp_path / f"{kind}-{embedding_size}"
+        model = make("numbers", pieces, kind, embedding_size)
+        exported(model, folder, "classification")
+        measure = transformers.pipeline("text-classification", str(folder))
+        found = [measure([text], truncation=True)[0]["score"] for text in TEXTS]
+        np.testing.assert_allclose(found, FinetunedModel("ours", model).predict(TEXTS), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:Tokenizer does not support real words")  # it finds words by their spaces
+def test_token_classification(pieces, tmp_path):
+    texts = TEXTS[:3]  # transformers cuts a longer one, where we read it in parts
+    for kind, embedding_size in KINDS:
+        folder = tmp_path / f"{kind}-{embedding_size}"
+        model = make("tags", pieces, kind, embedding_size)
+        exported(model, folder, "tagging")
+        options = {"aggregation_strategy": "first", "is_split_into_words": True, "ignore_labels": []}
+        tag = transformers.pipeline("token-classification", str(folder), **options)
+        for text, ours in zip(texts, FinetunedModel("ours", model).predict(texts), strict=True):
+            groups = tag(text.split())  # neighbours with the same tag are one group
+            for word in ours:
+                (group,) = [each for each in groups if each["start"] <= word.begin < each["end"]]
+                assert group["entity_group"] == word.tag.removeprefix("B-")
+            alone = [each for each in groups if (each["start"], each["end"]) in {word[1:3] for word in ours}]
+            probabilities = {word.begin: word.probability for word in ours}
+            assert [each["score"] for each in alone] == pytest.approx(
+                [probabilities[each["start"]] for each in alone], abs=1e-5
+            )
+
+
+def test_question_answering(pieces, tmp_path):
+    for kind, embedding_size in KINDS:
+        folder = tmp_path / f"{kind}-{embedding_size}"
+        model = make("squad2", pieces, kind, embedding_size, **{"task.query": 4, "task.stride": 4})
+        theirs, tokens = exported(model, folder, "answering")
+        examples = [Example("1", "ben", "old ada", (), False)]
+        ours, rows = our_logits(model, examples)
+        encoded = tokens(examples[0].question, examples[0].context, return_tensors="pt")
+        assert encoded["input_ids"][0].tolist() == rows.input_ids[0]
+        with torch.no_grad():
+            outputs = theirs(**encoded)
+        allowed = torch.tensor(rows.targets["allowed"][0] == 1)
+        for name in ("start", "end"):
+            logits = getattr(outputs, f"{name}_logits")[0]
+            expected = torch.log_softmax(logits.masked_fill(~allowed, -1e9), -1)[allowed]
+            np.testing.assert_allclose(ours[name][0][allowed.numpy()], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_what_has_no_class_there_is_refused(pieces, tmp_path):
+    paper = make("classes", pieces, "bert", 16, head="paper")
+    with pytest.raises(UserError, match="has the paper's head for table, for which transformers has no class"):
+        hf_export.export(paper, tmp_path / "out")
+    mean = make("classes", pieces, "bert", 16, pooling="mean")
+    with pytest.raises(UserError, match=r"pooling=mean, but transformers' ELECTRA classifies by the state of \[CLS\]"):
+        hf_export.export(mean, tmp_path / "out")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "file").touch()
+    fine = dataclasses.replace(mean.config, pooling="cls")
+    with pytest.raises(UserError, match="out is not an empty directory; use another --output"):
+        hf_export.export(mean._replace(config=fine), tmp_path / "out")
