@@ -7,11 +7,11 @@ import jax
 import numpy as np
 import pytest
 from scipy.special import erf, expit, log_softmax, softmax
-from tiny_models import network
+from tiny_models import network, random_like
 
 from electra_jax.modeling.attention import Visible
 from electra_jax.modeling.batch import Batch
-from electra_jax.modeling.downstream import Answerer, Classifier, Downstream, Tagger
+from electra_jax.modeling.downstream import Answerer, Classifier, Downstream, Tagger, TransformersHead
 from electra_jax.modeling.electra import ENCODERS, Embeddings
 
 CONFIG = network(head=None).config  # width 32
@@ -19,6 +19,7 @@ RNG = np.random.default_rng(0)
 STATES = RNG.standard_normal((2, 6, 32)).astype(np.float32)
 ALLOWED = np.array([[1, 0, 0, 1, 1, 1], [1, 0, 1, 1, 1, 0]], np.int32)
 START = np.array([3, 2], np.int32)
+TASKS = ("classification", "tagging", "answering")
 
 
 def gelu(x):
@@ -126,3 +127,60 @@ def test_every_kind_has_the_encoder_and_a_head(kind):
     model = Downstream(CONFIG, kind, 2, 3)
     made = jax.eval_shape(model.init, jax.random.key(0), Batch(ids, ids, ids), ids)["params"]
     assert set(made) == {"embeddings", "encoder", "head"}
+
+
+@pytest.mark.parametrize("kind", ["bert", "modernbert"])
+@pytest.mark.parametrize("task", TASKS)
+def test_heads_of_transformers(kind, task):
+    """Against their definitions; tests/parity compares them with transformers' own classes."""
+    shape = network(kind, head=None).config
+    head = TransformersHead(shape, task, 2)
+    params = random_like(jax.eval_shape(lambda: head.init(jax.random.key(0), STATES, False))["params"])
+    layers = {"bert": {"classification": ["dense"]}, "modernbert": {key: ["dense", "norm"] for key in TASKS}}
+    assert sorted(params) == ["classifier", *layers[kind].get(task, [])]
+    x = STATES
+    if "dense" in params:
+        x = gelu(x @ params["dense"]["kernel"] + params["dense"].get("bias", 0))
+    if "norm" in params:
+        centred = x - x.mean(-1, keepdims=True)
+        x = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * params["norm"]["scale"]
+    found = head.apply({"params": params}, STATES, False)
+    np.testing.assert_allclose(found, dense(params, "classifier", x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "task", "drops"),
+    [
+        ("bert", "answering", False),
+        *(
+            (k, t, True)
+            for k, t in [
+                ("bert", "classification"),
+                ("bert", "tagging"),
+                ("modernbert", "answering"),
+                ("modernbert", "classification"),
+            ]
+        ),
+    ],
+)
+def test_dropout_in_the_heads_of_transformers(kind, task, drops):
+    head = TransformersHead(network(kind, head=None).config, task, 2)  # its rate is .1
+    params = head.init(jax.random.key(0), STATES, False)
+    trained = head.apply(params, STATES, True, rngs={"dropout": jax.random.key(1)})
+    assert bool((trained != head.apply(params, STATES, False)).any()) == drops
+
+
+def test_starts_and_ends_are_distributions_over_what_is_allowed():
+    model = Downstream(CONFIG, "answering", 2, form="transformers")
+    ids = np.arange(10, 22, dtype=np.int32).reshape(2, 6)
+    batch = Batch(ids, np.zeros_like(ids), np.ones_like(ids))
+    params = model.init(jax.random.key(0), batch, ALLOWED, START, False)
+    found = model.apply(params, batch, ALLOWED)
+    assert set(found) == {"start", "end"}
+    assert set(model.apply(params, batch, ALLOWED, START, True, rngs={"dropout": jax.random.key(0)})) == {
+        "start_logp",
+        "end_logp",
+    }
+    for values in found.values():
+        np.testing.assert_allclose(np.exp(values).sum(-1), 1, rtol=1e-5)
+        assert (np.exp(values)[ALLOWED == 0] < 1e-6).all()

@@ -23,8 +23,8 @@ print(classify({inputs}, truncation=True))""",
     "tagging": """\
 from transformers import pipeline
 
-tag = pipeline("token-classification", {path!r}, is_split_into_words=True, aggregation_strategy="first")
-print(tag("Ada lives in Oslo .".split()))  # words as in the training set""",
+tag = pipeline("token-classification", {path!r}, aggregation_strategy="first")
+print(tag("Ada lives in Oslo .".split(), is_split_into_words=True))  # words as in the training set""",
     "answering": """\
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
