@@ -37,7 +37,12 @@ def load(path: str | os.PathLike[str], step: int | None = None, batch_size: int 
     return FinetunedModel(str(path), kept.read(folder), batch_size)
 
 
-def export(path: str | os.PathLike[str], output: str | os.PathLike[str], step: int | None = None) -> dict[str, str]:
+def export(
+    path: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    step: int | None = None,
+    sentence_transformers: bool = False,
+) -> dict[str, str]:
     """Writes a run or a fine-tuned model as directories that `from_pretrained` of transformers reads.
 
     It writes all of them or none.
@@ -48,6 +53,8 @@ def export(path: str | os.PathLike[str], output: str | os.PathLike[str], step: i
         encoder with its head), `generator` where there is one, and `encoder` (without a head), each with weights,
         tokenizer and model card. Of a fine-tuned model it gets these files itself.
       step: for a run, the step of the checkpoint; None: the last.
+      sentence_transformers: for a run, whether `encoder` is also a model of sentence vectors for sentence-transformers:
+        the mean of a text's states, as in `Model.encode`.
 
     Returns:
       The class of transformers for each directory, by the directory's name; `.` is `output` itself.
@@ -62,8 +69,12 @@ def export(path: str | os.PathLike[str], output: str | os.PathLike[str], step: i
     """
     folder = finetuned_model.find(Path(path))
     if folder is None:
-        return run_export.export(path, output, step)
+        return run_export.export(path, output, step, sentence_transformers)
     _check_no_step(path, step)
+    if sentence_transformers:
+        raise UserError(
+            f"{path} is fine-tuned for a task, not for sentence vectors; export the run that it started from"
+        )
     return {".": hf_export.export(kept.read(folder), Path(output).resolve())}
 
 

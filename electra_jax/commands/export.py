@@ -10,7 +10,7 @@ from electra_jax.downstream import finetuned_model
 from electra_jax.runtime.console import PlainConsole
 
 USAGE = """\
-usage: electra-jax export --workdir=RUN --output=OUT [--step=N]
+usage: electra-jax export --workdir=RUN --output=OUT [--step=N] [--sentence_transformers]
        electra-jax export --model=FINETUNED --output=OUT
 
 Writes directories for `from_pretrained` of transformers, each with weights, tokenizer and a model card:
@@ -27,11 +27,13 @@ ElectraForTokenClassification or ElectraForQuestionAnswering, or the same of Mod
   --workdir=RUN      the work directory of a run
   --model=FINETUNED  what electra-jax finetune wrote: its work directory, or one of the models in it
   --output=OUT       a directory that does not exist yet, or is empty
-  --step=N           the step of the checkpoint (default: the last)"""
+  --step=N           the step of the checkpoint (default: the last)
+  --sentence_transformers
+                     make OUT/encoder a model of sentence vectors for sentence-transformers: means of states"""
 
 
 def main(argv: list[str]) -> int:
-    defaults: dict[str, Any] = {"workdir": "", "model": "", "output": "", "step": 0}
+    defaults: dict[str, Any] = {"workdir": "", "model": "", "output": "", "step": 0, "sentence_transformers": False}
     given = cli.read(argv, USAGE, defaults)
     if given is None:
         return 0
@@ -42,7 +44,8 @@ def main(argv: list[str]) -> int:
     cli.require(options, (source, "output"), "try --workdir=runs/tiny --output=exported, or --help")
     if finetuned_model.find(Path(options[source])) is None and source == "model":
         raise UserError(f"--model={options['model']} was not fine-tuned; export a run with --workdir")
-    classes = models.export(options[source], options["output"], options["step"] if "step" in given else None)
+    step = options["step"] if "step" in given else None
+    classes = models.export(options[source], options["output"], step, options["sentence_transformers"])
     console = PlainConsole()
     for name, class_name in classes.items():
         console.print(f"{Path(options['output'], name)}: {class_name}", markup=False, highlight=False)

@@ -2,8 +2,6 @@
 
 import contextlib
 import os
-import secrets
-import shutil
 from pathlib import Path
 
 from electra_jax import train_config
@@ -11,13 +9,13 @@ from electra_jax.config.errors import UserError
 from electra_jax.data import corpus
 from electra_jax.data.tokenizer import SentencePiece
 from electra_jax.loading import networks
-from electra_jax.loading.huggingface import card, directory, hf_config
+from electra_jax.loading.huggingface import card, directory, hf_config, sentence_files
 from electra_jax.loading.run_checkpoint import RunCheckpoint, load_run_checkpoint
 from electra_jax.modeling.subnetwork import Network, extract
 from electra_jax.objectives.segments import make_segments
 from electra_jax.planning.flops.totals import count_flops
 from electra_jax.runtime import run_log
-from electra_jax.runtime.io import read_json
+from electra_jax.runtime.io import new_folder, read_json, write_whole
 from electra_jax.runtime.metric_text import short_number
 
 _DIRECTORIES: dict[str | None, str] = {
@@ -27,7 +25,12 @@ _DIRECTORIES: dict[str | None, str] = {
 }
 
 
-def export(workdir: str | os.PathLike[str], output: str | os.PathLike[str], step: int | None = None) -> dict[str, str]:
+def export(
+    workdir: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    step: int | None = None,
+    sentence_transformers: bool = False,
+) -> dict[str, str]:
     """Writes a run; arguments, result and errors as those of `electra_jax.export`."""
     workdir, output = Path(workdir), Path(output).resolve()
     if output.is_relative_to((workdir / "checkpoints").resolve()):
@@ -35,17 +38,14 @@ def export(workdir: str | os.PathLike[str], output: str | os.PathLike[str], step
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(f"{output} is not an empty directory; use another --output, or empty it")
     run = load_run_checkpoint(workdir, step)
-    partial = output.with_name(f".{output.name}.{secrets.token_hex(4)}.partial")  # nobody else's
-    try:
+    with new_folder(output) as partial:
         partial.mkdir(parents=True)
-        classes = _write(run, _describe(run, workdir), partial)
-        os.replace(partial, output)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    return classes
+        return _write(run, _describe(run, workdir), partial, sentence_transformers)
 
 
-def _write(run: RunCheckpoint, description: card.RunDescription, output: Path) -> dict[str, str]:
+def _write(
+    run: RunCheckpoint, description: card.RunDescription, output: Path, sentence_transformers: bool
+) -> dict[str, str]:
     config, params = run.objective.model.config, run.state.params
     encoder, generator = (extract(config, params, network) for network in ("encoder", "generator"))
     assert encoder is not None
@@ -58,6 +58,12 @@ def _write(run: RunCheckpoint, description: card.RunDescription, output: Path) -
     for name, network, head in directories:
         text = card.write_card(description, name, network.config.encoder.kind, head, mask)
         directory.write(output / name, network, head, run.tokenizer, text, description.scores)
+    if sentence_transformers:
+        longest = max(length for length, _ in train_config.phases(run.config.data, run.config.steps))
+        for name, content in sentence_files.files(encoder.config.encoder.width, longest).items():
+            path = output / networks.ENCODER / name
+            path.parent.mkdir(exist_ok=True)
+            write_whole(path, content)
     return {name: hf_config.CLASSES[network.config.encoder.kind][head] for name, network, head in directories}
 
 

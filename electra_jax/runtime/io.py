@@ -1,8 +1,12 @@
 """Files: atomic writes, JSON, hashes."""
 
+import contextlib
 import hashlib
 import json
 import os
+import secrets
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,21 @@ def write_whole(path: Path, text: str) -> None:
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Makes a folder whole: gives another path, which becomes `path` when the block ends, unless by an error.
+
+    Raises:
+      OSError: `path` exists then, and is not empty.
+    """
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")  # nobody else's
+    try:
+        yield partial
+        os.replace(partial, path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def from_json(text: str) -> Any:

@@ -28,15 +28,16 @@ def test_invalid_arguments_are_one_line(arguments, message, tmp_path, monkeypatc
 def test_each_directory_is_printed_with_its_class(tmp_path, monkeypatch, capsys):
     calls = []
 
-    def fake_export(workdir, output, step):
-        calls.append((workdir, output, step))
+    def fake_export(workdir, output, step, sentence_transformers):
+        calls.append((workdir, output, step, sentence_transformers))
         return {"encoder": "ElectraModel"}
 
     monkeypatch.setattr(export.models, "export", fake_export)
     assert errors.run(export.main, ["--workdir=run", f"--output={tmp_path}"]) == 0
     assert capsys.readouterr().out == f"{tmp_path}/encoder: ElectraModel\n"
     assert errors.run(export.main, ["--workdir=run", "--output=out", "--step=0"]) == 0
-    assert calls == [("run", str(tmp_path), None), ("run", "out", 0)]
+    assert errors.run(export.main, ["--workdir=run", "--output=out", "--sentence_transformers"]) == 0
+    assert calls == [("run", str(tmp_path), None, False), ("run", "out", 0, False), ("run", "out", None, True)]
 
 
 def test_help_names_every_directory(capsys):

@@ -153,6 +153,19 @@ def test_by_the_command_line(workdir, tmp_path, capsys):
     assert capsys.readouterr().err == expected
 
 
+def test_an_encoder_for_sentence_transformers(workdir, exported, tmp_path):
+    """tests/parity loads it there."""
+    export.export(workdir, tmp_path / "out", sentence_transformers=True)
+    folder = tmp_path / "out" / "encoder"
+    more = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
+    more -= {path.relative_to(exported / "encoder") for path in (exported / "encoder").rglob("*")}
+    assert set(map(str, more)) == {"modules.json", "sentence_bert_config.json", "1_Pooling/config.json"}
+    width = json.loads((folder / "config.json").read_text())["hidden_size"]
+    pooling = json.loads((folder / "1_Pooling" / "config.json").read_text())
+    assert pooling == {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True}
+    assert load_networks(tmp_path / "out").encoder.config == load_networks(exported).encoder.config
+
+
 def test_what_is_in_the_way_stays_as_it_is(workdir, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("mine")

@@ -1,8 +1,5 @@
 """Writes a fine-tuned model as a directory of transformers' class for its task."""
 
-import os
-import secrets
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +10,7 @@ from electra_jax.downstream.tasks.sentences import Sentences
 from electra_jax.downstream.tasks.task import Task
 from electra_jax.loading.huggingface import directory, hf_config
 from electra_jax.modeling.subnetwork import Network
+from electra_jax.runtime.io import new_folder
 
 _USE = {
     "classification": """\
@@ -72,8 +70,7 @@ def export(model: Kept, output: Path) -> str:
         raise UserError(f"{output} is not an empty directory; use another --output, or empty it")
     params = {**model.network.params, "head": _scaled(model.task, model.head)}
     name = hf_config.CLASSES[encoder.kind][kind]
-    partial = output.with_name(f".{output.name}.{secrets.token_hex(4)}.partial")
-    try:
+    with new_folder(output) as partial:
         directory.write(
             partial,
             Network(model.model.config, params),
@@ -83,9 +80,6 @@ def export(model: Kept, output: Path) -> str:
             more=_settings(model, kind),
             max_length=config.max_length,
         )
-        os.replace(partial, output)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return name
 
 

@@ -7,8 +7,6 @@ task.json         the task, its labels, the settings of the fine-tuning, the see
 """
 
 import json
-import os
-import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,7 +28,7 @@ from electra_jax.downstream.tasks.task import Task
 from electra_jax.loading.huggingface import directory
 from electra_jax.modeling.downstream import Downstream
 from electra_jax.modeling.subnetwork import Network, flatten_params, unflatten_params
-from electra_jax.runtime.io import read_json, write_whole
+from electra_jax.runtime.io import new_folder, read_json, write_whole
 from electra_jax.runtime.progress import Progress
 
 TASK, HEAD = "task.json", "head.safetensors"
@@ -81,8 +79,7 @@ def write(folder: Path, job: Job, tokenizer: Tokenizer, params: Any, facts: dict
     """
     params = jax.tree.map(np.asarray, params)
     network = Network(job.model.config, {name: params[name] for name in ("embeddings", "encoder")})
-    partial = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.partial")
-    try:
+    with new_folder(folder) as partial:
         directory.write(partial, network, None, tokenizer, _card(job, facts))
         save_file(flatten_params(params["head"]), partial / HEAD)
         shutil.copymode(partial / directory.CARD, partial / HEAD)
@@ -90,9 +87,6 @@ def write(folder: Path, job: Job, tokenizer: Tokenizer, params: Any, facts: dict
         write_whole(partial / TASK, json.dumps(described, indent=2) + "\n")
         if folder.exists():
             shutil.rmtree(folder)
-        os.replace(partial, folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def read(folder: Path) -> Kept:

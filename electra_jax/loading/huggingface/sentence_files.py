@@ -1,0 +1,27 @@
+"""The files with which sentence-transformers loads an encoder's directory as a model of sentence vectors.
+
+They are those of its version 2, which later versions read too.
+"""
+
+import json
+
+_MODULES = "sentence_transformers.models"
+
+
+def files(width: int, max_length: int) -> dict[str, str]:
+    """The files by their names: a sentence's vector is the mean of its states, as `Model.encode` computes it.
+
+    Args:
+      width: the encoder's hidden size.
+      max_length: tokens that longer texts are cut to.
+    """
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": f"{_MODULES}.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{_MODULES}.Pooling"},
+    ]
+    contents = {
+        "modules.json": modules,
+        "sentence_bert_config.json": {"max_seq_length": max_length, "do_lower_case": False},
+        "1_Pooling/config.json": {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True},
+    }
+    return {name: json.dumps(content, indent=2) + "\n" for name, content in contents.items()}
