@@ -6,7 +6,7 @@ to unit variance on the training set.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,9 @@ _SHRINKAGE = 0.01  # the inverse of scikit-learn's C, for hundreds of features a
 _WORD_ORDER = Sentences(name="word_order", columns=Columns(("sentence",), "label"), labels=("written", "shuffled"))
 
 
-def scores(run: Path, data_dir: str, word_order: Path, tasks: Sequence[str]) -> dict[str, float]:
+def scores(
+    run: Path, data_dir: str, word_order: Path, tasks: Sequence[str], most: Mapping[str, int] | None = None
+) -> dict[str, float]:
     """The main score of each task, in percent, and of `word_order`.
 
     Args:
@@ -31,15 +33,17 @@ def scores(run: Path, data_dir: str, word_order: Path, tasks: Sequence[str]) -> 
       data_dir: the folder with GLUE's folders.
       word_order: the folder that benchmarks/word_order.py wrote.
       tasks: tasks of GLUE.
+      most: training examples of a task, where not all of them are read.
     """
     model = electra_jax.load(run, batch_size=32)
     folders = [*((glue.TASKS[name], glue.task_dir(data_dir, name)) for name in tasks), (_WORD_ORDER, str(word_order))]
-    return {task.name: _score(model, task, folder) for task, folder in folders}
+    return {task.name: _score(model, task, folder, (most or {}).get(task.name)) for task, folder in folders}
 
 
-def _score(model: electra_jax.Model, task: Sentences, folder: str) -> float:
+def _score(model: electra_jax.Model, task: Sentences, folder: str, most: int | None) -> float:
     strict = BadRows()
     train, dev = (task.read(folder, split, strict) for split in ("train", task.dev[0]))
+    train = train[:most]
     linear = make_pipeline(
         StandardScaler(),
         LogisticRegression(C=_SHRINKAGE, max_iter=1000) if task.labels else Ridge(alpha=1 / _SHRINKAGE),

@@ -5,10 +5,9 @@
     python benchmarks/ladder.py --draw=FOLDER [--results=...]
 
 The jobs, in this order:
-1. Shapes: `electra` at 1e13 and 3e13 FLOPs with encoders of several shapes. From the best of each budget follows the
-   shape at every budget (`Plan.shape_for`).
-2. Learning rates: each system with three at 1e13 and at 3e13. Larger budgets use the best of 3e13. What is best is
-   decided on held-out text (`Plan.merit`).
+1. Shapes: `electra` at 1e13 and 3e13 FLOPs with encoders of several shapes. From the best of each budget, by word
+   order (`Plan.merit`), follows the shape at every budget (`Plan.shape_for`).
+2. Learning rates: each system with three at 1e13 and at 3e13, by word order too. Larger budgets use the best of 3e13.
 3. Learning rates of fine-tuning: each system, an untrained encoder and a bag of words (the mean of untrained
    embeddings), three for each task, at 3e13, with a seed that is not reported.
 4. Scores: GLUE tasks with three seeds, and linear models on frozen states (benchmarks/frozen.py), at each budget. The

@@ -181,7 +181,8 @@ def finetune(folders: Folders, name: str, settings: Mapping[str, Any], progress:
 def probe(folders: Folders, name: str, settings: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
     """The scores of linear models on a run's frozen states."""
     del name, progress
-    return frozen.scores(folders.runs / settings["run"], folders.glue, folders.word_order, settings["tasks"])
+    run_folder = folders.runs / settings["run"]
+    return frozen.scores(run_folder, folders.glue, folders.word_order, settings["tasks"], _MOST_EXAMPLES)
 
 
 KINDS = {"pretrain": pretrain, "finetune": finetune, "probe": probe}
