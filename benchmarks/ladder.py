@@ -21,7 +21,7 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from electra_jax.runtime.metric_text import short_number
 from electra_jax.runtime.progress import ConsoleProgress
 
 _SPEED = 4e10  # FLOPs a second of a core, before a job has said its own
-_OPTIONS: Mapping[str, Any] = {
+OPTIONS: Mapping[str, Any] = {
     "input": "",
     "data_dir": "",
     "output": "",
@@ -99,13 +99,33 @@ def work(settings: Mapping[str, Any], folders: Folders, result: Path) -> None:
 
 
 def main(argv: list[str]) -> int:
-    chosen = cli.parse(argv, __doc__ or "", _OPTIONS)
+    chosen = cli.parse(argv, __doc__ or "", OPTIONS)
     if chosen is None:
         return 0
     output, results = Path(chosen["output"]), ResultsFile(Path(chosen["results"]))
     if chosen["draw"]:
         print(ladder_report.draw(Plan(results.read(), output, chosen["flops"]), Path(chosen["draw"])), end="")
         return 0
+
+    def plan(done: Results, assumed: Mapping[str, Any] | None = None) -> list[Job]:
+        return Plan(done, output / "runs", chosen["flops"], assumed).jobs()
+
+    return run(__file__, chosen, plan, ASSUMED)
+
+
+def run(script: str, chosen: Mapping[str, Any], plan: Callable[..., list[Job]], assumed: Mapping[str, Any]) -> int:
+    """Does what the options say, other than --draw: a job, a dry run, or all jobs.
+
+    Args:
+      script: the script that a worker runs.
+      chosen: `OPTIONS` with the values that were given.
+      plan: (results, what to assume of missing ones) -> the jobs.
+      assumed: what a dry run assumes.
+
+    Returns:
+      The exit status.
+    """
+    output, results = Path(chosen["output"]), ResultsFile(Path(chosen["results"]))
     if chosen["job"]:
         settings = json.loads(chosen["job"])
         folders = Folders(str(output / "text"), chosen["data_dir"], output / "word_order", output / "runs")
@@ -114,20 +134,16 @@ def main(argv: list[str]) -> int:
     cli.require(chosen, ("input", "data_dir", "output"))
     for name in ("flops", "hours", "workers"):
         check_value(f"--{name}", chosen[name], above(0))
-
-    def plan(done: Results) -> list[Job]:
-        return Plan(done, output / "runs", chosen["flops"]).jobs()
-
     if chosen["dry_run"]:
         done = results.read()
-        print(cost(Plan(done, output / "runs", chosen["flops"], assumed=ASSUMED).jobs(), done))
+        print(cost(plan(done, assumed), done))
         return 0
     prepare(chosen, output)
 
     def command(job: Job, result: Path) -> list[str]:
         settings = json.dumps({"name": job.name, **job.settings})
         options = [f"--output={output}", f"--data_dir={chosen['data_dir']}"]
-        return [sys.executable, __file__, *options, f"--job={settings}", f"--result={result}"]
+        return [sys.executable, script, *options, f"--job={settings}", f"--result={result}"]
 
     with ConsoleProgress(line_every=300.0) as progress:
         finished = job_queue.run(

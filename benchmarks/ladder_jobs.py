@@ -31,6 +31,7 @@ LENGTH = 128
 _BATCH = 32
 _MOST_EXAMPLES = {"sst2": 16_000}
 _WARMUP = 0.05  # share of the steps
+_FFN = 1.5  # of the width
 _HELDOUT = ("mlm_loss", "disc_loss", "disc_auc", "unigram_auc")
 
 
@@ -73,10 +74,12 @@ def pretraining_config(
       shape: the encoder's shape.
       rate: the learning rate at width 128; wider encoders take as much less as they are wider.
       flops: FLOPs (`model` count) of the whole run.
-      changes: settings by name that differ.
+      changes: settings by name that differ; `warmup` is a share of the steps, `ffn` one of the width.
       text: the prepared corpus.
     """
     config = electra_jax.configs.tiny(objective=system)
+    changes = dict(changes or {})
+    warmup, ffn = changes.pop("warmup", _WARMUP), changes.pop("ffn", _FFN)
     settings = {
         "batch_size": _BATCH,
         "data.input": text,
@@ -85,19 +88,18 @@ def pretraining_config(
         "model.max_length": LENGTH,
         "model.layers": shape.layers,
         "model.width": shape.width,
-        "model.ffn": shape.width * 3 // 2,
+        "model.ffn": round(shape.width * ffn),
         "model.heads": shape.width // 32,
         "model.embedding_size": min(shape.width, 128),
         "model.modernbert.global_every": 3,
         "optim.name": "adam",
         "optim.learning_rate": rate * min(1.0, 128 / shape.width),
-        **(changes or {}),
+        **changes,
     }
     for name, value in settings.items():
         config_file.override(config, name, str(value))
     config.steps = max(1, round(flops / flops_per_step(config)))
-    if "optim.warmup_steps" not in settings:
-        config.optim.warmup_steps = max(1, round(_WARMUP * config.steps))
+    config.optim.warmup_steps = max(1, round(warmup * config.steps))
     config.log_every, config.eval_every = max(1, config.steps // 100), max(1, config.steps // 5)
     config.checkpoint.update(every=max(1, config.steps // 10), keep_last=1)
     return config

@@ -1,0 +1,197 @@
+"""Which jobs benchmarks/ablations.py has, and what its results say."""
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from job_queue import Job, Results
+from ladder_jobs import Shape
+from ladder_plan import power
+from scipy.stats import t as students_t
+
+SEEDS = (0, 1, 2)
+_TUNING_SEED = 100
+Changes = Mapping[str, Any]
+
+# Each optimizer with what its learning rates are chosen from.
+OPTIMIZERS: dict[str, list[Changes]] = {
+    "adam": [{"optim.learning_rate": rate} for rate in (1.5e-3, 3e-3, 6e-3, 1.2e-2)],
+    "muon": [
+        {"optim.name": "muon", "optim.learning_rate": rate, "optim.muon_rate": factor}
+        for rate in (1.5e-3, 3e-3, 6e-3)
+        for factor in (1.0, 2.0, 4.0)
+    ],
+}
+# Changes to the better optimizer, one at a time, by the name of what they change.
+VARIANTS: dict[str, Changes] = {
+    "schedule cosine": {"optim.schedule": "cosine"},
+    "schedule stable, decay .2": {"optim.schedule": "stable", "optim.decay": 0.2},
+    "schedule stable, decay .5": {"optim.schedule": "stable", "optim.decay": 0.5},
+    "warm-up 1% of the steps": {"warmup": 0.01},
+    "warm-up 20% of the steps": {"warmup": 0.2},
+    "generator's rate x .5": {"optim.generator_rate": 0.5},
+    "generator's rate x 2": {"optim.generator_rate": 2.0},
+    "clipped apart": {"optim.clip_apart": True},
+    "b2 .95": {"optim.b2": 0.95},
+    "b2 .999": {"optim.b2": 0.999},
+    "weight decay 0": {"optim.weight_decay": 0.0},
+    "weight decay .1": {"optim.weight_decay": 0.1},
+    "batch 16": {"batch_size": 16},
+    "batch 64": {"batch_size": 64},
+    "dropout .1": {"model.dropout": 0.1},
+    "masked 10%": {"objective.mask_prob": 0.10},
+    "masked 20%": {"objective.mask_prob": 0.20},
+    "masked 30%": {"objective.mask_prob": 0.30},
+    "discriminator's weight 10": {"objective.discriminator_weight": 10.0},
+    "discriminator's weight 50": {"objective.discriminator_weight": 50.0},
+    "temperature 1": {"objective.temperature": 1.0},
+    "temperature 2": {"objective.temperature": 2.0},
+    "temperature 2, decaying": {"objective.temperature": 2.0, "objective.temperature_decay": 0.3},
+    "never the original": {"objective.disallow_correct": True},
+    "generator of a quarter of the width": {"model.generator_width": 0.25},
+    "generator as wide": {"model.generator_width": 1.0},
+    "generator of a third of the layers": {"model.generator_layers": 1 / 3},
+    "embeddings apart (GDES)": {"model.tying": "gdes"},
+    "initial weights .02": {"model.init_stddev": 0.02},
+    "initial weights .1": {"model.init_stddev": 0.1},
+    "feed-forward 8/3 of the width": {"ffn": 8 / 3},
+    "all layers global": {"model.modernbert.global_every": 1},
+    "local window 32": {"model.modernbert.local_window": 32},
+    "BERT's layers": {"model.encoder": "bert"},
+}
+ASSUMED = {"word_order": 0.0}  # a result for a dry run
+
+
+class Trial(NamedTuple):
+    """A recipe with a seed."""
+
+    name: str
+    changes: Changes
+    seed: int
+
+
+class Difference(NamedTuple):
+    """How much better a recipe is than the base, over pairs of the same seed, with its 95% interval."""
+
+    mean: float
+    margin: float
+
+    @property
+    def verdict(self) -> str:
+        if abs(self.mean) <= self.margin:
+            return "no difference shown"
+        return "better" if self.mean > 0 else "worse"
+
+
+class Plan(NamedTuple):
+    """The jobs that can be named, given the results so far.
+
+    Attributes:
+      results: the results, by job.
+      runs: the folder of the runs.
+      shape: the encoder's shape.
+      flops: of each run.
+      assumed: a result for a job that has none, for a dry run.
+    """
+
+    results: Results
+    runs: Path
+    shape: Shape
+    flops: float
+    assumed: Mapping[str, Any] | None = None
+
+    def jobs(self) -> list[Job]:
+        """All jobs, each once, the more urgent ones first."""
+        return list({job.name: job for trial in self._trials() for job in self._of(trial)}.values())
+
+    def _trials(self) -> Iterator[Trial]:
+        tuned = [trial for name in OPTIMIZERS for trial in self._tuning(name)]
+        yield from tuned
+        if any(self.score(trial) is None for trial in tuned):
+            return
+        chosen = [trial for name in OPTIMIZERS for trial in self.seeds(name, self.best(name))]
+        yield from chosen
+        if any(self.score(trial) is None for trial in chosen):
+            return
+        for name, changes in VARIANTS.items():
+            yield from self.seeds(name, {**self.base[1], **changes})
+
+    def _tuning(self, optimizer: str) -> list[Trial]:
+        return [Trial(f"{optimizer} {_short(c)}", c, _TUNING_SEED) for c in OPTIMIZERS[optimizer]]
+
+    def best(self, optimizer: str) -> Changes:
+        """The learning rates of an optimizer that were best on a seed that is not reported."""
+        return max(self._tuning(optimizer), key=self._score).changes
+
+    @property
+    def base(self) -> tuple[str, Changes]:
+        """The better optimizer, over the reported seeds, and its changes."""
+        by_name = {name: self.best(name) for name in OPTIMIZERS}
+        name = max(by_name, key=lambda name: statistics.mean(map(self._score, self.seeds(name, by_name[name]))))
+        return name, by_name[name]
+
+    def seeds(self, name: str, changes: Changes) -> list[Trial]:
+        """A recipe with each seed that is reported."""
+        return [Trial(name, changes, seed) for seed in SEEDS]
+
+    def score(self, trial: Trial) -> float | None:
+        """Word order on frozen states, in percent; None as long as it is not known."""
+        result = self.results.get(self._of(trial)[1].name, self.assumed)
+        return None if result is None else float(result["word_order"])
+
+    def _score(self, trial: Trial) -> float:
+        score = self.score(trial)
+        assert score is not None
+        return score
+
+    def _of(self, trial: Trial) -> tuple[Job, Job]:
+        """The jobs of a trial: it is trained, and judged."""
+        changes = {"optim.name": "adam", "seed": trial.seed, **trial.changes}
+        rate = float(changes.pop("optim.learning_rate"))
+        run = f"{power(self.flops)}-{self.shape}-{trial.name}-{trial.seed}".replace(" ", "_").replace("/", "of")
+        shared = {"kind": "pretrain", "run": run, "system": "electra", "flops": self.flops}
+        settings = {**shared, "shape": self.shape, "rate": rate, "changes": changes}
+        trained = Job(f"pretrain/{run}", self.flops, (), settings, self.runs / run)
+        judged = {"kind": "probe", "run": run, "tasks": ()}
+        return trained, Job(f"word_order/{run}", 1e11, (trained.name,), judged)
+
+    def difference(self, name: str, changes: Changes) -> Difference | None:
+        """A recipe minus the base; None as long as a score is missing."""
+        pairs = list(zip(self.seeds(name, changes), self.seeds(*self.base), strict=True))
+        scores = [(self.score(one), self.score(other)) for one, other in pairs]
+        if any(None in pair for pair in scores):
+            return None
+        differences = [one - other for one, other in scores if one is not None and other is not None]
+        error = statistics.stdev(differences) / math.sqrt(len(differences))
+        return Difference(statistics.mean(differences), float(students_t.ppf(0.975, len(differences) - 1)) * error)
+
+
+def _short(changes: Changes) -> str:
+    return " ".join(f"{value:g}" for name, value in changes.items() if name != "optim.name")
+
+
+def report(plan: Plan) -> str:
+    """Markdown: the optimizers' learning rates, and each change against the base."""
+    lines = [f"| {power(plan.flops)} FLOPs, {plan.shape}, seed {_TUNING_SEED} | word order |", "|---|---|"]
+    tuned = [trial for name in OPTIMIZERS for trial in plan._tuning(name)]
+    lines += [f"| {trial.name} | {score:.1f} |" for trial in tuned if (score := plan.score(trial)) is not None]
+    if any(plan.score(trial) is None for trial in tuned):
+        return "\n".join(lines) + "\n"
+    chosen = [(name, plan.best(name)) for name in OPTIMIZERS]
+    if any(plan.score(trial) is None for recipe in chosen for trial in plan.seeds(*recipe)):
+        return "\n".join(lines) + "\n"
+    base = plan.base[0]
+    lines += ["", f"| change | word order | minus {base} | |", "|---|---|---|---|"]
+    for name, changes in [*chosen, *((name, {**plan.base[1], **more}) for name, more in VARIANTS.items())]:
+        by = plan.difference(name, changes)
+        if by is not None:
+            scores = _spread([plan._score(trial) for trial in plan.seeds(name, changes)])
+            cells = ("", "the base") if name == base else (f"{by.mean:+.1f} ± {by.margin:.1f}", by.verdict)
+            lines.append(f"| {name} | {scores} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _spread(scores: Sequence[float]) -> str:
+    return f"{statistics.median(scores):.1f} ({min(scores):.1f} to {max(scores):.1f})"

@@ -1,0 +1,73 @@
+import json
+
+import ablations
+import pytest
+from ablations_plan import OPTIMIZERS, SEEDS, VARIANTS, Plan, report
+from ladder_jobs import Shape, flops_per_step, pretraining_config
+
+SHAPE = Shape(1, 64)
+PAYS = "masked 20%"
+
+
+def made_up(job):
+    """Muon at 3e-3 is the best; one change gains 2 with every seed, others what a seed gains or loses."""
+    if job.settings["kind"] == "pretrain":
+        return {"steps": 1}
+    run = job.settings["run"]
+    seed = int(run.rpartition("-")[2])
+    score = 70.0 + seed + 5 * ("muon" in run or "adam" not in run) + 3 * ("0.003" in run)
+    return {"word_order": score + 3 + 2 * (PAYS.replace(" ", "_") in run) + 0.5 * (seed - 1) * ("b2" in run)}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    results, folder = {}, tmp_path_factory.getbasetemp()
+    while todo := [job for job in Plan(results, folder, SHAPE, 1e9).jobs() if job.name not in results]:
+        results |= {job.name: made_up(job) for job in todo}
+    return Plan(results, folder, SHAPE, 1e9)
+
+
+def test_the_base_is_the_better_optimizer_at_its_best_rate(finished):
+    name, changes = finished.base
+    assert name == "muon"
+    assert (changes["optim.name"], changes["optim.learning_rate"]) == ("muon", 3e-3)
+    assert finished.best("adam") == {"optim.learning_rate": 3e-3}
+
+
+def test_every_variant_has_the_base_s_settings_and_all_seeds(finished):
+    jobs = [job for job in finished.jobs() if job.settings["kind"] == "pretrain"]
+    tuned = sum(map(len, OPTIMIZERS.values()))
+    assert len(jobs) == tuned + len(SEEDS) * (len(OPTIMIZERS) + len(VARIANTS))
+    of_variant = [job for job in jobs if "masked_20%" in job.name]
+    assert [job.settings["changes"]["seed"] for job in of_variant] == list(SEEDS)
+    assert all(job.settings["rate"] == 3e-3 for job in of_variant)
+    assert of_variant[0].settings["changes"]["optim.name"] == "muon"
+    assert len({job.name for job in jobs}) == len(jobs)
+
+
+@pytest.mark.parametrize("changes", [*VARIANTS.values(), *OPTIMIZERS["muon"][:1]], ids=str)
+def test_every_variant_is_a_run_of_as_many_flops(changes):
+    changes = {"optim.name": "muon", **{k: v for k, v in changes.items() if k != "optim.learning_rate"}}
+    config = pretraining_config("electra", Shape(3, 128), 3e-3, 1e13, changes)
+    assert config.steps * flops_per_step(config) == pytest.approx(1e13, rel=0.01)
+
+
+def test_the_report(finished, tmp_path, capsys):
+    text = report(finished)
+    assert "| muon 0.003 1 | 181.0 |" in text
+    assert "| muon | 79.0 (78.0 to 80.0) |  | the base |" in text
+    assert "| adam | 74.0 (73.0 to 75.0) | -5.0 ± 0.0 | worse |" in text
+    assert f"| {PAYS} | 81.0 (80.0 to 82.0) | +2.0 ± 0.0 | better |" in text
+    assert "| b2 .95 | 79.0 (77.5 to 80.5) | +0.0 ± 1.2 | no difference shown |" in text  # t(2) .975 x .5 / sqrt 3
+    results = tmp_path / "ablations.jsonl"
+    results.write_text("".join(json.dumps({"job": name, **result}) + "\n" for name, result in finished.results.items()))
+    arguments = [f"--results={results}", "--shape=1x64", "--flops=1e9"]
+    assert ablations.main([f"--draw={tmp_path}/out", *arguments]) == 0
+    assert capsys.readouterr().out == text == (tmp_path / "out" / "ablations.md").read_text()
+    assert ablations.main(["--input=x", "--data_dir=x", f"--output={tmp_path}", "--dry_run", *arguments]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split()[:3] == ["left", "0", "0"]
+
+
+def test_a_shape_that_is_none():
+    with pytest.raises(ablations.errors.UserError, match="--shape=small is invalid: expected layers and width"):
+        ablations.main(["--shape=small"])
