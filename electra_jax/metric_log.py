@@ -4,18 +4,21 @@ from collections.abc import Callable
 
 import jax
 
-from electra_jax import metrics
+from electra_jax import metrics, train_config
 from electra_jax.planning.flops import devices
 from electra_jax.planning.flops.totals import count_flops
-from electra_jax.runtime import distributed, goodput, metric_writers
+from electra_jax.runtime import distributed, goodput, metric_writers, trackers
 from electra_jax.runtime.metric_text import format_heldout, format_logged
 from electra_jax.runtime.progress import Progress
+from electra_jax.runtime.run_log import METRICS
+from electra_jax.runtime.trackers import TrackedRun, Trackers
 from electra_jax.runtime.workdir import WorkDir
 from electra_jax.sharded_step import ShardedStep
+from electra_jax.train_config import TrainConfig
 
 
 class MetricLog:
-    """Where metrics go: metrics.jsonl, TensorBoard and the progress listener.
+    """Where metrics go: metrics.jsonl, trackers and the progress listener.
 
     Attributes:
       totals: `tokens`, `device_seconds` and `skipped_steps` since the first step, kept in the checkpoints.
@@ -33,8 +36,14 @@ class MetricLog:
     ):
         self.totals = {name: totals[name] for name in ("tokens", "device_seconds", "skipped_steps")}
         self._run, self._epochs, self._progress, self._clock = run, epochs, progress, clock
+        self._folder = home.folder
         self._peak = devices.peak(jax.devices()[0].device_kind, run.config.model.dtype)
-        self._writer = metric_writers.MetricsWriter(home.folder, first) if distributed.is_main_process() else None
+        self._writer: metric_writers.MetricsWriter | None = None
+        self._trackers: Trackers | None = None
+        if distributed.is_main_process():
+            names = trackers.chosen(run.config.tracker)
+            self._writer = metric_writers.MetricsWriter(home.folder, first, trackers.TENSORBOARD in names)
+            self._trackers = start_trackers(run.config, home, progress)
 
     def flops(self, steps: int) -> dict[str, float]:
         """FLOPs of the first `steps` steps, by accounting."""
@@ -72,8 +81,9 @@ class MetricLog:
             **{f"heldout_{name}": value for name, value in heldout.items() if name != "tokens"},
             **probed,
         }
-        if self._writer is not None:
+        if self._writer is not None and self._trackers is not None:
             self._writer.write(step, values)
+            self._trackers.write(step, metric_writers.finite_numbers(values))
         self._progress.update(step, format_logged(values))
         if heldout:
             self._progress.say(f"step {step} held out: {format_heldout(heldout)}")
@@ -82,5 +92,16 @@ class MetricLog:
             self._progress.say(f"step {step} probe: {scores}")
 
     def close(self) -> None:
-        if self._writer is not None:
+        if self._writer is not None and self._trackers is not None:
             self._writer.close()
+            self._trackers.attach([path for path in (self._folder / name for name in _ATTACHED) if path.is_file()])
+            self._trackers.close()
+
+
+_ATTACHED = ("config.json", "environment.json", METRICS)
+
+
+def start_trackers(config: TrainConfig, home: WorkDir, progress: Progress) -> Trackers:
+    """The run in its trackers, begun or continued."""
+    run = TrackedRun(home.path.name, home.folder, train_config.to_dict(config))
+    return Trackers(trackers.chosen(config.tracker), run, progress.say)

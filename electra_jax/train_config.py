@@ -19,6 +19,7 @@ from electra_jax.modeling.config import ModelConfig
 from electra_jax.objectives import registry
 from electra_jax.objectives.spec import ObjectiveConfig
 from electra_jax.optim import OptimConfig
+from electra_jax.runtime import trackers
 from electra_jax.runtime.checkpoint import CheckpointConfig
 from electra_jax.runtime.metric_writers import ProfileConfig
 from electra_jax.runtime.sharding import MeshConfig
@@ -74,6 +75,13 @@ class TrainConfig:
     # collective fusions change the compiled step.
     compiler_options: str = setting("", "Options of XLA, NAME=VALUE, separated by commas.", _OPTIONS, resumable=True)
     profile: ProfileConfig = ProfileConfig()
+    tracker: str = setting(
+        trackers.TENSORBOARD,
+        "Where metrics go besides metrics.jsonl: tensorboard, wandb, trackio, mlflow, several separated by commas, or "
+        "none.",
+        trackers.VALID,
+        resumable=True,
+    )
     log_every: int = setting(100, "Steps between two logged steps.", above(0), resumable=True)
     eval_every: int = setting(10_000, "Steps between two evaluations on held-out text.", above(0), resumable=True)
     eval_batches: int = setting(64, "Held-out batches in an evaluation.", above(0), resumable=True)

@@ -18,7 +18,7 @@ def test_flops_are_those_of_the_objective_and_of_the_optimizer(optimizer, tmp_pa
     objective = make_objective(config, 100)
     mesh = sharding.make_mesh(config.mesh, config.batch_size)
     totals = dict.fromkeys(("tokens", "device_seconds", "skipped_steps"), 0.0)
-    home = types.SimpleNamespace(folder=tmp_path)
+    home = types.SimpleNamespace(folder=tmp_path, path=tmp_path)
     log = MetricLog(
         ShardedStep(config, objective, mesh), home, 0, totals, lambda step: 0.0, Progress(), goodput.Clock()
     )

@@ -1,7 +1,9 @@
 """`electra-jax train`: pre-trains an encoder."""
 
 import signal
+import tempfile
 import textwrap
+from pathlib import Path
 
 import jax
 from rich.console import Console
@@ -11,21 +13,25 @@ from electra_jax.config import cli, config_file
 from electra_jax.config.errors import UserError
 from electra_jax.config.interrupts import exit_status
 from electra_jax.loading.samples import mark_words
+from electra_jax.metric_log import start_trackers
 from electra_jax.objectives import registry
-from electra_jax.runtime import distributed, goodput
+from electra_jax.report.page import make_page
+from electra_jax.runtime import distributed, goodput, trackers
 from electra_jax.runtime.compile_cache import compile_cache
 from electra_jax.runtime.console import PlainConsole
 from electra_jax.runtime.marked_text import print_marked
 from electra_jax.runtime.metric_text import format_duration, format_heldout, short_number
-from electra_jax.runtime.progress import ConsoleProgress
+from electra_jax.runtime.progress import ConsoleProgress, Progress
 from electra_jax.runtime.rewind import Rewind
-from electra_jax.runtime.workdir import AnyPath, resolve
+from electra_jax.runtime.run_log import read_run_logs
+from electra_jax.runtime.workdir import AnyPath, WorkDir, resolve
 from electra_jax.train import TrainResult, train
 from electra_jax.train_config import TrainConfig
 
 USAGE = f"""\
 usage: electra-jax train --config=NAME[:ARG] [--workdir=DIR] [--init_from=DIR] [--generator_from=DIR]
-                         [--rewind_to=STEP --skip_batches=M] [--config.NAME=VALUE ...] [--help-config] [--debug]
+                         [--tracker=NAME,...] [--rewind_to=STEP --skip_batches=M] [--config.NAME=VALUE ...]
+                         [--help-config] [--debug]
 
   --config=tiny                      which run: tiny, small, base, large, or the path of a config file
   --config=base:runlocal             the same run shrunk to less than a minute on a CPU
@@ -36,6 +42,8 @@ usage: electra-jax train --config=NAME[:ARG] [--workdir=DIR] [--init_from=DIR] [
   --init_from=DIR                    start from the weights of a run, an export or a Hugging Face directory: those of
                                      its encoder, and of its generator where it has one
   --generator_from=DIR               the same for the generator
+  --tracker=wandb                    where metrics go besides metrics.jsonl: tensorboard (default), wandb, mlflow or
+                                     trackio, several separated by commas, or none
   --rewind_to=STEP                   go back to the checkpoint of this step, and delete those after it; the same command
                                      again resumes
   --skip_batches=M                   with --rewind_to: leave out the M batches that follow that step
@@ -52,7 +60,7 @@ OPTIONS = {**distributed.OPTIONS, "rewind_to": "", "skip_batches": ""}
 
 
 def main(argv: list[str]) -> int:
-    shorthands = ("init_from", "generator_from")
+    shorthands = ("init_from", "generator_from", "tracker")
     arguments = config_file.parse(argv, USAGE, OPTIONS, shorthands, config_class=TrainConfig)
     if arguments is None or arguments.config is None:
         return 0
@@ -63,9 +71,24 @@ def main(argv: list[str]) -> int:
         config, workdir = train_config.resolve(arguments.config), resolve(arguments.workdir)
         with compile_cache(config.compile_cache):
             result = train(config, workdir, ConsoleProgress(console), rewind, clock)
+        if result.finished and distributed.is_main_process():
+            attach_page(config, workdir, ConsoleProgress(console))
         show(console, config, workdir, result)
     # A scheduler takes 0 for a finished job: a Job of Kubernetes that a preemption stopped would not start again.
     return 0 if result.finished else exit_status(signal.SIGTERM)
+
+
+def attach_page(config: TrainConfig, workdir: AnyPath, progress: Progress) -> None:
+    """Stores the page of `electra-jax report` with the run, where it has trackers besides TensorBoard."""
+    if set(trackers.chosen(config.tracker)) <= {trackers.TENSORBOARD}:
+        return
+    home = WorkDir(workdir)
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "report.html"
+        page.write_text(make_page(read_run_logs([home.folder]), [], []), encoding="utf-8", errors="replace")
+        started = start_trackers(config, home, progress)
+        started.attach([page])
+        started.close()
 
 
 def make_rewind(step: str, skip_batches: str) -> Rewind | None:

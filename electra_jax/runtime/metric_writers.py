@@ -26,25 +26,38 @@ _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "num
 class MetricsWriter:
     """Writes the metrics of each logged step to `metrics.jsonl`, and the same numbers as TensorBoard events."""
 
-    def __init__(self, workdir: Path, step: int):
-        """Opens both files of a run that is at `step`; what a killed run logged of later steps is removed."""
+    def __init__(self, workdir: Path, step: int, tensorboard: bool = True):
+        """Opens the files of a run that is at `step`; what a killed run logged of later steps is removed.
+
+        Args:
+          workdir: the run's work directory.
+          step: the step.
+          tensorboard: whether TensorBoard events are written.
+        """
         path = workdir / METRICS
         if path.exists():
             kept = (line for line in read_metrics(workdir) if line["step"] <= step)
             write_whole(path, "".join(json.dumps(line) + "\n" for line in kept))
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - open as long as the run
-        self._events = _Events(workdir / "tensorboard", step)
+        self._events = _Events(workdir / "tensorboard", step) if tensorboard else None
 
     def write(self, step: int, metrics: Mapping[str, float | None]) -> None:
         """Writes the metrics of a step; numbers that are not finite become null, as JSON has no NaN."""
         finite = {k: v if v is not None and math.isfinite(v) else None for k, v in metrics.items()}
         self._file.write(json.dumps({"step": step, **finite}) + "\n")
         self._file.flush()
-        self._events.write(step, {name: value for name, value in finite.items() if value is not None})
+        if self._events is not None:
+            self._events.write(step, finite_numbers(metrics))
 
     def close(self) -> None:
         self._file.close()
-        self._events.close()
+        if self._events is not None:
+            self._events.close()
+
+
+def finite_numbers(metrics: Mapping[str, float | None]) -> dict[str, float]:
+    """The metrics that are finite numbers."""
+    return {name: value for name, value in metrics.items() if value is not None and math.isfinite(value)}
 
 
 class _Events:

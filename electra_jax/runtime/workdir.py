@@ -21,7 +21,7 @@ from electra_jax.runtime.io import read_json
 
 AnyPath: TypeAlias = Path | epath.Path  # on gs:// an `epath.Path`, which has the methods of a `Path`
 LOCK = ".lock"  # of the run that is in it, see lock.py
-_NOT_COPIED = ("data", "checkpoints", LOCK)
+_NOT_COPIED = ("data", "checkpoints", "wandb", LOCK)
 # What a start that was killed before it wrote config.json leaves, and what a shell or a scheduler writes there.
 _LEFT = re.compile(r"data|checkpoints|\..*|.*\.(tmp|log|out|err)")
 _CORPUS_KEY = re.compile(r"[0-9a-f]{16}")
