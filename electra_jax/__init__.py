@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from electra_jax.loading.model import Model as Model
     from electra_jax.models import export as export
     from electra_jax.models import load as load
+    from electra_jax.models import push as push
     from electra_jax.objectives.registry import systems as systems
     from electra_jax.planning.estimate import estimate as estimate
     from electra_jax.planning.flops.count import count_flops as count_flops
@@ -32,6 +33,7 @@ _MODULES = {
     "finetune": "downstream.finetuning.run",
     "prepare": "data.pipeline",
     "export": "models",
+    "push": "models",
     "estimate": "planning.estimate",
     "count_flops": "planning.flops.count",
     "systems": "objectives.registry",

@@ -1,6 +1,7 @@
-"""Loads and exports anything trained: what pre-training or fine-tuning has written."""
+"""Loads, exports and uploads anything trained: what pre-training or fine-tuning has written."""
 
 import os
+import tempfile
 from pathlib import Path
 
 from electra_jax.config.errors import UserError
@@ -8,8 +9,10 @@ from electra_jax.downstream import finetuned_model
 from electra_jax.downstream.finetuned_model import FinetunedModel
 from electra_jax.downstream.finetuning import hf_export, kept
 from electra_jax.loading import export as run_export
-from electra_jax.loading import model
+from electra_jax.loading import hub, model, networks, run_checkpoint
+from electra_jax.loading.huggingface import directory
 from electra_jax.loading.model import Model
+from electra_jax.runtime.io import write_whole
 
 
 def load(path: str | os.PathLike[str], step: int | None = None, batch_size: int = 16) -> Model:
@@ -17,7 +20,8 @@ def load(path: str | os.PathLike[str], step: int | None = None, batch_size: int 
 
     Args:
       path: a run's work directory, a directory that `electra_jax.export` wrote, a Hugging Face directory of an ELECTRA
-        or ModernBERT model, or the work directory of a fine-tuning, of which the best seed's model is loaded.
+        or ModernBERT model, the work directory of a fine-tuning, of which the best seed's model is loaded, or
+        `hf:USER/NAME[@REVISION]` on the Hugging Face Hub.
       step: for a run, the step of the checkpoint; None: the last.
       batch_size: rows that are computed at once. Batches are padded to this size: raise it on an accelerator, use 1 for
         single texts on a CPU.
@@ -30,7 +34,7 @@ def load(path: str | os.PathLike[str], step: int | None = None, batch_size: int 
       >>> model.encode(["a line", "another"]).shape  # this encoder has width 32
       (2, 32)
     """
-    folder = finetuned_model.find(Path(path))
+    folder = finetuned_model.find(hub.local(Path(path)))
     if folder is None:
         return model.load(path, step, batch_size)
     _check_no_step(path, step)
@@ -76,6 +80,69 @@ def export(
             f"{path} is fine-tuned for a task, not for sentence vectors; export the run that it started from"
         )
     return {".": hf_export.export(kept.read(folder), Path(output).resolve())}
+
+
+def push(
+    path: str | os.PathLike[str],
+    repo: str,
+    step: int | None = None,
+    every_checkpoint: bool = False,
+    private: bool = False,
+) -> list[str]:
+    """Uploads a run or a fine-tuned model to the Hugging Face Hub.
+
+    The repository's main branch gets what `export` writes: of a run the encoder with its head, so that
+    `from_pretrained` loads it by the repository's name, and the generator in the folder `generator`.
+
+    Args:
+      path: the work directory of a run, or of a fine-tuning, of which the best seed's model is uploaded.
+      repo: USER/NAME on the Hub; made if it does not exist.
+      step: for a run, the step of the checkpoint; None: the last.
+      every_checkpoint: for a run, whether each checkpoint, and step 0, becomes a branch `step-N` too.
+      private: whether a repository that is made is private.
+
+    Returns:
+      The address of each commit.
+
+    Raises:
+      UserError: there is no such model or checkpoint, transformers has no equivalent of it, or the Hub refuses it.
+    """
+    source, folder = Path(path), finetuned_model.find(Path(path))
+    if folder is not None and every_checkpoint:
+        raise UserError(f"{path} is fine-tuned and has no checkpoints; leave every_checkpoint out")
+    uploads: list[tuple[int | None, str | None]] = [(step, None)]
+    if every_checkpoint:
+        uploads += [(each, f"step-{each}") for each in (0, *run_checkpoint.saved_steps(source))]
+    addresses = []
+    for each, revision in uploads:
+        with tempfile.TemporaryDirectory() as temporary:
+            exported = Path(temporary) / "model"
+            export(path, exported, each)
+            root = exported if folder is not None else _as_repository(exported)
+            _name_repository(root, repo)
+            message = (
+                f"step {each}" if each is not None else "last checkpoint" if folder is None else "fine-tuned model"
+            )
+            addresses.append(hub.upload(root, repo, message, revision, private))
+    return addresses
+
+
+def _as_repository(exported: Path) -> Path:
+    """The export of a run in the layout of a repository: the encoder with its head, and `generator` in it."""
+    root = networks.encoder_directory_in_export(exported)
+    assert root is not None
+    if (exported / networks.GENERATOR).is_dir():
+        os.replace(exported / networks.GENERATOR, root / networks.GENERATOR)
+    return root
+
+
+def _name_repository(root: Path, repo: str) -> None:
+    """Puts the repository's name into the code of the model card, in place of the folder's."""
+    card = root / directory.CARD
+    text = card.read_text(encoding="utf-8")
+    for path in (root.name, str(root), str(root.resolve())):
+        text = text.replace(repr(path), repr(repo))
+    write_whole(card, text)
 
 
 def _check_no_step(path: str | os.PathLike[str], step: int | None) -> None:

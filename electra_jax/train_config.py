@@ -79,7 +79,6 @@ class TrainConfig:
         trackers.TENSORBOARD,
         "Where metrics go besides metrics.jsonl: tensorboard, wandb, trackio, mlflow, several separated by commas, or "
         "none.",
-        trackers.VALID,
         resumable=True,
     )
     log_every: int = setting(100, "Steps between two logged steps.", above(0), resumable=True)
@@ -224,6 +223,7 @@ def check(config: TrainConfig) -> None:
             "config.generator_from"
         )
     _check_optimizer(config)
+    trackers.check(config.tracker)
     data = config.data
     if data.short_steps and not (data.short_steps < config.steps and data.short_length < data.seq_length):
         raise UserError(

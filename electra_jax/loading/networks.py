@@ -10,6 +10,7 @@ from typing import NamedTuple
 from electra_jax.config.errors import UserError
 from electra_jax.data import tokenizer
 from electra_jax.data.tokenizer import Tokenizer
+from electra_jax.loading import hub
 from electra_jax.loading.huggingface import directory, tokenizer_files
 from electra_jax.loading.run_checkpoint import load_run_checkpoint, read_metadata
 from electra_jax.modeling.subnetwork import Network, extract
@@ -42,12 +43,13 @@ def load_networks(path: Path, step: int | None = None) -> Pretrained:
     """Loads the networks of a run, of an export, or of a Hugging Face directory.
 
     Args:
-      path: the directory.
+      path: the directory, or `hf:USER/NAME[@REVISION]`.
       step: for a run, the step of the checkpoint; None: the last.
 
     Raises:
       UserError: the directory has no model, its files cannot be read, or `step` is given for something else than a run.
     """
+    path = hub.local(path)
     if is_run(path):
         run = load_run_checkpoint(path, step)
         config, params = run.objective.model.config, run.state.params
@@ -58,7 +60,7 @@ def load_networks(path: Path, step: int | None = None) -> Pretrained:
     _check_no_step(path, step)
     first = directory.read(_encoder_directory(path))
     generator_path = path / GENERATOR
-    if (path / directory.CONFIG).is_file() or not generator_path.is_dir():
+    if not (generator_path / directory.CONFIG).is_file():
         return Pretrained(first.network, None, first.tokenizer, first.notes, first.scores)
     second = directory.read(generator_path)
     return Pretrained(first.network, second.network, first.tokenizer, first.notes + second.notes, first.scores)
@@ -84,15 +86,16 @@ def find_source(path: Path, step: int | None = None) -> Source:
     Raises:
       UserError: the directory has no model.
     """
+    name, path = str(path), hub.local(path)
     if is_run(path):
         step, metadata = read_metadata(path, step)
         # The metadata has the measured time of the steps, so no two checkpoints have the same digest.
         digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode()).hexdigest()
-        return Source(f"{path} at step {step}", digest[:_DIGITS], functools.partial(load_networks, path, step))
+        return Source(f"{name} at step {step}", digest[:_DIGITS], functools.partial(load_networks, path, step))
     _check_no_step(path, step)
     weights = _encoder_directory(path) / directory.WEIGHTS
     digest = sha256(weights)[:_DIGITS] if weights.is_file() else ""
-    return Source(str(path), digest, functools.partial(load_networks, path))
+    return Source(name, digest, functools.partial(load_networks, path))
 
 
 def _check_no_step(path: Path, step: int | None) -> None:
@@ -115,6 +118,7 @@ def _encoder_directory(path: Path) -> Path:
 
 def find_vocabulary(path: Path) -> Path | None:
     """The vocabulary file of a directory that `load_networks` reads; None where it has none."""
+    path = hub.local(path)
     return (
         tokenizer.find_file(path) if is_run(path) else tokenizer_files.find(encoder_directory_in_export(path) or path)
     )

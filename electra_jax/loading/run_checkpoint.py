@@ -17,6 +17,9 @@ from electra_jax.sharded_step import ShardedStep
 from electra_jax.step import TrainState
 from electra_jax.train_config import TrainConfig
 
+# The metadata of step 0.
+_NOTHING_DONE: dict[str, Any] = {"totals": {"tokens": 0.0, "device_seconds": 0.0, "skipped_steps": 0.0}}
+
 
 class RunCheckpoint(NamedTuple):
     """A run at one of its checkpoints.
@@ -37,7 +40,7 @@ class RunCheckpoint(NamedTuple):
 
 
 def load_run_checkpoint(workdir: Path, step: int | None = None) -> RunCheckpoint:
-    """Loads the checkpoint of `step`, or the last one.
+    """Loads the checkpoint of `step`, or the last one. Step 0 is never saved: its parameters are drawn again.
 
     Raises:
       UserError: `workdir` is not a run, has no such checkpoint, or has settings that this version does not know.
@@ -48,6 +51,11 @@ def load_run_checkpoint(workdir: Path, step: int | None = None) -> RunCheckpoint
         step = _existing_step(checkpoints, workdir, step)
         vocabulary = tokenizer.load_from_folder(workdir)
         sharded_step = step_on_one_device(config, vocabulary)
+        if step == 0:
+            start = config.init_from or config.generator_from
+            if start:
+                raise UserError(f"{workdir} at step 0 has the parameters of {start}; use that")
+            return RunCheckpoint(config, vocabulary, sharded_step.objective, sharded_step.fresh_state(), _NOTHING_DONE)
         state = checkpoints.restore(step, sharded_step.state)
         return RunCheckpoint(config, vocabulary, sharded_step.objective, state, checkpoints.metadata(step))
     finally:
@@ -63,7 +71,16 @@ def read_metadata(workdir: Path, step: int | None = None) -> tuple[int, dict[str
     checkpoints = Checkpoints(workdir / "checkpoints", read_only=True)
     try:
         step = _existing_step(checkpoints, workdir, step)
-        return step, checkpoints.metadata(step)
+        return step, checkpoints.metadata(step) if step else _NOTHING_DONE | {"config": run_log.read_config(workdir)}
+    finally:
+        checkpoints.close()
+
+
+def saved_steps(workdir: Path) -> list[int]:
+    """The steps of a run's checkpoints, in ascending order."""
+    checkpoints = Checkpoints(workdir / "checkpoints", read_only=True)
+    try:
+        return sorted(checkpoints.steps())
     finally:
         checkpoints.close()
 
@@ -98,7 +115,7 @@ def _existing_step(checkpoints: Checkpoints, workdir: Path, step: int | None) ->
     step = checkpoints.latest() if step is None else step
     if step is None:
         raise UserError(f"{workdir} has no checkpoint yet; continue the run until its first checkpoint")
-    if step not in checkpoints.steps():
+    if step and step not in checkpoints.steps():
         steps = ", ".join(map(str, checkpoints.steps()))
         raise UserError(f"{workdir} has no checkpoint of step {step}; expected one of {steps}")
     return step

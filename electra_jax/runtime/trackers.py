@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from electra_jax.config.errors import first_line
-from electra_jax.config.settings import Check, flatten
+from electra_jax.config.errors import UserError, first_line
+from electra_jax.config.settings import flatten
 from electra_jax.runtime.io import read_json, write_whole
 
 TENSORBOARD = "tensorboard"  # an event file, which `metric_writers` writes
@@ -172,10 +172,14 @@ def chosen(setting: str) -> list[str]:
     return [name for name in setting.split(",") if name != "none"]
 
 
-VALID = Check(
-    lambda value: set(value.split(",")) <= set(NAMES) and ("none" not in value.split(",") or value == "none"),
-    f"{', '.join(NAMES)}, or several of them separated by commas",
-)
+def check(setting: str) -> None:
+    """Raises UserError where `config.tracker` is not valid."""
+    names = setting.split(",")
+    if not set(names) <= set(NAMES) or ("none" in names and len(names) > 1):
+        raise UserError(
+            f"config.tracker={setting} is invalid: expected {', '.join(NAMES[:-1])}, or several of these separated by "
+            "commas, or none"
+        )
 
 
 class Trackers:

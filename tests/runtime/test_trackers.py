@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from cli_runs import logged, train_arguments
+from cli_runs import logged, small_config, train_arguments
 
+from electra_jax import train_config
 from electra_jax.commands import train as train_command
 from electra_jax.config import errors
 from electra_jax.runtime import trackers
@@ -106,12 +107,13 @@ def test_a_tracker_that_is_not_installed(monkeypatch, run):
 
 @pytest.mark.parametrize("value", ["wandb", "tensorboard,mlflow", "none"])
 def test_valid_settings(value):
-    assert trackers.VALID.holds(value)
+    trackers.check(value)
 
 
 @pytest.mark.parametrize("value", ["", "wand", "none,wandb", "wandb, mlflow"])
 def test_invalid_settings(value):
-    assert not trackers.VALID.holds(value)
+    with pytest.raises(errors.UserError, match=rf"config\.tracker={value} is invalid: expected tensorboard, wandb, "):
+        train_config.resolve(small_config(tracker=value))
 
 
 def in_turns(run):

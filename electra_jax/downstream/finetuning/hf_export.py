@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from electra_jax.config.errors import UserError
+from electra_jax.downstream.finetuning import kept
 from electra_jax.downstream.finetuning.kept import Kept
 from electra_jax.downstream.tasks.sentences import Sentences
 from electra_jax.downstream.tasks.task import Task
@@ -42,7 +43,8 @@ _TAGS = {
 def export(model: Kept, output: Path) -> str:
     """Writes a directory that `from_pretrained` and the pipelines of transformers read; all of it or nothing.
 
-    The outputs of a regression are the numbers themselves: their mean and spread are multiplied into the last layer.
+    `electra_jax.load` reads it too. The outputs of a regression are the numbers themselves: their mean and spread are
+    multiplied into the last layer.
 
     Args:
       model: the fine-tuned model.
@@ -80,6 +82,7 @@ def export(model: Kept, output: Path) -> str:
             more=_settings(model, kind),
             max_length=config.max_length,
         )
+        kept.write_task(partial, config, model.task, model.head, model.facts)
     return name
 
 

@@ -81,16 +81,21 @@ def write(folder: Path, job: Job, tokenizer: Tokenizer, params: Any, facts: dict
     network = Network(job.model.config, {name: params[name] for name in ("embeddings", "encoder")})
     with new_folder(folder) as partial:
         directory.write(partial, network, None, tokenizer, _card(job, facts))
-        save_file(flatten_params(params["head"]), partial / HEAD)
-        shutil.copymode(partial / directory.CARD, partial / HEAD)
-        described = {"config": recipe.to_dict(job.config), "learned": registry.learned(job.task), **facts}
-        write_whole(partial / TASK, json.dumps(described, indent=2) + "\n")
+        write_task(partial, job.config, job.task, params["head"], facts)
         if folder.exists():
             shutil.rmtree(folder)
 
 
+def write_task(folder: Path, config: FinetuneConfig, task: Task, head: Any, facts: dict[str, Any]) -> None:
+    """Adds the two files of a task to the directory of an encoder."""
+    save_file(flatten_params(head), folder / HEAD)
+    shutil.copymode(folder / directory.CARD, folder / HEAD)  # safetensors writes files that only their owner can read
+    described = {"config": recipe.to_dict(config), "learned": registry.learned(task), **facts}
+    write_whole(folder / TASK, json.dumps(described, indent=2) + "\n")
+
+
 def read(folder: Path) -> Kept:
-    """Reads what `write` wrote.
+    """Reads what `write` or `hf_export.export` wrote.
 
     Raises:
       UserError: a file is missing or damaged.

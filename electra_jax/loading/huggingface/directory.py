@@ -188,7 +188,8 @@ def _check_finite(arrays: Mapping[str, np.ndarray], place: str) -> None:
 def _check_factors(network: Network, head: str | None, state: Mapping[str, np.ndarray], folder: Path) -> None:
     """Raises UserError where the tables are not the product of the factors: someone trained them after the export."""
     for name, value in weights.folded(network, head).items():
-        tolerance, table = 1e-5 * np.abs(value).max(), state.get(name, np.empty(0))
+        prefixed = weights.PREFIXES[network.config.encoder.kind] + name  # of a class whose head is none of ours
+        tolerance, table = 1e-5 * np.abs(value).max(), state.get(name, state.get(prefixed, np.empty(0)))
         if table.shape != value.shape or np.abs(np.float32(table) - value).max() > tolerance:
             way = "export it again" if head == "mlm_head" else "delete it, and the full tables are used"
             raise UserError(f"{folder / FACTORS} does not match {name} in {WEIGHTS}, which was changed; {way}")

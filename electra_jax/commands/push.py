@@ -1,0 +1,50 @@
+"""`electra-jax push`: uploads a model to the Hugging Face Hub."""
+
+from typing import Any
+
+from electra_jax import models
+from electra_jax.config import cli
+from electra_jax.config.errors import UserError
+from electra_jax.runtime.console import PlainConsole
+
+USAGE = """\
+usage: electra-jax push --workdir=RUN --repo=USER/NAME [--step=N] [--every_checkpoint] [--private]
+       electra-jax push --model=FINETUNED --repo=USER/NAME [--private]
+
+Uploads what electra-jax export writes to the Hugging Face Hub, as a repository of models. Of a run, the encoder with
+its head becomes the repository, so that from_pretrained("USER/NAME") loads it, and the generator its folder
+`generator`.
+
+  --workdir=RUN       the work directory of a run
+  --model=FINETUNED   what electra-jax finetune wrote: its work directory, or one of the models in it
+  --repo=USER/NAME    the repository; it is made if it does not exist
+  --step=N            the step of the checkpoint (default: the last)
+  --every_checkpoint  upload each checkpoint, and step 0, to a branch step-N too
+  --private           make the repository private
+
+It needs a token that may write: `hf auth login`, or HF_TOKEN. What was uploaded is used as hf:USER/NAME, or
+hf:USER/NAME@step-N, wherever a model's folder is given."""
+
+
+def main(argv: list[str]) -> int:
+    defaults: dict[str, Any] = {
+        "workdir": "",
+        "model": "",
+        "repo": "",
+        "step": 0,
+        "every_checkpoint": False,
+        "private": False,
+    }
+    given = cli.read(argv, USAGE, defaults)
+    if given is None:
+        return 0
+    options = cli.choose(given, defaults)
+    if options["workdir"] and options["model"]:
+        raise UserError("--workdir and --model were both given: expected one of them")
+    source = "model" if options["model"] else "workdir"
+    cli.require(options, (source, "repo"), "try --workdir=runs/tiny --repo=USER/NAME, or --help")
+    step = options["step"] if "step" in given else None
+    console = PlainConsole()
+    for address in models.push(options[source], options["repo"], step, options["every_checkpoint"], options["private"]):
+        console.print(address, markup=False, highlight=False)
+    return 0

@@ -1,0 +1,164 @@
+"""Uploads to the Hub and models from it, with a stand-in of the Hub that the test starts."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import hub_server
+import numpy as np
+import pytest
+from cli_runs import ROOT, environment, sst2_files
+
+import electra_jax
+from electra_jax import models
+from electra_jax.commands import finetune, push
+from electra_jax.config import errors
+from electra_jax.config.errors import UserError
+from electra_jax.loading import hub
+
+TEXTS = ["a line of text", "another"]
+
+
+@pytest.fixture
+def uploaded(monkeypatch):
+    """What is uploaded: (repository, branch, message, private, files by path)."""
+    found = []
+
+    def upload(folder, repo, message, revision=None, private=False):
+        files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        found.append((repo, revision, message, private, files))
+        return f"commit-{len(found)}"
+
+    monkeypatch.setattr(hub, "upload", upload)
+    return found
+
+
+def test_a_run_is_a_repository_with_its_generator(small_run, uploaded, tmp_path):
+    assert electra_jax.push(small_run, "me/mine", private=True) == ["commit-1"]
+    ((repo, branch, message, private, files),) = uploaded
+    assert (repo, branch, message, private) == ("me/mine", None, "last checkpoint", True)
+    assert {"config.json", "model.safetensors", "README.md", "generator/config.json", "tokenizer.json"} <= set(files)
+    assert not any(name.startswith("encoder/") for name in files)
+    assert b"'me/mine'" in files["README.md"]
+    assert b"'discriminator'" not in files["README.md"]
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    ours, theirs = electra_jax.load(small_run), electra_jax.load(tmp_path)
+    np.testing.assert_allclose(theirs.encode(TEXTS), ours.encode(TEXTS), rtol=1e-4, atol=1e-5)
+    assert [word.token for word in theirs.fill("a [MASK]", top=2)[0]] == [
+        word.token for word in ours.fill("a [MASK]", top=2)[0]
+    ]
+
+
+def test_every_checkpoint_is_a_branch_and_so_is_step_0(small_run, uploaded, capsys):
+    assert errors.run(push.main, [f"--workdir={small_run}", "--repo=me/mine", "--every_checkpoint"]) == 0
+    branches = [branch for _, branch, *_ in uploaded]
+    steps = models.run_checkpoint.saved_steps(Path(small_run))
+    assert branches == [None, "step-0", *(f"step-{step}" for step in steps)]
+    weights = [files["model.safetensors"] for *_, files in uploaded]
+    assert weights[0] == weights[-1]
+    assert len(set(weights)) == len(weights) - 1
+    assert capsys.readouterr().out.splitlines() == [f"commit-{i}" for i in range(1, len(weights) + 1)]
+
+
+def test_step_0_has_the_parameters_that_a_run_begins_with(small_run):
+    first = electra_jax.load(small_run, step=0)
+    assert first.encoder.config == electra_jax.load(small_run).encoder.config
+    again = electra_jax.load(small_run, step=0)
+    np.testing.assert_array_equal(first.encode(TEXTS), again.encode(TEXTS))
+    assert abs(first.encode(TEXTS) - electra_jax.load(small_run).encode(TEXTS)).max() > 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--repo=a/b"], "--workdir is missing; try --workdir=runs/tiny --repo=USER/NAME"),
+        (["--workdir={run}"], "--repo is missing"),
+        (["--workdir={run}", "--model=x", "--repo=a/b"], "--workdir and --model were both given"),
+        (["--workdir={run}", "--repo=mine"], "--repo=mine is invalid: expected USER/NAME"),
+    ],
+)
+def test_bad_arguments_are_one_line(argv, message, small_run, capsys):
+    assert errors.run(push.main, [each.format(run=small_run) for each in argv]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["hf:mine", "hf:a/b/c", "hf:", "hf:@main"])
+def test_names_that_the_hub_cannot_have(name):
+    with pytest.raises(UserError, match="is invalid: expected USER/NAME"):
+        electra_jax.load(name)
+
+
+def command(hub_url, home, *arguments, token=hub_server.TOKEN):
+    """A command of its own, for which the stand-in is the Hub."""
+    own = {"HF_ENDPOINT": hub_url, "HF_HOME": str(home), "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_XET": "1"}
+    own |= {"HF_TOKEN": token} if token else {}
+    return subprocess.run(
+        [sys.executable, "-m", "electra_jax", *map(str, arguments)],
+        env={**environment(), **own},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_there_and_back(small_run, tmp_path, text_file):
+    with hub_server.serve() as served:
+        pushed = command(
+            served.url, tmp_path / "a", "push", f"--workdir={small_run}", "--repo=me/mine", "--every_checkpoint"
+        )
+        assert pushed.returncode == 0, pushed.stderr
+        assert pushed.stdout.splitlines()[0].startswith(f"{served.url}/me/mine/commit/")
+        assert "step-0" in served.repos["me/mine"]
+        assert served.messages[0] == "last checkpoint"
+        found = command(served.url, tmp_path / "b", "detect", "--model=hf:me/mine@step-0", "a line of text", token="")
+        assert found.returncode == 0, found.stderr
+        assert "line" in found.stdout
+        settings = [f"--config.data.input={text_file}", f"--workdir={tmp_path}/run", "--config.steps=1"]
+        begun = command(
+            served.url,
+            tmp_path / "b",
+            "train",
+            f"--config={ROOT}/configs/tiny.py:runlocal",
+            "--init_from=hf:me/mine",
+            *settings,
+            token="",
+        )
+        assert begun.returncode == 0, begun.stderr
+        missing = command(served.url, tmp_path / "b", "detect", "--model=hf:me/mine@step-9", "a", token="")
+        assert missing.returncode == 2
+        assert missing.stderr.startswith("error: hf:me/mine@step-9 cannot be downloaded (")
+        assert missing.stderr.count("\n") == 1
+        refused = command(
+            served.url, tmp_path / "c", "push", f"--workdir={small_run}", "--repo=me/other", token="wrong"
+        )
+        assert refused.returncode == 2
+        assert refused.stderr.startswith("error: me/other cannot be uploaded (")
+        assert refused.stderr.count("\n") == 1
+    gone = command(served.url, tmp_path / "d", "detect", "--model=hf:me/mine", "a", token="")
+    assert gone.returncode == 2
+    assert "hf:me/mine cannot be downloaded (" in gone.stderr
+
+
+@pytest.mark.slow
+def test_a_fine_tuned_model_there_and_back(small_run, tmp_path):
+    config = f"--config={ROOT}/configs/glue.py:task=sst2,runlocal"
+    argv = [config, f"--init_from={small_run}", f"--data_dir={sst2_files(tmp_path)}", f"--workdir={tmp_path}/out"]
+    assert errors.run(finetune.main, [*argv, "--config.seeds=1"]) == 0
+    (tmp_path / "in.txt").write_text("a fine film\na dull film\n")
+    with hub_server.serve() as served:
+        pushed = command(served.url, tmp_path / "a", "push", f"--model={tmp_path}/out", "--repo=me/sst2", "--private")
+        assert pushed.returncode == 0, pushed.stderr
+        assert served.private == {"me/sst2"}
+        texts = f"--input={tmp_path}/in.txt"
+        hidden = command(served.url, tmp_path / "b", "predict", "--model=hf:me/sst2", texts, token="")
+        assert hidden.returncode == 2
+        found = command(served.url, tmp_path / "b", "predict", "--model=hf:me/sst2", texts)
+        here = command(served.url, tmp_path / "b", "predict", f"--model={tmp_path}/out", texts)
+        assert found.returncode == 0, found.stderr
+        assert [line[:40] for line in found.stdout.splitlines()] == [line[:40] for line in here.stdout.splitlines()]
