@@ -112,9 +112,10 @@ def step_on_one_device(config: TrainConfig, vocabulary: Tokenizer) -> ShardedSte
 
 def _existing_step(checkpoints: Checkpoints, workdir: Path, step: int | None) -> int:
     """`step`, or the last step where it is None; raises UserError where there is no such checkpoint."""
-    step = checkpoints.latest() if step is None else step
-    if step is None:
+    latest = checkpoints.latest()
+    if latest is None:
         raise UserError(f"{workdir} has no checkpoint yet; continue the run until its first checkpoint")
+    step = latest if step is None else step
     if step and step not in checkpoints.steps():
         steps = ", ".join(map(str, checkpoints.steps()))
         raise UserError(f"{workdir} has no checkpoint of step {step}; expected one of {steps}")
