@@ -137,7 +137,8 @@ def assert_time_is_accounted_for(workdir: Path, began: float) -> None:
         if after["total_seconds_setup"] == before["total_seconds_setup"]:
             for name in PHASES:
                 spent = after[f"total_seconds_{name}"] - before[f"total_seconds_{name}"]
-                assert after[f"seconds_{name}"] == pytest.approx(spent, abs=1e-3), name
+                # The clock is read twice, and another process may run in between.
+                assert after[f"seconds_{name}"] == pytest.approx(spent, abs=0.05), name
 
 
 def kill_during_preparation(arguments: list[str]) -> None:
