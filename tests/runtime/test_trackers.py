@@ -137,6 +137,7 @@ def alone(monkeypatch, run, tmp_path):
         monkeypatch.setattr(trackers, "TRACKERS", {name: trackers.TRACKERS[name]})
         for variable, value in environment.items():
             monkeypatch.setenv(variable, value)
+        monkeypatch.chdir(tmp_path)  # MLflow keeps artifacts in the current folder
         (tmp_path / "config.json").write_text("{}")
 
     return choose
