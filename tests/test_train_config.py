@@ -18,6 +18,7 @@ every_objective = pytest.mark.parametrize("objective", registry.SYSTEMS)
     [
         ("objective.mask_prob", 0.0),
         ("objective.mask_prob", 1.0),
+        ("objective.mask_prob_end", 0.0),
         ("objective.replace_prob", 1.1),
         ("objective.temperature", 0.0),
         ("steps", 0),

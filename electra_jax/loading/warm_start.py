@@ -292,6 +292,7 @@ def _shape_settings(network: ElectraConfig, init: WarmStartConfig, layers: int) 
     if e.kind == "bert" and init.positions == "same":
         settings["max_length"] = network.max_length
     if e.kind == "modernbert":
+        settings["modernbert.activation"] = e.activation
         settings["modernbert.local_window"] = e.local_window
         settings["modernbert.global_every"] = min(e.global_every, layers)  # a longer period makes no difference
     return settings

@@ -24,6 +24,12 @@ class ModernBertSettings:
     global_every: int = setting(
         3, "Interval between layers that attend globally, starting with the first layer.", above(0)
     )
+    activation: str = setting(
+        "gelu", "Activation of the gated feed-forward layers; relu2: the square of a ReLU.", one_of("gelu", "relu2")
+    )
+    zero_outputs: bool = setting(
+        False, "Initialize the matrices that write to the residual stream with zeros, so that layers start as identity."
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +103,8 @@ class EncoderConfig:
       local_window: ModernBERT: local layers attend to half of this to each side.
       global_every: ModernBERT: every `global_every`-th layer, starting with the first, attends to the whole sequence.
       attention_dropout: BERT: the dropout rate of attention weights; None: that of `dropout`.
+      activation: ModernBERT: the activation of the gated feed-forward layers, `gelu` or `relu2`.
+      zero_outputs: ModernBERT: whether the matrices that write to the residual stream are initialized with zeros.
     """
 
     kind: str
@@ -113,6 +121,8 @@ class EncoderConfig:
     remat: str = "none"
     attention: str = "auto"
     attention_dropout: float | None = None
+    activation: str = "gelu"
+    zero_outputs: bool = False
 
     @property
     def head_size(self) -> int:
@@ -191,6 +201,8 @@ def encoder_config(model: ModelConfig) -> EncoderConfig:
         remat=model.remat,
         attention=model.attention,
         attention_dropout=own,
+        activation=model.modernbert.activation,
+        zero_outputs=model.modernbert.zero_outputs,
     )
     _check(encoder, "encoder")
     return encoder

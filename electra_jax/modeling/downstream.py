@@ -12,13 +12,13 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from electra_jax.modeling import modernbert, transformer
+from electra_jax.modeling.activations import gelu
 from electra_jax.modeling.attention import Visible
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.config import ElectraConfig
 from electra_jax.modeling.dense import Dense
 from electra_jax.modeling.dropout import Dropout
 from electra_jax.modeling.electra import ENCODERS, Embeddings, gather_positions, mean_state
-from electra_jax.modeling.gelu import gelu
 from electra_jax.modeling.layer_norm import LayerNorm
 
 Array = jax.Array

@@ -1,4 +1,4 @@
-"""ModernBERT's encoder: pre-norm, rotary positions, GeGLU, no biases, alternating local and global attention.
+"""ModernBERT's encoder: pre-norm, rotary positions, gated layers, no biases, alternating local and global attention.
 
 It computes what `transformers.ModernBertModel` computes (arXiv 2412.13663). Where embedding size and width differ, a
 linear map without bias precedes the first norm; multiplied into the word table, it gives a plain ModernBERT.
@@ -11,11 +11,11 @@ from flax import linen as nn
 from jax.ad_checkpoint import checkpoint_name
 
 from electra_jax.modeling import transformer
+from electra_jax.modeling.activations import ACTIVATIONS
 from electra_jax.modeling.attention import SelfAttention, Visible
 from electra_jax.modeling.config import EncoderConfig
 from electra_jax.modeling.dense import Dense
 from electra_jax.modeling.dropout import Dropout
-from electra_jax.modeling.gelu import gelu
 from electra_jax.modeling.layer_norm import LayerNorm
 
 EPSILON = 1e-5
@@ -25,6 +25,11 @@ GLOBAL_THETA, LOCAL_THETA = 160_000.0, 10_000.0
 def out_stddev(config: EncoderConfig) -> float:
     """Standard deviation for matrices that write to the residual stream: init_stddev / sqrt(2 x layers)."""
     return float(config.init_stddev / (2 * config.layers) ** 0.5)
+
+
+def out_init(config: EncoderConfig) -> transformer.Initializer:
+    """The initializer of matrices that write to the residual stream."""
+    return nn.initializers.zeros if config.zero_outputs else transformer.truncated_normal(out_stddev(config))
 
 
 def rotary(length: int, head_size: int, theta: float) -> np.ndarray:
@@ -59,8 +64,10 @@ class ModernBertLayer(nn.Module):
         """`number` counts layers from 0; `angles_2LK` holds the angles for local and for global attention."""
         c = self.config
 
-        def dense(features: int | tuple[int, ...], stddev: float, name: str) -> Dense:
-            return Dense(features, transformer.truncated_normal(stddev), use_bias=False, dtype=c.dtype, name=name)
+        def dense(features: int | tuple[int, ...], init: transformer.Initializer, name: str) -> Dense:
+            return Dense(features, init, use_bias=False, dtype=c.dtype, name=name)
+
+        init = transformer.truncated_normal(c.init_stddev)
 
         is_global = number % c.global_every == 0
         angles_LK = jnp.where(is_global, angles_2LK[1], angles_2LK[0])
@@ -72,19 +79,19 @@ class ModernBertLayer(nn.Module):
         attended = SelfAttention(
             c,
             use_bias=False,
-            kernel_init=transformer.truncated_normal(c.init_stddev),
-            out_init=transformer.truncated_normal(out_stddev(c)),
+            kernel_init=init,
+            out_init=out_init(c),
             train=self.train,
             name="attention",
         )(normed, visible, lambda x, axis: rotate(x, angles_LK, axis), ~is_global)
         x_BLD = checkpoint_name(transformer.shard_batch(x_BLD + attended), "sum")
         h = LayerNorm(EPSILON, False, c.dtype, name="ffn_norm")(x_BLD)
         # Value and gate have an axis of their own, so that sharding F keeps both halves on one device.
-        h_BL2F = checkpoint_name(dense((2, c.ffn), c.init_stddev, "ffn_in")(h), "ffn_in")
+        h_BL2F = checkpoint_name(dense((2, c.ffn), init, "ffn_in")(h), "ffn_in")
         value_BL1F, gate_BL1F = jnp.split(h_BL2F, 2, axis=2)
-        gated_BLF = gelu(value_BL1F[:, :, 0]) * gate_BL1F[:, :, 0]
+        gated_BLF = ACTIVATIONS[c.activation](value_BL1F[:, :, 0]) * gate_BL1F[:, :, 0]
         h_BLF = Dropout(c.dropout)(gated_BLF, self.train)
-        return transformer.shard_batch(x_BLD + dense(c.width, out_stddev(c), "ffn_out")(h_BLF)), None
+        return transformer.shard_batch(x_BLD + dense(c.width, out_init(c), "ffn_out")(h_BLF)), None
 
 
 class ModernBertEncoder(nn.Module):

@@ -13,19 +13,20 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
 from electra_jax.modeling import cudnn_attention, fused_attention
+from electra_jax.modeling.activations import gelu
 from electra_jax.modeling.attention import SelfAttention, Visible
 from electra_jax.modeling.config import EncoderConfig
 from electra_jax.modeling.dense import Dense
 from electra_jax.modeling.dropout import Dropout
-from electra_jax.modeling.gelu import gelu
 from electra_jax.modeling.layer_norm import LayerNorm
 from electra_jax.runtime import sharding
 
 Array = jax.Array
+Initializer = Callable[..., Array]
 EPSILON = 1e-12  # added to the variance in BERT's layer norms
 
 
-def truncated_normal(stddev: float) -> Callable[..., Array]:
+def truncated_normal(stddev: float) -> Initializer:
     """BERT's initializer: a normal distribution truncated at two sigma; the samples' deviation is .88 of `stddev`."""
     return nn.initializers.truncated_normal(stddev, lower=-2.0, upper=2.0)
 

@@ -89,7 +89,12 @@ def words(starts_BL: Array, maskable_BL: Array) -> Array:
 
 
 def choose(
-    key: Array, maskable_BL: Array, real_BL: Array, mask_prob: float, words_BL: Array | None = None
+    key: Array,
+    maskable_BL: Array,
+    real_BL: Array,
+    mask_prob: float | Array,
+    words_BL: Array | None = None,
+    most: int | None = None,
 ) -> tuple[Array, Array]:
     """Draws positions uniformly without replacement, where `maskable_BL` is True.
 
@@ -99,11 +104,14 @@ def choose(
     With `words_BL`, the index of each position's word, whole words are drawn as long as they fit into that number. If
     the first word alone is longer, as in scripts without spaces, a part of it is taken, from a random position on.
 
+    M is `most`, which an array `mask_prob` needs, or `max_masked` of its length and `mask_prob`.
+
     Returns:
       Positions [B, M] int32 and weights [B, M] float32. All M positions of a row are distinct; those of weight 0 are
       fillers.
     """
-    most = max_masked(maskable_BL.shape[1], mask_prob)
+    if most is None:
+        most = max_masked(maskable_BL.shape[1], float(mask_prob))
     length_B = jnp.sum(real_BL, axis=1, dtype=jnp.float32)
     count_B = jnp.clip(jnp.round(mask_prob * length_B), 1, most).astype(jnp.int32)
     drawn = jax.random.uniform(key, maskable_BL.shape)
@@ -150,10 +158,11 @@ def mask(
     batch: Batch,
     vocab_size: int,
     special: Special,
-    mask_prob: float,
+    mask_prob: float | Array,
     replace_prob: float,
     random_prob: float,
     word_starts: Array | None = None,
+    most: int | None = None,
 ) -> Masked:
     """Draws the masks of a batch, and what else is random about it except dropout.
 
@@ -167,12 +176,13 @@ def mask(
       random_prob: probability that a chosen position becomes a random token that is not special; 0 in the reference, .1
         in BERT. The remaining ones keep their token.
       word_starts: [V] bool, the pieces that begin a word; if given, whole words are chosen.
+      most: M, as in `choose`.
     """
     input_ids = batch.input_ids
     choose_key, replace_key, random_key, uniform_key = jax.random.split(key, 4)
     maskable = is_maskable(input_ids, special)
     whole = None if word_starts is None else words(word_starts[input_ids], maskable)
-    positions, weights = choose(choose_key, maskable, batch.sequence_ids > 0, mask_prob, whole)
+    positions, weights = choose(choose_key, maskable, batch.sequence_ids > 0, mask_prob, whole, most)
     targets = jnp.take_along_axis(input_ids, positions, axis=1)
     coin = jax.random.uniform(replace_key, positions.shape)
     random = random_tokens(random_key, positions.shape, vocab_size, special)

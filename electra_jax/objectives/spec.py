@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from electra_jax import metrics
-from electra_jax.config.settings import above, at_least, between, one_of, setting, within
+from electra_jax.config.settings import Check, above, at_least, between, one_of, setting, within
 from electra_jax.data.tokenizer import Special
 from electra_jax.modeling import electra as networks
 from electra_jax.modeling.batch import Batch
@@ -26,10 +26,12 @@ Params = networks.Params
 Loss = tuple[Array, metrics.Metrics]  # a float32 scalar, and the metrics behind it
 
 # Settings that objectives share, with the paper's values.
-MASKING = {"mask_prob": 0.15, "replace_prob": 0.85, "random_prob": 0.0, "whole_words": False}
+MASKING = {"mask_prob": 0.15, "mask_prob_end": -1.0, "replace_prob": 0.85, "random_prob": 0.0, "whole_words": False}
 GENERATOR = {"generator": "transformer"}
 SAMPLING = {"temperature": 1.0, "temperature_decay": 0.0, "disallow_correct": False}
 GENERATORS = ("transformer", "unigram", "uniform")
+_CONSTANT = -1.0  # of `mask_prob_end`: as `mask_prob`
+_SHARE = Check(lambda value: value == _CONSTANT or 0 < value < 1, "more than 0, less than 1, or -1")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +40,9 @@ class ObjectiveConfig:
 
     name: str = setting("electra", "The objective; chosen by the config's argument objective=NAME.")
     mask_prob: float = setting(0.15, "Share of the positions that are masked.", between(0, 1))
+    mask_prob_end: float = setting(
+        _CONSTANT, "Share at the end of the run, to which it changes in a line; -1: as mask_prob.", _SHARE
+    )
     replace_prob: float = setting(0.85, "Share of the masked positions that become [MASK].", within(0, 1))
     random_prob: float = setting(0.0, "Share of the masked positions that become a random token.", within(0, 1))
     whole_words: bool = setting(False, "Mask all pieces of a word or none.")
@@ -55,6 +60,11 @@ class ObjectiveConfig:
     generator_steps: int = setting(
         0, "Steps that train the generator alone, before those of the discriminator.", at_least(0)
     )
+
+    @property
+    def largest_mask_prob(self) -> float:
+        """The largest share of the positions that is masked in any step; all steps compute as many positions."""
+        return max(self.mask_prob, self.mask_prob_end)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,7 +206,14 @@ class Objective:
             step -= stage.steps
         return stages[-1]
 
-    def mask(self, key: Array, batch: Batch) -> masking.Masked:
+    def mask_prob(self, step: Array) -> float | Array:
+        """The share of the positions to mask in the step that follows `step` steps (arXiv 2305.15096)."""
+        s = self.settings
+        if s.mask_prob_end == _CONSTANT:
+            return s.mask_prob
+        return s.mask_prob + (s.mask_prob_end - s.mask_prob) * (step.astype(jnp.float32) / self.steps)
+
+    def mask(self, key: Array, batch: Batch, step: Array) -> masking.Masked:
         """Draws everything random about a batch, except dropout."""
         s = self.settings
         reads_masks = "replace_prob" in self.system.settings
@@ -205,15 +222,16 @@ class Objective:
             batch,
             self.model.config.vocab_size,
             self.special,
-            s.mask_prob,
+            self.mask_prob(step),
             s.replace_prob if reads_masks else 0.0,
             s.random_prob if reads_masks else 0.0,
             jnp.asarray(self.word_starts) if s.whole_words else None,
+            masking.max_masked(batch.input_ids.shape[1], s.largest_mask_prob),
         )
 
     def draw(self, key: Array, batch: Batch, step: Array) -> Inputs:
         """The inputs of a loss over a whole batch, without dropout."""
-        masked = self.mask(key, batch)
+        masked = self.mask(key, batch, step)
         return Inputs(masked, masking.count(masked), step)
 
     def loss(self, stage: Stage, params: Params, x: Inputs) -> Loss:

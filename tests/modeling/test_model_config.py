@@ -58,11 +58,12 @@ def test_a_generator_of_the_encoders_size_is_the_same_network_whatever_its_heads
 
 def test_settings_reach_the_model():
     given = settings(encoder="modernbert", dtype="float32", dropout=0.3, init_stddev=0.5, unroll="true", max_length=99)
-    given.modernbert.update(local_window=6, global_every=2)
+    given.modernbert.update(local_window=6, global_every=2, activation="relu2", zero_outputs=True)
     given.tying = "none"
     model = model_config.from_settings(given, 1000, ("mlm_head", "copy_gate"), two_towers=True)
     for network in (model.encoder, model.generator):
         assert (network.kind, network.dtype, network.dropout) == ("modernbert", jnp.float32, 0.3)
+        assert (network.activation, network.zero_outputs) == ("relu2", True)
         assert (network.init_stddev, network.unroll, network.local_window, network.global_every) == (0.5, True, 6, 2)
     assert (model.vocab_size, model.embedding_size, model.max_length, model.absolute) == (1000, 128, 99, False)
     assert (model.heads, model.two_towers, model.tying) == (("mlm_head", "copy_gate"), True, "none")

@@ -28,7 +28,7 @@ def numpy_rope(x_BHLK, theta):
     return np.concatenate([turned.real, turned.imag], -1)
 
 
-def numpy_layer(p, x, mask, number):
+def numpy_layer(p, x, mask, number, activation=reference.gelu):
     """Pre-norm: x += attention(norm(x)); x += ffn(norm(x)). The first layer's attention has no norm."""
     everywhere = number % 3 == 0
     distance = np.abs(np.subtract.outer(np.arange(x.shape[1]), np.arange(x.shape[1])))
@@ -39,7 +39,7 @@ def numpy_layer(p, x, mask, number):
     attended = reference.attend(numpy_rope(q, theta), numpy_rope(k, theta), v, mask)
     x = x + np.einsum("bhlk,hkd->bld", attended, p["attention"]["out"]["kernel"])
     h, gate = (numpy_norm(x, p["ffn_norm"]) @ p["ffn_in"]["kernel"][:, i] for i in range(2))
-    return x + (reference.gelu(h) * gate) @ p["ffn_out"]["kernel"]
+    return x + (activation(h) * gate) @ p["ffn_out"]["kernel"]
 
 
 def test_dropout_is_on_the_embeddings_and_inside_the_ffn():
@@ -56,6 +56,27 @@ def test_encoder_computes_the_definition(direction):
         x = numpy_layer(reference.layer_of(params, i), x, reference.mask(visible), i)
     expected = numpy_norm(x, params["final_norm"])
     np.testing.assert_allclose(encode(random, reference.inputs(), visible), expected, atol=5e-5)
+
+
+def test_the_activation_is_the_configs():
+    config = dataclasses.replace(CONFIG, layers=1, activation="relu2")
+    random = reference.random_params(config)
+    params = reference.in_float64(random)
+    x = numpy_norm(reference.inputs() @ params["project"]["kernel"], params["embedding_norm"])
+    layer = reference.layer_of(params, 0)
+    x = numpy_layer(layer, x, reference.mask(reference.VISIBLE), 0, lambda h: np.maximum(h, 0) ** 2)
+    expected = numpy_norm(x, params["final_norm"])
+    np.testing.assert_allclose(reference.encode(config, random, reference.inputs()), expected, atol=5e-5)
+
+
+def test_with_zero_outputs_layers_start_as_identity():
+    config = dataclasses.replace(CONFIG, zero_outputs=True)
+    params = reference.fresh_params(config)
+    x = numpy_norm(reference.inputs() @ params["project"]["kernel"], params["embedding_norm"])
+    expected = numpy_norm(x, params["final_norm"])
+    np.testing.assert_allclose(reference.encode(config, params, reference.inputs()), expected, atol=1e-5)
+    kernels = params["layers"]["attention"]["qkv"]["kernel"], params["layers"]["ffn_in"]["kernel"]
+    assert all(np.std(kernel) > 0.1 for kernel in kernels)
 
 
 def test_nothing_has_a_bias():

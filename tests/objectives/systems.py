@@ -28,7 +28,8 @@ TYINGS = ("none", "embeddings", "all", "gdes")
 # Numbers that a compiled loss takes as inputs: another value is no other program.
 _TRACED = ("generator_weight", "discriminator_weight", "encoder_weight", "temperature")
 _SCHEDULED = ("generator_steps",)  # settings that choose the stage, which a loss is given
-_OF_MASKING = ("mask_prob", "replace_prob", "random_prob", "whole_words")  # losses do not read them, but for Electric's
+# Losses do not read these, but for Electric's.
+_OF_MASKING = ("mask_prob", "mask_prob_end", "replace_prob", "random_prob", "whole_words")
 
 
 def config(name: str, tying: str = "", generator: str = "transformer", **overrides: Any) -> ConfigDict:
@@ -110,7 +111,7 @@ def with_settings(o: Objective, **settings: Any) -> Objective:
 
 
 def inputs(o: Objective, step: int = 6, text: Any = None) -> Inputs:
-    masked = o.mask(jax.random.key(1), text or batch())
+    masked = o.mask(jax.random.key(1), text or batch(), jnp.int32(step))
     return Inputs(masked, masking.count(masked), jnp.int32(step))
 
 

@@ -71,7 +71,7 @@ def make(name: str = "electra", **settings) -> Objective:
 
 def _prepare(o: Objective, batch, key, train: bool) -> Inputs:
     mask_key, dropout_key = jax.random.split(key)
-    masked = o.mask(mask_key, batch)
+    masked = o.mask(mask_key, batch, jnp.int32(0))
     return Inputs(masked, masking.count(masked), jnp.int32(0), dropout_key if train else None)
 
 

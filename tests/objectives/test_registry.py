@@ -10,7 +10,7 @@ from electra_jax import train_config
 from electra_jax.config.errors import UserError
 from electra_jax.objectives import registry, spec
 
-MASKING = {"mask_prob": 0.15, "replace_prob": 0.85, "random_prob": 0.0, "whole_words": False}
+MASKING = {"mask_prob": 0.15, "mask_prob_end": -1.0, "replace_prob": 0.85, "random_prob": 0.0, "whole_words": False}
 SAMPLING = {"temperature": 1.0, "temperature_decay": 0.0, "disallow_correct": False}
 DETECTION = {"generator_weight": 1.0, "discriminator_weight": 50.0}
 PREDICTION = {"generator_weight": 1.0, "encoder_weight": 1.0}
@@ -150,6 +150,7 @@ def test_shares_of_more_than_all_are_refused():
 BEFORE = {"replace_prob": 0.4, "random_prob": 0.1, "temperature": 1.0}
 AFTER = {
     "mask_prob": 0.43,
+    "mask_prob_end": 0.1,
     "replace_prob": 0.0,
     "random_prob": 0.6,
     "whole_words": True,
@@ -195,6 +196,17 @@ def test_every_system_follows_the_schedule_of_the_temperature(name, generator):
     now = loss(5, 2.0)
     assert now == pytest.approx(loss(8, 1 + math.exp(0.6)), rel=1e-4)
     assert now != pytest.approx(loss(8, 2.0), rel=1e-4)
+
+
+@pytest.mark.parametrize(("start", "end"), [(0.4, 0.1), (0.1, 0.4)])
+def test_the_masked_share_changes_in_a_line(start, end):
+    """Of the second row's 16 tokens; the step has as many places at all times, those of the larger share."""
+    o = systems.with_settings(systems.objective("electra"), mask_prob=start, mask_prob_end=end)
+    masked = [systems.inputs(o, step).masked for step in (0, 5, 10)]
+    counts = [int(m.weights[1].sum()) for m in masked]
+    assert counts == ([6, 4, 2] if start > end else [2, 4, 6])
+    assert {m.positions.shape[1] for m in masked} == {6}
+    assert o.settings.largest_mask_prob == 0.4
 
 
 def test_every_kind_of_generator_makes_other_fakes():

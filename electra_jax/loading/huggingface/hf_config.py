@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from electra_jax.config.errors import UserError
 from electra_jax.data.tokenizer import Special
-from electra_jax.modeling import modernbert, transformer
+from electra_jax.modeling import activations, modernbert, transformer
 from electra_jax.modeling.config import ElectraConfig, EncoderConfig
 
 MODEL_TYPES = {"bert": "electra", "modernbert": "modernbert"}
@@ -42,7 +42,6 @@ _FIXED: dict[str, dict[str, Any]] = {
         "is_decoder": False,
     },
     "modernbert": {
-        "hidden_activation": "gelu",
         "norm_eps": modernbert.EPSILON,
         "norm_bias": False,
         "attention_bias": False,
@@ -90,6 +89,7 @@ def write(config: ElectraConfig, head: str | None, special: Special) -> dict[str
     if head == "discriminator_head":
         result |= {"id2label": LABELS, "label2id": {label: int(number) for number, label in LABELS.items()}}
     return result | {
+        "hidden_activation": c.activation,
         "local_attention": c.local_window,
         "global_attn_every_n_layers": c.global_every,
         "layer_types": [_LOCAL if layer % c.global_every else _GLOBAL for layer in range(c.layers)],
@@ -165,6 +165,7 @@ def read(described: Mapping[str, Any], head: str | None, place: str) -> ElectraC
         local_window=number("local_attention", 128),
         global_every=_period(described, layers, place) if kind == "modernbert" else 1,
         attention_dropout=None if of_weights == dropout else of_weights,
+        activation=_activation(described, place) if kind == "modernbert" else "gelu",
     )
     return ElectraConfig(
         vocab_size=number("vocab_size"),
@@ -184,6 +185,17 @@ def _theta(described: Mapping[str, Any], part: str, place: str) -> Any:
             f"{place} scales its rotary positions: expected rope_type=default; such a model is not supported"
         )
     return rope.get("rope_theta")
+
+
+def _activation(described: Mapping[str, Any], place: str) -> str:
+    """The activation of ModernBERT's feed-forward layers; transformers and electra_jax have the same names for them."""
+    given = described.get("hidden_activation", "gelu")
+    if given not in tuple(activations.ACTIVATIONS):  # it may be anything
+        raise UserError(
+            f"{place} has hidden_activation={given!r}: expected {' or '.join(map(repr, activations.ACTIVATIONS))}; "
+            "electra_jax has no other architecture"
+        )
+    return str(given)
 
 
 def _period(described: Mapping[str, Any], layers: int, place: str) -> int:

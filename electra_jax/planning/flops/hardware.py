@@ -80,7 +80,7 @@ def train_step(
     """
     counted: dict[str, Parts] = {}
     for network_pass in stage.passes:
-        parts = forward(objective.model.config, network_pass, batch, length, objective.settings.mask_prob)
+        parts = forward(objective.model.config, network_pass, batch, length, objective.settings.largest_mask_prob)
         counted[network_pass.network] = parts * (3 if network_pass.trained else 1)
     if optimizer == "muon":
         c = objective.model.config

@@ -24,6 +24,17 @@ def test_a_config_comes_back_as_it_went(kind, head):
     assert dataclasses.replace(again, encoder=dataclasses.replace(again.encoder, **windows)) == config
 
 
+def test_modernberts_activation_comes_back():
+    config, described = written("modernbert")
+    assert described["hidden_activation"] == "gelu"
+    relu2 = dataclasses.replace(config, encoder=dataclasses.replace(config.encoder, activation="relu2"))
+    described = hf_config.write(relu2, None, OWN)
+    assert described["hidden_activation"] == "relu2"
+    assert hf_config.read(described, None, "there").encoder == relu2.encoder
+    del described["hidden_activation"]
+    assert hf_config.read(described, None, "there").encoder.activation == "gelu"
+
+
 def test_dropout_of_attention_weights_has_its_own_name():
     config, _ = written()
     own = dataclasses.replace(config, encoder=dataclasses.replace(config.encoder, attention_dropout=0.0))
@@ -55,6 +66,7 @@ def test_classes_and_labels_are_those_of_transformers():
         ("modernbert", {"norm_bias": True}),
         ("modernbert", {"attention_bias": True}),
         ("modernbert", {"hidden_activation": "silu"}),
+        ("modernbert", {"hidden_activation": ["gelu"]}),
         ("modernbert", {"decoder_bias": False}),
         ("modernbert", {"rope_parameters": {"full_attention": {"rope_theta": 5.0}}}),
         ("modernbert", {"rope_parameters": None, "local_rope_theta": 160_000.0}),

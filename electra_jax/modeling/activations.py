@@ -1,6 +1,7 @@
-"""GELU with a derivative of its own."""
+"""Activations of feed-forward layers, by the names that transformers gives them; GELU has a derivative of its own."""
 
 import math
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -28,3 +29,11 @@ def _derivative(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, A
 
 def _cdf(x: Array) -> Array:
     return 0.5 * (1.0 + jax.lax.erf(x * 0.5**0.5))
+
+
+def squared_relu(x: Array) -> Array:
+    """max(x, 0)^2 (Primer, arXiv 2109.08668)."""
+    return jnp.square(jax.nn.relu(x))
+
+
+ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {"gelu": gelu, "relu2": squared_relu}

@@ -1,4 +1,4 @@
-"""GELU against its definition and JAX's derivative of it."""
+"""Activations against their definitions, GELU also against JAX's derivative of it."""
 
 import math
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.test_util import check_grads
 
-from electra_jax.modeling.gelu import gelu
+from electra_jax.modeling.activations import ACTIVATIONS, gelu
 
 X = np.linspace(-6, 6, 101, dtype=np.float32)
 
@@ -39,3 +39,7 @@ def test_keeps_bfloat16():
     x = jnp.ones(3, jnp.bfloat16)
     value, gradient = jax.vjp(gelu, x)
     assert (value.dtype, gradient(x)[0].dtype) == (jnp.bfloat16, jnp.bfloat16)
+
+
+def test_squared_relu():
+    np.testing.assert_array_equal(ACTIVATIONS["relu2"](jnp.asarray([-2.0, 0.0, 0.5, 3.0])), [0.0, 0.0, 0.25, 9.0])
