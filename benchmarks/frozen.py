@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import jax
 import numpy as np
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
@@ -18,13 +19,20 @@ import electra_jax
 from electra_jax.downstream.tasks import glue
 from electra_jax.downstream.tasks.sentences import Columns, Example, Sentences
 from electra_jax.downstream.tasks.task import BadRows
+from electra_jax.loading import run_checkpoint
+from electra_jax.loading.networks import load_networks
 
 _SHRINKAGE = 0.01  # the inverse of scikit-learn's C, for hundreds of features and thousands of rows
 _WORD_ORDER = Sentences(name="word_order", columns=Columns(("sentence",), "label"), labels=("written", "shuffled"))
 
 
 def scores(
-    run: Path, data_dir: str, word_order: Path, tasks: Sequence[str], most: Mapping[str, int] | None = None
+    run: Path,
+    data_dir: str,
+    word_order: Path,
+    tasks: Sequence[str],
+    most: Mapping[str, int] | None = None,
+    averaged: int = 1,
 ) -> dict[str, float]:
     """The main score of each task, in percent, and of `word_order`.
 
@@ -34,10 +42,20 @@ def scores(
       word_order: the folder that benchmarks/word_order.py wrote.
       tasks: tasks of GLUE.
       most: training examples of a task, where not all of them are read.
+      averaged: how many of the last checkpoints the encoder's parameters are the mean of.
     """
-    model = electra_jax.load(run, batch_size=32)
+    model = load(run, averaged)
     folders = [*((glue.TASKS[name], glue.task_dir(data_dir, name)) for name in tasks), (_WORD_ORDER, str(word_order))]
     return {task.name: _score(model, task, folder, (most or {}).get(task.name)) for task, folder in folders}
+
+
+def load(run: Path, averaged: int) -> electra_jax.Model:
+    """The encoder of a run, with the mean of the parameters of its last checkpoints."""
+    last = [load_networks(run, step) for step in run_checkpoint.saved_steps(run)[-averaged:]]
+    params = jax.tree.map(lambda *each: np.mean(each, axis=0), *(networks.encoder.params for networks in last))
+    networks = last[-1]._replace(encoder=last[-1].encoder._replace(params=params))
+    assert networks.tokenizer is not None
+    return electra_jax.Model(str(run), networks, networks.tokenizer, batch_size=32)
 
 
 def _score(model: electra_jax.Model, task: Sentences, folder: str, most: int | None) -> float:

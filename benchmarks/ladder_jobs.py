@@ -32,6 +32,7 @@ _BATCH = 32
 _MOST_EXAMPLES = {"sst2": 16_000}
 _WARMUP = 0.05  # share of the steps
 _FFN = 1.5  # of the width
+AVERAGED = 3  # checkpoints, the last ones, whose parameters a probe may average: the last fifth of the steps
 _HELDOUT = ("mlm_loss", "disc_loss", "disc_auc", "unigram_auc")
 
 
@@ -74,11 +75,12 @@ def pretraining_config(
       shape: the encoder's shape.
       rate: the learning rate at width 128; wider encoders take as much less as they are wider.
       flops: FLOPs (`model` count) of the whole run.
-      changes: settings by name that differ; `warmup` is a share of the steps, `ffn` one of the width.
+      changes: settings by name that differ; `warmup` is a share of the steps, `ffn` one of the width, `generator` the
+        config's argument.
       text: the prepared corpus.
     """
-    config = electra_jax.configs.tiny(objective=system)
     changes = dict(changes or {})
+    config = electra_jax.configs.tiny(objective=system, generator=changes.pop("generator", "transformer"))
     warmup, ffn = changes.pop("warmup", _WARMUP), changes.pop("ffn", _FFN)
     settings = {
         "batch_size": _BATCH,
@@ -101,7 +103,7 @@ def pretraining_config(
     config.steps = max(1, round(flops / flops_per_step(config)))
     config.optim.warmup_steps = max(1, round(warmup * config.steps))
     config.log_every, config.eval_every = max(1, config.steps // 100), max(1, config.steps // 5)
-    config.checkpoint.update(every=max(1, config.steps // 10), keep_last=1)
+    config.checkpoint.update(every=max(1, config.steps // 10), keep_last=AVERAGED)
     return config
 
 
@@ -184,7 +186,8 @@ def probe(folders: Folders, name: str, settings: Mapping[str, Any], progress: Pr
     """The scores of linear models on a run's frozen states."""
     del name, progress
     run_folder = folders.runs / settings["run"]
-    return frozen.scores(run_folder, folders.glue, folders.word_order, settings["tasks"], _MOST_EXAMPLES)
+    last = AVERAGED if settings.get("averaged") else 1
+    return frozen.scores(run_folder, folders.glue, folders.word_order, settings["tasks"], _MOST_EXAMPLES, last)
 
 
 KINDS = {"pretrain": pretrain, "finetune": finetune, "probe": probe}

@@ -47,9 +47,20 @@ def test_every_variant_has_the_base_s_settings_and_all_seeds(finished):
 
 @pytest.mark.parametrize("changes", [*VARIANTS.values(), *OPTIMIZERS["muon"][:1]], ids=str)
 def test_every_variant_is_a_run_of_as_many_flops(changes):
-    changes = {"optim.name": "muon", **{k: v for k, v in changes.items() if k != "optim.learning_rate"}}
+    changes = {
+        "optim.name": "muon",
+        **{k: v for k, v in changes.items() if k not in ("optim.learning_rate", "averaged")},
+    }
     config = pretraining_config("electra", Shape(3, 128), 3e-3, 1e13, changes)
     assert config.steps * flops_per_step(config) == pytest.approx(1e13, rel=0.01)
+
+
+def test_averages_are_of_the_probe(finished):
+    jobs = {job.name: job for job in finished.jobs() if "mean" in job.name}
+    assert len(jobs) == 2 * 2 * len(SEEDS)
+    for name, job in jobs.items():
+        assert "averaged" not in job.settings.get("changes", {})
+        assert job.settings.get("averaged", False) is name.startswith("word_order/")
 
 
 def test_the_report(finished, tmp_path, capsys):

@@ -2,15 +2,18 @@
 
 import json
 
+import frozen
 import ladder
 import ladder_jobs
 import ladder_plan
+import numpy as np
 import pytest
-from cli_runs import sst2_files
+from cli_runs import small_config, sst2_files
 from ladder_jobs import Folders, Shape
 from ladder_plan import ASSUMED, BAG_OF_WORDS, Plan, Run
 
 import electra_jax
+from electra_jax.loading import run_checkpoint
 
 RUN = Run("electra", 1e9, Shape(1, 64), 3e-3)
 
@@ -53,3 +56,15 @@ def test_a_run_is_trained_fine_tuned_and_probed(folders, monkeypatch):
     assert tuned["electra"] != tuned[BAG_OF_WORDS]
     probed = work(next(job for job in plan._score("electra", RUN.name) if job.settings["kind"] == "probe"))
     assert set(probed) == {"sst2", "word_order"}
+
+
+@pytest.mark.slow
+def test_a_mean_of_checkpoints_is_that_of_their_parameters(folders, text_file):
+    run = folders.runs / "three"
+    electra_jax.pretrain(small_config(text_file, steps=3, checkpoint__every=1, checkpoint__keep_last=3), run)
+    word = [frozen.load(run, averaged).encoder.params["embeddings"]["word"] for averaged in (1, 2)]
+    second, third = (
+        run_checkpoint.load_run_checkpoint(run, step).state.params["embeddings"]["word"] for step in (2, 3)
+    )
+    np.testing.assert_array_equal(word[0], third)
+    np.testing.assert_allclose(word[1], (np.asarray(second) + np.asarray(third)) / 2, rtol=1e-6)
