@@ -162,11 +162,17 @@ def run(
 def unfinished(jobs: Sequence[Job], done: Results) -> list[Job]:
     """The jobs without a result, and those whose folder is gone though a job without a result needs it."""
     needed = {name for job in jobs if job.name not in done for name in job.needs}
-    return [
-        job
-        for job in jobs
-        if job.name not in done or (job.name in needed and job.folder is not None and not job.folder.exists())
-    ]
+    return [job for job in jobs if job.name not in done or (job.name in needed and not _is_made(job))]
+
+
+def _is_made(job: Job) -> bool:
+    """Whether what a job makes besides its result is there, and not just begun."""
+    return job.folder is None or (job.folder.exists() and _marker(job.folder).exists())
+
+
+def _marker(folder: Path) -> Path:
+    """The file that says that a job has finished its folder."""
+    return folder.with_name(f"{folder.name}.done")
 
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -199,6 +205,9 @@ def _take_result(ended: _Running, results: ResultsFile, folder: Path) -> str:
         log = _log(folder, ended.job)
         last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] or ["no output"]
         return f"{ended.job.name} failed: {last[0]} (all of it: {log})"
+    if ended.job.folder is not None:
+        ended.job.folder.parent.mkdir(parents=True, exist_ok=True)
+        _marker(ended.job.folder).touch()
     results.add(ended.job.name, from_json(ended.result.read_text(encoding="utf-8")))
     ended.result.unlink()
     return ""

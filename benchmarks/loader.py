@@ -31,7 +31,9 @@ def main(argv: list[str]) -> int:
             begin = time.perf_counter()
             examples = make_examples(text.train, length, 0, text.tokenizer.special)
             plan = time.perf_counter() - begin
-            iterator = batches.training_batches([(examples, 10**9)], chosen["batch_size"], 0, text.weights)
+            iterator = batches.training_batches(
+                [batches.BatchPhase(examples, chosen["batch_size"], 10**9)], 0, text.weights
+            )
             for _ in range(20):  # skips the batches that were made ahead
                 next(iterator)
             speeds = []

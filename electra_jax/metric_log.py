@@ -48,7 +48,7 @@ class MetricLog:
     def flops(self, steps: int) -> dict[str, float]:
         """FLOPs of the first `steps` steps, by accounting."""
         run = self._run
-        return count_flops(run.objective, run.segments, run.config.batch_size, steps, run.config.optim.name)
+        return count_flops(run.objective, run.segments, steps, run.config.optim.name)
 
     def write(
         self, step: int, window: metrics.Measurements, heldout: dict[str, float], probed: dict[str, float]

@@ -38,7 +38,7 @@ class ShardedStep:
     @functools.cached_property
     def segments(self) -> tuple[Segment, ...]:
         """The run's schedule; each segment has a step of its own."""
-        return make_segments(self.objective.stages, train_config.phases(self.config.data, self.config.steps))
+        return make_segments(self.objective.stages, train_config.phases(self.config))
 
     @functools.cached_property
     def _optimizer(self) -> tuple[optax.GradientTransformation, optax.Schedule]:
@@ -138,7 +138,7 @@ class ShardedStep:
             in_shardings=(shardings, batch),
             out_shardings=(shardings, sharding.replicated(self.mesh)),
         )
-        batch_shapes = step.batch_shapes(config.batch_size, segment.length, batch)
+        batch_shapes = step.batch_shapes(segment.batch_size, segment.length, batch)
         return cast(jax.stages.Traced, jitted.trace(self.state, batch_shapes))
 
     def jit(self, function: Callable[..., Any], **options: Any) -> Any:

@@ -155,7 +155,7 @@ def run_steps(setup: Setup, progress: Progress, clock: goodput.Clock) -> TrainRe
             profile.before(step)
             segment = segment_at(setup.step.segments, step - 1)
             with jax.transfer_guard("disallow"):  # nothing but the batch moves between host and devices in a step
-                state, measured = run_step(train_steps[segment.start], state, data.put(batch), step)
+                state, measured = run_step(train_steps[segment.start], state, data.put(batch, segment.batch_size), step)
             if step == segment.stop and step < config.steps:
                 state = setup.step.begin(segment_at(setup.step.segments, step), state)
 

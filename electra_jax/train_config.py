@@ -4,7 +4,9 @@ A config file returns an `ml_collections.ConfigDict`, which the command line ove
 into a `TrainConfig` once. Inside, only the dataclass is used.
 """
 
+import bisect
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +19,7 @@ from electra_jax.data.config import DataConfig
 from electra_jax.guard import GuardConfig
 from electra_jax.modeling.config import ModelConfig
 from electra_jax.objectives import registry
+from electra_jax.objectives.segments import Phase
 from electra_jax.objectives.spec import ObjectiveConfig
 from electra_jax.optim import OptimConfig
 from electra_jax.runtime import trackers
@@ -66,6 +69,11 @@ class TrainConfig:
     seed: int = setting(0, "Seed of parameters, data order, masks, fakes and dropout.")
     steps: int = setting(1_000_000, "Optimizer steps.", above(0), resumable=True)
     batch_size: int = setting(128, "Sequences in a step, over all devices.", above(0))
+    batch_doublings: int = setting(
+        0,
+        "How often the batch size doubles, each time after an equal share of the steps; it ends at batch_size.",
+        at_least(0),
+    )
     grad_accum_steps: int = setting(
         1, "Gradient accumulation: parts that a batch is computed in, one by one, to save memory.", above(0)
     )
@@ -222,6 +230,11 @@ def check(config: TrainConfig) -> None:
             "config.init_from is invalid with objective=two_stage, whose encoder starts from its generator; use "
             "config.generator_from"
         )
+    if config.batch_size % (1 << config.batch_doublings) or config.steps <= config.batch_doublings:
+        raise UserError(
+            f"config.batch_doublings={config.batch_doublings} is invalid: expected a config.batch_size that can be "
+            f"halved so often, not {config.batch_size}, and more steps than {config.steps}; lower it"
+        )
     _check_optimizer(config)
     trackers.check(config.tracker)
     data = config.data
@@ -256,7 +269,15 @@ def _check_optimizer(config: TrainConfig) -> None:
             raise UserError(f"config.optim.{name}={value} has no effect without {needed}; set it or leave this out")
 
 
-def phases(data: DataConfig, steps: int) -> list[tuple[int, int]]:
-    """(length of the sequences, steps at that length), one phase after another."""
-    short = [(data.short_length, data.short_steps)] if data.short_steps else []
-    return [*short, (data.seq_length, steps - data.short_steps)]
+def phases(config: TrainConfig) -> list[Phase]:
+    """The shapes of the batches, one phase after another."""
+    data, parts = config.data, config.batch_doublings + 1
+    grows_at = [round(config.steps * part / parts) for part in range(1, parts)]
+    return [
+        Phase(
+            length=data.short_length if start < data.short_steps else data.seq_length,
+            batch_size=config.batch_size >> (config.batch_doublings - bisect.bisect_right(grows_at, start)),
+            steps=stop - start,
+        )
+        for start, stop in itertools.pairwise(sorted({0, data.short_steps, *grows_at, config.steps}))
+    ]

@@ -81,7 +81,7 @@ def set_up(
     home = WorkDir(workdir)
     distributed.main_process_first(home.check_is_run, others=lambda: None)
     config = adopt_settings(config, workdir, progress)
-    mesh = sharding.make_mesh(config.mesh, config.batch_size, config.grad_accum_steps)
+    mesh = sharding.make_mesh(config.mesh, config.batch_size, config.grad_accum_steps, doublings=config.batch_doublings)
     sharding.check_divisible(config.model.heads, config.model.ffn, mesh)
     attention = fused_attention.chosen(
         model_config.encoder_config(config.model), config.data.seq_length, mesh.abstract_mesh
@@ -222,15 +222,15 @@ class Data(NamedTuple):
       corpus: the prepared corpus with its vocabulary.
       train: endless training batches, the rows of this process; `get_state` and `set_state` are its position.
       heldout: held-out batches, whole.
-      put: places the rows of this process on the devices, as a batch of all processes.
-      put_whole: the same for a whole batch, of which this process takes its rows.
+      put: (the rows of this process, the batch size) -> a batch of all processes, on the devices.
+      put_whole: the same for a whole held-out batch, of which this process takes its rows.
       epochs: steps -> the number of epochs over the training text.
     """
 
     corpus: Corpus
     train: Any
     heldout: list[Batch]
-    put: Callable[[Batch], Batch]
+    put: Callable[[Batch, int], Batch]
     put_whole: Callable[[Batch], Batch]
     epochs: Callable[[int], float]
 
@@ -257,28 +257,38 @@ def load_data(
     distributed.check_same("text", text.key)
     distributed.main_process_first(lambda: tokenizer.save(text.tokenizer, home.folder), others=lambda: None)
     examples_of, special = batches.MODES[config.data.mode], text.tokenizer.special
+    shapes = train_config.phases(config)
+    examples = {
+        length: examples_of(text.train, length, config.seed, special) for length in {shape.length for shape in shapes}
+    }
     phases, start = [], 0
-    for length, steps in train_config.phases(config.data, config.steps):
-        batch_count = steps + rewinds.skipped_batches(start, start + steps)
-        phases.append((examples_of(text.train, length, config.seed, special), batch_count))
+    for length, batch_size, steps in shapes:
+        count = steps + rewinds.skipped_batches(start, start + steps)
+        phases.append(batches.BatchPhase(examples[length], batch_size, count))
         start += steps
-    rows = sharding.local_rows(mesh, config.batch_size)
-    put = functools.partial(sharding.put_batch, mesh=mesh, batch_size=config.batch_size)
+    rows = functools.partial(sharding.local_rows, mesh)
     heldout = examples_of(text.heldout, config.data.seq_length, config.seed, special)
+
+    def put(batch: Batch, batch_size: int) -> Batch:
+        return sharding.put_batch(batch, mesh, batch_size)
+
+    def put_whole(batch: Batch) -> Batch:
+        own = rows(config.batch_size)
+        return put(jax.tree.map(lambda x: x[own], batch), config.batch_size)
 
     def epochs(steps: int) -> float:
         total = 0.0
-        for examples, count in phases:
-            total += min(steps, count) * config.batch_size / len(examples)
-            steps -= min(steps, count)
+        for phase in phases:
+            total += min(steps, phase.batches) * phase.batch_size / len(phase.examples)
+            steps -= min(steps, phase.batches)
         return total
 
     return Data(
         text,
-        batches.training_batches(phases, config.batch_size, config.seed, text.weights, rows),
+        batches.training_batches(phases, config.seed, text.weights, rows),
         list(batches.heldout_batches(heldout, config.batch_size, config.eval_batches, config.seed, special)),
         put,
-        lambda batch: put(jax.tree.map(lambda x: x[rows], batch)),
+        put_whole,
         epochs,
     )
 

@@ -29,9 +29,9 @@ def test_short_sequences_come_first_and_cost_less(short_first):
     assert all(100 < size <= config.batch_size * 16 for size in sizes[:3])
     assert all(400 < size <= config.batch_size * 64 for size in sizes[3:])
     objective = make_objective(config, 40)
-    segments = make_segments(objective.stages, train_config.phases(config.data, config.steps))
+    segments = make_segments(objective.stages, train_config.phases(train_config.resolve(config)))
     for steps, line in enumerate(lines, 1):
-        found = count_flops(objective, segments, config.batch_size, steps)
+        found = count_flops(objective, segments, steps)
         assert line["total_flops"] == pytest.approx(found["model"])
         assert line["total_flops_paper"] == pytest.approx(found["paper"])
     assert lines[2]["flops"] < lines[3]["flops"] / 3
@@ -54,8 +54,62 @@ def test_it_goes_on_over_the_switch_with_the_same_bits(short_first, tmp_path, ke
 
 def test_phases_of_a_config(short_first):
     config, _ = short_first
-    assert train_config.phases(config.data, config.steps) == [(16, 3), (64, 3)]
-    assert train_config.phases(small_config().data, 7) == [(64, 7)]
+    assert train_config.phases(train_config.resolve(config)) == [(16, 8, 3), (64, 8, 3)]
+    assert train_config.phases(train_config.resolve(small_config(steps=7))) == [(64, 8, 7)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "phases"),
+    [
+        ({"batch_doublings": 1}, [(64, 4, 5), (64, 8, 5)]),
+        ({"batch_doublings": 2}, [(64, 2, 3), (64, 4, 4), (64, 8, 3)]),
+        ({"batch_doublings": 3, "steps": 4}, [(64, 1, 1), (64, 2, 1), (64, 4, 1), (64, 8, 1)]),
+        (
+            {"batch_doublings": 1, "data__short_length": 16, "data__short_steps": 7},
+            [(16, 4, 5), (16, 8, 2), (64, 8, 3)],
+        ),
+        ({"batch_doublings": 1, "data__short_length": 16, "data__short_steps": 5}, [(16, 4, 5), (64, 8, 5)]),
+    ],
+    ids=str,
+)
+def test_the_batch_size_doubles_after_equal_shares_of_the_steps(changes, phases):
+    assert train_config.phases(train_config.resolve(small_config(**{"steps": 10, **changes}))) == phases
+
+
+@pytest.mark.parametrize(
+    "changes", [{"batch_doublings": 4}, {"batch_doublings": 1, "batch_size": 7}, {"batch_doublings": 2, "steps": 2}]
+)
+def test_a_batch_that_cannot_be_halved_so_often_is_refused(changes):
+    with pytest.raises(UserError, match=r"config\.batch_doublings=. is invalid: expected a config\.batch_size that"):
+        train_config.resolve(small_config(**{"steps": 10, **changes}))
+
+
+def test_a_growing_batch_reads_every_example_once_and_goes_on_with_the_same_bits(tmp_path, text_file):
+    config = small_config(
+        text_file,
+        "objective=mlm",
+        steps=6,
+        batch_size=16,
+        batch_doublings=1,
+        log_every=1,
+        checkpoint__every=2,
+        checkpoint__keep_last=9,
+    )
+    whole = tmp_path / "whole"
+    train.train(config, whole, quiet())
+    lines = logged(whole)
+    flops = [line["flops"] for line in lines]
+    assert flops[:3] == [pytest.approx(flops[3] / 2)] * 3
+    epochs = np.diff([0, *(line["epoch"] for line in lines)])
+    np.testing.assert_allclose(epochs, epochs[0] * np.asarray([1, 1, 1, 2, 2, 2]))
+    for kept in (2, 4):
+        workdir = shutil.copytree(whole, tmp_path / f"killed_after_{kept}")
+        for step in (4, 6):
+            if step > kept:
+                shutil.rmtree(workdir / "checkpoints" / str(step))
+        train.train(config, workdir, quiet())
+        for name, value in arrays(whole, 6).items():
+            np.testing.assert_array_equal(value, arrays(workdir, 6)[name], err_msg=name)
 
 
 @pytest.mark.parametrize("wrong", [{"short_steps": 6}, {"short_steps": 3, "short_length": 64}])

@@ -11,7 +11,7 @@ whole batch and makes its own rows: neither the batches nor the position depend 
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import grain
 import numpy as np
@@ -29,7 +29,6 @@ _SHORTEST = 5
 
 _PACKED_TOGETHER = 1024  # documents packed end to end; the rest of their last example is padding
 _PREFETCH = 8  # batches made ahead, so that the step does not wait for the loader
-_ALL_ROWS = slice(None)
 
 
 class Examples(Protocol):
@@ -48,37 +47,52 @@ class Examples(Protocol):
         ...
 
 
+class BatchPhase(NamedTuple):
+    """Consecutive batches of one size.
+
+    Attributes:
+      examples: what they are made of.
+      batch_size: examples in a batch, over all processes.
+      batches: the number of batches.
+    """
+
+    examples: Examples
+    batch_size: int
+    batches: int
+
+
 def training_batches(
-    phases: Sequence[tuple[Examples, int]],
-    batch_size: int,
+    phases: Sequence[BatchPhase],
     seed: int,
     weights: Sequence[float] | None = None,
-    rows: slice | Ints = _ALL_ROWS,
+    rows: Callable[[int], slice | Ints] = lambda batch_size: slice(None),
 ) -> grain.DatasetIterator[Batch]:
     """Batches for training; every epoch is shuffled differently.
 
     `get_state()` of the iterator gives the position, a dict that JSON can hold; `set_state` restores it.
 
     Args:
-      phases: (examples, number of batches made from them), one phase after another.
-      batch_size: examples in a batch, over all processes.
+      phases: one after another. Where one has the examples of the phase before it, it goes on with the first that was
+        not drawn.
       seed: seed of the order.
       weights: shares of the sources in the examples, relative to each other; each source then has its own epochs. None:
         every example once per epoch.
-      rows: the rows of each batch that this process makes.
+      rows: batch size -> the rows of each batch that this process makes.
 
     Raises:
       UserError: there are fewer examples than a batch holds.
     """
-    parts = []
-    for examples, count in phases:
-        if len(examples) < batch_size:
+    parts, before, drawn = [], None, 0
+    for examples, size, count in phases:
+        if len(examples) < size:
             raise UserError(
-                f"config.batch_size={batch_size} is more than the corpus's {len(examples)} examples; use more text or "
-                "a smaller batch"
+                f"config.batch_size={size} is more than the corpus's {len(examples)} examples; use more text or a "
+                "smaller batch"
             )
-        numbers = _shuffled_numbers(examples, seed, weights).batch(batch_size)
-        parts.append(numbers.slice(slice(0, count)).map(_MakeBatch(examples, rows)))
+        drawn = drawn if examples is before else 0
+        numbers = _shuffled_numbers(examples, seed, weights).slice(slice(drawn, drawn + size * count))
+        parts.append(numbers.batch(size).map(_MakeBatch(examples, rows(size))))
+        before, drawn = examples, drawn + size * count
     dataset = grain.MapDataset.concatenate(parts) if len(parts) > 1 else parts[0]
     # One thread: array operations do the work, and more threads would compete for the interpreter.
     options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=_PREFETCH)

@@ -59,7 +59,7 @@ def _write(
         text = card.write_card(description, name, network.config.encoder.kind, head, mask)
         directory.write(output / name, network, head, run.tokenizer, text, description.scores)
     if sentence_transformers:
-        longest = max(length for length, _ in train_config.phases(run.config.data, run.config.steps))
+        longest = max(phase.length for phase in train_config.phases(run.config))
         for name, content in sentence_files.files(encoder.config.encoder.width, longest).items():
             path = output / networks.ENCODER / name
             path.parent.mkdir(exist_ok=True)
@@ -70,17 +70,18 @@ def _write(
 def _describe(run: RunCheckpoint, workdir: Path) -> card.RunDescription:
     """How the network was trained, from the run's files."""
     config, step, totals = run.config, int(run.state.step), run.metadata["totals"]
-    segments = make_segments(run.objective.stages, train_config.phases(config.data, config.steps))
-    flops = count_flops(run.objective, segments, config.batch_size, step, config.optim.name)
+    phases = train_config.phases(config)
+    segments = make_segments(run.objective.stages, phases)
+    flops = count_flops(run.objective, segments, step, config.optim.name)
     path = workdir / "environment.json"
     environment = read_json(path) if path.exists() else {}
     packages = environment.get("packages", {})
-    lengths = " then ".join(str(length) for length, _ in train_config.phases(config.data, config.steps))
+    shapes = " then ".join(f"{phase.batch_size} sequences of {phase.length} tokens" for phase in phases)
     pieces = "SentencePiece" if isinstance(run.tokenizer, SentencePiece) else "pieces (tokenizers library)"
     facts = [
         ("text", _describe_text(run, workdir)),
         ("vocabulary", f"{len(run.tokenizer):,} {pieces}"),
-        ("steps", f"{step:,} of {config.steps:,}, each {config.batch_size} sequences of {lengths} tokens"),
+        ("steps", f"{step:,} of {config.steps:,}, each {shapes}"),
         ("tokens seen", short_number(totals["tokens"])),
         ("training FLOPs", f"{flops['model']:.4g} (3 x forward, look-ups free)"),
         ("training FLOPs by the ELECTRA paper's accounting", f"{flops['paper']:.4g}"),

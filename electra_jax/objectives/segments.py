@@ -1,4 +1,4 @@
-"""The schedule of a run: from which step on, which sequence length, which loss, which trainable parameters.
+"""The schedule of a run: from which step on, which batch size, sequence length, loss and trainable parameters.
 
 Each segment is compiled on its own, so all of these are static within a segment.
 """
@@ -11,6 +11,20 @@ from typing import NamedTuple
 from electra_jax.objectives.spec import Stage
 
 
+class Phase(NamedTuple):
+    """Consecutive steps with batches of the same shape.
+
+    Attributes:
+      length: tokens in a sequence.
+      batch_size: sequences in a batch.
+      steps: the number of steps.
+    """
+
+    length: int
+    batch_size: int
+    steps: int
+
+
 class Segment(NamedTuple):
     """Consecutive steps that run the same compiled program.
 
@@ -18,38 +32,37 @@ class Segment(NamedTuple):
       start: steps done before its first step.
       stop: steps done after its last step.
       length: tokens in a sequence.
+      batch_size: sequences in a batch.
       stage: what these steps minimize.
     """
 
     start: int
     stop: int
     length: int
+    batch_size: int
     stage: Stage
 
 
-def make_segments(stages: Sequence[Stage], phases: Sequence[tuple[int, int]]) -> tuple[Segment, ...]:
-    """Splits a run wherever its stage or its sequence length changes.
+def make_segments(stages: Sequence[Stage], phases: Sequence[Phase]) -> tuple[Segment, ...]:
+    """Splits a run wherever its stage or the shape of its batches changes.
 
     Args:
       stages: the objective's stages, in order.
-      phases: (sequence length, steps at that length), in order; as many steps in total as `stages` have.
+      phases: the shapes of the batches, in order; as many steps in total as `stages` have.
 
     Returns:
       Segments without gaps from step 0 to the last; none is empty.
     """
     stage_stops = list(itertools.accumulate(stage.steps for stage in stages))
-    phase_stops = list(itertools.accumulate(steps for _, steps in phases))
+    phase_stops = list(itertools.accumulate(phase.steps for phase in phases))
     if stage_stops[-1] != phase_stops[-1]:
         raise ValueError(f"stages have {stage_stops[-1]} steps, phases {phase_stops[-1]}: expected equal numbers")
-    return tuple(
-        Segment(
-            start,
-            stop,
-            length=phases[bisect.bisect_right(phase_stops, start)][0],
-            stage=stages[bisect.bisect_right(stage_stops, start)],
-        )
-        for start, stop in itertools.pairwise(sorted({0, *stage_stops, *phase_stops}))
-    )
+    segments = []
+    for start, stop in itertools.pairwise(sorted({0, *stage_stops, *phase_stops})):
+        phase = phases[bisect.bisect_right(phase_stops, start)]
+        stage = stages[bisect.bisect_right(stage_stops, start)]
+        segments.append(Segment(start, stop, phase.length, phase.batch_size, stage))
+    return tuple(segments)
 
 
 def segment_at(segments: Sequence[Segment], step: int) -> Segment:

@@ -134,7 +134,9 @@ def estimate(
     target = find_target(topology, slices)
     options = ",".join(filter(None, (target.options, config.compiler_options)))
     config = replace(config, compiler_options=options)
-    mesh = sharding.make_mesh(config.mesh, config.batch_size, config.grad_accum_steps, target.devices)
+    mesh = sharding.make_mesh(
+        config.mesh, config.batch_size, config.grad_accum_steps, target.devices, config.batch_doublings
+    )
     sharding.check_divisible(config.model.heads, config.model.ffn, mesh)
     objective = make_objective(config)
     run = ShardedStep(config, objective, mesh)
@@ -146,7 +148,7 @@ def estimate(
         name: sum_networks(count(objective, segment.stage, config.batch_size, segment.length, config.optim.name))
         for name, count in ACCOUNTINGS.items()
     }
-    whole = count_flops(objective, run.segments, config.batch_size, config.steps, config.optim.name)
+    whole = count_flops(objective, run.segments, config.steps, config.optim.name)
     steps = whole["model"] / flops["model"]
     attention, virtual = functools.partial(fused_attention.chosen, length=segment.length), mesh.abstract_mesh
     xla = _xla_flops(config, objective) + attention_flops.change(

@@ -62,7 +62,11 @@ ONE_DEVICE = MeshConfig(data=1)
 
 
 def make_mesh(
-    settings: MeshConfig, batch_size: int, grad_accum_steps: int = 1, devices: Sequence[Any] | None = None
+    settings: MeshConfig,
+    batch_size: int,
+    grad_accum_steps: int = 1,
+    devices: Sequence[Any] | None = None,
+    doublings: int = 0,
 ) -> Mesh:
     """The devices along the axes `data`, `fsdp` and `tensor`.
 
@@ -73,13 +77,14 @@ def make_mesh(
       batch_size: the global batch size, split over `data` and `fsdp`.
       grad_accum_steps: parts of the batch that are computed one after another.
       devices: the devices; by default all of them.
+      doublings: how often the batch size doubles until it is `batch_size`; the first batches must be split evenly too.
 
     Raises:
       UserError: the sizes do not multiply to the number of devices, or the batch cannot be split evenly.
     """
     devices = jax.devices() if devices is None else devices
     sizes = _sizes(settings, len(devices))
-    _check_batch_size(batch_size, sizes[0] * sizes[1], grad_accum_steps)
+    _check_batch_size(batch_size, sizes[0] * sizes[1], grad_accum_steps, doublings)
     slices = len({getattr(device, "slice_index", 0) or 0 for device in devices})
     if slices == 1:
         return jax.make_mesh(sizes, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
@@ -90,12 +95,13 @@ def make_mesh(
     return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 3)
 
 
-def _check_batch_size(batch_size: int, devices: int, grad_accum_steps: int) -> None:
-    parts = devices * grad_accum_steps
+def _check_batch_size(batch_size: int, devices: int, grad_accum_steps: int, doublings: int) -> None:
+    parts = devices * grad_accum_steps << doublings
     if batch_size % parts:
         below = batch_size // parts * parts
         nearest = " or ".join(str(size) for size in (below, below + parts) if size)
         steps = f" x {grad_accum_steps} accumulation steps" if grad_accum_steps > 1 else ""
+        steps += f" x 2^{doublings} of config.batch_doublings" if doublings else ""
         raise UserError(f"config.batch_size={batch_size} is not divisible by {devices} devices{steps}; use {nearest}")
 
 

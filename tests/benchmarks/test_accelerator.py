@@ -99,8 +99,6 @@ def test_a_rehearsal(tmp_path, capsys, monkeypatch):
     assert accelerator.main([*arguments, "--minutes=5"]) == 0
     report = (tmp_path / "report.md").read_text()
     assert capsys.readouterr().out.endswith(report)
-    assert all(
-        f"\n| {line}" in report for line in ("mlm_loss |", "small |", "6.25% of the steps |")
-    )
+    assert all(f"\n| {line}" in report for line in ("mlm_loss |", "small |", "6.25% of the steps |"))
     assert " NO " not in report
     assert (tmp_path / "exported" / "small-0.0625" / "discriminator").is_dir()

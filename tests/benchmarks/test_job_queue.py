@@ -73,10 +73,21 @@ def test_a_job_whose_folder_is_gone_is_done_again_for_those_that_need_it(queue):
     jobs = [queue.job("run", made=queue.folder / "run"), queue.job("scores", needs=("run",))]
     done = {"run": {"number": 1}}
     assert [job.name for job in job_queue.unfinished(jobs, done)] == ["run", "scores"]
-    (queue.folder / "run").mkdir()
+    (queue.folder / "run").mkdir()  # begun again
+    assert [job.name for job in job_queue.unfinished(jobs, done)] == ["run", "scores"]
+    (queue.folder / "run.done").touch()
     assert [job.name for job in job_queue.unfinished(jobs, done)] == ["scores"]
     (queue.folder / "run").rmdir()
     assert job_queue.unfinished(jobs, {**done, "scores": {"number": 1}}) == []
+
+
+def test_nothing_starts_on_a_folder_that_is_made_again(queue):
+    """Two workers: `scores` waits although `run` has a result and, as soon as it is begun, a folder."""
+    (queue.folder / "run").mkdir()
+    queue.results.add("run", {"number": 1})
+    jobs = [queue.job("run", made=queue.folder / "run", seconds=1), queue.job("scores", needs=("run",))]
+    assert queue.run(lambda done: jobs)
+    assert queue.order() == ["run", "scores"]
 
 
 def test_a_job_that_fails_is_named_with_its_last_line_when_all_others_are_done(queue):

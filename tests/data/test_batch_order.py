@@ -6,7 +6,7 @@ import pytest
 
 from electra_jax.config.errors import UserError
 from electra_jax.data import batches as batches_lib
-from electra_jax.data.batches import Packed
+from electra_jax.data.batches import BatchPhase, Packed
 from electra_jax.data.records import Split
 from electra_jax.data.tokenizer import OWN
 from electra_jax.modeling.batch import Batch
@@ -25,7 +25,7 @@ def packed(*sources, length=3):
 
 
 def training_batches(examples, batch_size, seed, **options):
-    return batches_lib.training_batches([(examples, 10**6)], batch_size, seed, **options)
+    return batches_lib.training_batches([BatchPhase(examples, batch_size, 10**6)], seed, **options)
 
 
 def drawn(batches, count):
@@ -118,14 +118,16 @@ def test_no_heldout_examples_give_no_batches():
     assert list(batches_lib.heldout_batches(packed([]), 4, 5, 0, OWN)) == []
 
 
+def share(process, processes):
+    """Which rows of a batch a process makes."""
+    return lambda size: slice(size // processes * process, size // processes * (process + 1))
+
+
 def test_rows_of_several_processes_make_up_the_batch(examples):
     """Whatever their number: the global batch, and the position in the data, are the same."""
     whole = [batch.input_ids for batch in itertools.islice(training_batches(examples, 4, seed=0), 9)]
     for processes in (1, 2, 4):
-        share = 4 // processes
-        parts = [
-            training_batches(examples, 4, seed=0, rows=slice(share * p, share * (p + 1))) for p in range(processes)
-        ]
+        parts = [training_batches(examples, 4, seed=0, rows=share(p, processes)) for p in range(processes)]
         for batch in whole:
             np.testing.assert_array_equal(np.concatenate([next(part).input_ids for part in parts]), batch)
 
@@ -134,7 +136,7 @@ def test_a_position_is_taken_up_by_another_number_of_processes(examples):
     one = training_batches(examples, 4, seed=0)
     drawn(one, 7)
     state = json.loads(json.dumps(one.get_state()))
-    two = [training_batches(examples, 4, seed=0, rows=slice(2 * p, 2 * p + 2)) for p in range(2)]
+    two = [training_batches(examples, 4, seed=0, rows=share(p, 2)) for p in range(2)]
     for part in two:
         part.set_state(state)
     for batch in drawn(one, 5):
@@ -143,17 +145,27 @@ def test_a_position_is_taken_up_by_another_number_of_processes(examples):
 
 def test_one_phase_follows_another_and_the_position_is_one(examples):
     longer = packed(range(N), length=6)
-    phases = [(examples, 3), (longer, 5)]
-    batches = batches_lib.training_batches(phases, 4, seed=0)
+    phases = [BatchPhase(examples, 4, 3), BatchPhase(longer, 4, 5)]
+    batches = batches_lib.training_batches(phases, seed=0)
     lengths, states = [], []
     for batch in batches:
         lengths.append(batch.input_ids.shape[1])
         states.append(json.loads(json.dumps(batches.get_state())))
     assert lengths == [3] * 3 + [6] * 5
     for done in (2, 3, 6):
-        fresh = batches_lib.training_batches(phases, 4, seed=0)
+        fresh = batches_lib.training_batches(phases, seed=0)
         fresh.set_state(states[done - 1])
         assert [batch.input_ids.shape[1] for batch in fresh] == lengths[done:]
+
+
+def test_a_larger_batch_goes_on_with_the_examples_that_were_not_drawn(examples):
+    phases = [BatchPhase(examples, 2, 4), BatchPhase(examples, 7, 2), BatchPhase(packed(range(N), length=6), 7, 1)]
+    batches = batches_lib.training_batches(phases, seed=0)
+    sizes = [len(batch.input_ids) for batch in batches]
+    assert sizes == [2] * 4 + [7] * 3
+    numbers = order(batches_lib.training_batches(phases, seed=0), 6)
+    assert numbers == order(training_batches(examples, 2, seed=0), N // 2)
+    assert sorted(numbers) == list(range(N))
 
 
 def test_weights_decide_the_shares_of_sources_and_each_is_shuffled_and_repeated():

@@ -19,7 +19,7 @@ from electra_jax.data.tokenizer import OWN
 from electra_jax.modeling import plain_attention, subnetwork
 from electra_jax.modeling.batch import Batch
 from electra_jax.objectives import masking
-from electra_jax.objectives.segments import make_segments, segment_at
+from electra_jax.objectives.segments import Phase, make_segments, segment_at
 from electra_jax.objectives.spec import Inputs, Objective
 
 VOCABULARY, PADDED, LENGTH = 60, 128, 16
@@ -187,7 +187,7 @@ def train(settings: ConfigDict, steps: int) -> tuple[list[Any], list[float]]:
     optimizer, schedule = optim.make(settings.optim, *(stage.steps for stage in o.stages))
     params = random_parameters(o)
     states = [step_lib.TrainState(jnp.int32(0), params, optimizer.init(params), guard.no_norms())]
-    segments = make_segments(o.stages, [(LENGTH, o.steps)])
+    segments = make_segments(o.stages, [Phase(LENGTH, settings.batch_size, o.steps)])
     train_steps = {
         segment.start: jax.jit(step_lib.make_train_step(o, segment.stage, optimizer, schedule, seed=0))
         for segment in segments

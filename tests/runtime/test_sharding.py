@@ -43,6 +43,9 @@ def test_a_batch_is_split_over_devices_and_parts():
     assert sharding.make_mesh(sizes(2, 2, 2), 4).size == 8  # `tensor` does not split it
     with pytest.raises(UserError, match="=40 is not divisible by 8 devices x 4 accumulation steps; use 32 or 64"):
         sharding.make_mesh(sizes(), 40, grad_accum_steps=4)
+    assert sharding.make_mesh(sizes(), 32, doublings=2).size == 8
+    with pytest.raises(UserError, match=r"=8 is not divisible by 8 devices x 2\^1 of config\.batch_doublings; use 16"):
+        sharding.make_mesh(sizes(), 8, doublings=1)
 
 
 def test_slices_lie_along_data():

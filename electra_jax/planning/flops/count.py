@@ -89,7 +89,7 @@ def count_flops(config: ConfigDict | TrainConfig | Mapping[str, Any]) -> RunFlop
     checked = train_config.resolve(config)
     objective = make_objective(checked)
     batch, length, optimizer = checked.batch_size, checked.data.seq_length, checked.optim.name
-    phases = train_config.phases(checked.data, checked.steps)
+    phases = train_config.phases(checked)
     segments = make_segments(objective.stages, phases)
     stages = []
     for stage in objective.stages:
@@ -102,9 +102,9 @@ def count_flops(config: ConfigDict | TrainConfig | Mapping[str, Any]) -> RunFlop
         steps=checked.steps,
         batch=batch,
         length=length,
-        tokens=sum(steps * batch * length for length, steps in phases),
+        tokens=sum(phase.steps * phase.batch_size * phase.length for phase in phases),
         stages=tuple(stages),
-        total=totals.count_flops(objective, segments, batch, checked.steps, optimizer),
+        total=totals.count_flops(objective, segments, checked.steps, optimizer),
         precision=checked.model.dtype,
     )
 

@@ -15,14 +15,13 @@ ACCOUNTINGS: dict[str, Callable[[Objective, Stage, int, int, str], dict[str, Par
 
 
 def count_flops(
-    objective: Objective, segments: Sequence[Segment], batch_size: int, steps: int, optimizer: str = "adam"
+    objective: Objective, segments: Sequence[Segment], steps: int, optimizer: str = "adam"
 ) -> dict[str, float]:
     """FLOPs of the first `steps` steps of a run, by accounting.
 
     Args:
       objective: the run's objective.
       segments: the run's schedule.
-      batch_size: sequences in a step.
       steps: the number of steps to count.
       optimizer: `config.optim.name`.
     """
@@ -33,7 +32,7 @@ def count_flops(
             done = min(segment.stop, steps) - segment.start
             if done > 0:
                 total += done * sum_networks(
-                    train_step(objective, segment.stage, batch_size, segment.length, optimizer)
+                    train_step(objective, segment.stage, segment.batch_size, segment.length, optimizer)
                 )
         return total
 
