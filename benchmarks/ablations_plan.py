@@ -43,6 +43,8 @@ VARIANTS: dict[str, Changes] = {
     "weight decay .1": {"optim.weight_decay": 0.1},
     "batch 16": {"batch_size": 16},
     "batch 64": {"batch_size": 64},
+    "batch 8, doubling to 32": {"batch_doublings": 2},
+    "batch 16, doubling to 64": {"batch_size": 64, "batch_doublings": 2},
     "dropout .1": {"model.dropout": 0.1},
     "masked 10%": {"objective.mask_prob": 0.10},
     "masked 20%": {"objective.mask_prob": 0.20},

@@ -1,6 +1,7 @@
 """The jobs of benchmarks/ladder.py: pre-training, fine-tuning, and linear models on frozen states."""
 
 import dataclasses
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -108,11 +109,14 @@ def pretraining_config(
 
 
 def flops_per_step(config: ConfigDict) -> float:
-    """The FLOPs of a train step (`model` count)."""
+    """The FLOPs of a train step (`model` count), the mean where the batch grows."""
     typed = train_config.as_dataclass(config)
     objective = registry.make(typed.objective, typed.model, typed.steps, VOCABULARY)
-    shape = (typed.batch_size, typed.data.seq_length)
-    return sum_networks(hardware.train_step(objective, objective.stages[0], *shape, typed.optim.name))
+    sizes = [typed.batch_size >> halvings for halvings in range(typed.batch_doublings + 1)]  # for equal shares
+    return statistics.mean(
+        sum_networks(hardware.train_step(objective, objective.stages[0], size, typed.data.seq_length, typed.optim.name))
+        for size in sizes
+    )
 
 
 def finetuning_config(task: str, rate: float, pooling: str, seeds: Sequence[int]) -> FinetuneConfig:
