@@ -1,9 +1,12 @@
 """The command `electra-jax`, which is `python -m electra_jax`."""
 
 import sys
+from importlib import metadata
 
 import pytest
 from cli_runs import electra_jax_command, run
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from electra_jax import __main__
 from electra_jax.config.errors import UserError
@@ -24,6 +27,54 @@ def test_help_lists_the_subcommands_and_imports_no_slow_library():
     assert done.returncode == 0
     assert all(f"  {name} " in done.stdout for name in __main__.COMMANDS)
     assert not set(SLOW) & set(done.stderr.strip().split(","))
+
+
+WITHOUT_EXTRAS = """
+import contextlib, io, sys
+for name in {hidden}:
+    sys.modules[name] = None  # importing it fails
+from electra_jax import __main__
+for name in __main__.COMMANDS:
+    printed = io.StringIO()
+    with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(io.StringIO()):
+        status = __main__.main([name, "--help"])
+    print(name, status, printed.getvalue().strip())
+"""
+
+
+def required(name: str, extras: frozenset[str] = frozenset()) -> set[str]:
+    """A distribution, and all that is installed with it."""
+    names = {canonicalize_name(name)}
+    for line in metadata.requires(name) or ():
+        needed = Requirement(line)
+        if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+            key = canonicalize_name(needed.name), frozenset(needed.extras)
+            if key not in _seen:
+                _seen.add(key)
+                names |= required(*key)
+    return names
+
+
+_seen: set[tuple[str, frozenset[str]]] = set()
+
+
+def test_only_what_draws_or_scores_needs_an_extra():
+    """Hides every module that `pip install electra_jax` does not bring: the README's first command must not need it."""
+    brought = required("electra_jax")
+    assert {"jax", "numpy", "rich"} < brought
+    assert not {"matplotlib", "scikit-learn", "pytest"} & brought
+    modules = metadata.packages_distributions()
+    hidden = [name for name, by in modules.items() if not {canonicalize_name(each) for each in by} & brought]
+    assert "matplotlib" in hidden
+    done = run([sys.executable, "-c", WITHOUT_EXTRAS.format(hidden=hidden)])
+    assert done.returncode == 0, done.stderr
+    failed = {}
+    for line in done.stdout.splitlines():
+        name, status, *message = line.split(" ", 2)
+        if status != "0":
+            failed[name] = message[0]
+    assert set(failed) == {"curves", "report"}
+    assert all("pip install 'electra_jax[downstream]'" in message for message in failed.values())
 
 
 def test_training_is_run_as_a_module():

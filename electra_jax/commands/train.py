@@ -15,7 +15,6 @@ from electra_jax.config.interrupts import exit_status
 from electra_jax.loading.samples import mark_words
 from electra_jax.metric_log import start_trackers
 from electra_jax.objectives import registry
-from electra_jax.report.page import make_page
 from electra_jax.runtime import distributed, goodput, trackers
 from electra_jax.runtime.compile_cache import compile_cache
 from electra_jax.runtime.console import PlainConsole
@@ -81,6 +80,11 @@ def main(argv: list[str]) -> int:
 def attach_page(config: TrainConfig, workdir: AnyPath, progress: Progress) -> None:
     """Stores the page of `electra-jax report` with the run, where it has trackers besides TensorBoard."""
     if set(trackers.chosen(config.tracker)) <= {trackers.TENSORBOARD}:
+        return
+    try:
+        from electra_jax.report.page import make_page  # matplotlib is an extra, and takes a second to import
+    except UserError as error:
+        progress.say(f"the trackers get no report page: {error}")
         return
     home = WorkDir(workdir)
     with tempfile.TemporaryDirectory() as folder:
