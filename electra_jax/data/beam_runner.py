@@ -11,7 +11,8 @@ from typing import Any, cast
 
 from electra_jax.config.errors import UserError
 from electra_jax.data.config import CorpusConfig
-from electra_jax.data.readers import Document, read_documents
+from electra_jax.data.documents import Document
+from electra_jax.data.readers import read_documents
 from electra_jax.data.runner import Job, Runner
 from electra_jax.data.sample import Sample
 from electra_jax.data.shards import Chunk, Shard, read_chunks, write_shard

@@ -14,7 +14,8 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from electra_jax.config.errors import UserError
-from electra_jax.data.readers import Document, read_documents
+from electra_jax.data.documents import Document
+from electra_jax.data.readers import read_documents
 from electra_jax.data.runner import Job, Runner
 from electra_jax.data.sample import Sample
 from electra_jax.data.shards import Chunk, Shard, read_chunks, write_shard
@@ -45,9 +46,9 @@ class LocalRunner(Runner):
         return sample
 
     def write_shards(self, job: Job, tokenizer: Tokenizer) -> list[Shard]:
-        # Starting processes takes longer than encoding about one shard. TFDS sets, whose size is unknown, are larger.
+        # Starting processes takes longer than encoding about one shard. Sets whose size is unknown are larger.
         small = sum(unit.size for unit in job.units) <= job.config.shard_bytes
-        if self._workers == 1 or (small and all(unit.kind != "tfds" for unit in job.units)):
+        if self._workers == 1 or (small and all(not unit.is_library for unit in job.units)):
             written = _write_in_threads(job, tokenizer, self._workers)
         else:
             written = _write_in_processes(job, tokenizer, self._workers)

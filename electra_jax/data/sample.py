@@ -2,7 +2,7 @@
 
 import heapq
 
-from electra_jax.data.readers import Document
+from electra_jax.data.documents import Document
 from electra_jax.data.shards import clean, is_heldout
 
 _HASHES = 2**32

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from electra_jax.data import shards, sources
 from electra_jax.data.config import CorpusConfig
-from electra_jax.data.readers import NOT_UTF8, make_document
+from electra_jax.data.documents import NOT_UTF8, make_document
 
 
 def test_a_unit_is_read_in_chunks_named_in_order(tmp_path):
