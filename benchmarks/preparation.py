@@ -1,10 +1,15 @@
 """Compares the speed of preparation with that of the tokenizer library alone, on the same lines and cores.
 
-    python benchmarks/preparation.py --input=text.txt.xz [--vocabulary=FILE] [--model_type=unigram] [--rounds=3]
+    python benchmarks/preparation.py --input='text/*.xz' [--vocabulary=FILE] [--model_type=unigram] [--rounds=3]
+                                     [--workers=1,2]
 
 The library's encoding is a lower bound of any preparation: it gets cleaned lines in memory and its ids are discarded.
 Preparation is measured as a whole command: start, read, decompress, clean, find duplicates, encode, write, checksums,
-report. The two alternate; the ratio is that of the medians. Peak memory is that of the process with its workers.
+report. The two alternate, for each number of workers in turn; the ratio is that of the medians. Peak memory is that of
+the process with its workers.
+
+Then the processor time of each stage is measured on one core, and from it follows, without any measurement, how fast
+machines with more cores would be: `forecast` says how. The ratios there leave out the start, which a large text hides.
 """
 
 import itertools
@@ -17,13 +22,16 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from electra_jax.config import cli, errors
-from electra_jax.data import readers, shards, sources, tokenizer
+from electra_jax.data import local_runner, readers, reading_ahead, shards, sources, tokenizer
 from electra_jax.data.config import CorpusConfig
+from electra_jax.data.duplicates import SeenDocuments
 
 
 def lines_of(text: str) -> list[str]:
@@ -79,9 +87,57 @@ def _memory(pid: int) -> float:
         return 0.0
 
 
+def stage_times(text: str, vocabulary: tokenizer.Tokenizer, chunks: int = 3) -> dict[str, float]:
+    """Processor seconds of each stage for a megabyte of text, on one core, of the first chunks of each of a few units.
+
+    The stages: `read` a chunk (decompress, divide, hash), `leave` it in a file, `decide` about duplicates, `take` it
+    from the file, `write` its shard; `encode` is the part of `write` that the library's encoding of the lines takes.
+    """
+    config, seen, folder = CorpusConfig(), SeenDocuments(0), Path(tempfile.mkdtemp())
+    seconds = dict.fromkeys(("read", "leave", "decide", "take", "write", "encode"), 0.0)
+    size = 0
+
+    def measure(stage: str, call: Callable[[], Any]) -> Any:
+        start = time.process_time()
+        result = call()
+        seconds[stage] += time.process_time() - start
+        return result
+
+    units = list(sources.units(sources.parse(text), config.shard_bytes))
+    for number, unit in enumerate(units[:: 1 + len(units) // 3]):
+        reader = shards.read_chunks(number, unit, config, config.shard_bytes)
+        for _ in range(chunks):
+            if (chunk := measure("read", lambda reader=reader: next(reader, None))) is None:
+                break
+            size += sum(len(document.text) for document in chunk.documents)
+            path = measure("leave", lambda chunk=chunk: reading_ahead.leave(folder, chunk, 0.0))
+            found = measure("decide", lambda path=path: seen.find_duplicates(reading_ahead.read_fingerprints(path)))
+            chunk = measure("take", lambda path=path: reading_ahead.take(path)).without(found)
+            measure("write", lambda chunk=chunk: shards.write_shard(folder, chunk, vocabulary, config.heldout_fraction))
+            lines = [line for document in chunk.documents for line in shards.clean(document, {})]
+            measure("encode", lambda lines=lines: encode(vocabulary, lines, 1))
+    shutil.rmtree(folder)
+    return {stage: each / size * 1e6 for stage, each in seconds.items()}
+
+
+def forecast(stages: dict[str, float], cores: int) -> float:
+    """The share of the library's speed, on all cores, that a preparation of many files reaches according to its stages.
+
+    The cores do all work of all stages; the readers, as many as `LocalRunner` starts, must keep up, and so must the one
+    process that decides about duplicates. The slowest of these three is the speed.
+    """
+    work = sum(stages[stage] for stage in ("read", "leave", "decide", "take", "write"))
+    speeds = (
+        cores / work,
+        local_runner.count_readers(cores, CorpusConfig()) / (stages["read"] + stages["leave"]),
+        1 / stages["decide"],
+    )
+    return min(speeds) * stages["encode"] / cores
+
+
 def main(argv: list[str]) -> int:
     options = {"input": "", "vocabulary": "", "model_type": "unigram", "vocab_size": 30522, "rounds": 3, "floor": True}
-    chosen = cli.parse(argv, __doc__ or "", options)
+    chosen = cli.parse(argv, __doc__ or "", {**options, "workers": ""})
     if chosen is None:
         return 0
     lines = lines_of(chosen["input"])
@@ -95,24 +151,37 @@ def main(argv: list[str]) -> int:
         tokenizer.save(vocabulary, folder)
         path = folder / vocabulary.file
     cores = os.cpu_count() or 1
+    numbers = [int(number) for number in str(chosen["workers"] or cores).split(",")]
     if not chosen["floor"]:
         lines = []
-    floor, ours, memory = [], [], []
+    floor, ours = {n: list[float]() for n in numbers}, {n: list[float]() for n in numbers}
+    memory = []
     for _ in range(chosen["rounds"]):
-        if lines:
-            floor.append(size / encode(vocabulary, lines, cores))
-        seconds, peak = prepare(chosen["input"], path, cores)
-        ours.append(size / seconds)
-        memory.append(peak)
+        for number in numbers:
+            if lines:
+                floor[number].append(size / encode(vocabulary, lines, number))
+            seconds, peak = prepare(chosen["input"], path, number)
+            ours[number].append(size / seconds)
+            memory.append(peak)
+    most = numbers[-1]
+    ratios = {n: round(statistics.median(ours[n]) / statistics.median(floor[n]), 3) for n in numbers if floor[n]}
+    stages = stage_times(chosen["input"], vocabulary)
     print(
         json.dumps(
             {
                 "text_mb": round(size, 1),
                 "cores": cores,
-                "library_mb_per_second": [round(x, 2) for x in floor],
-                "ours_mb_per_second": [round(x, 2) for x in ours],
-                "ratio_of_medians": round(statistics.median(ours) / statistics.median(floor), 3) if floor else None,
+                "library_mb_per_second": [round(x, 2) for x in floor[most]],
+                "ours_mb_per_second": [round(x, 2) for x in ours[most]],
+                "ratio_of_medians": ratios.get(most),
                 "peak_memory_mb": round(max(memory)),
+                "by_workers": {
+                    n: {"library": statistics.median(floor[n] or [0]), "ours": statistics.median(ours[n])}
+                    | {"ratio": ratios.get(n)}
+                    for n in numbers
+                },
+                "milliseconds_per_mb": {stage: round(1000 * each, 2) for stage, each in stages.items()},
+                "forecast_ratio_by_cores": {n: round(forecast(stages, n), 3) for n in (1, 2, 4, 8, 16, 64)},
             },
             indent=1,
         )

@@ -2,10 +2,11 @@
 
 import dataclasses
 
-from electra_jax.config.settings import above, at_least, between, one_of, setting, within
+from electra_jax.config.settings import Check, above, at_least, between, one_of, setting, within
 
 MEGABYTE = 10**6
 MODEL_TYPES = ("unigram", "bpe")
+_SIMILARITY = Check(lambda value: value == 0 or 0.5 <= value <= 1, "0, or from 0.5 to 1")
 NORMALIZATIONS = ("nmt_nfkc_cf", "nfkc_cf", "nmt_nfkc", "nfkc", "identity")  # SentencePiece's; _cf folds case
 
 # Settings that have an effect only where a vocabulary is trained.
@@ -50,6 +51,11 @@ class CorpusConfig:
     language: str = setting(
         "",
         "Languages of the pages that are read from WET files, as Common Crawl writes them: eng,deu; empty: all.",
+    )
+    near_duplicates: float = setting(
+        0.0,
+        "Leave out documents that share this part of their runs of five words with an earlier one; 0: only copies.",
+        _SIMILARITY,
     )
 
     @property

@@ -16,7 +16,7 @@ from typing import Any
 
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import from_dict, validate
-from electra_jax.data import corpus, readers, shards, sources, tokenizer
+from electra_jax.data import corpus, duplicates, readers, shards, sources, tokenizer
 from electra_jax.data.config import VOCABULARY_TRAINING, CorpusConfig, corpus_settings
 from electra_jax.data.corpus import Corpus, CorpusReport
 from electra_jax.data.local_runner import LocalRunner
@@ -162,6 +162,8 @@ def build_corpus(
       UserError: a setting is invalid, a file is broken, the text is too small, or `folder` holds something else.
     """
     runner, progress = runner or LocalRunner(), progress or Progress()
+    if config.near_duplicates:
+        duplicates.require_package()
     mixture = sources.parse(config.input)
     units = _list_units(mixture, config)
     key = corpus_key(config)

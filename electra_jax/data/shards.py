@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
@@ -36,7 +36,6 @@ LONGEST_LINE = 4000  # characters; bounds the memory that encoding one line take
 CONTROL = "documents with control characters, removed"
 LONG_LINE = "documents with lines over 4000 characters, split into several lines"
 EMPTY = "empty documents"
-DUPLICATE = "duplicates of earlier documents, left out"
 
 _ENCODED_TOGETHER = 2**20  # bytes of text: few calls of the tokenizer, few ids in memory as Python integers
 _HASH_SPACE = 2**32
@@ -64,11 +63,11 @@ class Chunk(NamedTuple):
     documents: list[Document]
     notes: Notes
 
-    def without(self, duplicates: Collection[int]) -> "Chunk":
-        """The chunk without the documents of these indices."""
+    def without(self, duplicates: Mapping[int, str]) -> "Chunk":
+        """The chunk without the documents of these indices, which get these notes."""
         notes = dict(self.notes)
-        for i in sorted(duplicates):
-            add_note(notes, DUPLICATE, self.documents[i].place)
+        for i, note in sorted(duplicates.items()):
+            add_note(notes, note, self.documents[i].place)
         kept = [document for i, document in enumerate(self.documents) if i not in duplicates]
         return self._replace(documents=kept, notes=notes)
 
@@ -103,15 +102,16 @@ class Shard:
     notes: Notes = dataclasses.field(default_factory=dict)
 
 
-def read_chunks(unit_number: int, unit: Unit, config: CorpusConfig) -> Iterator[Chunk]:
-    """Reads a unit in chunks of `config.shard_mb`.
+def read_chunks(unit_number: int, unit: Unit, config: CorpusConfig, size: int) -> Iterator[Chunk]:
+    """Reads a unit in chunks.
 
     Args:
       unit_number: index of the unit in the whole input.
       unit: what to read.
       config: how to read it.
+      size: bytes of text in a chunk, `config.shard_bytes`.
     """
-    groups = group_by_size(read_documents(unit, config), config.shard_bytes)
+    groups = group_by_size(read_documents(unit, config), size)
     for number, documents in enumerate(groups):
         yield Chunk(f"{unit_number:06d}-{number:06d}", unit.source, documents, {})
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import config, corpus, local_runner, pipeline, shards
+from electra_jax.data import config, corpus, duplicates, local_runner, pipeline, shards
 from electra_jax.data.config import CorpusConfig, DataConfig, corpus_settings
 from electra_jax.data.documents import make_document
 from electra_jax.data.local_runner import LocalRunner
@@ -264,7 +264,7 @@ def test_duplicates_are_left_out_wherever_they_are(tmp_path, small_shards):
     found = pipeline.build_corpus(tmp_path / "out", wanted, LocalRunner(1))
     assert len(documents(found.train)) + len(documents(found.heldout)) == 51
     notes = shards.merge_notes(shard["notes"] for shard in corpus.read_manifest(tmp_path / "out")["shards"])
-    assert notes == {shards.DUPLICATE: (251, f"{tmp_path}/a.txt:101")}
+    assert notes == {duplicates.DUPLICATE: (251, f"{tmp_path}/a.txt:101")}
 
 
 def test_a_given_vocabulary_is_used_as_it_is(built, text_file, tmp_path):
@@ -324,6 +324,7 @@ OTHER = {
     "documents": "file",
     "shard_mb": 1,
     "language": "eng",
+    "near_duplicates": 0.8,
 }
 
 
