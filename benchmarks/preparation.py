@@ -6,7 +6,7 @@
 The library's encoding is a lower bound of any preparation: it gets cleaned lines in memory and its ids are discarded.
 Preparation is measured as a whole command: start, read, decompress, clean, find duplicates, encode, write, checksums,
 report. The two alternate, for each number of workers in turn; the ratio is that of the medians. Peak memory is that of
-the process with its workers.
+the process with its workers. On a machine that others use too, the ratio of the processors' time is the better one.
 
 Then the processor time of each stage is measured on one core, and from it follows, without any measurement, how fast
 machines with more cores would be: `forecast` says how. The ratios there leave out the start, which a large text hides.
@@ -15,6 +15,7 @@ machines with more cores would be: `forecast` says how. The ratios there leave o
 import itertools
 import json
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -41,19 +42,19 @@ def lines_of(text: str) -> list[str]:
     return [line for document in documents for line in shards.clean(document, {})]
 
 
-def encode(vocabulary: tokenizer.Tokenizer, lines: list[str], threads: int) -> float:
-    """Seconds to encode the lines, 10,000 per call."""
-    start = time.perf_counter()
+def encode(vocabulary: tokenizer.Tokenizer, lines: list[str], threads: int) -> tuple[float, float]:
+    """(seconds, those of all processors) to encode the lines, 10,000 per call."""
+    start, processors = time.perf_counter(), time.process_time()
     for begin in range(0, len(lines), 10_000):
         vocabulary.encode(lines[begin : begin + 10_000], threads)
-    return time.perf_counter() - start
+    return time.perf_counter() - start, time.process_time() - processors
 
 
-def prepare(text: str, vocabulary: Path, workers: int) -> tuple[float, float]:
-    """(seconds, peak memory in megabytes) of the command."""
+def prepare(text: str, vocabulary: Path, workers: int) -> tuple[float, float, float]:
+    """(seconds, those of all processors, peak memory in megabytes) of the command with its processes."""
     output = Path(tempfile.mkdtemp()) / "out"
     command = [sys.executable, "-m", "electra_jax", "prepare", f"--input={text}", f"--output={output}"]
-    start = time.perf_counter()
+    start, processors = time.perf_counter(), _processor_time_of_children()
     process = subprocess.Popen(
         [*command, f"--vocabulary={vocabulary}", f"--workers={workers}"], stdout=subprocess.DEVNULL
     )
@@ -74,7 +75,12 @@ def prepare(text: str, vocabulary: Path, workers: int) -> tuple[float, float]:
     shutil.rmtree(output.parent)
     if status:
         raise errors.UserError("electra-jax prepare failed; see its message above")
-    return seconds, peak
+    return seconds, _processor_time_of_children() - processors, peak
+
+
+def _processor_time_of_children() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def _memory(pid: int) -> float:
@@ -155,13 +161,16 @@ def main(argv: list[str]) -> int:
     if not chosen["floor"]:
         lines = []
     floor, ours = {n: list[float]() for n in numbers}, {n: list[float]() for n in numbers}
-    memory = []
+    library_time, our_time, memory = list[float](), list[float](), list[float]()
     for _ in range(chosen["rounds"]):
         for number in numbers:
             if lines:
-                floor[number].append(size / encode(vocabulary, lines, number))
-            seconds, peak = prepare(chosen["input"], path, number)
+                seconds, processors = encode(vocabulary, lines, number)
+                floor[number].append(size / seconds)
+                library_time.append(processors)
+            seconds, processors, peak = prepare(chosen["input"], path, number)
             ours[number].append(size / seconds)
+            our_time.append(processors)
             memory.append(peak)
     most = numbers[-1]
     ratios = {n: round(statistics.median(ours[n]) / statistics.median(floor[n]), 3) for n in numbers if floor[n]}
@@ -174,6 +183,9 @@ def main(argv: list[str]) -> int:
                 "library_mb_per_second": [round(x, 2) for x in floor[most]],
                 "ours_mb_per_second": [round(x, 2) for x in ours[most]],
                 "ratio_of_medians": ratios.get(most),
+                "ratio_of_processor_time": round(statistics.median(library_time) / statistics.median(our_time), 3)
+                if library_time
+                else None,
                 "peak_memory_mb": round(max(memory)),
                 "by_workers": {
                     n: {"library": statistics.median(floor[n] or [0]), "ours": statistics.median(ours[n])}

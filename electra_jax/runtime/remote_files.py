@@ -8,12 +8,12 @@ import contextlib
 import importlib
 import io
 from collections.abc import Iterator
-from typing import IO, Any, NamedTuple, cast
-
-from fsspec import AbstractFileSystem
-from fsspec.core import url_to_fs
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 from electra_jax.config.errors import UserError, first_line
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 _PACKAGES = {"gs": ("gcsfs", "gcs"), "gcs": ("gcsfs", "gcs"), "s3": ("s3fs", "s3"), "s3a": ("s3fs", "s3")}
 _BLOCK = 2**23  # bytes asked for at once: few requests, and a reader needs little memory
@@ -119,13 +119,15 @@ def _is_glob(path: str) -> bool:
     return any(mark in path for mark in "*?[")
 
 
-def _open_store(url: str) -> tuple[AbstractFileSystem, str]:
+def _open_store(url: str) -> tuple["AbstractFileSystem", str]:
     """(the file system of an address, the path in it). Listings are not kept: files may change between two."""
+    from fsspec.core import url_to_fs  # here, because most text is on this machine
+
     require_package(url)
     if "::" in url:
         raise UserError(f"{url} is a chain of addresses: expected one; unpack the archive, or copy the file first")
     try:
-        return cast(tuple[AbstractFileSystem, str], url_to_fs(url, use_listings_cache=False))
+        return cast("tuple[AbstractFileSystem, str]", url_to_fs(url, use_listings_cache=False))
     except ImportError as error:
         raise UserError(f"{url} needs another package ({first_line(error)}); install it") from error
     except ValueError as error:
