@@ -301,7 +301,7 @@ def _encode(
         encoded = tokenizer.encode(lines, threads)
         line_lengths.append(np.fromiter(map(len, encoded), np.uint32, len(encoded)))
         ids.append(np.fromiter(itertools.chain.from_iterable(encoded), dtype, int(line_lengths[-1].sum())))
-        shard.bytes += len("".join(lines).encode())
+        shard.bytes += sum(len(line) if line.isascii() else len(line.encode()) for line in lines)
     return _Encoded(
         np.concatenate(ids),
         np.concatenate(line_lengths),
