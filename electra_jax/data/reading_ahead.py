@@ -2,7 +2,7 @@
 
 Reader r of R reads the units r, r + R, r + 2R, ... It leaves each chunk in a file of the output folder, which begins
 with the chunk's fingerprints. The process that decides about duplicates reads these alone, the one that encodes the
-rest: no text passes through the first. A reader is at most `_AHEAD` chunks ahead of what has been taken from it.
+rest: no text passes through the first. A reader is at most `_AHEAD` bytes ahead of what has been taken from it.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from electra_jax.data.runner import Job
 from electra_jax.data.shards import Chunk, read_chunks
 from electra_jax.data.sources import Unit
 
-_AHEAD = 64  # chunks; as many as half a gigabyte of text has, so that files up to this size are read at the same time
+_AHEAD = 2**29  # bytes of text; files up to this size are read at the same time, larger ones in part
 _SUFFIX = ".documents"
 
 
@@ -80,7 +80,7 @@ def read_ahead(job: Job, readers: int) -> Iterator[Iterator[ReadChunk]]:
     try:
         with processes.interrupts_blocked():
             for number in range(min(readers, len(job.units))):
-                allowance = processes.CONTEXT.Semaphore(_AHEAD)
+                allowance = processes.CONTEXT.Semaphore(max(1, _AHEAD // job.config.shard_bytes))
                 receiver, sender = processes.CONTEXT.Pipe(duplex=False)
                 units = [(i, job.units[i]) for i in range(number, len(job.units), readers)]
                 arguments = (units, job.config, job.config.shard_bytes, job.folder, allowance, sender)

@@ -78,7 +78,7 @@ def test_an_error_comes_at_its_place_and_nothing_is_left(job, tmp_path):
 
 
 def test_a_reader_does_not_go_far_ahead(job, monkeypatch):
-    monkeypatch.setattr(reading_ahead, "_AHEAD", 2)
+    monkeypatch.setattr(reading_ahead, "_AHEAD", 2000)  # two chunks
     with reading_ahead.read_ahead(job, 2) as chunks:
         most = 0
         for chunk in chunks:
@@ -88,7 +88,7 @@ def test_a_reader_does_not_go_far_ahead(job, monkeypatch):
 
 
 def test_a_reader_that_was_killed_is_reported(job, monkeypatch):
-    monkeypatch.setattr(reading_ahead, "_AHEAD", 1)
+    monkeypatch.setattr(reading_ahead, "_AHEAD", 1)  # one chunk
     started = []
     original = reading_ahead._in_order
 
