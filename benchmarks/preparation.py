@@ -1,15 +1,21 @@
 """Compares the speed of preparation with that of the tokenizer library alone, on the same lines and cores.
 
-    python benchmarks/preparation.py --input=text.txt.xz [--vocabulary=FILE] [--model_type=unigram] [--rounds=3]
+    python benchmarks/preparation.py --input='text/*.xz' [--vocabulary=FILE] [--model_type=unigram] [--rounds=3]
+                                     [--workers=1,2]
 
 The library's encoding is a lower bound of any preparation: it gets cleaned lines in memory and its ids are discarded.
 Preparation is measured as a whole command: start, read, decompress, clean, find duplicates, encode, write, checksums,
-report. The two alternate; the ratio is that of the medians. Peak memory is that of the process with its workers.
+report. The two alternate, for each number of workers in turn; the ratio is that of the medians. Peak memory is that of
+the process with its workers. On a machine that others use too, the ratio of the processors' time is the better one.
+
+Then the processor time of each stage is measured on one core, and from it follows, without any measurement, how fast
+machines with more cores would be: `forecast` says how. The ratios there leave out the start, which a large text hides.
 """
 
 import itertools
 import json
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -17,13 +23,16 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from electra_jax.config import cli, errors
-from electra_jax.data import readers, shards, sources, tokenizer
+from electra_jax.data import local_runner, readers, reading_ahead, shards, sources, tokenizer
 from electra_jax.data.config import CorpusConfig
+from electra_jax.data.duplicates import SeenDocuments
 
 
 def lines_of(text: str) -> list[str]:
@@ -33,19 +42,19 @@ def lines_of(text: str) -> list[str]:
     return [line for document in documents for line in shards.clean(document, {})]
 
 
-def encode(vocabulary: tokenizer.Tokenizer, lines: list[str], threads: int) -> float:
-    """Seconds to encode the lines, 10,000 per call."""
-    start = time.perf_counter()
+def encode(vocabulary: tokenizer.Tokenizer, lines: list[str], threads: int) -> tuple[float, float]:
+    """(seconds, those of all processors) to encode the lines, 10,000 per call."""
+    start, processors = time.perf_counter(), time.process_time()
     for begin in range(0, len(lines), 10_000):
         vocabulary.encode(lines[begin : begin + 10_000], threads)
-    return time.perf_counter() - start
+    return time.perf_counter() - start, time.process_time() - processors
 
 
-def prepare(text: str, vocabulary: Path, workers: int) -> tuple[float, float]:
-    """(seconds, peak memory in megabytes) of the command."""
+def prepare(text: str, vocabulary: Path, workers: int) -> tuple[float, float, float]:
+    """(seconds, those of all processors, peak memory in megabytes) of the command with its processes."""
     output = Path(tempfile.mkdtemp()) / "out"
     command = [sys.executable, "-m", "electra_jax", "prepare", f"--input={text}", f"--output={output}"]
-    start = time.perf_counter()
+    start, processors = time.perf_counter(), _processor_time_of_children()
     process = subprocess.Popen(
         [*command, f"--vocabulary={vocabulary}", f"--workers={workers}"], stdout=subprocess.DEVNULL
     )
@@ -66,7 +75,12 @@ def prepare(text: str, vocabulary: Path, workers: int) -> tuple[float, float]:
     shutil.rmtree(output.parent)
     if status:
         raise errors.UserError("electra-jax prepare failed; see its message above")
-    return seconds, peak
+    return seconds, _processor_time_of_children() - processors, peak
+
+
+def _processor_time_of_children() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def _memory(pid: int) -> float:
@@ -79,9 +93,57 @@ def _memory(pid: int) -> float:
         return 0.0
 
 
+def stage_times(text: str, vocabulary: tokenizer.Tokenizer, chunks: int = 3) -> dict[str, float]:
+    """Processor seconds of each stage for a megabyte of text, on one core, of the first chunks of each of a few units.
+
+    The stages: `read` a chunk (decompress, divide, hash), `leave` it in a file, `decide` about duplicates, `take` it
+    from the file, `write` its shard; `encode` is the part of `write` that the library's encoding of the lines takes.
+    """
+    config, seen, folder = CorpusConfig(), SeenDocuments(0), Path(tempfile.mkdtemp())
+    seconds = dict.fromkeys(("read", "leave", "decide", "take", "write", "encode"), 0.0)
+    size = 0
+
+    def measure(stage: str, call: Callable[[], Any]) -> Any:
+        start = time.process_time()
+        result = call()
+        seconds[stage] += time.process_time() - start
+        return result
+
+    units = list(sources.units(sources.parse(text), config.shard_bytes))
+    for number, unit in enumerate(units[:: 1 + len(units) // 3]):
+        reader = shards.read_chunks(number, unit, config, config.shard_bytes)
+        for _ in range(chunks):
+            if (chunk := measure("read", lambda reader=reader: next(reader, None))) is None:
+                break
+            size += sum(len(document.text) for document in chunk.documents)
+            path = measure("leave", lambda chunk=chunk: reading_ahead.leave(folder, chunk, 0.0))
+            found = measure("decide", lambda path=path: seen.find_duplicates(reading_ahead.read_fingerprints(path)))
+            chunk = measure("take", lambda path=path: reading_ahead.take(path)).without(found)
+            measure("write", lambda chunk=chunk: shards.write_shard(folder, chunk, vocabulary, config.heldout_fraction))
+            lines = [line for document in chunk.documents for line in shards.clean(document, {})]
+            measure("encode", lambda lines=lines: encode(vocabulary, lines, 1))
+    shutil.rmtree(folder)
+    return {stage: each / size * 1e6 for stage, each in seconds.items()}
+
+
+def forecast(stages: dict[str, float], cores: int) -> float:
+    """The share of the library's speed, on all cores, that a preparation of many files reaches according to its stages.
+
+    The cores do all work of all stages; the readers, as many as `LocalRunner` starts, must keep up, and so must the one
+    process that decides about duplicates. The slowest of these three is the speed.
+    """
+    work = sum(stages[stage] for stage in ("read", "leave", "decide", "take", "write"))
+    speeds = (
+        cores / work,
+        local_runner.count_readers(cores, CorpusConfig()) / (stages["read"] + stages["leave"]),
+        1 / stages["decide"],
+    )
+    return min(speeds) * stages["encode"] / cores
+
+
 def main(argv: list[str]) -> int:
     options = {"input": "", "vocabulary": "", "model_type": "unigram", "vocab_size": 30522, "rounds": 3, "floor": True}
-    chosen = cli.parse(argv, __doc__ or "", options)
+    chosen = cli.parse(argv, __doc__ or "", {**options, "workers": ""})
     if chosen is None:
         return 0
     lines = lines_of(chosen["input"])
@@ -95,24 +157,43 @@ def main(argv: list[str]) -> int:
         tokenizer.save(vocabulary, folder)
         path = folder / vocabulary.file
     cores = os.cpu_count() or 1
+    numbers = [int(number) for number in str(chosen["workers"] or cores).split(",")]
     if not chosen["floor"]:
         lines = []
-    floor, ours, memory = [], [], []
+    floor, ours = {n: list[float]() for n in numbers}, {n: list[float]() for n in numbers}
+    library_time, our_time, memory = list[float](), list[float](), list[float]()
     for _ in range(chosen["rounds"]):
-        if lines:
-            floor.append(size / encode(vocabulary, lines, cores))
-        seconds, peak = prepare(chosen["input"], path, cores)
-        ours.append(size / seconds)
-        memory.append(peak)
+        for number in numbers:
+            if lines:
+                seconds, processors = encode(vocabulary, lines, number)
+                floor[number].append(size / seconds)
+                library_time.append(processors)
+            seconds, processors, peak = prepare(chosen["input"], path, number)
+            ours[number].append(size / seconds)
+            our_time.append(processors)
+            memory.append(peak)
+    most = numbers[-1]
+    ratios = {n: round(statistics.median(ours[n]) / statistics.median(floor[n]), 3) for n in numbers if floor[n]}
+    stages = stage_times(chosen["input"], vocabulary)
     print(
         json.dumps(
             {
                 "text_mb": round(size, 1),
                 "cores": cores,
-                "library_mb_per_second": [round(x, 2) for x in floor],
-                "ours_mb_per_second": [round(x, 2) for x in ours],
-                "ratio_of_medians": round(statistics.median(ours) / statistics.median(floor), 3) if floor else None,
+                "library_mb_per_second": [round(x, 2) for x in floor[most]],
+                "ours_mb_per_second": [round(x, 2) for x in ours[most]],
+                "ratio_of_medians": ratios.get(most),
+                "ratio_of_processor_time": round(statistics.median(library_time) / statistics.median(our_time), 3)
+                if library_time
+                else None,
                 "peak_memory_mb": round(max(memory)),
+                "by_workers": {
+                    n: {"library": statistics.median(floor[n] or [0]), "ours": statistics.median(ours[n])}
+                    | {"ratio": ratios.get(n)}
+                    for n in numbers
+                },
+                "milliseconds_per_mb": {stage: round(1000 * each, 2) for stage, each in stages.items()},
+                "forecast_ratio_by_cores": {n: round(forecast(stages, n), 3) for n in (1, 2, 4, 8, 16, 64)},
             },
             indent=1,
         )

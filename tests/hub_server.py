@@ -8,7 +8,7 @@ import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 TOKEN = "hf_writer"
 
@@ -71,7 +71,11 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         path = unquote(urlsplit(self.path).path)
-        if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+        if match := re.fullmatch(r"/api/datasets/([^/]+/[^/]+)/paths-info/([^/]+)", path):
+            files = self.hub.commits[match[2]]
+            asked = [unquote(value) for key, value in parse_qsl(body.decode()) if key == "paths"]
+            self._answer(200, [_entry(name, files[name]) for name in asked if name in files])
+        elif self.headers.get("Authorization") != f"Bearer {TOKEN}":
             self._refuse(401, "", "Invalid username or password.")
         elif path == "/api/repos/create":
             self._create(json.loads(body))
@@ -115,22 +119,31 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
-        if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/(.+))?", path):
+        if match := re.fullmatch(r"/api/(?:models|datasets)/([^/]+/[^/]+)(?:/revision/(.+))?", path):
             self._info(match[1], match[2] or "main")
-        elif match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/([^/]+)/?", path):
-            files = self.hub.commits[match[2]]
-            self._answer(200, [{"type": "file", "path": p, "size": len(c), "oid": _oid(c)} for p, c in files.items()])
-        elif match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
+        elif match := re.fullmatch(r"/api/(?:models|datasets)/([^/]+/[^/]+)/tree/([^/]+)/?(.*)", path):
+            files = self.hub.commits[self.hub.find(match[1], match[2]) or ""]
+            self._answer(200, _tree(files, match[3], recursive="recursive=true" in urlsplit(self.path).query.lower()))
+        elif match := re.fullmatch(r"(?:/datasets)?/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
             commit = self.hub.find(match[1], match[2])
             content = self.hub.commits.get(commit or "", {}).get(match[3])
             if content is None:
                 self._refuse(404, "EntryNotFound", "Entry not found")
             else:
-                self._answer(200, content, {"ETag": f'"{_oid(content)}"', "X-Repo-Commit": str(commit)})
+                self._send_file(content, str(commit))
         else:
             self._answer(404, {"error": f"the stand-in has no {path}"})
 
     do_HEAD = do_GET  # noqa: N815 - http.server calls it by this name
+
+    def _send_file(self, content: bytes, commit: str) -> None:
+        headers = {"ETag": f'"{_oid(content)}"', "X-Repo-Commit": commit, "Accept-Ranges": "bytes"}
+        if match := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
+            begin, end = int(match[1]), min(int(match[2] or len(content)), len(content) - 1)
+            headers["Content-Range"] = f"bytes {begin}-{end}/{len(content)}"
+            self._answer(206, content[begin : end + 1], headers)
+        else:
+            self._answer(200, content, headers)
 
     def _info(self, repo: str, revision: str) -> None:
         allowed = repo not in self.hub.private or self.headers.get("Authorization") == f"Bearer {TOKEN}"
@@ -142,6 +155,20 @@ class _Handler(BaseHTTPRequestHandler):
             siblings = [{"rfilename": path} for path in self.hub.commits[commit]]
             about = {"private": repo in self.hub.private, "tags": [], "downloads": 0, "likes": 0}
             self._answer(200, {"id": repo, "modelId": repo, "sha": commit, "siblings": siblings, **about})
+
+
+def _entry(path: str, content: bytes) -> dict:
+    return {"type": "file", "path": path, "size": len(content), "oid": _oid(content)}
+
+
+def _tree(files: dict[str, bytes], folder: str, recursive: bool) -> list[dict]:
+    """The files below a folder; where it is not recursive, those in it, and its folders."""
+    prefix = f"{folder}/" if folder else ""
+    below = {path: content for path, content in files.items() if path.startswith(prefix)}
+    inner = {path: path.removeprefix(prefix).split("/") for path in below}
+    folders = {prefix + parts[0] for parts in inner.values() if len(parts) > 1}
+    shown = [_entry(path, content) for path, content in below.items() if recursive or len(inner[path]) == 1]
+    return shown + [{"type": "directory", "path": path, "oid": _oid(path.encode())} for path in sorted(folders)]
 
 
 def _oid(content: bytes) -> str:

@@ -1,5 +1,6 @@
 """`electra-jax prepare`: turns documents into a vocabulary and tokenized records."""
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,8 +35,9 @@ interruption, the same command continues after the finished shards.
   --beam=OPTIONS  use Apache Beam instead, with these pipeline options: '--runner=DirectRunner'. All its machines must
                   see DIR. Needs pip install 'electra_jax[beam]'
 
-Files: .jsonl, .ndjson and .json have one object per line; .parquet one record per row; all others are text with one
-sentence or paragraph per line and blank lines between documents. They may be compressed (.gz, .xz, .bz2, .zst).
+Files: .jsonl, .ndjson and .json have one object per line; .parquet and .arrow one record per row; .wet one page per
+record; all others are text with one sentence or paragraph per line and blank lines between documents. They may be
+compressed (.gz, .xz, .bz2, .zst).
 
 """
 
@@ -47,6 +49,7 @@ def main(argv: list[str]) -> int:
         return 0
     chosen = cli.choose(given, options)
     console = PlainConsole()
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # what it logs, it raises too
     cli.require(chosen, ("input", "output"), "try --input='data/*.txt' --output=data/prepared, or --help")
     report = pipeline.prepare(
         chosen["output"],

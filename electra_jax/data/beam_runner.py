@@ -11,7 +11,9 @@ from typing import Any, cast
 
 from electra_jax.config.errors import UserError
 from electra_jax.data.config import CorpusConfig
-from electra_jax.data.readers import Document, read_documents
+from electra_jax.data.documents import Document
+from electra_jax.data.duplicates import DUPLICATE
+from electra_jax.data.readers import read_documents
 from electra_jax.data.runner import Job, Runner
 from electra_jax.data.sample import Sample
 from electra_jax.data.shards import Chunk, Shard, read_chunks, write_shard
@@ -65,6 +67,8 @@ class BeamRunner(Runner):
 
     def _run(self, job: Job, transform: Callable[[Any], Any]) -> Any:
         """Applies `transform` to the job's units; returns the one element that it gives."""
+        if job.config.near_duplicates:  # found in the order of the text, by one process
+            raise UserError("near_duplicates has no effect with --beam; leave one out")
         result = job.folder / RESULT
         try:
             with beam.Pipeline(options=self._options) as pipeline:
@@ -111,7 +115,7 @@ class _DrawSample(beam.CombineFn):  # type: ignore[misc] # Beam has no types
 
 
 def _read_named(numbered: NumberedUnit, config: CorpusConfig) -> Iterator[tuple[str, Chunk]]:
-    return ((chunk.name, chunk) for chunk in read_chunks(*numbered, config))
+    return ((chunk.name, chunk) for chunk in read_chunks(*numbered, config, config.shard_bytes))
 
 
 def _digests(named: tuple[str, Chunk]) -> Iterator[tuple[bytes, tuple[str, int]]]:
@@ -136,5 +140,5 @@ class _WriteShard(beam.DoFn):  # type: ignore[misc] # Beam has no types
 
     def process(self, joined: tuple[str, tuple[Iterable[Chunk], Iterable[int]]]) -> Iterator[Shard]:
         (chunk,), duplicates = joined[1]
-        distinct = chunk.without(set(duplicates))
+        distinct = chunk.without(dict.fromkeys(duplicates, DUPLICATE))
         yield write_shard(self._folder, distinct, self._tokenizer, self._heldout_fraction)

@@ -2,10 +2,11 @@
 
 import dataclasses
 
-from electra_jax.config.settings import above, at_least, between, one_of, setting, within
+from electra_jax.config.settings import Check, above, at_least, between, one_of, setting, within
 
 MEGABYTE = 10**6
 MODEL_TYPES = ("unigram", "bpe")
+_SIMILARITY = Check(lambda value: value == 0 or 0.5 <= value <= 1, "0, or from 0.5 to 1")
 NORMALIZATIONS = ("nmt_nfkc_cf", "nfkc_cf", "nmt_nfkc", "nfkc", "identity")  # SentencePiece's; _cf folds case
 
 # Settings that have an effect only where a vocabulary is trained.
@@ -21,8 +22,9 @@ class CorpusConfig:
 
     input: str = setting(
         "docstrings",
-        "Files, a folder, a glob, tfds:NAME/CONFIG, docstrings, or the folder of a prepared corpus. Separate several "
-        "by semicolons; each may have a weight after an @: 'wiki/*.txt@3;books/*.jsonl.gz@1'.",
+        "Files, a folder, a glob, the address of these (s3://, gs://), hf:USER/NAME/CONFIG:SPLIT@REVISION, "
+        "tfds:NAME/CONFIG, docstrings, or the folder of a prepared corpus. Separate several by semicolons; each may "
+        "have a weight after an @: 'wiki/*.txt@3;books/*.jsonl.gz@1'.",
     )
     vocabulary: str = setting(
         "",
@@ -39,13 +41,22 @@ class CorpusConfig:
     )
     sample_mb: int = setting(20, "Megabytes of text to train the vocabulary on, sampled from all of it.", above(0))
     heldout_fraction: float = setting(0.02, "Share of the documents held out from training.", between(0, 1))
-    field: str = setting("text", "Field that holds the text in JSON lines, Parquet and TFDS.")
+    field: str = setting("text", "Field that holds the text in JSON lines, Parquet, Arrow and data sets.")
     documents: str = setting(
         "blank_line",
         "What ends a document in text files: a blank line, or the end of the file.",
         one_of("blank_line", "file"),
     )
     shard_mb: int = setting(8, "Megabytes of text in a shard.", above(0))
+    language: str = setting(
+        "",
+        "Languages of the pages that are read from WET files, as Common Crawl writes them: eng,deu; empty: all.",
+    )
+    near_duplicates: float = setting(
+        0.0,
+        "Leave out documents that share this part of their runs of five words with an earlier one; 0: only copies.",
+        _SIMILARITY,
+    )
 
     @property
     def sample_bytes(self) -> int:

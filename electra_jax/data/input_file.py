@@ -1,4 +1,7 @@
-"""A file of the input as blocks or lines of bytes, decompressed as it is read, in memory that stays flat."""
+"""A file of the input, on this machine or in an object store: opened, or as blocks or lines of bytes.
+
+Blocks and lines are decompressed as they are read, in memory that stays flat.
+"""
 
 import bz2
 import codecs
@@ -13,16 +16,26 @@ from typing import IO, Any, cast
 import zstandard
 
 from electra_jax.config.errors import UserError
+from electra_jax.runtime import remote_files
 
 _BLOCK = 2**20  # bytes read at a time
 _ZST_BLOCK = 2**10  # 4 bytes can hold a block of 128 KiB (RFC 8878, 3.1.1.2), so this unpacks to 32 MiB at most
+
+
+def open_binary(name: str) -> IO[bytes]:
+    """Opens a path or an address for reading.
+
+    Raises:
+      UserError: of an address, here and while it is read: the store refuses it or is not reached.
+    """
+    return remote_files.open_file(name) if remote_files.is_url(name) else open(name, "rb")
 
 
 class InputFile:
     """A file, decompressed as it is read.
 
     Attributes:
-      path: its path.
+      name: its path or address.
       line: number of the current line.
       position: bytes of the file on disk read so far.
 
@@ -30,19 +43,19 @@ class InputFile:
       UserError: in `blocks` and `lines`, where the compressed data is broken or ends early.
     """
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self, name: str | Path):
+        self.name = str(name)
         self.line = 1
         self.position = 0
 
     @property
     def place(self) -> str:
-        return f"{self.path}:{self.line}"
+        return f"{self.name}:{self.line}"
 
     def blocks(self) -> Iterator[bytes]:
-        suffix = self.path.suffix.lower()
+        suffix = Path(self.name).suffix.lower()
         first = True
-        with self.path.open("rb") as raw:
+        with open_binary(self.name) as raw:
             try:
                 for block in _DECOMPRESSORS.get(suffix, _read_plain)(raw):
                     self.position = raw.tell()
@@ -52,14 +65,14 @@ class InputFile:
                     raise EOFError("the file is empty")
             except (EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError, OSError) as error:
                 if isinstance(error, OSError) and error.errno is not None:  # the system's, not the decompressor's
-                    error.filename = error.filename or str(self.path)
+                    error.filename = error.filename or self.name
                     raise
                 raise UserError(f"{self.place}: broken compressed file ({error}); download it again") from error
 
     def _without_mark(self, block: bytes) -> bytes:
         """The first block of a file without its byte order mark."""
         if block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            raise UserError(f"{self.path} is UTF-16: expected UTF-8; convert it with iconv -f utf-16 -t utf-8")
+            raise UserError(f"{self.name} is UTF-16: expected UTF-8; convert it with iconv -f utf-16 -t utf-8")
         return block.removeprefix(codecs.BOM_UTF8)
 
     def lines(self, longest: int) -> Iterator[bytes]:
@@ -88,7 +101,7 @@ class InputFile:
         """Raises UserError where the line after the current one has `size` bytes so far, more than `longest`."""
         if size > longest:
             raise UserError(
-                f"{self.path}:{self.line + 1} is longer than {longest // 2**20} MB: expected one record per line; "
+                f"{self.name}:{self.line + 1} is longer than {longest // 2**20} MB: expected one record per line; "
                 "split the record, or convert the file to one record per line"
             )
 

@@ -1,28 +1,31 @@
-"""Prepares on this machine: one process reads in order and finds duplicates; others clean, encode and write shards."""
+"""Prepares on this machine: processes read ahead, one finds duplicates in order, others clean, encode and write shards.
+
+The one in the middle sees digests alone, no text.
+"""
 
 import gc
 import itertools
-import multiprocessing
 import os
-import signal
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Future
 from pathlib import Path
 
-from electra_jax.config.errors import UserError
-from electra_jax.data.readers import Document, read_documents
+from electra_jax.data import processes, reading_ahead
+from electra_jax.data.config import CorpusConfig
+from electra_jax.data.duplicates import SeenDocuments, fingerprints
+from electra_jax.data.readers import read_documents
 from electra_jax.data.runner import Job, Runner
 from electra_jax.data.sample import Sample
 from electra_jax.data.shards import Chunk, Shard, read_chunks, write_shard
+from electra_jax.data.sources import Unit
 from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.data.tokenizer import load as load_tokenizer
 from electra_jax.runtime.progress import Progress
 
 _SAMPLED_BETWEEN_UPDATES = 1000  # documents
+_ENCODERS_A_READER = 4  # reading takes less than a fifth of the time of encoding, signatures of near-duplicates more
 
 
 class LocalRunner(Runner):
@@ -33,21 +36,12 @@ class LocalRunner(Runner):
         self._workers = workers or os.cpu_count() or 1
 
     def draw_sample(self, job: Job) -> Sample:
-        sample = Sample(job.config.sample_bytes, job.config.heldout_fraction)
-        meter = _Meter(job.progress)
-        before, total = _sizes_before(job)
-        for unit_number, unit in enumerate(job.units):
-            for number, document in enumerate(read_documents(unit, job.config)):
-                sample.add((unit_number, number), document)
-                meter.count(1, len(document.text))
-                if meter.documents % _SAMPLED_BETWEEN_UPDATES == 0:
-                    meter.show((before[unit_number] + document.position) / total)
-        return sample
+        if self._is_alone(job) or len(job.units) == 1:
+            return _draw_alone(job)
+        return _draw_in_processes(job, self._workers)
 
     def write_shards(self, job: Job, tokenizer: Tokenizer) -> list[Shard]:
-        # Starting processes takes longer than encoding about one shard. TFDS sets, whose size is unknown, are larger.
-        small = sum(unit.size for unit in job.units) <= job.config.shard_bytes
-        if self._workers == 1 or (small and all(unit.kind != "tfds" for unit in job.units)):
+        if self._is_alone(job):
             written = _write_in_threads(job, tokenizer, self._workers)
         else:
             written = _write_in_processes(job, tokenizer, self._workers)
@@ -59,6 +53,19 @@ class LocalRunner(Runner):
             meter.show(share)
         return shards
 
+    def _is_alone(self, job: Job) -> bool:
+        """Whether this process does all the work.
+
+        Starting processes takes longer than encoding about one shard. Sets whose size is unknown are larger.
+        """
+        small = sum(unit.size for unit in job.units) <= job.config.shard_bytes
+        return self._workers == 1 or (small and not any(unit.is_library for unit in job.units))
+
+
+def count_readers(workers: int, config: CorpusConfig) -> int:
+    """How many processes read for so many that encode."""
+    return workers if config.near_duplicates else -(-workers // _ENCODERS_A_READER)
+
 
 def _sizes_before(job: Job) -> tuple[list[int], int]:
     """(bytes of the units before each unit, bytes of all); sizes that are not known count as 0."""
@@ -66,59 +73,82 @@ def _sizes_before(job: Job) -> tuple[list[int], int]:
     return before, total or 1
 
 
-def _distinct_chunks(job: Job) -> Iterator[tuple[Chunk, float]]:
-    """All chunks in order without duplicates, and the share of the input read so far."""
+def _draw_alone(job: Job) -> Sample:
+    sample = Sample(job.config.sample_bytes, job.config.heldout_fraction)
+    meter = _Meter(job.progress)
     before, total = _sizes_before(job)
-    seen: set[bytes] = set()
     for unit_number, unit in enumerate(job.units):
-        for chunk in read_chunks(unit_number, unit, job.config):
-            share = (before[unit_number] + chunk.documents[-1].position) / total
-            yield chunk.without(_duplicates(chunk.documents, seen)), share
+        for number, document in enumerate(read_documents(unit, job.config)):
+            sample.add((unit_number, number), document)
+            meter.count(1, len(document.text))
+            if meter.documents % _SAMPLED_BETWEEN_UPDATES == 0:
+                meter.show((before[unit_number] + document.position) / total)
+    return sample
 
 
-def _duplicates(documents: list[Document], seen: set[bytes]) -> set[int]:
-    """Indices of the documents whose digests are in `seen`; adds all digests to it. Empty documents are kept."""
-    duplicates = set()
-    for i, document in enumerate(documents):
-        if document.digest in seen and document.text:
-            duplicates.add(i)
-        seen.add(document.digest)
-    return duplicates
+def _draw_in_processes(job: Job, workers: int) -> Sample:
+    """The same sample, of units that are read at the same time."""
+    sample = Sample(job.config.sample_bytes, job.config.heldout_fraction)
+    meter = _Meter(job.progress)
+    before, total = _sizes_before(job)
+    running: deque[tuple[Future[tuple[Sample, int, int]], int]] = deque()
+
+    def merge_first() -> None:
+        future, unit_number = running.popleft()
+        part, documents, size = future.result()
+        sample.merge(part)
+        meter.count(documents, size)
+        meter.show((before[unit_number] + job.units[unit_number].size) / total)
+
+    with processes.pool(min(workers, len(job.units)), processes.end_with_parent, ()) as pool:
+        for unit_number, unit in enumerate(job.units):
+            part = Sample(job.config.sample_bytes, job.config.heldout_fraction, sample.bound)
+            running.append((pool.submit(_draw_from_unit, part, unit_number, unit, job.config), unit_number))
+            if len(running) > workers + 1:
+                merge_first()
+        while running:
+            merge_first()
+    return sample
+
+
+def _draw_from_unit(sample: Sample, unit_number: int, unit: Unit, config: CorpusConfig) -> tuple[Sample, int, int]:
+    """(the sample with the documents of a unit, their number, bytes of their text)."""
+    count = size = 0
+    for number, document in enumerate(read_documents(unit, config)):
+        sample.add((unit_number, number), document)
+        count += 1
+        size += len(document.text)
+    return sample, count, size
 
 
 def _write_in_threads(job: Job, tokenizer: Tokenizer, threads: int) -> Iterator[tuple[Shard, float]]:
-    for chunk, share in _distinct_chunks(job):
-        yield write_shard(job.folder, chunk, tokenizer, job.config.heldout_fraction, threads), share
+    before, total = _sizes_before(job)
+    seen = SeenDocuments(job.config.near_duplicates)
+    for unit_number, unit in enumerate(job.units):
+        for chunk in read_chunks(unit_number, unit, job.config, job.config.shard_bytes):
+            share = (before[unit_number] + chunk.documents[-1].position) / total
+            duplicates = seen.find_duplicates(fingerprints(chunk.documents, job.config.near_duplicates))
+            distinct = chunk.without(duplicates)
+            yield write_shard(job.folder, distinct, tokenizer, job.config.heldout_fraction, threads), share
 
 
 def _write_in_processes(job: Job, tokenizer: Tokenizer, workers: int) -> Iterator[tuple[Shard, float]]:
-    arguments = (job.folder, job.folder / tokenizer.file, job.config.heldout_fraction)
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start_worker, arguments)
+    before, total = _sizes_before(job)
+    seen = SeenDocuments(job.config.near_duplicates)
     running: deque[tuple[Future[Shard], float]] = deque()
-    try:
-        # Starts the processes while the first chunk is read. They inherit that Ctrl-C does not reach them: this process
-        # handles it, and theirs would print a traceback if it came during their imports.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        for _ in range(workers):
-            pool.submit(int)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        for chunk, share in _distinct_chunks(job):
-            running.append((pool.submit(_write_in_worker, chunk), share))
-            while len(running) > workers + 1:  # waiting chunks are held in memory
+    arguments = (job.folder, job.folder / tokenizer.file, job.config.heldout_fraction)
+    with (
+        reading_ahead.read_ahead(job, count_readers(workers, job.config)) as chunks,
+        processes.pool(workers, _start_worker, arguments) as pool,
+    ):
+        for chunk in chunks:
+            share = (before[chunk.unit_number] + chunk.position) / total
+            duplicates = seen.find_duplicates(chunk.fingerprints)
+            running.append((pool.submit(_write_in_worker, chunk.path, duplicates), share))
+            while len(running) > workers + 1:
                 yield running[0][0].result(), running.popleft()[1]
         while running:
             yield running[0][0].result(), running.popleft()[1]
-    except BrokenProcessPool as error:
-        raise UserError(
-            "a worker process was killed, probably because memory ran out; run the same command with fewer --workers, "
-            "it continues after the finished shards"
-        ) from error
-    except (KeyboardInterrupt, GeneratorExit):  # nobody waits for the chunks that are being written
-        for process in multiprocessing.active_children():
-            process.terminate()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 _worker: tuple[Path, Tokenizer, float] | None = None  # in a worker process: folder, tokenizer, held-out fraction
@@ -126,24 +156,17 @@ _worker: tuple[Path, Tokenizer, float] | None = None  # in a worker process: fol
 
 def _start_worker(folder: Path, tokenizer_file: Path, heldout_fraction: float) -> None:
     global _worker
-    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+    processes.end_with_parent()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
     gc.disable()  # there are no cycles, and scanning millions of integers for them is slow
     _worker = folder, load_tokenizer(tokenizer_file), heldout_fraction
 
 
-def _end_with_parent() -> None:
-    """Ends this process when its parent has been killed, which cannot end it."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
-
-
-def _write_in_worker(chunk: Chunk) -> Shard:
+def _write_in_worker(path: Path, duplicates: dict[int, str]) -> Shard:
     assert _worker is not None
     folder, tokenizer, heldout_fraction = _worker
-    return write_shard(folder, chunk, tokenizer, heldout_fraction)
+    chunk: Chunk = reading_ahead.take(path)
+    return write_shard(folder, chunk.without(duplicates), tokenizer, heldout_fraction)
 
 
 class _Meter:

@@ -16,14 +16,16 @@ from typing import Any
 
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import from_dict, validate
-from electra_jax.data import corpus, readers, shards, sources, tokenizer
+from electra_jax.data import corpus, duplicates, readers, shards, sources, tokenizer
 from electra_jax.data.config import VOCABULARY_TRAINING, CorpusConfig, corpus_settings
 from electra_jax.data.corpus import Corpus, CorpusReport
 from electra_jax.data.local_runner import LocalRunner
+from electra_jax.data.named_sets import HUB
 from electra_jax.data.runner import Job, Runner
 from electra_jax.data.shards import Shard
 from electra_jax.runtime.io import from_json, json_checksum, sha256, write_whole
 from electra_jax.runtime.progress import Progress
+from electra_jax.runtime.remote_files import is_url
 
 _VOCABULARY_ORIGIN = "vocabulary.json"  # what the vocabulary in the folder was trained on
 _REPORT = "report.json"
@@ -61,6 +63,8 @@ def prepare(
     Example:
       >>> report = electra_jax.prepare("data/mine", input="text/", vocab_size=16000)  # doctest: +SKIP
     """
+    if is_url(str(output)):
+        raise UserError(f"output={output} is an address: expected a folder of this machine; copy the corpus from there")
     folder, progress = Path(output), progress or Progress()
     config = _with_settings(config or CorpusConfig(), settings)
     if corpus.is_prepared(Path(config.input)):
@@ -158,6 +162,8 @@ def build_corpus(
       UserError: a setting is invalid, a file is broken, the text is too small, or `folder` holds something else.
     """
     runner, progress = runner or LocalRunner(), progress or Progress()
+    if config.near_duplicates:
+        duplicates.require_package()
     mixture = sources.parse(config.input)
     units = _list_units(mixture, config)
     key = corpus_key(config)
@@ -187,7 +193,7 @@ def _list_units(mixture: Sequence[sources.Source], config: CorpusConfig) -> list
 
 def _make_folder(folder: Path, units: Sequence[sources.Unit]) -> None:
     """Makes the output folder; deletes an old manifest, since the folder is not prepared until a new one is written."""
-    for name in (name for unit in units if unit.size for name in unit.names):
+    for name in (name for unit in units if unit.size for name in unit.names if not is_url(name)):
         if Path(name).absolute().is_relative_to(folder.absolute()):
             raise UserError(f"{name} is in the output folder {folder}; use an output folder outside the input")
     folder.mkdir(parents=True, exist_ok=True)
@@ -272,11 +278,15 @@ def _write_manifest(
 ) -> None:
     """Writes the manifest, which makes the folder a corpus, after deleting files left by other preparations."""
     left_out = sources.left_out(mixture)
+    commits = {unit.source: f"{unit.kind}:{unit.names[0]}" for unit in job.units if unit.kind == HUB}
     manifest = {
         "format": shards.FORMAT,
         "key": key,
         "settings": {**corpus_settings(job.config), "vocab_size": len(vocabulary)},
-        "sources": [{"name": source.name, "weight": source.weight} for source in mixture],
+        "sources": [
+            {"name": source.name, "weight": source.weight} | ({"read": commits[i]} if i in commits else {})
+            for i, source in enumerate(mixture)
+        ],
         "left_out": {"files": len(left_out), "first": left_out[0] if left_out else None},
         "vocabulary": {"file": vocabulary.file, "sha256": sha256(job.folder / vocabulary.file)},
         "shards": [vars(shard) for shard in written],

@@ -2,7 +2,7 @@
 
 import heapq
 
-from electra_jax.data.readers import Document
+from electra_jax.data.documents import Document
 from electra_jax.data.shards import clean, is_heldout
 
 _HASHES = 2**32
@@ -15,12 +15,17 @@ class Sample:
     drawn.
     """
 
-    def __init__(self, size: int, heldout_fraction: float):
-        """An empty sample of at most `size` bytes, or one document."""
+    def __init__(self, size: int, heldout_fraction: float, bound: int = _HASHES):
+        """An empty sample of at most `size` bytes, or one document, of those with a hash below `bound`."""
         self._limit, self._heldout_fraction = size, heldout_fraction
         self._drawn: list[tuple[int, tuple[int, int], Document]] = []  # a heap; the highest hash is dropped first
         self._size = 0
-        self._bound = _HASHES  # documents with this hash or a higher one did not fit
+        self._bound = bound  # documents with this hash or a higher one did not fit
+
+    @property
+    def bound(self) -> int:
+        """Documents with this hash or a higher one are not drawn: a sample that is merged into this one needs none."""
+        return self._bound
 
     def add(self, order: tuple[int, int], document: Document) -> None:
         """Offers a document; `order` is (number of its unit, number in the unit)."""

@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +20,8 @@ import numpy.typing as npt
 
 from electra_jax.data import records
 from electra_jax.data.config import CorpusConfig
-from electra_jax.data.readers import NOT_UTF8, Document, group_by_size, read_documents
+from electra_jax.data.documents import NOT_UTF8, OTHER_LANGUAGE, Document, group_by_size
+from electra_jax.data.readers import read_documents
 from electra_jax.data.records import Ints
 from electra_jax.data.sources import Unit
 from electra_jax.data.tokenizer import Tokenizer
@@ -35,7 +36,6 @@ LONGEST_LINE = 4000  # characters; bounds the memory that encoding one line take
 CONTROL = "documents with control characters, removed"
 LONG_LINE = "documents with lines over 4000 characters, split into several lines"
 EMPTY = "empty documents"
-DUPLICATE = "duplicates of earlier documents, left out"
 
 _ENCODED_TOGETHER = 2**20  # bytes of text: few calls of the tokenizer, few ids in memory as Python integers
 _HASH_SPACE = 2**32
@@ -63,11 +63,11 @@ class Chunk(NamedTuple):
     documents: list[Document]
     notes: Notes
 
-    def without(self, duplicates: Collection[int]) -> "Chunk":
-        """The chunk without the documents of these indices."""
+    def without(self, duplicates: Mapping[int, str]) -> "Chunk":
+        """The chunk without the documents of these indices, which get these notes."""
         notes = dict(self.notes)
-        for i in sorted(duplicates):
-            add_note(notes, DUPLICATE, self.documents[i].place)
+        for i, note in sorted(duplicates.items()):
+            add_note(notes, note, self.documents[i].place)
         kept = [document for i, document in enumerate(self.documents) if i not in duplicates]
         return self._replace(documents=kept, notes=notes)
 
@@ -102,15 +102,16 @@ class Shard:
     notes: Notes = dataclasses.field(default_factory=dict)
 
 
-def read_chunks(unit_number: int, unit: Unit, config: CorpusConfig) -> Iterator[Chunk]:
-    """Reads a unit in chunks of `config.shard_mb`.
+def read_chunks(unit_number: int, unit: Unit, config: CorpusConfig, size: int) -> Iterator[Chunk]:
+    """Reads a unit in chunks.
 
     Args:
       unit_number: index of the unit in the whole input.
       unit: what to read.
       config: how to read it.
+      size: bytes of text in a chunk, `config.shard_bytes`.
     """
-    groups = group_by_size(read_documents(unit, config), config.shard_bytes)
+    groups = group_by_size(read_documents(unit, config), size)
     for number, documents in enumerate(groups):
         yield Chunk(f"{unit_number:06d}-{number:06d}", unit.source, documents, {})
 
@@ -195,7 +196,7 @@ def clean(document: Document, notes: Notes) -> list[str]:
             lines += pieces
         elif line:
             lines.append(line)
-    if not lines:
+    if not lines and document.note != OTHER_LANGUAGE:
         first_lines[EMPTY] = 0
     for note, number in first_lines.items():
         add_note(notes, note, _place_below(document.place, number) if document.numbered else document.place)
@@ -300,7 +301,7 @@ def _encode(
         encoded = tokenizer.encode(lines, threads)
         line_lengths.append(np.fromiter(map(len, encoded), np.uint32, len(encoded)))
         ids.append(np.fromiter(itertools.chain.from_iterable(encoded), dtype, int(line_lengths[-1].sum())))
-        shard.bytes += len("".join(lines).encode())
+        shard.bytes += sum(len(line) if line.isascii() else len(line.encode()) for line in lines)
     return _Encoded(
         np.concatenate(ids),
         np.concatenate(line_lengths),

@@ -1,25 +1,23 @@
 """The sources in `data.input`, divided into units that can be read independently; readers.py reads them.
 
-Sources are separated by semicolons; either each has a weight after an @, or none has. A source is a file, a folder, a
-glob, `docstrings` (or `docstrings:PACKAGE,...`), or `tfds:NAME/CONFIG`.
+Sources are separated by semicolons; either each has a weight after an @, or none has. A source is a file, a folder or a
+glob, on this machine or in an object store; `docstrings` (or `docstrings:PACKAGE,...`); `tfds:NAME/CONFIG`; or
+`hf:USER/NAME/CONFIG:SPLIT@REVISION`.
 """
 
-import glob
-import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import docstrings
+from electra_jax.data import docstrings, named_sets
+from electra_jax.data.named_sets import HUB, TFDS
+from electra_jax.data.source_files import COMPRESSIONS, SourceFile, kind, known_suffixes, list_files
+from electra_jax.runtime.remote_files import is_url
 
 DOCSTRINGS = "docstrings"
-TFDS = "tfds"
-_EXPECTED = f"files, a folder, a glob, {DOCSTRINGS!r} or 'tfds:NAME'"
-COMPRESSIONS = (".gz", ".xz", ".bz2", ".zst")
-_JSON = (".jsonl", ".ndjson", ".json")
-_PARQUET = (".parquet",)
-_TEXT = (".txt", ".text", "")  # other kinds of files in a folder are left out; WikiExtractor's files have no suffix
+_EXPECTED = f"files, a folder, a glob, {DOCSTRINGS!r}, '{TFDS}:NAME' or '{HUB}:USER/NAME'"
+_PART = 2**26  # bytes of a table that are read as one unit, so that several processes can read a large file
+_WITH_PARTS = ("parquet", "arrow")
 
 
 class Source(NamedTuple):
@@ -39,15 +37,22 @@ class Unit(NamedTuple):
 
     Attributes:
       source: number of the source.
-      kind: `text`, `json`, `parquet`, `docstrings` or `tfds`.
-      names: files; for `docstrings` the packages, for `tfds` the set.
+      kind: a format of files (`text`, `json`, `parquet`, `arrow`, `warc`), or `docstrings`, `tfds` or `hf`.
+      names: files; for `docstrings` the packages, for `tfds` and `hf` the set.
       size: bytes on disk; 0 where it is unknown.
+      part: (number, of how many) of what is named, for tables and sets that are read in parts.
     """
 
     source: int
     kind: str
     names: tuple[str, ...]
     size: int
+    part: tuple[int, int] = (0, 1)
+
+    @property
+    def is_library(self) -> bool:
+        """Whether a library finds it by name; its size is unknown, and large as a rule."""
+        return self.kind in (TFDS, HUB)
 
 
 def parse(text: str) -> list[Source]:
@@ -73,94 +78,81 @@ def parse(text: str) -> list[Source]:
     return sources
 
 
-def files(pattern: str) -> list[Path]:
-    """The files of a path, a folder (with its subfolders) or a glob, sorted.
+def files(pattern: str) -> list[SourceFile]:
+    """The files of a path, a folder (with its subfolders), a glob, or an address of these, in order.
 
     Raises:
-      UserError: there are none.
+      UserError: there are none, or they cannot be listed.
     """
-    readable, others = _list_files(pattern)
+    readable, others = list_files(pattern)
     if not readable:
-        kinds = " ".join(filter(None, (*_TEXT, *_JSON, *_PARQUET)))
-        reason = f"holds no text ({kinds}, plain or {' '.join(COMPRESSIONS)})" if others else "matches no file"
+        kinds = f"{known_suffixes()}, plain or {' '.join(COMPRESSIONS)}"
+        reason = f"holds no text ({kinds})" if others else "matches no file"
         raise UserError(f"input={pattern!r} {reason}: expected {_EXPECTED}")
     return readable
 
 
 def left_out(sources: Sequence[Source]) -> list[str]:
     """Paths in the sources' folders and globs that are not read: files of other kinds, broken links."""
-    return [str(path) for source in sources if not _is_named(source) for path in _list_files(source.name)[1]]
-
-
-def _list_files(pattern: str) -> tuple[list[Path], list[Path]]:
-    """(files to read, paths to leave out)."""
-    path = Path(pattern)
-    if path.is_file():
-        return [path], []
-    if path.is_dir():
-        paths = sorted(_walk(path))
-        readable = [p for p in paths if p.is_file() and suffix(p) in (*_TEXT, *_JSON, *_PARQUET)]
-    else:
-        paths = [Path(p) for p in sorted(glob.glob(pattern, recursive=True))]
-        readable = [p for p in paths if p.is_file()]
-        paths = [p for p in paths if not (p.is_dir() and "**" in pattern)]  # ** also matches the folders of the files
-    return readable, sorted(set(paths) - set(readable))
-
-
-def _walk(folder: Path) -> Iterator[Path]:
-    """The files in a folder and its subfolders, following links, without hidden ones."""
-    seen = set()
-    for parent, folders, names in os.walk(folder, followlinks=True):
-        real = os.path.realpath(parent)
-        folders[:] = [] if real in seen else [name for name in folders if not name.startswith(".")]
-        if real not in seen:
-            yield from (Path(parent) / name for name in names if not name.startswith("."))
-        seen.add(real)
+    return [name for source in sources if not _is_named(source) for name in list_files(source.name)[1]]
 
 
 def _is_named(source: Source) -> bool:
-    """Whether a source is a name, not a path: `docstrings`, `docstrings:PACKAGE`, `tfds:NAME`."""
+    """Whether a source is a name, not files: `docstrings`, `docstrings:PACKAGE`, `tfds:NAME`, `hf:USER/NAME`."""
     scheme, colon, _ = source.name.partition(":")
-    return scheme == DOCSTRINGS or (scheme == TFDS and bool(colon))
-
-
-def suffix(path: Path) -> str:
-    """The suffix of a file without that of its compression: ".txt" for "a.txt.gz"."""
-    return Path(path.stem).suffix.lower() if path.suffix.lower() in COMPRESSIONS else path.suffix.lower()
+    return not is_url(source.name) and (scheme == DOCSTRINGS or (scheme in (TFDS, HUB) and bool(colon)))
 
 
 def units(sources: Sequence[Source], size: int) -> Iterator[Unit]:
     """The units of all sources in order: large files, or small files together up to about `size` bytes on disk."""
     for number, source in enumerate(sources):
         if _is_named(source):
-            scheme, _, rest = source.name.partition(":")
-            yield Unit(number, scheme, (rest,), 0)
+            yield from _named_units(number, source)
             continue
-        kind, total = "", 0
+        unit_kind, total = "", 0
         together: list[str] = []
-        for path in files(source.name):
-            path_kind = _kind(path)
-            if together and (total >= size or path_kind != kind):
-                yield Unit(number, kind, tuple(together), total)
+        for file in files(source.name):
+            file_kind = kind(file.name)
+            parts = _count_parts(file, file_kind)
+            if together and (total >= size or file_kind != unit_kind or parts > 1):
+                yield Unit(number, unit_kind, tuple(together), total)
                 together, total = [], 0
-            kind = path_kind
-            together.append(str(path))
-            total += path.stat().st_size
-        yield Unit(number, kind, tuple(together), total)
+            if parts > 1:
+                yield from (Unit(number, file_kind, (file.name,), file.size // parts, (i, parts)) for i in range(parts))
+                continue
+            unit_kind = file_kind
+            together.append(file.name)
+            total += file.size
+        if together:
+            yield Unit(number, unit_kind, tuple(together), total)
 
 
-def _kind(path: Path) -> str:
-    ending = suffix(path)
-    return "json" if ending in _JSON else "parquet" if ending in _PARQUET else "text"
+def _count_parts(file: SourceFile, file_kind: str) -> int:
+    """In how many parts a file is read."""
+    if file_kind not in _WITH_PARTS or (file_kind == "arrow" and is_url(file.name)):  # whose stream has no index
+        return 1
+    return max(1, file.size // _PART)
+
+
+def _named_units(number: int, source: Source) -> Iterator[Unit]:
+    scheme, _, name = source.name.partition(":")
+    if scheme == HUB:
+        found = named_sets.at_commit(name)
+        parts = named_sets.count_parts(found)
+        yield from (Unit(number, HUB, (str(found),), 0, (i, parts)) for i in range(parts))
+    else:
+        yield Unit(number, scheme, (name,), 0)
 
 
 def fingerprint(sources: Sequence[Source]) -> list[str]:
     """Strings that change whenever the documents may have changed."""
     fingerprints = []
     for source in sources:
-        if _is_named(source):  # the version of a TFDS set is part of its name
-            fingerprints.append(source.name if source.name.startswith(TFDS) else docstrings.fingerprint())
-        else:
-            stats = [(path, path.stat()) for path in files(source.name)]
-            fingerprints += [f"{path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in stats]
+        scheme, _, name = source.name.partition(":")
+        if not _is_named(source):
+            fingerprints += [" ".join(map(str, file)) for file in files(source.name)]
+        elif scheme == HUB:
+            fingerprints.append(f"{HUB}:{named_sets.at_commit(name)}")
+        else:  # the version of a TFDS set is part of its name
+            fingerprints.append(source.name if scheme == TFDS else docstrings.fingerprint())
     return fingerprints

@@ -18,6 +18,7 @@ from etils import epath
 from electra_jax.config.errors import UserError
 from electra_jax.runtime import run_log
 from electra_jax.runtime.io import read_json
+from electra_jax.runtime.remote_files import require_package
 
 AnyPath: TypeAlias = Path | epath.Path  # on gs:// an `epath.Path`, which has the methods of a `Path`
 LOCK = ".lock"  # of the run that is in it, see lock.py
@@ -39,10 +40,7 @@ def resolve(text: str) -> AnyPath:
         return Path(text)
     if not text.startswith("gs://"):
         raise UserError(f"work directory {text} is invalid: expected a folder or gs://BUCKET/FOLDER; use one of these")
-    try:
-        import gcsfs  # noqa: F401 - epath finds it
-    except ImportError as error:
-        raise UserError(f"{text} needs gcsfs; install it: pip install 'electra_jax[gcs]'") from error
+    require_package(text)  # epath finds it
     return epath.Path(text)
 
 

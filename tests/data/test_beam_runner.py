@@ -1,5 +1,7 @@
 """The same preparation by Apache Beam's direct runner."""
 
+import dataclasses
+
 import pytest
 
 from electra_jax.config.errors import UserError
@@ -38,6 +40,13 @@ def test_beam_writes_the_same_bytes(settings, tmp_path):
     assert local == by_beam
     notes = shards.merge_notes(shard["notes"] for shard in corpus.read_manifest(tmp_path / "beam")["shards"])
     assert len(notes) == 5
+
+
+def test_near_duplicates_are_refused(settings, tmp_path):
+    pytest.importorskip("rensa", reason="rensa is an extra")
+    wanted = dataclasses.replace(settings, near_duplicates=0.8)
+    with pytest.raises(UserError, match="near_duplicates has no effect with --beam; leave one out"):
+        pipeline.build_corpus(tmp_path / "beam", wanted, BeamRunner(OPTIONS))
 
 
 def test_a_user_s_mistake_is_one_line_from_beam_too(settings, tmp_path):

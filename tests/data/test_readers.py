@@ -2,18 +2,16 @@ import bz2
 import gzip
 import json
 import lzma
-import subprocess
 import sys
 import tracemalloc
 
 import pytest
 import zstandard
-from cli_runs import environment
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import input_file, readers, sources
+from electra_jax.data import documents, input_file, readers, sources
 from electra_jax.data.config import CorpusConfig
 
 COMPRESS = {
@@ -84,7 +82,7 @@ def test_what_was_read_grows_over_files(tmp_path):
 
 @pytest.mark.parametrize("mark", [b"#\n", b" ", b""])
 def test_a_document_too_long_is_cut_and_nothing_is_lost(tmp_path, monkeypatch, mark):
-    monkeypatch.setattr(readers, "LONGEST", 1000)
+    monkeypatch.setattr(documents, "LONGEST", 1000)
     monkeypatch.setattr(input_file, "_BLOCK", 64)
     text = mark.join(f"Wörter{n}".encode() for n in range(500))
     path = tmp_path / "a.txt"
@@ -92,7 +90,7 @@ def test_a_document_too_long_is_cut_and_nothing_is_lost(tmp_path, monkeypatch, m
     *pieces, other = read(path)
     assert b"".join(b"".join(piece.text for piece in pieces).split()) == b"".join(text.split())
     assert all(len(piece.text) <= 1000 for piece in pieces)
-    assert [piece.note for piece in pieces] == [readers.CUT] + [""] * (len(pieces) - 1)
+    assert [piece.note for piece in pieces] == [documents.CUT] + [""] * (len(pieces) - 1)
     for piece in pieces:
         piece.text.decode()  # no character is cut
     assert other.text == b"Another."
@@ -100,7 +98,7 @@ def test_a_document_too_long_is_cut_and_nothing_is_lost(tmp_path, monkeypatch, m
 
 
 def test_a_line_of_many_megabytes_is_read_in_memory_of_its_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "LONGEST", 2**21)
+    monkeypatch.setattr(documents, "LONGEST", 2**21)
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress(b"word " * 4_000_000, compresslevel=1))
     tracemalloc.start()
@@ -109,7 +107,7 @@ def test_a_line_of_many_megabytes_is_read_in_memory_of_its_size(tmp_path, monkey
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert 0 <= 20_000_000 - sum(lengths) <= len(lengths)  # the white space at a cut
-    assert peak < 5 * readers.LONGEST
+    assert peak < 5 * documents.LONGEST
 
 
 @compressed
@@ -179,12 +177,12 @@ def test_utf16_is_refused_with_how_to_convert_it(tmp_path, encoding):
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
 def test_a_document_without_characters_to_cut_at_is_cut_all_the_same(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(readers, "LONGEST", 1000)
+    monkeypatch.setattr(documents, "LONGEST", 1000)
     data = b"\x80" * 2500
     (tmp_path / name).write_bytes(data if name == "a.txt" else json.dumps({"text": "x" * 2500}).encode())
     found = read(tmp_path / name)
     assert [len(document.text) for document in found] == [1000, 1000, 500]
-    assert [document.note for document in found] == [readers.CUT, "", ""]
+    assert [document.note for document in found] == [documents.CUT, "", ""]
 
 
 def write_json(path, *records):
@@ -199,7 +197,7 @@ def test_json_lines(tmp_path):
     found = read(path)
     assert [document.text.decode() for document in found] == ["One.\nTwo.", "Drei ü \U0001f600.", "", ""]
     assert [document.place for document in found] == [f"{path}:{line}" for line in (1, 3, 4, 5)]
-    assert [document.note for document in found] == ["", "", readers.NO_TEXT, ""]
+    assert [document.note for document in found] == ["", "", documents.NO_TEXT, ""]
 
 
 def test_broken_characters_in_json_are_kept_for_cleaning(tmp_path):
@@ -207,7 +205,7 @@ def test_broken_characters_in_json_are_kept_for_cleaning(tmp_path):
     path.write_bytes(b'{"text": "a \xff b"}\n{"text": "a \\ud83d b"}\n')
     broken, half = read(path)
     assert broken.text.decode() == "a \ufffd b"
-    assert broken.note == readers.NOT_UTF8
+    assert broken.note == documents.NOT_UTF8
     assert "\ufffd" in half.text.decode(errors="replace")
     assert half.note == ""
 
@@ -236,96 +234,6 @@ def test_another_field(tmp_path):
     assert texts(tmp_path / "a.jsonl", field="body") == [b"yes"]
 
 
-def test_parquet(tmp_path):
-    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is an extra")
-    from pyarrow import parquet
-
-    path = tmp_path / "a.parquet"
-    parquet.write_table(pyarrow.table({"text": ["One.\nTwo.", None, "Three."], "id": [1, 2, 3]}), path)
-    found = read(path)
-    assert [document.text for document in found] == [b"One.\nTwo.", b"", b"Three."]
-    assert [document.place for document in found] == [f"{path}:{row}" for row in (1, 2, 3)]
-    assert found[-1].position == path.stat().st_size
-    with pytest.raises(UserError, match=r"a.parquet has no field 'body'; name one of these with --field=: text, id"):
-        read(path, field="body")
-    path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(UserError, match=r"a.parquet: broken Parquet file"):
-        read(path)
-
-
-_MAKE = """
-import sys
-import tensorflow_datasets as tfds
-
-class Small(tfds.core.GeneratorBasedBuilder):
-    VERSION = tfds.core.Version("1.0.0")
-
-    def _info(self):
-        text = tfds.features.Text()
-        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict({"text": text, "id": text}))
-
-    def _split_generators(self, manager):
-        return {"train": ((n, {"text": f"Text {n}.\\nGrün.", "id": str(n)}) for n in range(30))}
-
-    def _generate_examples(self):
-        raise NotImplementedError
-
-Small(data_dir=sys.argv[1], file_format="array_record").download_and_prepare()
-"""
-_READ = """
-import json, sys
-from electra_jax.data import input_file, readers, sources
-from electra_jax.data.config import CorpusConfig
-from electra_jax.config.errors import UserError
-
-(unit,) = sources.units(sources.parse(f"tfds:{sys.argv[1]}"), 1)
-try:
-    documents = readers.read_documents(unit, CorpusConfig(field=sys.argv[2]))
-    found = [(document.place, document.text.decode()) for document in documents]
-except UserError as error:
-    found = str(error)
-assert "tensorflow" not in sys.modules
-print(json.dumps(found))
-"""
-
-
-@pytest.fixture(scope="module")
-def tfds_read(tmp_path_factory):
-    """Reads a field of a set of TFDS, in a process of its own; there is `small`, made without TensorFlow."""
-    pytest.importorskip("tensorflow_datasets", reason="tensorflow-datasets is an extra")
-    folder = tmp_path_factory.mktemp("tfds")
-
-    def python(*arguments):
-        env = {**environment(), "TFDS_DATA_DIR": str(folder)}
-        done = subprocess.run([sys.executable, "-c", *arguments], env=env, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    (folder / "make.py").write_text(_MAKE)
-    python(f"import runpy; runpy.run_path({str(folder / 'make.py')!r})", str(folder))
-    return lambda name, field="text": json.loads(python(_READ, name, field).splitlines()[-1])
-
-
-@pytest.mark.parametrize("name", ["small:1.0.0", "small"])
-def test_tfds(tfds_read, name):
-    found = tfds_read(name)
-    assert sorted(text for _, text in found) == sorted(f"Text {n}.\nGrün." for n in range(30))
-    assert [place for place, _ in found] == [f"tfds:{name}:{row}" for row in range(1, 31)]
-
-
-def test_a_field_that_a_set_of_tfds_has_not(tfds_read):
-    found = tfds_read("small:1.0.0", "body")
-    assert found.startswith("tfds:small:1.0.0:1 has no field 'body'; name one of these with --field=: ")
-
-
-@pytest.mark.parametrize("name", ["none", "small:2.0.0", "wikipedia/20230601.en"])
-def test_what_tfds_has_not_is_refused_with_how_to_prepare_it(tfds_read, name):
-    found = tfds_read(name)
-    assert found.startswith(f"tfds:{name} is not prepared as ArrayRecord (")
-    assert f"`tfds build {name} --file_format=array_record`" in found
-    assert "\n" not in found
-
-
 @pytest.mark.parametrize(
     ("name", "package", "extra"), [("tfds:x", "tensorflow_datasets", "tfds"), ("a.parquet", "pyarrow", "parquet")]
 )
@@ -343,16 +251,6 @@ def test_documentation_strings_of_the_packages_named():
     found = [document.place for document in readers.read_documents(unit, CorpusConfig())]
     assert {place.split(".")[0] for place in found} == {"json", "argparse"}
     assert found == sorted(found)
-
-
-@given(st.lists(st.integers(0, 9), max_size=20), st.integers(1, 12))
-def test_documents_together_are_consecutive_and_end_where_they_are_full(sizes, size):
-    given_documents = [readers.make_document(str(number), b"x" * n) for number, n in enumerate(sizes)]
-    found = list(readers.group_by_size(iter(given_documents), size))
-    assert [document for chunk in found for document in chunk] == given_documents
-    totals = [[len(document.text) for document in chunk] for chunk in found]
-    assert all(sum(total) >= size for total in totals[:-1])
-    assert all(sum(total[:-1]) < size for total in totals)
 
 
 def test_a_line_of_json_without_an_end_is_refused_before_it_is_in_memory(tmp_path, monkeypatch):
@@ -373,29 +271,3 @@ def test_a_small_zst_file_that_unpacks_to_one_long_line_is_read_piece_by_piece(t
     assert path.stat().st_size < 2**16
     largest = max(len(block) for block in input_file.InputFile(path).blocks())
     assert largest <= 2**25 + 2**20
-
-
-def test_parquet_text_that_is_no_utf8_is_mended_like_any_other(tmp_path):
-    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is an extra")
-    from pyarrow import parquet
-
-    broken = pyarrow.array([b"good", b"caf\xe9", None])
-    path = tmp_path / "a.parquet"
-    text = pyarrow.Array.from_buffers(pyarrow.string(), len(broken), broken.buffers())
-    parquet.write_table(pyarrow.table({"text": text}), path)
-    assert [document.text for document in read(path)] == [b"good", b"caf\xe9", b""]
-    parquet.write_table(pyarrow.table({"text": [["a"]]}), path)
-    with pytest.raises(UserError, match=r"a.parquet:1: field 'text' is of type list: expected text"):
-        read(path)
-
-
-def test_long_parquet_rows_are_read_a_few_at_a_time(tmp_path, monkeypatch):
-    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is an extra")
-    from pyarrow import parquet
-
-    monkeypatch.setattr(readers, "_BATCH", 10_000)
-    path = tmp_path / "a.parquet"
-    parquet.write_table(pyarrow.table({"text": [f"{n} " * 500 for n in range(100)]}), path)
-    with parquet.ParquetFile(path) as file:
-        assert 5 <= readers._rows_at_a_time(file.metadata) <= 20
-    assert len(read(path)) == 100

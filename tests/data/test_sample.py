@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from electra_jax.data.readers import make_document
+from electra_jax.data.documents import make_document
 from electra_jax.data.sample import Sample
 from electra_jax.data.shards import is_heldout
 

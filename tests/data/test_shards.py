@@ -5,22 +5,23 @@ from hypothesis import strategies as st
 
 from electra_jax.data import shards, sources
 from electra_jax.data.config import CorpusConfig
-from electra_jax.data.readers import NOT_UTF8, make_document
+from electra_jax.data.documents import NOT_UTF8, make_document
+from electra_jax.data.duplicates import DUPLICATE
 
 
 def test_a_unit_is_read_in_chunks_named_in_order(tmp_path):
     (tmp_path / "a.txt").write_text("One.\n\nTwo.\n\nThree.")
     (unit,) = sources.units(sources.parse(f"{tmp_path}/a.txt"), 1)
-    (chunk,) = shards.read_chunks(3, unit._replace(source=1), CorpusConfig())
+    (chunk,) = shards.read_chunks(3, unit._replace(source=1), CorpusConfig(), 100)
     assert (chunk.name, chunk.source, chunk.notes) == ("000003-000000", 1, {})
     assert [document.text for document in chunk.documents] == [b"One.", b"Two.", b"Three."]
 
 
 def test_a_chunk_leaves_out_duplicates_and_notes_them():
     documents = [make_document(f"a.txt:{number}", text) for number, text in enumerate([b"one", b"two", b"one"])]
-    chunk = shards.Chunk("000003-000007", 1, documents, {}).without({2, 0})
+    chunk = shards.Chunk("000003-000007", 1, documents, {}).without({2: DUPLICATE, 0: DUPLICATE})
     assert [document.text for document in chunk.documents] == [b"two"]
-    assert chunk.notes == {shards.DUPLICATE: (2, "a.txt:0")}
+    assert chunk.notes == {DUPLICATE: (2, "a.txt:0")}
 
 
 def clean(text, place="a.txt:10"):

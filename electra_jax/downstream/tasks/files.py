@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_jax.config.errors import UserError
-from electra_jax.data.readers import tfds_split, tfds_splits
+from electra_jax.data.named_sets import tfds_split, tfds_splits
 from electra_jax.downstream.tasks.task import BadRows
 from electra_jax.runtime.io import from_json, sha256
 

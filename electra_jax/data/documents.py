@@ -1,0 +1,115 @@
+"""A document as read from any source, and what all readers do with a record: repair, cut, hash.
+
+Nothing is dropped silently: what was repaired or left out is named in a document's `note`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from electra_jax.config.errors import UserError
+
+LONGEST = 2**26  # bytes of a document; longer ones are cut, so that memory use stays flat
+
+# Notes about documents, as they appear in reports.
+CUT = "documents over 64 MB, split into several"
+NO_TEXT = "records whose text is null"
+NOT_UTF8 = "documents with broken UTF-8, mended with U+FFFD"
+OTHER_LANGUAGE = "pages in other languages, left out"
+
+
+class Document(NamedTuple):
+    """A document as read from its source.
+
+    Attributes:
+      place: file and line, for messages.
+      text: UTF-8, possibly with errors; lines are sentences or paragraphs.
+      digest: eight bytes of a hash of the text, which decide about duplicates and the held-out split.
+      position: bytes of the unit read up to the end of this document.
+      note: what was repaired or left out, one of the notes above; empty for most documents.
+      numbered: whether its lines are consecutive lines of the file, starting at `place`.
+    """
+
+    place: str
+    text: bytes
+    digest: bytes
+    position: int = 0
+    note: str = ""
+    numbered: bool = False
+
+
+class Record(NamedTuple):
+    """A document before it is cut and hashed; the attributes are those of `Document`."""
+
+    place: str
+    text: bytes
+    position: int = 0
+    note: str = ""
+    numbered: bool = False
+
+
+def make_document(place: str, text: bytes, position: int = 0, note: str = "", numbered: bool = False) -> Document:
+    """A `Document` with the digest of its text."""
+    return Document(place, text, blake2b(text, digest_size=8).digest(), position, note, numbered)
+
+
+def make_documents(record: Record, position: int) -> Iterator[Document]:
+    """The record's text in documents of at most `LONGEST` bytes, usually one; all end at `position` of the unit."""
+    text = record.text
+    note = record.note or (CUT if len(text) > LONGEST else "")
+    while len(text) > LONGEST:
+        end = last_break(text, LONGEST)
+        yield make_document(record.place, text[:end].strip(), position, note, record.numbered)
+        text, note = text[end:].strip(), ""
+    yield make_document(record.place, text, position, note, record.numbered)
+
+
+def make_record(values: Mapping[str, Any], field: str, place: str, position: int) -> Record:
+    """The record whose text is in one of several fields.
+
+    Raises:
+      UserError: there is no such field, or it holds no text.
+    """
+    if field not in values:
+        raise no_field(place, field, list(values))
+    text = values[field]
+    if text is None:
+        return Record(place, b"", position, NO_TEXT)
+    if isinstance(text, str):
+        text = text.encode("utf-8", "surrogatepass")  # `shards.clean` repairs lone surrogates
+    if not isinstance(text, bytes):
+        raise UserError(f"{place}: field {field!r} is of type {type(text).__name__}: expected text; see --field")
+    return Record(place, normalize_ends(text), position)
+
+
+def no_field(place: str, field: str, names: list[str]) -> UserError:
+    return UserError(f"{place} has no field {field!r}; name one of these with --field=: {', '.join(names) or 'none'}")
+
+
+def normalize_ends(text: bytes) -> bytes:
+    """Strips white space and uses one kind of line end, so that equal texts are equal bytes whatever their file."""
+    return (text.replace(b"\r\n", b"\n") if b"\r" in text else text).strip()
+
+
+def last_break(text: bytes, limit: int) -> int:
+    """Where to cut `text` before `limit`: after a line if possible, else a word, else a character."""
+    for mark in (b"\n", b" "):
+        end = text.rfind(mark, limit // 2, limit)
+        if end > 0:
+            return end
+    inside = next((back for back in range(4) if text[limit - back] & 0xC0 != 0x80), 0)  # bytes of a split character
+    return limit - inside
+
+
+def group_by_size(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:
+    """Groups consecutive documents; each group but the last has at least `size` bytes of text."""
+    group: list[Document] = []
+    total = 0
+    for document in documents:
+        group.append(document)
+        total += len(document.text)
+        if total >= size:
+            yield group
+            group, total = [], 0
+    if group:
+        yield group

@@ -1,0 +1,168 @@
+"""Sets of records that a library finds by their name: of TensorFlow Datasets, and of the Hugging Face Hub.
+
+`tfds:NAME/CONFIG` was prepared on this machine. `hf:USER/NAME/CONFIG:SPLIT@REVISION` is streamed from the Hub; it is
+read at one commit, whose hash is part of the corpus's key, and in parts, one for each of its files.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, cast
+
+from electra_jax.config.errors import UserError, first_line
+from electra_jax.data.documents import Record, make_record
+
+TFDS = "tfds"
+HUB = "hf"
+_HUB_NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(/(?P<config>[^:@]+))?(:(?P<split>[^@]+))?(@(?P<revision>.+))?")
+_REASON = 200  # characters of an error that are shown
+
+
+class HubSet(NamedTuple):
+    """A split of a set on the Hub.
+
+    Attributes:
+      repo: USER/NAME.
+      config: a part of the set; None where it has one only.
+      split: the split.
+      revision: branch, tag or commit; None: main.
+    """
+
+    repo: str
+    config: str | None
+    split: str
+    revision: str | None
+
+    @classmethod
+    def parse(cls, name: str) -> "HubSet":
+        """The set of `USER/NAME[/CONFIG][:SPLIT][@REVISION]`.
+
+        Raises:
+          UserError: the name has another form.
+        """
+        if not (match := _HUB_NAME.fullmatch(name)):
+            raise UserError(
+                f"{HUB}:{name} is invalid: expected {HUB}:USER/NAME[/CONFIG][:SPLIT][@REVISION], as in the address of "
+                f"a data set on the Hub; a folder on this machine is named without {HUB}:"
+            )
+        return cls(match["repo"], match["config"], match["split"] or "train", match["revision"])
+
+    def __str__(self) -> str:
+        parts = (f"/{self.config}" if self.config else "", f":{self.split}", f"@{self.revision}" * bool(self.revision))
+        return self.repo + "".join(parts)
+
+
+def at_commit(name: str) -> HubSet:
+    """The set of a name on the Hub at the commit that its revision stands for now.
+
+    Raises:
+      UserError: there is no such set or revision, the Hub refuses it, or it is not reached.
+    """
+    from huggingface_hub import HfApi
+
+    named = HubSet.parse(name)
+    with _one_line(name):
+        return named._replace(revision=HfApi().dataset_info(named.repo, revision=named.revision).sha)
+
+
+def count_parts(named: HubSet) -> int:
+    """How many parts of a set on the Hub can be read independently.
+
+    Raises:
+      UserError: the package `datasets` is missing, or cannot read the set.
+    """
+    return int(_stream(named).num_shards)
+
+
+def read_hub(name: str, field: str, part: tuple[int, int]) -> Iterator[Record]:
+    """The texts of a part of a set on the Hub, in order.
+
+    Args:
+      name: the set, with its revision.
+      field: the column.
+      part: (number, of how many), the latter as `count_parts` says.
+
+    Raises:
+      UserError: the set cannot be read or has no such column, or the package `datasets` is missing.
+    """
+    number, parts = part
+    rows = _stream(HubSet.parse(name)).shard(num_shards=parts, index=number)
+    if rows.features and field in rows.features:
+        rows = rows.select_columns([field])  # others need not be downloaded from Parquet files
+    place = f"{HUB}:{name}:" + (f"{number + 1}:" if parts > 1 else "")
+    rows = iter(rows)
+    row = 0
+    while True:
+        row += 1
+        with _one_line(name):
+            values = next(rows, None)
+        if values is None:
+            return
+        yield make_record(values, field, f"{place}{row}", 0)
+
+
+def _stream(named: HubSet) -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise UserError(f"{HUB}:{named} needs the package datasets; pip install 'electra_jax[datasets]'") from error
+    datasets.disable_progress_bars()
+    with _one_line(str(named)):
+        return datasets.load_dataset(
+            named.repo, named.config, split=named.split, revision=named.revision, streaming=True
+        )
+
+
+@contextlib.contextmanager
+def _one_line(name: str) -> Iterator[None]:
+    """Raises any error of the libraries, which have many kinds, as a UserError that names the set."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(
+            f"{HUB}:{name} cannot be read ({reason[:_REASON]}); check name and network, or log in with `hf auth login`"
+        ) from error
+
+
+def tfds_splits(name: str) -> Mapping[str, Any]:
+    """The splits of a dataset of TensorFlow Datasets, each a sequence of records with the features as `dataset_info`.
+
+    Raises:
+      UserError: the library is not installed, or the set is not prepared.
+    """
+    try:
+        import tensorflow_datasets as tfds
+    except ImportError as error:
+        raise UserError(f"tfds:{name} needs tensorflow-datasets; pip install 'electra_jax[tfds]'") from error
+    try:
+        try:
+            builder = tfds.builder(name, file_format="array_record")
+        except Exception:  # a dataset without its code, named with its version, does not accept file_format
+            builder = tfds.builder(name)
+        if not (splits := builder.as_data_source()):
+            raise FileNotFoundError("it was not prepared")
+        return cast(Mapping[str, Any], splits)
+    except Exception as error:  # of many kinds: unknown name, not prepared, another format, TensorFlow missing
+        raise UserError(
+            f"tfds:{name} is not prepared as ArrayRecord ({first_line(error)}); prepare it once with `tfds build "
+            f"{name} --file_format=array_record`, for which many datasets need tensorflow besides 'electra_jax[tfds]'"
+        ) from error
+
+
+def tfds_split(name: str, split: str) -> Any:
+    """One of `tfds_splits`.
+
+    Raises:
+      UserError: the library is not installed, the set is not prepared, or it has no such split.
+    """
+    splits = tfds_splits(name)
+    if split not in splits:
+        raise UserError(f"tfds:{name} has no split {split}: expected one of {', '.join(splits)}")
+    return splits[split]
+
+
+def read_tfds(name: str, field: str) -> Iterator[Record]:
+    """The texts of the training split of a dataset of TensorFlow Datasets, in order."""
+    for row, values in enumerate(tfds_split(name, "train"), 1):
+        yield make_record(values, field, f"{TFDS}:{name}:{row}", 0)

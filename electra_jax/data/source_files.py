@@ -1,0 +1,152 @@
+"""The files of a source, on this machine or in an object store: a path, a folder, a glob, or the address of one.
+
+Of a folder, the files with a suffix of text are read. A folder that `datasets` has saved is read as it says itself.
+"""
+
+import glob
+import os
+import posixpath
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from electra_jax.config.errors import UserError
+from electra_jax.data.input_file import open_binary
+from electra_jax.runtime import remote_files
+from electra_jax.runtime.io import from_json
+
+COMPRESSIONS = (".gz", ".xz", ".bz2", ".zst")
+_KINDS = {
+    "text": (".txt", ".text", ""),  # other kinds of files in a folder are left out; WikiExtractor's have no suffix
+    "json": (".jsonl", ".ndjson", ".json"),
+    "parquet": (".parquet",),
+    "arrow": (".arrow", ".feather"),
+    "warc": (".wet", ".warc", ".wat"),
+}
+_SUFFIXES = {suffix: kind for kind, suffixes in _KINDS.items() for suffix in suffixes}
+# What `save_to_disk` of the package datasets writes beside a set's files, and beside the folders of several splits.
+_STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
+
+
+class SourceFile(NamedTuple):
+    """A file to read.
+
+    Attributes:
+      name: its path or address.
+      size: bytes.
+      version: changes whenever the content may have changed.
+    """
+
+    name: str
+    size: int
+    version: str
+
+
+def list_files(pattern: str) -> tuple[list[SourceFile], list[str]]:
+    """(files to read, in order; names of those to leave out) of a path, a folder with its subfolders, or a glob.
+
+    Raises:
+      UserError: a folder holds several splits of a set, or a store cannot be read.
+    """
+    files, others, folder = _list_remote(pattern) if remote_files.is_url(pattern) else _list_local(pattern)
+    if folder is None:
+        return files, others
+    readable = _without_other_files_of_saved_sets([file for file in files if suffix(file.name) in _SUFFIXES], folder)
+    others += sorted({file.name for file in files if suffix(file.name) not in _SUFFIXES})
+    return readable, sorted(others)
+
+
+def kind(name: str) -> str:
+    """The format of a file, by its suffix."""
+    return _SUFFIXES.get(suffix(name), "text")
+
+
+def suffix(name: str) -> str:
+    """The suffix of a file without that of its compression: ".txt" for "a.txt.gz"."""
+    base, ending = os.path.splitext(os.path.basename(name))
+    return os.path.splitext(base)[1].lower() if ending.lower() in COMPRESSIONS else ending.lower()
+
+
+def known_suffixes() -> str:
+    """The suffixes that are read in a folder, for messages."""
+    return " ".join(filter(None, _SUFFIXES))
+
+
+def _list_local(pattern: str) -> tuple[list[SourceFile], list[str], str | None]:
+    """(files, names of other things that were found, the folder if it is one)."""
+    path = Path(pattern)
+    if path.is_file():
+        return [_local_file(path)], [], None
+    if path.is_dir():
+        paths = sorted(_walk(path))
+    else:
+        paths = [Path(p) for p in sorted(glob.glob(pattern, recursive=True))]
+        paths = [p for p in paths if not (p.is_dir() and "**" in pattern)]  # ** also matches the folders of the files
+    files = [_local_file(p) for p in paths if p.is_file()]
+    return files, sorted(str(p) for p in paths if not p.is_file()), pattern if path.is_dir() else None
+
+
+def _local_file(path: Path) -> SourceFile:
+    stat = path.stat()
+    return SourceFile(str(path), stat.st_size, str(stat.st_mtime_ns))
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """The files in a folder and its subfolders, following links, without hidden ones."""
+    seen = set()
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(parent)
+        folders[:] = [] if real in seen else [name for name in folders if not name.startswith(".")]
+        if real not in seen:
+            yield from (Path(parent) / name for name in names if not name.startswith("."))
+        seen.add(real)
+
+
+def _list_remote(pattern: str) -> tuple[list[SourceFile], list[str], str | None]:
+    """As `_list_local`."""
+    found, is_folder = remote_files.list_files(pattern)
+    files = [SourceFile(*file) for file in found]
+    if is_folder:
+        files = [file for file in files if not _is_hidden(file.name, pattern)]
+    return files, [], pattern if is_folder else None
+
+
+def _is_hidden(name: str, folder: str) -> bool:
+    depth = folder.rstrip("/").count("/")
+    return any(part.startswith(".") for part in name.split("/")[depth:])
+
+
+def _without_other_files_of_saved_sets(files: Sequence[SourceFile], folder: str) -> list[SourceFile]:
+    """The files of a folder; of one that `datasets` has saved, those that its state names, in that order."""
+    names = {file.name: file for file in files}
+    folders = {posixpath.dirname(file.name) for file in files}
+    splits = sorted(
+        posixpath.basename(each) for each in folders if posixpath.join(posixpath.dirname(each), _SPLITS) in names
+    )
+    if splits:
+        raise UserError(
+            f"{folder} holds splits of a saved data set ({', '.join(splits)}): expected one of them; name its folder, "
+            f"as {folder.rstrip('/')}/{'train' if 'train' in splits else splits[0]}"
+        )
+    saved = {each for each in folders if {posixpath.join(each, name) for name in (_STATE, _INFO)} <= set(names)}
+    kept = []
+    for file in files:
+        parent = posixpath.dirname(file.name)
+        if parent not in saved:
+            kept.append(file)
+        elif posixpath.basename(file.name) == _STATE:
+            for name in _data_files(file.name):
+                if name not in names:
+                    raise UserError(f"{name} is missing, which {_STATE} beside it names; copy the whole folder")
+                kept.append(names[name])
+    return kept
+
+
+def _data_files(state: str) -> list[str]:
+    """The files of a saved set in the order of its rows, from its state.json."""
+    try:
+        with open_binary(state) as file:
+            files = from_json(file.read().decode())["_data_files"]
+        return [posixpath.join(posixpath.dirname(state), each["filename"]) for each in files]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{state} is not the state of a saved data set ({error!r}); save the set again") from error

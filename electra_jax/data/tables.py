@@ -1,0 +1,151 @@
+"""Reads text from a column of Parquet and Arrow files. Parts of a file can be read independently."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from electra_jax.config.errors import UserError
+from electra_jax.data.documents import Record, make_record, no_field
+from electra_jax.data.input_file import open_binary
+from electra_jax.runtime.remote_files import is_url
+
+_BATCH = 2**24  # bytes of Parquet rows read together
+_ARROW_FILE = b"ARROW1"  # what the file format begins with; the other is the stream format, which `datasets` writes
+
+
+def read_parquet(name: str, field: str, part: tuple[int, int] = (0, 1)) -> Iterator[Record]:
+    """The texts of a Parquet file in order.
+
+    Args:
+      name: a path or an address.
+      field: the column.
+      part: (number, of how many): which share of the row groups is read.
+
+    Raises:
+      UserError: the file is broken or has no such column, or pyarrow is missing.
+    """
+    with _pyarrow(name, "Parquet") as pyarrow, open_binary(name) as raw, pyarrow.parquet.ParquetFile(raw) as file:
+        _check_field(name, field, file.schema_arrow.names)
+        rows = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
+        groups, first_row, before = list[int](), 0, 0
+        for i, count in enumerate(rows):
+            if _is_in(part, before, sum(rows)):
+                first_row = first_row if groups else before
+                groups.append(i)
+            before += count
+        if not groups:
+            return
+        batches = file.iter_batches(_rows_at_a_time(file.metadata), row_groups=groups, columns=[field])
+        size = _size(raw)
+        for batch in batches:
+            for record in _records(batch.column(0), field, name, first_row):
+                first_row += 1
+                yield record._replace(position=_position(size, part, first_row, sum(rows)))
+
+
+def read_arrow(name: str, field: str, part: tuple[int, int] = (0, 1)) -> Iterator[Record]:
+    """The texts of an Arrow file, in the file format or the stream format, in order.
+
+    Args:
+      name: a path or an address.
+      field: the column.
+      part: (number, of how many): which share of the batches is read.
+
+    Raises:
+      UserError: the file is broken or has no such column, or pyarrow is missing.
+    """
+    with _pyarrow(name, "Arrow") as pyarrow, _map(name, pyarrow) as source:
+        size, first_row = source.size(), 0
+        for batch, begin in _batches(source, pyarrow):
+            _check_field(name, field, batch.schema.names)
+            if _is_in(part, begin, size):
+                for i, record in enumerate(_records(batch.column(field), field, name, first_row)):
+                    position = begin + i * batch.nbytes // batch.num_rows
+                    yield record._replace(position=_position(size, part, position, size))
+            first_row += batch.num_rows
+
+
+def _map(name: str, pyarrow: Any) -> Any:
+    """The file as one of Arrow's; on this machine mapped to memory, so that batches of other parts are not read."""
+    return pyarrow.PythonFile(open_binary(name)) if is_url(name) else pyarrow.memory_map(name)
+
+
+def _batches(source: Any, pyarrow: Any) -> Iterator[tuple[Any, int]]:
+    """(batch, where it begins) of an Arrow file. Of a file in the file format, places are shares of the batches."""
+    is_file = source.read(len(_ARROW_FILE)) == _ARROW_FILE
+    source.seek(0)
+    if is_file:
+        reader = pyarrow.ipc.open_file(source)
+        for i in range(reader.num_record_batches):
+            yield reader.get_batch(i), source.size() * i // reader.num_record_batches
+        return
+    reader = pyarrow.ipc.open_stream(source)
+    while True:
+        begin = source.tell()
+        try:
+            yield reader.read_next_batch(), begin
+        except StopIteration:
+            return
+
+
+@contextlib.contextmanager
+def _pyarrow(name: str, kind: str) -> Iterator[Any]:
+    """pyarrow, for reading `name`; its errors are UserErrors."""
+    try:
+        import pyarrow
+        import pyarrow.ipc
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UserError(f"{name}: reading {kind} needs pyarrow; pip install 'electra_jax[parquet]'") from error
+    try:
+        yield pyarrow
+    except (pyarrow.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise UserError(f"{name}: broken {kind} file ({' '.join(str(error).split())}); download it again") from error
+
+
+def _check_field(name: str, field: str, names: list[str]) -> None:
+    if field not in names:
+        raise no_field(name, field, names)
+
+
+def _is_in(part: tuple[int, int], begin: int, size: int) -> bool:
+    """Whether what begins there belongs to a part; each beginning below `size` belongs to one."""
+    number, parts = part
+    return begin * parts // max(1, size) == number
+
+
+def _position(size: int, part: tuple[int, int], done: int, total: int) -> int:
+    """Bytes of a part of a file that have been read, where `done` of `total` of the file have."""
+    number, parts = part
+    return max(0, size * done // max(1, total) - size * number // parts)
+
+
+def _size(raw: Any) -> int:
+    at = raw.tell()
+    size = int(raw.seek(0, 2))
+    raw.seek(at)
+    return size
+
+
+def _records(column: Any, field: str, name: str, row: int) -> Iterator[Record]:
+    """The records of a column that begins after `row` rows of the file."""
+    for value in column:
+        row += 1
+        yield make_record({field: _value(value)}, field, f"{name}:{row}", 0)
+
+
+def _rows_at_a_time(metadata: Any) -> int:
+    """How many rows of a Parquet file are read together, so that they take about `_BATCH` bytes; from its metadata."""
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    bytes_per_row = max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=1)
+    return int(min(max(_BATCH / max(1, bytes_per_row), 1), 1024))
+
+
+def _value(scalar: Any) -> Any:
+    """The value of an Arrow scalar; texts as bytes, because theirs may not be UTF-8."""
+    scalar = getattr(scalar, "value", scalar)  # of a dictionary
+    if hasattr(scalar, "as_buffer"):
+        return scalar.as_buffer().to_pybytes() if scalar.is_valid else None
+    return None if scalar is None else scalar.as_py()

@@ -1,0 +1,122 @@
+"""Reads the texts of web pages from WET files: WARC archives of text that Common Crawl extracted from its pages.
+
+WARC is a text header, then as many bytes as it says; see ISO 28500. As the few fields needed here are read with one
+split, no library is needed, and damage is reported as that of other files is.
+"""
+
+from collections.abc import Iterator
+
+from electra_jax.config.errors import UserError
+from electra_jax.data.documents import OTHER_LANGUAGE, Record, normalize_ends
+from electra_jax.data.input_file import InputFile
+
+_LONGEST_HEADER = 2**20  # bytes
+_LONGEST_PAGE = 2**27  # bytes: a page is in memory as a whole
+_END = b"\r\n\r\n"  # of a header, and of a record
+_AS_FETCHED = (b"response", b"resource", b"revisit")  # types of records with pages of HTML or images
+
+
+def read_pages(file: InputFile, languages: str = "") -> Iterator[Record]:
+    """The texts in the `conversion` records of a WET file, in order; their place is the number of the record.
+
+    Args:
+      file: the archive, compressed or not.
+      languages: codes as in its `WARC-Identified-Content-Language`, separated by commas: pages whose first language is
+        another, or unknown, have an empty text and a note. Empty: all pages.
+
+    Raises:
+      UserError: the archive is damaged, or holds pages as they were fetched.
+    """
+    wanted = {language.strip().encode() for language in languages.split(",")} if languages else None
+    data = _Bytes(file.blocks())
+    others = pages = 0
+    for number, (header, size) in enumerate(_headers(data, file), 1):
+        file.line = number
+        content = _take_content(data, file, size)
+        kind = header.get(b"warc-type", b"").lower()
+        if kind in _AS_FETCHED:
+            raise UserError(
+                f"{file.place} is a page as it was fetched (WARC-Type {kind.decode()}), not its text; use the WET "
+                "files of the crawl, or extract the text first"
+            )
+        if kind == b"conversion":
+            pages += 1
+            identified = header.get(b"warc-identified-content-language", b"").split(b",")[0]
+            if wanted is not None and identified not in wanted:
+                yield Record(file.place, b"", file.position, OTHER_LANGUAGE)
+            else:
+                yield Record(file.place, normalize_ends(content), file.position)
+        elif kind != b"warcinfo":
+            others += 1
+    if others and not pages:
+        raise UserError(f"{file.name} has no record of WARC-Type conversion; use the WET files of the crawl")
+
+
+class _Bytes:
+    """Blocks as one sequence of bytes; `offset` is the number of those taken."""
+
+    def __init__(self, blocks: Iterator[bytes]):
+        self._blocks, self._data, self._at = blocks, b"", 0
+        self._before = 0  # bytes of earlier `_data`
+
+    @property
+    def offset(self) -> int:
+        return self._before + self._at
+
+    def take(self, size: int) -> bytes:
+        """The next `size` bytes; fewer at the end."""
+        parts, missing = [self._data[self._at : self._at + size]], size - (len(self._data) - self._at)
+        self._at = min(self._at + size, len(self._data))
+        while missing > 0 and self._next_block(b""):
+            parts.append(self._data[:missing])
+            self._at = min(missing, len(self._data))
+            missing -= len(self._data)
+        return b"".join(parts)
+
+    def take_until(self, mark: bytes, longest: int) -> bytes | None:
+        """The bytes before `mark`, which is dropped; None where no mark comes in the next `longest` bytes."""
+        while (end := self._data.find(mark, self._at)) < 0:
+            rest = self._data[self._at :]
+            if len(rest) > longest or not self._next_block(rest):
+                return None
+        taken, self._at = self._data[self._at : end], end + len(mark)
+        return taken
+
+    def _next_block(self, rest: bytes) -> bool:
+        """Whether there is a next block; it follows `rest`, the end of this one that is still wanted."""
+        block = next(self._blocks, b"")
+        if block:
+            self._before += len(self._data) - len(rest)
+            self._data, self._at = rest + block, 0
+        return bool(block)
+
+
+def _headers(data: _Bytes, file: InputFile) -> Iterator[tuple[dict[bytes, bytes], int]]:
+    """(fields by name in lower case, bytes of content) of each record; the content is taken before the next."""
+    while version := data.take(5):
+        if version != b"WARC/":
+            raise _damaged(file, data.offset - len(version), "it does not begin with WARC/")
+        begin = data.offset
+        if (lines := data.take_until(_END, _LONGEST_HEADER)) is None:
+            raise _damaged(file, begin, "its header has no end")
+        fields = (line.partition(b":") for line in lines.split(b"\r\n")[1:])
+        header = {name.strip().lower(): value.strip() for name, _, value in fields}
+        length = header.get(b"content-length", b"")
+        if not length.isdigit() or len(length) > 18 or int(length) > _LONGEST_PAGE:
+            shown = length[:20].decode(errors="replace")
+            raise _damaged(file, begin, f"Content-Length {shown!r} is not a number up to {_LONGEST_PAGE}")
+        yield header, int(length)
+
+
+def _take_content(data: _Bytes, file: InputFile, size: int) -> bytes:
+    begin = data.offset
+    content = data.take(size)
+    if len(content) < size:
+        raise _damaged(file, begin, f"the file ends in its content of {size} bytes")
+    if data.take(len(_END)) != _END:
+        raise _damaged(file, begin, f"no blank lines follow its content of {size} bytes")
+    return content
+
+
+def _damaged(file: InputFile, offset: int, reason: str) -> UserError:
+    return UserError(f"{file.name}: damaged WARC record at byte {offset} of the text ({reason}); download it again")
