@@ -10,7 +10,9 @@ transformers = pytest.importorskip("transformers", reason=_REASON)
 import argparse
 import doctest
 import functools
+import io
 import itertools
+import json
 import logging
 import optparse
 import pdb
@@ -21,6 +23,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import sentencepiece
 import tokenizers
 from cli_runs import ROOT, quiet, small_config
 
@@ -386,6 +389,44 @@ def test_auto_tokenizer_gives_our_ids(kind, tmp_path):
     pairs = there(lines[:-1], lines[1:])
     assert pairs.input_ids == [a + b[1:] for a, b in itertools.pairwise(expected)]
     assert pairs.token_type_ids[5] == [0] * len(expected[5]) + [1] * (len(expected[6]) - 1)
+
+
+@pytest.fixture(scope="module")
+def released_pieces(tmp_path_factory):
+    """A directory with a small vocabulary in the layout of DeBERTaV3's: its own order, [MASK] after all pieces."""
+    folder, model = tmp_path_factory.mktemp("v3"), io.BytesIO()
+    names = ("pad", "bos", "eos", "unk")
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES),
+        model_writer=model,
+        vocab_size=1000,
+        normalization_rule_name="identity",
+        minloglevel=2,
+        **{f"{name}_id": id_ for id_, name in enumerate(names)},
+        **{f"{name}_piece": piece for name, piece in zip(names, ("[PAD]", "[CLS]", "[SEP]", "[UNK]"), strict=True)},
+    )
+    (folder / "spm.model").write_bytes(model.getvalue())
+    (folder / "added_tokens.json").write_text('{"[MASK]": 1000}')
+    (folder / "config.json").write_text('{"model_type": "deberta-v2"}')
+    settings = {"do_lower_case": False, "vocab_type": "spm", "tokenizer_class": "DebertaV2Tokenizer"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def test_the_tokenizer_of_deberta_gives_our_ids(released_pieces, tmp_path):
+    """Theirs from the SentencePiece model, and from what is written here."""
+    mine = tokenizer_files.load(released_pieces)
+    assert mine.special == tokenizer.Special(pad=0, unk=3, cls=1, sep=2, mask=1000)
+    there = transformers.AutoTokenizer.from_pretrained(released_pieces)
+    assert type(there).__name__.startswith("DebertaV2Tokenizer")
+    for name, content in tokenizer_files.files(mine, 512, segments=False, deberta=True).items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "config.json").write_text('{"model_type": "deberta-v2"}')
+    assert tokenizer_files.load(tmp_path).special == mine.special
+    expected = [[1, *ids, 2] for ids in mine.encode(LINES)]
+    for theirs in (there, transformers.AutoTokenizer.from_pretrained(tmp_path)):
+        assert theirs(LINES).input_ids == expected
+        assert (theirs.mask_token_id, theirs.pad_token_id, theirs.unk_token_id) == (1000, 0, 3)
 
 
 def test_fine_tuning_an_export_with_plain_transformers_lowers_its_loss(run):

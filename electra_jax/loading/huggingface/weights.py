@@ -50,6 +50,21 @@ def _norm(ours: str, theirs: str, first: int = 0) -> list[Tensor]:
 
 
 _LAYERS = "encoder/layers"
+
+
+def _post_norm_layers(projection: str) -> list[Tensor]:
+    """The layers of BERT and DeBERTa; `projection` names the matrices for queries and so on, with {} for which."""
+    roles = (projection.format(role) for role in ("query", "key", "value"))
+    return [
+        *_linear(f"{_LAYERS}/attention/qkv", *(f"encoder.layer.{{}}.attention.self.{role}" for role in roles)),
+        *_linear(f"{_LAYERS}/attention/out", "encoder.layer.{}.attention.output.dense", inputs=2),
+        *_norm(f"{_LAYERS}/attention_norm", "encoder.layer.{}.attention.output.LayerNorm"),
+        *_linear(f"{_LAYERS}/ffn_in", "encoder.layer.{}.intermediate.dense"),
+        *_linear(f"{_LAYERS}/ffn_out", "encoder.layer.{}.output.dense"),
+        *_norm(f"{_LAYERS}/ffn_norm", "encoder.layer.{}.output.LayerNorm"),
+    ]
+
+
 _BODIES = {
     "bert": [
         Tensor("embeddings/word", ("embeddings.word_embeddings.weight",)),
@@ -57,15 +72,7 @@ _BODIES = {
         Tensor("embeddings/segment", ("embeddings.token_type_embeddings.weight",)),
         *_norm("embeddings/norm", "embeddings.LayerNorm"),
         *_linear("encoder/project", "embeddings_project"),
-        *_linear(
-            f"{_LAYERS}/attention/qkv",
-            *(f"encoder.layer.{{}}.attention.self.{role}" for role in ("query", "key", "value")),
-        ),
-        *_linear(f"{_LAYERS}/attention/out", "encoder.layer.{}.attention.output.dense", inputs=2),
-        *_norm(f"{_LAYERS}/attention_norm", "encoder.layer.{}.attention.output.LayerNorm"),
-        *_linear(f"{_LAYERS}/ffn_in", "encoder.layer.{}.intermediate.dense"),
-        *_linear(f"{_LAYERS}/ffn_out", "encoder.layer.{}.output.dense"),
-        *_norm(f"{_LAYERS}/ffn_norm", "encoder.layer.{}.output.LayerNorm"),
+        *_post_norm_layers("{}"),
     ],
     "modernbert": [
         Tensor("embeddings/word", ("embeddings.tok_embeddings.weight",)),
@@ -85,15 +92,7 @@ _BODIES = {
         *_norm("encoder/embedding_norm", "embeddings.LayerNorm"),
         Tensor("encoder/relative", ("encoder.rel_embeddings.weight",)),
         *_norm("encoder/relative_norm", "encoder.LayerNorm"),
-        *_linear(
-            f"{_LAYERS}/attention/qkv",
-            *(f"encoder.layer.{{}}.attention.self.{role}_proj" for role in ("query", "key", "value")),
-        ),
-        *_linear(f"{_LAYERS}/attention/out", "encoder.layer.{}.attention.output.dense", inputs=2),
-        *_norm(f"{_LAYERS}/attention_norm", "encoder.layer.{}.attention.output.LayerNorm"),
-        *_linear(f"{_LAYERS}/ffn_in", "encoder.layer.{}.intermediate.dense"),
-        *_linear(f"{_LAYERS}/ffn_out", "encoder.layer.{}.output.dense"),
-        *_norm(f"{_LAYERS}/ffn_norm", "encoder.layer.{}.output.LayerNorm"),
+        *_post_norm_layers("{}_proj"),
     ],
 }
 _HEADS = {
