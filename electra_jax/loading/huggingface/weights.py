@@ -139,9 +139,14 @@ _MLM_NAMES = {
     "lm_predictions.lm_head.LayerNorm.": "cls.predictions.transform.LayerNorm.",
     "lm_predictions.lm_head.bias": "cls.predictions.bias",
 }
-# How names end of tensors that no class here reads: buffers, the positions that only DeBERTaV3's pre-training reads,
-# and its tables' differences from the generator's, which the tables beside them include.
-_NEVER_READ = ("position_ids", "embeddings.position_embeddings.weight", "_embeddings._weight")
+# How names end of tensors that nothing here reads: buffers, a second name of a bias, the positions that DeBERTaV3 reads
+# in pre-training only, and its tables' differences from the generator's, which the tables beside them include.
+_NEVER_READ = (
+    "position_ids",
+    "cls.predictions.decoder.bias",
+    "deberta.embeddings.position_embeddings.weight",
+    "_embeddings._weight",
+)
 _MODERNBERT_TASK = [
     *_linear("head/dense", "head.dense"),
     *_norm("head/norm", "head.norm"),
@@ -168,11 +173,8 @@ _TASK_HEADS = {
         "answering": _linear("head/classifier", "qa_outputs"),
     },
 }
-PREFIXES = {
-    "bert": "electra.",
-    "modernbert": "model.",
-    "deberta": "deberta.",
-}  # of the encoder's tensors in classes with a head
+# Of the encoder's tensors in classes with a head.
+PREFIXES = {"bert": "electra.", "modernbert": "model.", "deberta": "deberta."}
 WORD_TABLES = {kind: body[0].theirs[0] for kind, body in _BODIES.items()}
 DECODERS = {  # tied to the word table
     "bert": "generator_lm_head.weight",
@@ -296,8 +298,7 @@ def load(config: ElectraConfig, state: Mapping[str, np.ndarray], factored: Mappi
 
 def unread(config: ElectraConfig, names: Iterable[str]) -> list[str]:
     """The tensors in `names` that `load` ignores."""
-    decoder = DECODERS[config.encoder.kind]
-    read = {decoder, decoder.replace(".weight", ".bias")}
+    read = {DECODERS[config.encoder.kind]}
     head = config.heads[0] if config.heads else None
     for tensor in (tensor for prefixed in (True, False) for tensor in _table(config.encoder, head, prefixed)):
         read |= {name for _, names in _entries(tensor, config.encoder.layers) for name in names}
