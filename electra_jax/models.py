@@ -19,8 +19,8 @@ def load(path: str | os.PathLike[str], step: int | None = None, batch_size: int 
     """Loads a trained model to use on texts.
 
     Args:
-      path: a run's work directory, a directory that `electra_jax.export` wrote, a Hugging Face directory of an ELECTRA
-        or ModernBERT model, the work directory of a fine-tuning, of which the best seed's model is loaded, or
+      path: a run's work directory, a directory that `electra_jax.export` wrote, a Hugging Face directory of an ELECTRA,
+        ModernBERT or DeBERTaV3 model, the work directory of a fine-tuning, of which the best seed's model is loaded, or
         `hf:USER/NAME[@REVISION]` on the Hugging Face Hub.
       step: for a run, the step of the checkpoint; None: the last.
       batch_size: rows that are computed at once. Batches are padded to this size: raise it on an accelerator, use 1 for

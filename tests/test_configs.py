@@ -5,8 +5,10 @@ from cli_runs import ROOT
 
 from electra_jax import train, train_config
 from electra_jax.config import config_file
+from electra_jax.config.errors import UserError
+from electra_jax.objectives import registry
 
-CONFIGS = ("base", "large", "small", "tiny")  # of pre-training
+CONFIGS = ("base", "deberta_v3", "large", "small", "tiny")  # of pre-training
 
 # ../shared/electra.md's table is the paper's appendix A and the reference's configure_pretraining.py.
 PAPER = {
@@ -36,6 +38,52 @@ def test_sizes_are_the_papers(name):
     assert (c.optim.warmup_steps, c.optim.weight_decay, c.optim.b1, c.optim.b2) == (10_000, 0.01, 0.9, 0.999)
     assert (c.optim.eps, c.optim.clip_norm) == (1e-6, 1.0)
     assert (c.objective.replace_prob, c.objective.discriminator_weight, c.objective.temperature) == (0.85, 50.0, 1.0)
+
+
+# Layers, FFN, layers and FFN of the generator: microsoft/DeBERTa, experiments/language_model/rtd_*.json.
+DEBERTAS = {
+    "xsmall": (12, 384, 1536, 6, 6, 3e-4, 64),
+    "small": (6, 768, 3072, 12, 3, 1e-4, 256),
+    "base": (12, 768, 3072, 12, 6, 1e-4, 256),
+    "large": (24, 1024, 4096, 16, 12, 1e-4, 256),
+}
+
+
+@pytest.mark.parametrize("size", DEBERTAS)
+def test_sizes_of_deberta_are_those_of_its_authors(size):
+    config = train_config.resolve(config_file.load(ROOT / "configs" / "deberta_v3.py", f"size={size}"))
+    model = registry.electra_config(config.objective, config.model, 128_100)
+    e, g = model.encoder, model.generator
+    found = (e.layers, e.width, e.ffn, e.heads, g.layers, config.optim.learning_rate, config.batch_size)
+    assert found == DEBERTAS[size]
+    assert (g.width, g.ffn, g.heads, model.embedding_size) == (e.width, e.ffn, e.heads, e.width)
+    assert (e.kind, model.tying, e.position_buckets, e.max_relative_positions) == ("deberta", "gdes", 256, 512)
+    o = config.objective
+    assert (o.mask_prob, o.replace_prob, o.discriminator_weight, o.temperature) == (0.15, 1.0, 10.0, 1.0)
+    assert (config.steps, config.data.seq_length, config.optim.warmup_steps) == (1_000_000, 512, 10_000)
+
+
+def test_a_size_that_deberta_does_not_have_is_refused():
+    with pytest.raises(UserError, match="size=huge is unknown: expected size=xsmall or small or base or large"):
+        config_file.load(ROOT / "configs" / "deberta_v3.py", "size=huge")
+    whole, without = (config_file.load(ROOT / "configs" / "deberta_v3.py", arg) for arg in ("size=base", ""))
+    assert whole == without
+
+
+@pytest.mark.parametrize("system", registry.SYSTEMS)
+def test_deberta_has_every_objective(system):
+    for arg in (f"size=xsmall,objective={system}", f"size=xsmall,objective={system},runlocal"):
+        config = train_config.resolve(config_file.load(ROOT / "configs" / "deberta_v3.py", arg))
+        assert config.model.encoder == "deberta"
+
+
+@pytest.mark.slow
+def test_deberta_trains_two_steps(tmp_path, text_file):
+    config = config_file.load(ROOT / "configs" / "deberta_v3.py", "size=xsmall,runlocal")
+    config.update(steps=2, eval_batches=1)
+    config.data.update(input=str(text_file), vocab_size=40, heldout_fraction=0.1)
+    final = train.train(config, tmp_path).heldout
+    assert 0 < final["disc_loss"] < 2
 
 
 @pytest.mark.slow

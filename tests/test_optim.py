@@ -61,7 +61,7 @@ def test_adam_is_not_bias_corrected_and_eps_is_outside_the_root():
         assert int(state.count) == step
 
 
-@pytest.mark.parametrize("encoder", ["bert", "modernbert"])
+@pytest.mark.parametrize("encoder", ["bert", "modernbert", "deberta"])
 def test_biases_and_norms_are_not_decayed_embeddings_are(encoder):
     model = train_config.paper().model
     model.update(encoder=encoder, dtype="float32")
@@ -78,6 +78,12 @@ def test_biases_and_norms_are_not_decayed_embeddings_are(encoder):
     if encoder == "bert":
         tables |= {"embeddings/position", "embeddings/segment"}
         norms |= {"embeddings/norm"}
+    elif encoder == "deberta":
+        tables |= {"encoder/relative", "generator/relative"}
+        norms |= {
+            f"{network}/{norm}" for network in ("encoder", "generator") for norm in ("embedding_norm", "relative_norm")
+        }
+        norms |= {"discriminator_head/norm"}
     else:
         norms |= {"encoder/embedding_norm", "encoder/final_norm", "discriminator_head/norm"}
         norms |= {"generator/embedding_norm", "generator/final_norm"}
@@ -88,7 +94,8 @@ def test_biases_and_norms_are_not_decayed_embeddings_are(encoder):
         return {f"{name.rsplit('/')[-1]}/{leaf}" for name in names}
 
     assert decayed[True] == tables | ends(matrices, "kernel")
-    biased = matrices | norms if encoder == "bert" else {"discriminator_head/classifier"}
+    biased = {"discriminator_head/classifier"} if encoder == "modernbert" else matrices | norms
+    biased -= {"encoder/project", "generator/project"} if encoder == "deberta" else set()
     assert decayed[False] == {"generator_head/bias"} | ends(norms, "scale") | ends(biased, "bias")
 
 
@@ -166,7 +173,7 @@ def test_muon_makes_the_update_of_each_matrix_orthogonal():
         assert cosine > 0.97
 
 
-@pytest.mark.parametrize("encoder", ["bert", "modernbert"])
+@pytest.mark.parametrize("encoder", ["bert", "modernbert", "deberta"])
 def test_muon_updates_the_matrices_in_the_layers_and_adam_the_rest(encoder):
     """Seen by the moments: each parameter has those of one of them."""
     model = train_config.paper().model

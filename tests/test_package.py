@@ -182,7 +182,7 @@ def test_configs_are_functions_of_their_arguments():
 
 
 def test_an_unknown_config_or_argument_is_refused():
-    with pytest.raises(AttributeError, match="no config 'huge': expected one of base, glue, large"):
+    with pytest.raises(AttributeError, match="no config 'huge': expected one of base, deberta_v3, glue, large"):
         configs.huge  # noqa: B018
     with pytest.raises(UserError, match="config argument 'runlokal' is unknown"):
         configs.tiny(runlokal=True)

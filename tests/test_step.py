@@ -25,7 +25,7 @@ LENGTH, BATCH, VOCABULARY = 16, 8, 60
 # The loss of the first two steps of the fixed run below. If a change is meant to alter the computation, run
 #   python -m pytest tests/test_step.py -k golden
 # and copy the numbers it prints; if it is not meant to, it is a bug.
-GOLDEN = {"bert": (17.561188, 17.702494), "modernbert": (17.822548, 17.538925)}
+GOLDEN = {"bert": (17.561188, 17.702494), "modernbert": (17.822548, 17.538925), "deberta": (17.904600, 17.876213)}
 
 
 @functools.cache  # the state is never changed
@@ -58,7 +58,7 @@ def batch(number: int) -> Batch:
     return Batch(ids, np.zeros_like(ids), np.broadcast_to(sequences, ids.shape).copy())
 
 
-@pytest.mark.parametrize("encoder", ["bert", "modernbert"])
+@pytest.mark.parametrize("encoder", GOLDEN)
 def test_golden_losses_of_two_steps(encoder):
     state, train_step, put = make(encoder, 1)
     losses = []
@@ -111,7 +111,9 @@ MESHES = {"data": (8, 1, 1), "fsdp": (1, 8, 1), "all": (2, 2, 2)}
 
 
 @pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize(("system", "encoder"), [("electra", "bert"), ("electra", "modernbert"), ("mlm", "bert")])
+@pytest.mark.parametrize(
+    ("system", "encoder"), [("electra", "bert"), ("electra", "modernbert"), ("electra", "deberta"), ("mlm", "bert")]
+)
 @pytest.mark.slow
 def test_ten_steps_are_the_same_on_every_mesh(system, encoder, mesh):
     """Losses to 1e-5 of themselves, parameters to 2e-5, with accumulation and without; float32."""
@@ -143,7 +145,7 @@ def ten_steps(system: str, encoder: str, mesh: tuple[int, int, int], grad_accum_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("encoder", "remat"), [*itertools.product(("bert", "modernbert"), ("dots", "full"))])
+@pytest.mark.parametrize(("encoder", "remat"), [*itertools.product(GOLDEN, ("dots", "full"))])
 def test_what_is_computed_again_is_the_same(encoder, remat):
     """And it is computed again: more products, in a body that is scanned and in one that is written out."""
     for unroll in ("false", "true"):
@@ -281,6 +283,20 @@ def test_every_setting_of_the_model_changes_the_loss(name, value):
     of_generators = name in ("model.generator_width", "model.generator_layers", "model.tying")
     generator = "transformer" if of_generators else "unigram"  # without a network it compiles faster
     assert loss(generator) != loss(generator, (name, value))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("position_buckets", 4), ("max_relative_positions", 11), ("discriminator_head", "linear")],
+)
+def test_every_setting_of_deberta_changes_the_loss(name, value):
+    deberta = {
+        "model.encoder": "deberta",
+        "model.deberta.position_buckets": 6,
+        "model.deberta.max_relative_positions": 9,
+    }
+    changed = deberta | {f"model.deberta.{name}": value}
+    assert loss("unigram", *deberta.items()) != loss("unigram", *changed.items())
 
 
 @functools.cache

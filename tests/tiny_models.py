@@ -25,8 +25,25 @@ def network(
     layers: int = 3,
     seed: int = 0,
 ) -> Network:
-    """An encoder of width 32 and two heads."""
-    encoder = EncoderConfig(kind, layers, 32, 48, 2, 0.02, 0.1, jnp.dtype("float32"), False, 8, 2)
+    """An encoder of width 32 and two heads; `linear` is a DeBERTa whose discriminator's head is linear."""
+    linear = kind == "linear"
+    kind = "deberta" if linear else kind
+    encoder = EncoderConfig(
+        kind,
+        layers,
+        32,
+        48,
+        2,
+        0.02,
+        0.1,
+        jnp.dtype("float32"),
+        False,
+        8,
+        2,
+        position_buckets=4,
+        max_relative_positions=8,
+        linear_head=linear and head == "discriminator_head",
+    )
     config = ElectraConfig(VOCABULARY, embedding_size, 16, encoder, heads=(head,) if head else ())
     return Network(config, random_like(subnetwork.param_shapes(config), seed))
 

@@ -16,13 +16,15 @@ usage: electra-jax export --workdir=RUN --output=OUT [--step=N] [--sentence_tran
 Writes directories for `from_pretrained` of transformers, each with weights, tokenizer and a model card:
 
   OUT/discriminator  the encoder with its discriminator head: ElectraForPreTraining, or for a ModernBERT
-                     ModernBertForTokenClassification with the labels original and replaced
-  OUT/masked_lm      the encoder with its MLM head: ElectraForMaskedLM, ModernBertForMaskedLM
+                     ModernBertForTokenClassification with the labels original and replaced, or for a DeBERTa
+                     DebertaV2Model with the tensors of its head besides
+  OUT/masked_lm      the encoder with its MLM head: ElectraForMaskedLM, ModernBertForMaskedLM,
+                     DebertaV2ForMaskedLM
   OUT/generator      the generator, of the same classes as masked_lm
-  OUT/encoder        the encoder without a head: ElectraModel, ModernBertModel
+  OUT/encoder        the encoder without a head: ElectraModel, ModernBertModel, DebertaV2Model
 
 Of a fine-tuned model it writes OUT itself: ElectraForSequenceClassification (also for numbers),
-ElectraForTokenClassification or ElectraForQuestionAnswering, or the same of ModernBert.
+ElectraForTokenClassification or ElectraForQuestionAnswering, or the same of ModernBert and DebertaV2.
 
   --workdir=RUN      the work directory of a run
   --model=FINETUNED  what electra-jax finetune wrote: its work directory, or one of the models in it

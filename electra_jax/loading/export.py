@@ -56,7 +56,7 @@ def _write(
         directories.append((networks.GENERATOR, generator, "mlm_head"))
     mask = run.tokenizer.name_of(run.tokenizer.special.mask)
     for name, network, head in directories:
-        text = card.write_card(description, name, network.config.encoder.kind, head, mask)
+        text = card.write_card(description, name, network.config.encoder, head, mask)
         directory.write(output / name, network, head, run.tokenizer, text, description.scores)
     if sentence_transformers:
         longest = max(phase.length for phase in train_config.phases(run.config))
@@ -64,7 +64,7 @@ def _write(
             path = output / networks.ENCODER / name
             path.parent.mkdir(exist_ok=True)
             write_whole(path, content)
-    return {name: hf_config.CLASSES[network.config.encoder.kind][head] for name, network, head in directories}
+    return {name: hf_config.class_name(network.config.encoder, head) for name, network, head in directories}
 
 
 def _describe(run: RunCheckpoint, workdir: Path) -> card.RunDescription:

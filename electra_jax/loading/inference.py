@@ -124,7 +124,8 @@ def encode(network: Network, pooling: Pooling, params: Any, batch: Batch) -> Arr
 
 def discriminate(network: Network, params: Any, batch: Batch) -> Array:
     """The discriminator's logits, [B, L] float32."""
-    return electra.discriminator_logits(network.model, params, electra.encode(network.model, params, batch))
+    states_BLD = electra.encode(network.model, params, batch)
+    return electra.discriminator_logits(network.model, params, states_BLD, batch.sequence_ids)
 
 
 def predict(network: Network, params: Any, batch: Batch, positions_B: Array) -> Array:

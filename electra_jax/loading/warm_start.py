@@ -269,6 +269,10 @@ def _mismatch(config: TrainConfig, donor: Donor, shape: ElectraConfig) -> tuple[
         return (f"{donor.name}: this objective's generator has two towers; it cannot start from a network",)
     layers = min(donor.network.config.encoder.layers, wanted.encoder.layers)
     theirs, ours = (_shape_settings(network, config.init, layers) for network in (donor.network.config, wanted))
+    if all("discriminator_head" in network.heads for network in (donor.network.config, wanted)):
+        for settings, network in ((theirs, donor.network.config), (ours, wanted)):
+            if network.encoder.kind == "deberta":
+                settings["deberta.discriminator_head"] = "linear" if network.encoder.linear_head else "released"
     differing = [name for name in theirs if theirs[name] != ours.get(name)]
     if not differing:
         return ()
@@ -295,4 +299,7 @@ def _shape_settings(network: ElectraConfig, init: WarmStartConfig, layers: int) 
         settings["modernbert.activation"] = e.activation
         settings["modernbert.local_window"] = e.local_window
         settings["modernbert.global_every"] = min(e.global_every, layers)  # a longer period makes no difference
+    if e.kind == "deberta":
+        settings["deberta.position_buckets"] = e.position_buckets
+        settings["deberta.max_relative_positions"] = e.max_relative_positions
     return settings

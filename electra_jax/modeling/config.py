@@ -33,10 +33,27 @@ class ModernBertSettings:
 
 
 @dataclasses.dataclass(frozen=True)
+class DebertaSettings:
+    """Settings that only encoder=deberta uses."""
+
+    position_buckets: int = setting(
+        256, "Rows for relative positions to each side; those beyond half of them share rows by logarithm.", above(1)
+    )
+    max_relative_positions: int = setting(
+        512, "The distance from which on all relative positions share the last row.", above(1)
+    )
+    discriminator_head: str = setting(
+        "released",
+        "The discriminator's head: DeBERTaV3's own, or one linear layer, which transformers has a class for.",
+        one_of("released", "linear"),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class ModelConfig:
     """The networks of a run, as a config file describes them."""
 
-    encoder: str = setting("bert", "Architecture of both networks.", one_of("bert", "modernbert"))
+    encoder: str = setting("bert", "Architecture of both networks.", one_of("bert", "modernbert", "deberta"))
     layers: int = setting(12, "Layers of the encoder.", above(0))
     width: int = setting(256, "Hidden size of the encoder.", above(0))
     ffn: int = setting(1024, "Inner width of the encoder's feed-forward layers.", above(0))
@@ -54,7 +71,7 @@ class ModelConfig:
     dropout: float = setting(0.1, "Dropout rate in both networks.", from_up_to_below(0, 1))
     attention_dropout: float = setting(
         _SAME,
-        "Dropout rate of attention weights in encoder=bert; -1: as dropout. Fused attention on GPUs needs 0.",
+        "Dropout rate of attention weights, but in modernbert; -1: as dropout. Fused attention on GPUs needs 0.",
         _RATE,
     )
     dtype: str = setting(
@@ -80,6 +97,7 @@ class ModelConfig:
         resumable=True,
     )
     modernbert: ModernBertSettings = ModernBertSettings()
+    deberta: DebertaSettings = DebertaSettings()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +105,8 @@ class EncoderConfig:
     """One transformer.
 
     Attributes:
-      kind: `bert` (post-LN, absolute positions) or `modernbert` (pre-norm, RoPE, GeGLU, no biases).
+      kind: `bert` (post-LN, absolute positions), `modernbert` (pre-norm, RoPE, GeGLU, no biases) or `deberta` (post-LN,
+        relative positions in the scores of attention).
       layers: the number of layers.
       width: the hidden size.
       ffn: the inner width of the feed-forward blocks.
@@ -102,7 +121,9 @@ class EncoderConfig:
       attention: how attention is computed: `auto`, `plain` or `fused` (`fused_attention.choose`).
       local_window: ModernBERT: local layers attend to half of this to each side.
       global_every: ModernBERT: every `global_every`-th layer, starting with the first, attends to the whole sequence.
-      attention_dropout: BERT: the dropout rate of attention weights; None: that of `dropout`.
+      attention_dropout: BERT and DeBERTa: the dropout rate of attention weights; None: that of `dropout`.
+      position_buckets, max_relative_positions: DeBERTa: as in `DebertaSettings`.
+      linear_head: DeBERTa: whether the discriminator's head is one linear layer.
       activation: ModernBERT: the activation of the gated feed-forward layers, `gelu` or `relu2`.
       zero_outputs: ModernBERT: whether the matrices that write to the residual stream are initialized with zeros.
     """
@@ -123,6 +144,9 @@ class EncoderConfig:
     attention_dropout: float | None = None
     activation: str = "gelu"
     zero_outputs: bool = False
+    position_buckets: int = 256
+    max_relative_positions: int = 512
+    linear_head: bool = False
 
     @property
     def head_size(self) -> int:
@@ -186,6 +210,17 @@ def encoder_config(model: ModelConfig) -> EncoderConfig:
             f"config.model.attention_dropout={own:g} is invalid with encoder=modernbert, whose attention weights have "
             "no dropout: expected -1 or 0"
         )
+    if model.encoder == "deberta" and model.attention == "fused":
+        raise UserError(
+            "config.model.attention=fused is invalid with encoder=deberta, whose scores depend on relative positions: "
+            "expected auto or plain"
+        )
+    if model.encoder == "deberta" and model.deberta.max_relative_positions <= model.deberta.position_buckets // 2 + 1:
+        raise UserError(
+            f"config.model.deberta.max_relative_positions={model.deberta.max_relative_positions} is within half of "
+            f"position_buckets={model.deberta.position_buckets}, whose rows are for one distance each: expected "
+            f"{model.deberta.position_buckets // 2 + 2} or more"
+        )
     encoder = EncoderConfig(
         kind=model.encoder,
         layers=model.layers,
@@ -203,6 +238,9 @@ def encoder_config(model: ModelConfig) -> EncoderConfig:
         attention_dropout=own,
         activation=model.modernbert.activation,
         zero_outputs=model.modernbert.zero_outputs,
+        position_buckets=model.deberta.position_buckets,
+        max_relative_positions=model.deberta.max_relative_positions,
+        linear_head=model.deberta.discriminator_head == "linear",
     )
     _check(encoder, "encoder")
     return encoder

@@ -29,8 +29,8 @@ class Dense(nn.Module):
     flat: bool = False
 
     @nn.compact
-    def __call__(self, x: Array) -> Array:
-        """[..., *inputs] -> [..., *features]."""
+    def __call__(self, x: Array, first: int | None = None) -> Array:
+        """[..., *inputs] -> [..., *features]; of the first of `features` only `first` entries, where given."""
         features = (self.features,) if isinstance(self.features, int) else self.features
         inputs = x.shape[-1:] if self.inputs is None else self.inputs
 
@@ -40,6 +40,9 @@ class Dense(nn.Module):
 
         kernel = self.param("kernel", init, (*inputs, *features))
         bias = self.param("bias", nn.initializers.zeros, features) if self.use_bias else None
+        if first is not None:
+            kernel = jax.lax.slice_in_dim(kernel, 0, first, axis=len(inputs))
+            bias = None if bias is None else bias[:first]
         x, kernel, bias = nn.dtypes.promote_dtype(x, kernel, bias, dtype=self.dtype)
         if self.flat:
             kernel, bias = kernel.reshape(math.prod(inputs), -1), None if bias is None else bias.reshape(-1)

@@ -125,8 +125,9 @@ class Answerer(nn.Module):
 class TransformersHead(nn.Module):
     """The head of transformers' classes for a row's state or for every state, with their initializers.
 
-    For ELECTRA: dropout, dense, GELU, dropout, dense for a row; dropout, dense for tags; dense for answers. For
-    ModernBERT, whatever it reads: dense, GELU, layer norm, dropout, dense.
+    For ELECTRA: dropout, dense, GELU, dropout, dense for a row; dropout, dense for tags; dense for answers. DeBERTa's
+    are the same without the first dropout for a row. For ModernBERT, whatever it reads: dense, GELU, layer norm,
+    dropout, dense.
     """
 
     config: ElectraConfig
@@ -137,7 +138,7 @@ class TransformersHead(nn.Module):
     def __call__(self, x: Array, train: bool) -> Array:
         """[..., outputs] for states [..., D]."""
         c = self.config.encoder
-        drop = Dropout(0.0 if self.kind == "answering" and c.kind == "bert" else c.dropout)
+        drop = Dropout(0.0 if self.kind == "answering" and c.kind != "modernbert" else c.dropout)
         if c.kind == "modernbert":
             init = transformer.truncated_normal(modernbert.out_stddev(c))
             x = Dense(c.width, init, use_bias=False, name="dense")(x)
@@ -146,7 +147,8 @@ class TransformersHead(nn.Module):
         else:
             last = nn.initializers.normal(c.init_stddev)
             if self.kind in ("classification", "regression"):
-                x = gelu(Dense(c.width, last, name="dense")(drop(x, train)))
+                x = drop(x, train) if c.kind == "bert" else x
+                x = gelu(Dense(c.width, last, name="dense")(x))
         return Dense(self.outputs, last, name="classifier")(drop(x, train))
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from electra_jax.modeling import modernbert, transformer
+from electra_jax.modeling import deberta, modernbert, transformer
 from electra_jax.modeling.activations import gelu
 from electra_jax.modeling.attention import Visible
 from electra_jax.modeling.batch import Batch
@@ -22,7 +22,12 @@ from electra_jax.modeling.layer_norm import LayerNorm
 
 Array = jax.Array
 Params = Any  # the nested dict of float32 arrays that `Electra.init` returns
-ENCODERS: dict[str, Any] = {"bert": transformer.BertEncoder, "modernbert": modernbert.ModernBertEncoder}
+ENCODERS: dict[str, Any] = {
+    "bert": transformer.BertEncoder,
+    "modernbert": modernbert.ModernBertEncoder,
+    "deberta": deberta.DebertaEncoder,
+}
+_EPSILONS = {"bert": transformer.EPSILON, "modernbert": modernbert.EPSILON, "deberta": deberta.EPSILON}
 _SEGMENTS = 2
 
 
@@ -102,13 +107,12 @@ class MLMHead(nn.Module):
     def __call__(self, x_BMD: Array, table_VE: Array) -> Array:
         """Logits [B, M, V] float32; the lowest float for entries that only pad the table."""
         c = self.config
-        is_bert = c.kind == "bert"
+        modern = c.kind == "modernbert"
         padded, size = table_VE.shape
-        init = transformer.truncated_normal(c.init_stddev if is_bert else modernbert.out_stddev(c))
-        width = size if is_bert else c.width
-        x = Dense(width, init, use_bias=is_bert, dtype=c.dtype, name="dense")(x_BMD)
-        epsilon = transformer.EPSILON if is_bert else modernbert.EPSILON
-        x_BME = LayerNorm(epsilon, is_bert, c.dtype, name="norm")(gelu(x))
+        init = transformer.truncated_normal(modernbert.out_stddev(c) if modern else c.init_stddev)
+        width = c.width if modern else size
+        x = Dense(width, init, use_bias=not modern, dtype=c.dtype, name="dense")(x_BMD)
+        x_BME = LayerNorm(_EPSILONS[c.kind], not modern, c.dtype, name="norm")(gelu(x))
         if width != size:
             init = nn.initializers.xavier_uniform()
             x_BME = Dense(size, init, use_bias=False, dtype=c.dtype, name="project")(x_BME)
@@ -119,21 +123,28 @@ class MLMHead(nn.Module):
 
 
 class DiscriminatorHead(nn.Module):
-    """dense(D -> D), GELU, dense(D -> 1); ModernBERT's has a layer norm after GELU."""
+    """dense(D -> D), GELU, dense(D -> 1); ModernBERT's has a layer norm after GELU.
+
+    DeBERTaV3's begins with the layer norm of each state plus that of its sequence's first token, [CLS]
+    (microsoft/DeBERTa, replaced_token_detection_model.py). A linear one (`config.linear_head`) is dense(D -> 1) alone.
+    """
 
     config: EncoderConfig
 
     @nn.compact
-    def __call__(self, x_BLD: Array) -> Array:
+    def __call__(self, x_BLD: Array, sequence_ids_BL: Array) -> Array:
         c = self.config
-        is_bert = c.kind == "bert"
-        init = transformer.truncated_normal(c.init_stddev if is_bert else modernbert.out_stddev(c))
-        x = Dense(c.width, init, use_bias=is_bert, dtype=c.dtype, name="dense")(x_BLD)
-        x = gelu(x)
-        if not is_bert:
+        modern, x = c.kind == "modernbert", x_BLD
+        if c.kind == "deberta" and not c.linear_head:
+            x = x + first_states(x_BLD, sequence_ids_BL)
+            x = LayerNorm(deberta.EPSILON, True, c.dtype, name="norm")(x)
+        if not (c.kind == "deberta" and c.linear_head):
+            init = transformer.truncated_normal(modernbert.out_stddev(c) if modern else c.init_stddev)
+            x = gelu(Dense(c.width, init, use_bias=not modern, dtype=c.dtype, name="dense")(x))
+        if modern:
             x = LayerNorm(modernbert.EPSILON, False, c.dtype, name="norm")(x)
         # Glorot as in the reference; classifiers of ModernBERT use a normal distribution of deviation 1 / sqrt(D).
-        init = nn.initializers.xavier_uniform() if is_bert else transformer.truncated_normal(c.width**-0.5)
+        init = transformer.truncated_normal(c.width**-0.5) if modern else nn.initializers.xavier_uniform()
         return Dense(1, init, dtype=c.dtype, name="classifier")(x)[..., 0].astype(jnp.float32)
 
 
@@ -213,9 +224,9 @@ class Electra(nn.Module):
         """The encoder's token logits, [B, M, V] float32."""
         return cast(Array, self.mlm_head(states_BMD, self.embeddings.table("word")))
 
-    def discriminator_logits(self, states_BLD: Array) -> Array:
+    def discriminator_logits(self, states_BLD: Array, sequence_ids_BL: Array) -> Array:
         """Logits of "this token was replaced", [B, L] float32."""
-        return cast(Array, self.discriminator_head(states_BLD))
+        return cast(Array, self.discriminator_head(states_BLD, sequence_ids_BL))
 
     def copy_logits(self, states_BLD: Array) -> Array:
         """Logits of the copy gate, [B, L] float32."""
@@ -237,7 +248,7 @@ class Electra(nn.Module):
         if "mlm_head" in heads:
             self.mlm_logits(encoder_BLD)
         if "discriminator_head" in heads:
-            self.discriminator_logits(encoder_BLD)
+            self.discriminator_logits(encoder_BLD, batch.sequence_ids)
         if "copy_gate" in heads:
             self.copy_logits(encoder_BLD)
 
@@ -262,9 +273,10 @@ def mlm_logits(model: Electra, params: Params, states_BMD: Array) -> Array:
     return cast(Array, model.apply({"params": params}, states_BMD, method=Electra.mlm_logits))
 
 
-def discriminator_logits(model: Electra, params: Params, states_BLD: Array) -> Array:
-    """Logits of "this token was replaced", [B, L] float32."""
-    return cast(Array, model.apply({"params": params}, states_BLD, method=Electra.discriminator_logits))
+def discriminator_logits(model: Electra, params: Params, states_BLD: Array, sequence_ids_BL: Array) -> Array:
+    """Logits of "this token was replaced", [B, L] float32; `sequence_ids_BL` as in `Batch`."""
+    method = Electra.discriminator_logits
+    return cast(Array, model.apply({"params": params}, states_BLD, sequence_ids_BL, method=method))
 
 
 def copy_logits(model: Electra, params: Params, states_BLD: Array) -> Array:
@@ -287,6 +299,12 @@ def _states(
 def gather_positions(states_BLD: Array, positions_BM: Array) -> Array:
     """States [B, M, D] at `positions_BM`."""
     return jnp.take_along_axis(states_BLD, positions_BM[..., None], axis=1)
+
+
+def first_states(states_BLD: Array, sequence_ids_BL: Array) -> Array:
+    """[B, L, D]: for each position the state of the first token of its own sequence."""
+    position_BL = transformer.sequence_positions(sequence_ids_BL)
+    return gather_positions(states_BLD, jnp.arange(position_BL.shape[1], dtype=jnp.int32)[None] - position_BL)
 
 
 def mean_state(states_BLD: Array, sequence_ids_BL: Array) -> Array:

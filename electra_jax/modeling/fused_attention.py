@@ -60,7 +60,7 @@ def choose(network: EncoderConfig, device_kind: str, length: int, heads: int) ->
     Raises:
       UserError: the network's `attention` is `fused`, and the kernels cannot be used.
     """
-    if network.attention == "plain":
+    if network.attention == "plain" or network.kind == "deberta":  # whose scores no kernel here computes
         return "plain"
     problem = _problem(network, device_kind, length, heads)
     if network.attention == "fused" and problem:

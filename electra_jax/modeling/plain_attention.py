@@ -36,7 +36,7 @@ def _pairs(length: int, reach: int, size: int) -> int:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
-def attend(q: Array, k: Array, v: Array, mask: Array, words: Array, rate: float) -> Array:
+def attend(q: Array, k: Array, v: Array, mask: Array, words: Array, rate: float, bias: Array | None = None) -> Array:
     """Attention with a float32 softmax, [..., Q, K] in the type of `q`.
 
     The derivative keeps the weights and the result, with which nothing of the softmax is computed again. It is for
@@ -47,27 +47,31 @@ def attend(q: Array, k: Array, v: Array, mask: Array, words: Array, rate: float)
       mask: bool, broadcastable to [..., Q, S]: whether a query sees a key.
       words: of the dropout key; anything where `rate` is 0.
       rate: dropout of the weights, which are then [B, H, Q, S].
+      bias: [..., Q, S] in the type of `q`, is added to the scores; None: nothing.
     """
-    out: Array = _forward(q, k, v, mask, words, rate)[0]
+    out: Array = _forward(q, k, v, mask, words, rate, bias)[0]
     return out
 
 
-def _forward(q: Array, k: Array, v: Array, mask: Array, words: Array, rate: float) -> Any:
-    weights = _weights(q, k, mask)
+def _forward(q: Array, k: Array, v: Array, mask: Array, words: Array, rate: float, bias: Array | None = None) -> Any:
+    weights = _weights(q, k, mask, bias)
     out = checkpoint_name(_sum(_drop(weights, words, rate), v), "attended")
-    return out, (q, k, v, weights, out, words)
+    has_bias = None if bias is None else ()  # by the structure of what is kept, which is static
+    return out, (q, k, v, weights, out, words, has_bias)
 
 
 def _backward(rate: float, kept: Any, d_out: Array) -> Any:
-    q, k, v, weights, out, words = kept
-    return *_gradient(q, k, v, weights, out, words, d_out, rate), None, None
+    q, k, v, weights, out, words, has_bias = kept
+    *d_qkv, d_scores = _gradient(q, k, v, weights, out, words, d_out, rate)
+    return *d_qkv, None, None, None if has_bias is None else d_scores
 
 
 attend.defvjp(_forward, _backward)
 
 
-def _weights(q: Array, k: Array, mask: Array) -> Array:
+def _weights(q: Array, k: Array, mask: Array, bias: Array | None = None) -> Array:
     scores = jnp.einsum("...qk,...sk->...qs", _scaled(q), k, preferred_element_type=jnp.float32)
+    scores = scores if bias is None else scores + bias.astype(jnp.float32)
     return jax.nn.softmax(jnp.where(mask, scores, np.finfo(np.float32).min)).astype(q.dtype)
 
 
@@ -78,15 +82,15 @@ def _sum(weights: Array, v: Array) -> Array:
 
 def _gradient(
     q: Array, k: Array, v: Array, weights: Array, out: Array, words: Array, d_out: Array, rate: float
-) -> tuple[Array, Array, Array]:
-    """Of queries, keys and values. The sum over keys in a softmax's derivative is that of `d_out` times `out`."""
+) -> tuple[Array, Array, Array, Array]:
+    """Of queries, keys, values and scores. The sum over keys in a softmax's derivative is that of `d_out` x `out`."""
     d_weights = _drop(jnp.einsum("...qk,...sk->...qs", d_out, v, preferred_element_type=jnp.float32), words, rate)
     mean = jnp.sum(d_out.astype(jnp.float32) * out.astype(jnp.float32), axis=-1, keepdims=True)
     d_scores = (weights.astype(jnp.float32) * (d_weights - mean)).astype(q.dtype)
     d_q = _scaled(jnp.einsum("...qs,...sk->...qk", d_scores, k))
     d_k = jnp.einsum("...qs,...qk->...sk", d_scores, _scaled(q))
     d_v = jnp.einsum("...qs,...qk->...sk", _drop(weights, words, rate), d_out)
-    return d_q, d_k, d_v
+    return d_q, d_k, d_v, d_scores
 
 
 def _scaled(q: Array) -> Array:
@@ -219,10 +223,10 @@ def _either_backward(reach: int, direction: str, kept: Any, d_out: Array) -> Any
     def local(q: Array, k: Array, v: Array, out: Array, d_out: Array) -> Any:
         (q, k, v), join_gradients = jax.vjp(blocks.cut_all, q, k, v)
         weights = _weights(q, k, blocks.mask(sequence_ids_BL, direction))
-        return join_gradients(_gradient(q, k, v, weights, blocks.cut(out), words, blocks.cut(d_out), 0.0))
+        return join_gradients(_gradient(q, k, v, weights, blocks.cut(out), words, blocks.cut(d_out), 0.0)[:3])
 
     def everywhere(q: Array, k: Array, v: Array, out: Array, d_out: Array) -> Any:
-        return _gradient(q, k, v, _weights(q, k, mask(sequence_ids_BL, direction)), out, words, d_out, 0.0)
+        return _gradient(q, k, v, _weights(q, k, mask(sequence_ids_BL, direction)), out, words, d_out, 0.0)[:3]
 
     return None, *jax.lax.cond(is_local, local, everywhere, q, k, v, out, d_out), None
 

@@ -1,4 +1,4 @@
-"""BERT's encoder, and the parts that ModernBERT's shares with it: initializers, layer stacks.
+"""BERT's encoder, and the parts that the others share with it: initializers, layer stacks, post-LN blocks.
 
 BERT's blocks are post-LN, with biases and exact GELU, as in the paper and in `transformers.ElectraModel`.
 """
@@ -110,6 +110,32 @@ def sequence_positions(sequence_ids_BL: Array) -> Array:
     return position_L - jax.lax.cummax(starts, axis=1)
 
 
+def finish_layer(c: EncoderConfig, epsilon: float, x_BLD: Array, attended_BLD: Array, train: bool) -> Array:
+    """What follows attention in a post-LN layer: the sum, its norm, the feed-forward layer, and the same again.
+
+    To be called in the layer's `__call__`, whose submodules the parts become.
+
+    Args:
+      c: the encoder's config.
+      epsilon: added to the variance in the norms.
+      x_BLD: the layer's input.
+      attended_BLD: the output of its attention.
+      train: whether dropout is on.
+    """
+
+    def dense(features: int, name: str) -> Dense:
+        return Dense(features, truncated_normal(c.init_stddev), dtype=c.dtype, name=name)
+
+    drop = Dropout(c.dropout)
+    x_BLD = checkpoint_name(shard_batch(x_BLD + drop(attended_BLD, train)), "sum")
+    x_BLD = LayerNorm(epsilon, True, c.dtype, name="attention_norm")(x_BLD)
+    h_BLF = gelu(checkpoint_name(dense(c.ffn, "ffn_in")(x_BLD), "ffn_in"))
+    h_BLD = dense(c.width, "ffn_out")(h_BLF)
+    x_BLD = checkpoint_name(shard_batch(x_BLD + drop(h_BLD, train)), "sum")
+    normed: Array = LayerNorm(epsilon, True, c.dtype, name="ffn_norm")(x_BLD)
+    return normed
+
+
 class BertLayer(nn.Module):
     config: EncoderConfig
     train: bool
@@ -118,18 +144,9 @@ class BertLayer(nn.Module):
     def __call__(self, x_BLD: Array, visible: Visible) -> tuple[Array, None]:
         c = self.config
 
-        def dense(features: int, name: str) -> Dense:
-            return Dense(features, truncated_normal(c.init_stddev), dtype=c.dtype, name=name)
-
-        drop = Dropout(c.dropout)
         init = truncated_normal(c.init_stddev)
         attended = SelfAttention(c, True, init, init, self.train, name="attention")(x_BLD, visible)
-        x_BLD = checkpoint_name(shard_batch(x_BLD + drop(attended, self.train)), "sum")
-        x_BLD = LayerNorm(EPSILON, True, c.dtype, name="attention_norm")(x_BLD)
-        h_BLF = gelu(checkpoint_name(dense(c.ffn, "ffn_in")(x_BLD), "ffn_in"))
-        h_BLD = dense(c.width, "ffn_out")(h_BLF)
-        x_BLD = checkpoint_name(shard_batch(x_BLD + drop(h_BLD, self.train)), "sum")
-        return LayerNorm(EPSILON, True, c.dtype, name="ffn_norm")(x_BLD), None
+        return finish_layer(c, EPSILON, x_BLD, attended, self.train), None
 
 
 class BertEncoder(nn.Module):

@@ -209,7 +209,7 @@ def discriminate(o: Objective, params: Params, x: Inputs, input_ids_BL: Array) -
     """Logits of "this token was replaced" at every position of `input_ids_BL`, [B, L] float32."""
     batch = x.masked.batch._replace(input_ids=input_ids_BL)
     states_BLD = networks.encode(o.model, params, batch, x.encoder_key)
-    return networks.discriminator_logits(o.model, params, states_BLD)
+    return networks.discriminator_logits(o.model, params, states_BLD, batch.sequence_ids)
 
 
 def detection_loss(scores_BL: Array, labels_BL: Array, weights_BL: Array) -> tuple[metrics.Mean, metrics.Metrics]:

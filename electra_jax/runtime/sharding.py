@@ -38,6 +38,7 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("ffn_in/kernel", (None, "fsdp", None, "tensor")),  # [layers, D, 2, F], with a gate
     ("ffn_in/bias", (None, "tensor")),
     ("ffn_out/kernel", (None, "tensor", "fsdp")),  # [layers, F, D]
+    ("relative", (None, "fsdp")),  # [2 x buckets, D], of DeBERTa
     ("(generator|mlm)_head/bias", ("tensor",)),  # [V]
     ("(dense|project)/kernel", ("fsdp", None)),
 )

@@ -54,7 +54,9 @@ def states(network, tokens, special):
 
 
 def logits(network, tokens, special):
-    found = discriminator_logits(network.model, network.params, states(network, tokens, special))
+    found = discriminator_logits(
+        network.model, network.params, states(network, tokens, special), np.ones((1, len(tokens) + 2), np.int32)
+    )
     return np.asarray(found)[0, 1:-1]
 
 

@@ -171,6 +171,23 @@ def test_a_modernbert_of_other_windows_is_refused(name):
         check(o, given(other))
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "other"),
+    [("position_buckets", 6, 8), ("max_relative_positions", 299, 298), ("discriminator_head", "released", "linear")],
+)
+def test_a_deberta_of_other_positions_or_another_head_is_refused(name, value, other):
+    o, donor = (
+        tiny_models.system("electra", model__encoder="deberta", **{f"model__deberta__{name}": each})
+        for each in (value, other)
+    )
+    with pytest.raises(UserError, match=rf"has deberta\.{name}={other} \(this run: {value}\)"):
+        check(o, given(donor))
+    check(
+        tiny_models.system("mlm", model__encoder="deberta"),
+        given(tiny_models.system("electra", model__encoder="deberta")),
+    )
+
+
 def test_two_towers_cannot_be_given():
     with pytest.raises(UserError, match="two towers"):
         check(tiny_models.system("electric"), given(tiny_models.system("electra"), "generator"))

@@ -1,4 +1,4 @@
-"""What the tests of both encoders share: small encoders to run, and the parts of a transformer written out in NumPy."""
+"""What the tests of all encoders share: small encoders to run, and the parts of a transformer written out in NumPy."""
 
 import collections
 import dataclasses
@@ -11,18 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
-from electra_jax.modeling import modernbert, transformer
 from electra_jax.modeling.attention import Visible
 from electra_jax.modeling.config import EncoderConfig
+from electra_jax.modeling.electra import ENCODERS
 
-_ENCODERS = {"bert": transformer.BertEncoder, "modernbert": modernbert.ModernBertEncoder}
 _EMBEDDING = 12
 SEQUENCES = np.asarray([[1] * 6 + [2] * 5 + [0], [1] * 12], np.int32)
 VISIBLE = Visible(SEQUENCES)
 
 
 def small(kind: str, layers: int) -> EncoderConfig:
-    """Of `modernbert` the first layer and every third from there see everything."""
+    """Of `modernbert` the first layer and every third from there see everything; `deberta` has 4 buckets a side."""
     return EncoderConfig(
         kind=kind,
         layers=layers,
@@ -35,6 +34,8 @@ def small(kind: str, layers: int) -> EncoderConfig:
         unroll=False,
         local_window=4,
         global_every=3,
+        position_buckets=4,
+        max_relative_positions=8,
     )
 
 
@@ -52,7 +53,7 @@ def mask(visible: Visible) -> np.ndarray:
 
 @functools.cache
 def fresh_params(config: EncoderConfig):
-    init = functools.partial(_ENCODERS[config.kind](config).init, train=False)
+    init = functools.partial(ENCODERS[config.kind](config).init, train=False)
     return jax.device_get(jax.jit(init)(jax.random.key(0), inputs(), VISIBLE)["params"])
 
 
@@ -64,7 +65,7 @@ def random_params(config: EncoderConfig):
 
 @functools.cache
 def _compiled(config: EncoderConfig):
-    return jax.jit(functools.partial(_ENCODERS[config.kind](config).apply, train=False))
+    return jax.jit(functools.partial(ENCODERS[config.kind](config).apply, train=False))
 
 
 def encode(config: EncoderConfig, params, x: np.ndarray, visible: Visible = VISIBLE) -> np.ndarray:
@@ -74,7 +75,7 @@ def encode(config: EncoderConfig, params, x: np.ndarray, visible: Visible = VISI
 
 def dropped(config: EncoderConfig) -> dict[tuple[int, ...], int]:
     """The shapes that dropout decides for, and how often in the program; a scanned layer is in it once."""
-    module = _ENCODERS[config.kind](dataclasses.replace(config, dropout=0.5))
+    module = ENCODERS[config.kind](dataclasses.replace(config, dropout=0.5))
     rngs = {"dropout": jax.random.key(0)}
     run = functools.partial(module.apply, train=True, rngs=rngs)
     program = jax.make_jaxpr(run)({"params": fresh_params(config)}, inputs(), VISIBLE)

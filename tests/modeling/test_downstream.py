@@ -129,15 +129,15 @@ def test_every_kind_has_the_encoder_and_a_head(kind):
     assert set(made) == {"embeddings", "encoder", "head"}
 
 
-@pytest.mark.parametrize("kind", ["bert", "modernbert"])
+@pytest.mark.parametrize("kind", ["bert", "modernbert", "deberta"])
 @pytest.mark.parametrize("task", TASKS)
 def test_heads_of_transformers(kind, task):
     """Against their definitions; tests/parity compares them with transformers' own classes."""
     shape = network(kind, head=None).config
     head = TransformersHead(shape, task, 2)
     params = random_like(jax.eval_shape(lambda: head.init(jax.random.key(0), STATES, False))["params"])
-    layers = {"bert": {"classification": ["dense"]}, "modernbert": {key: ["dense", "norm"] for key in TASKS}}
-    assert sorted(params) == ["classifier", *layers[kind].get(task, [])]
+    layers = {"modernbert": {key: ["dense", "norm"] for key in TASKS}}
+    assert sorted(params) == ["classifier", *layers.get(kind, {"classification": ["dense"]}).get(task, [])]
     x = STATES
     if "dense" in params:
         x = gelu(x @ params["dense"]["kernel"] + params["dense"].get("bias", 0))
@@ -152,11 +152,13 @@ def test_heads_of_transformers(kind, task):
     ("kind", "task", "drops"),
     [
         ("bert", "answering", False),
+        ("deberta", "answering", False),
         *(
             (k, t, True)
             for k, t in [
                 ("bert", "classification"),
                 ("bert", "tagging"),
+                ("deberta", "classification"),
                 ("modernbert", "answering"),
                 ("modernbert", "classification"),
             ]

@@ -29,7 +29,7 @@ BATCH = Batch(
 BATCH = jax.tree.map(lambda x: x.astype(np.int32), BATCH)
 EVERY = np.tile(np.arange(LENGTH, dtype=np.int32), (2, 1))
 HEADS = ("discriminator_head", "mlm_head", "copy_gate", "baseline")
-both_encoders = pytest.mark.parametrize("encoder", ["bert", "modernbert"])
+every_encoder = pytest.mark.parametrize("encoder", ["bert", "modernbert", "deberta"])
 
 
 @functools.cache
@@ -71,7 +71,8 @@ def compiled(encoder: str, dtype: str = "float32"):
         return electra.generator_logits(model, params, electra.gather_positions(states, positions))
 
     def discriminate(params, batch, dropout_key=None):
-        return electra.discriminator_logits(model, params, electra.encode(model, params, batch, dropout_key))
+        states = electra.encode(model, params, batch, dropout_key)
+        return electra.discriminator_logits(model, params, states, batch.sequence_ids)
 
     return jax.jit(generate), jax.jit(discriminate)
 
@@ -101,7 +102,7 @@ def test_parameter_counts_are_the_papers(size, discriminator, generator):
 def bound(encoder: str, name: str, shape: tuple[int, ...]) -> float:
     """The largest absolute value that a weight can start from."""
     scalar_head = "copy_gate" in name or "baseline" in name
-    if "project" in name or scalar_head or ("classifier" in name and encoder == "bert"):
+    if "project" in name or scalar_head or ("classifier" in name and encoder != "modernbert"):
         return math.sqrt(6 / sum(shape))  # Glorot's uniform distribution
     if "classifier" in name:
         return 2 * shape[0] ** -0.5
@@ -109,7 +110,7 @@ def bound(encoder: str, name: str, shape: tuple[int, ...]) -> float:
     return 2 * 0.02 / math.sqrt(2 * 2 if to_residual else 1)
 
 
-@both_encoders
+@every_encoder
 def test_parameters_start_as_they_should(encoder):
     for name, value in flat(initial(encoder)).items():
         if name.endswith("bias"):
@@ -121,12 +122,12 @@ def test_parameters_start_as_they_should(encoder):
             assert 0.8 * highest < np.abs(value).max() <= highest * (1 + 1e-6), name
 
 
-@both_encoders
+@every_encoder
 def test_parameters_are_float32(encoder):
     assert {p.dtype for p in jax.tree.leaves(initial(encoder))} == {np.dtype(np.float32)}
 
 
-@pytest.mark.parametrize(("encoder", "epsilon"), [("bert", 1e-12), ("modernbert", 1e-5)])
+@pytest.mark.parametrize(("encoder", "epsilon"), [("bert", 1e-12), ("modernbert", 1e-5), ("deberta", 1e-7)])
 def test_every_layer_norm_adds_the_same_epsilon(encoder, epsilon):
     """Also where no float32 number can show it: 1e-12 is that of google-research/electra's layer norms."""
     found = {}
@@ -146,7 +147,7 @@ def with_bias(params, bias: np.ndarray):
     return dict(params, generator_head={**params["generator_head"], "bias": bias.astype(np.float32)})
 
 
-@both_encoders
+@every_encoder
 def test_padded_vocabulary_has_no_probability(encoder):
     logits = compiled(encoder)[0](with_bias(initial(encoder), np.linspace(0, 9, PADDED)), BATCH)
     assert logits.shape == (2, LENGTH, PADDED)
@@ -155,7 +156,7 @@ def test_padded_vocabulary_has_no_probability(encoder):
     assert np.all(probabilities[..., :VOCABULARY] > 0)
 
 
-@both_encoders
+@every_encoder
 def test_generator_decodes_with_the_word_table_and_a_bias(encoder):
     params = initial(encoder)
     plain = np.asarray(compiled(encoder)[0](params, BATCH))[..., :VOCABULARY]
@@ -174,7 +175,7 @@ def test_generator_decodes_with_the_word_table_and_a_bias(encoder):
     np.testing.assert_allclose(logits, expected, atol=1e-5)
 
 
-@both_encoders
+@every_encoder
 def test_both_networks_train_the_shared_embeddings_and_not_each_other(encoder):
     generate, discriminate = compiled(encoder)
     for network, own in (
@@ -193,7 +194,7 @@ def reached(grads) -> set[str]:
     return {part for part in grads if any(np.any(g != 0) for g in jax.tree.leaves(grads[part]))}
 
 
-@both_encoders
+@every_encoder
 def test_logits_at_some_positions_are_those_of_all_gathered(encoder):
     positions = np.asarray([[4, 0, 9], [1, 10, 2]], np.int32)
     generate = compiled(encoder)[0]
@@ -201,7 +202,7 @@ def test_logits_at_some_positions_are_those_of_all_gathered(encoder):
     np.testing.assert_allclose(generate(initial(encoder), BATCH, positions), gathered, rtol=1e-5, atol=1e-5)
 
 
-@both_encoders
+@every_encoder
 def test_packed_sequences_are_as_if_alone(encoder):
     alone = jax.tree.map(np.zeros_like, BATCH)
     for here, packed in zip(alone, BATCH, strict=True):
@@ -223,7 +224,7 @@ def test_bert_tells_segments_and_positions_apart():
         assert len(np.unique(scores.round(6))) == distinct
 
 
-@both_encoders
+@every_encoder
 def test_dropout_is_on_where_it_has_a_key(encoder):
     key = jax.random.key(1, impl="unsafe_rbg")  # compiles faster than the default
     for network in compiled(encoder):
@@ -235,7 +236,7 @@ def test_dropout_is_on_where_it_has_a_key(encoder):
         assert np.mean((first != second)[..., :LENGTH]) > 0.9
 
 
-@both_encoders
+@every_encoder
 def test_bfloat16_multiplies_in_bfloat16_and_gives_float32(encoder):
     for full, half in zip(compiled(encoder), compiled(encoder, "bfloat16"), strict=True):
         text = half.lower(initial(encoder), BATCH, dropout_key=jax.random.key(0)).as_text()
@@ -277,7 +278,7 @@ def forward(tying: str):
     return jax.jit(run)
 
 
-@both_encoders
+@every_encoder
 @pytest.mark.parametrize("tying", GENERATORS_OWN)
 def test_what_the_generator_shares_it_has_no_parameters_for(encoder, tying):
     params = shapes(tied(tying, encoder))
@@ -386,13 +387,13 @@ def test_each_network_predicts_over_its_own_table(tying, table, changed):
         assert columns.tolist() == ([100] if network in changed else [])
 
 
-@both_encoders
+@every_encoder
 def test_two_towers_predict_a_token_from_all_others_of_its_sequence(encoder):
     """Of copies of one row each is changed at another position."""
     model = small(encoder, two_towers=True)
     params = random_params(model)
     assert set(params["generator"]) == {"left", "right"}
-    width = EMBEDDING if encoder == "bert" else GENERATOR_WIDTH
+    width = GENERATOR_WIDTH if encoder == "modernbert" else EMBEDDING
     assert params["generator_head"]["dense"]["kernel"].shape == (2 * GENERATOR_WIDTH, width)
     batch = jax.tree.map(lambda x: np.tile(x[:1], (LENGTH + 1, 1)), BATCH)
     ids = batch.input_ids + 30 * np.eye(LENGTH + 1, LENGTH, dtype=np.int32)

@@ -90,6 +90,34 @@ def test_modernbert_has_no_dropout_of_attention_weights():
         make(encoder="modernbert", attention_dropout=0.1)
 
 
+def test_settings_of_deberta_reach_both_networks():
+    given = settings(encoder="deberta", max_length=99)
+    given.deberta.update(position_buckets=6, max_relative_positions=70, discriminator_head="linear")
+    model = model_config.from_settings(given, 1000, ("discriminator_head",))
+    for network in (model.encoder, model.generator):
+        assert (network.position_buckets, network.max_relative_positions, network.linear_head) == (6, 70, True)
+    assert not model.absolute
+    assert not make(encoder="deberta").encoder.linear_head
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attention": "fused"}, r"attention=fused is invalid with encoder=deberta.*: expected auto or plain"),
+        (
+            {"deberta": {"max_relative_positions": 129}},
+            r"deberta\.max_relative_positions=129 .*position_buckets=256.*: expected 130 or more",
+        ),
+    ],
+)
+def test_what_deberta_cannot_compute_is_refused(changes, message):
+    given = settings(encoder="deberta")
+    given.deberta.update(changes.pop("deberta", {}))
+    given.update(changes)
+    with pytest.raises(UserError, match=message):
+        model_config.from_settings(given, 1000, ("discriminator_head",))
+
+
 def test_an_objective_without_a_generator_has_the_encoder_only():
     model = model_config.from_settings(settings(), 1000, ("mlm_head",), has_generator=False)
     assert model.generator is None

@@ -67,6 +67,29 @@ def test_the_derivative_is_that_of_the_definition(rate, direction):
     check(packed(20), direction=direction, rate=rate)
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_a_bias_is_added_to_the_scores_and_has_their_gradient(rate):
+    rng = np.random.default_rng(0)
+    q, k, v, weight = rng.standard_normal((4, 2, 2, 6, SIZE)).astype(np.float32)
+    bias = rng.standard_normal((2, 2, 6, 6)).astype(np.float32)
+    mask = Visible(np.asarray([[1] * 4 + [2] * 2, [1] * 6], np.int32)).mask()
+
+    def expected(q, k, v, bias):
+        scores = jnp.where(mask, jnp.einsum("bhqk,bhsk->bhqs", q, k) / SIZE**0.5 + bias, -1e30)
+        weights = jax.nn.softmax(scores)
+        if rate:
+            weights = jnp.where(dropout.keep_weights(WORDS, weights.shape, rate), weights / (1 - rate), 0.0)
+        return jnp.sum(jnp.einsum("bhqs,bhsk->bhqk", weights, v) * weight)
+
+    def found(q, k, v, bias):
+        return jnp.sum(plain_attention.attend(q, k, v, mask, WORDS, rate, bias) * weight)
+
+    values, gradients = zip(*(jax.value_and_grad(f, range(4))(q, k, v, bias) for f in (expected, found)), strict=True)
+    np.testing.assert_allclose(*values, rtol=1e-5)
+    for a, b in zip(*gradients, strict=True):
+        np.testing.assert_allclose(b, a, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("is_local", [True, False])
 @pytest.mark.parametrize("direction", ["both", "before", "after"])
 @pytest.mark.parametrize(("length", "window"), [(64, 8), (70, 2), (101, 7), (160, 34), (20, 8)])

@@ -18,11 +18,11 @@ def read(model, params, network: str, head: str):
         "generator_head": electra.generator_logits,
         "discriminator_head": electra.discriminator_logits,
     }[head]
-    outputs = read_states(model, params, states)
+    outputs = read_states(model, params, states, *([batch.sequence_ids] if head == "discriminator_head" else []))
     return states, outputs if head == "discriminator_head" else outputs[..., : tiny_models.VOCABULARY]
 
 
-@pytest.mark.parametrize("encoder", ["bert", "modernbert"])
+@pytest.mark.parametrize("encoder", ["bert", "modernbert", "deberta"])
 @pytest.mark.parametrize("tying", ["none", "embeddings", "all", "gdes"])
 @pytest.mark.parametrize("network", ["encoder", "generator"])
 def test_a_network_alone_says_what_it_says_in_its_system(encoder, tying, network):

@@ -10,7 +10,9 @@ transformers = pytest.importorskip("transformers", reason=_REASON)
 import argparse
 import doctest
 import functools
+import io
 import itertools
+import json
 import logging
 import optparse
 import pdb
@@ -21,19 +23,21 @@ from typing import Any
 
 import jax
 import numpy as np
+import sentencepiece
 import tokenizers
 from cli_runs import ROOT, quiet, small_config
 
 from electra_jax import train
 from electra_jax.commands import detect
 from electra_jax.config import config_file
+from electra_jax.config.errors import UserError
 from electra_jax.data import tokenizer
 from electra_jax.data.config import CorpusConfig
 from electra_jax.data.docstrings import docstrings
 from electra_jax.loading.export import export
 from electra_jax.loading.huggingface import directory, tokenizer_files
 from electra_jax.loading.networks import load_networks
-from electra_jax.modeling import electra
+from electra_jax.modeling import deberta, electra
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.subnetwork import Network
 
@@ -44,6 +48,8 @@ LENGTHS = (7, 128, 512)
 # Of the paper and the reference: layers, heads, whether the table is narrower; the widths are reduced to 16 a head.
 SHAPES = {"small": (12, 4, True), "base": (12, 12, False), "large": (24, 16, False)}
 GENERATORS = {"small": (12, 1), "base": (12, 4), "large": (24, 4)}
+# Of DeBERTaV3 (microsoft/DeBERTa, experiments/language_model/rtd_*.json): layers and heads; widths reduced to the same.
+DEBERTAS = {"v3-xsmall": (12, 6), "v3-small": (6, 12), "v3-base": (12, 12), "v3-large": (24, 16)}
 MODULES = (argparse, doctest, logging, optparse, pdb, unittest.mock)
 LINES = [
     line
@@ -75,7 +81,7 @@ def ours(network: Network, length: int) -> np.ndarray:
             return states
         if network.config.heads == ("mlm_head",):
             return electra.mlm_logits(network.model, params, states)[..., : network.config.vocab_size]
-        return electra.discriminator_logits(network.model, params, states)
+        return electra.discriminator_logits(network.model, params, states, text.sequence_ids)
 
     return np.asarray(run(network.params))
 
@@ -116,12 +122,55 @@ def modernbert_config(**changes: Any) -> Any:
     return transformers.ModernBertConfig(vocab_size=VOCABULARY, local_attention=32, **shape, **special, **changes)
 
 
+def deberta_config(layers: int, heads: int, **changes: Any) -> Any:
+    """Trained at 128 positions: the longest text is beyond them."""
+    return transformers.DebertaV2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=16 * heads,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=64 * heads,
+        max_position_embeddings=128,
+        relative_attention=True,
+        position_buckets=32,
+        max_relative_positions=-1,
+        norm_rel_ebd="layer_norm",
+        share_att_key=True,
+        pos_att_type="p2c|c2p",
+        position_biased_input=False,
+        **changes,
+    )
+
+
+class ReleasedDiscriminator(transformers.DebertaV2PreTrainedModel):
+    """DeBERTaV3's discriminator, which transformers has no class for; names as in the released files."""
+
+    def __init__(self, config: Any):
+        super().__init__(config)
+        self.deberta = transformers.DebertaV2Model(config)
+        width = config.hidden_size
+        parts = {"dense": torch.nn.Linear(width, width), "classifier": torch.nn.Linear(width, 1)}
+        self.mask_predictions = torch.nn.ModuleDict({**parts, "LayerNorm": torch.nn.LayerNorm(width, 1e-7)})
+        self.post_init()
+
+    def forward(self, **given: Any) -> Any:
+        states, head = self.deberta(**given).last_hidden_state, self.mask_predictions
+        inner = torch.nn.functional.gelu(head["dense"](head["LayerNorm"](states + states[:, :1])))
+        return transformers.modeling_outputs.TokenClassifierOutput(logits=head["classifier"](inner)[..., 0])
+
+
+def class_of(name: str) -> Any:
+    return ReleasedDiscriminator if name == "ReleasedDiscriminator" else getattr(transformers, name)
+
+
 @functools.cache
 def random_model(name: str, size: str) -> Any:
     """Of transformers, as it initializes it, with biases and norms that would be seen."""
     torch.manual_seed(0)
-    if size == "modernbert":
-        labels = {"id2label": {0: "original", 1: "replaced"}} if name.endswith("TokenClassification") else {}
+    labels = {"id2label": {0: "original", 1: "replaced"}} if name.endswith("TokenClassification") else {}
+    if size in DEBERTAS:
+        model = class_of(name)(deberta_config(*DEBERTAS[size], **labels))
+    elif size == "modernbert":
         model = getattr(transformers, name)(modernbert_config(**labels))
     elif name == "ElectraForMaskedLM":
         layers, heads = GENERATORS[size]
@@ -141,7 +190,25 @@ MODELS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "size"), MODELS)
+OF_DEBERTA = (
+    "ReleasedDiscriminator",
+    *(f"DebertaV2{name}" for name in ("ForTokenClassification", "ForMaskedLM", "Model")),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        *MODELS,
+        *((name, "v3-small") for name in OF_DEBERTA),
+        *(
+            pytest.param(name, size, marks=pytest.mark.slow)
+            for size in DEBERTAS
+            if size != "v3-small"
+            for name in OF_DEBERTA
+        ),
+    ],
+)
 def test_a_model_of_theirs_gives_the_same_logits_here(name, size, tmp_path):
     model = random_model(name, size)
     model.save_pretrained(tmp_path)
@@ -150,7 +217,7 @@ def test_a_model_of_theirs_gives_the_same_logits_here(name, size, tmp_path):
     agree(found.network, model)
 
 
-@pytest.mark.parametrize(("name", "size"), MODELS[:3] + MODELS[-3:])
+@pytest.mark.parametrize(("name", "size"), MODELS[:3] + MODELS[-3:] + [(name, "v3-small") for name in OF_DEBERTA])
 def test_every_bit_of_theirs_comes_back(name, size, tmp_path):
     """Theirs to ours to theirs."""
     model = random_model(name, size)
@@ -173,43 +240,121 @@ def pieces(model_type: str) -> tokenizer.Tokenizer:
     return tokenizer.train(LINES, CorpusConfig(**settings))
 
 
-@pytest.fixture(scope="module", params=["small", "tiny"])
+@pytest.mark.parametrize("legacy", [True, False])
+def test_the_mlm_head_of_deberta_in_both_layouts(legacy, tmp_path):
+    """And with a table that is narrower than the network, which only the first layout has."""
+    torch.manual_seed(0)
+    model = transformers.DebertaV2ForMaskedLM(
+        deberta_config(2, 4, legacy=legacy, **({"embedding_size": 32} if legacy else {}))
+    )
+    with torch.no_grad():
+        for path, parameter in model.named_parameters():
+            if path.endswith("bias"):
+                parameter += 0.05 * torch.randn_like(parameter)
+    model.save_pretrained(tmp_path)
+    found = directory.read(tmp_path)
+    assert found.notes == ()
+    assert found.network.config.heads == ("mlm_head",)
+    agree(found.network, model, lengths=(7, 300))
+
+
+def test_a_released_discriminator_with_all_that_its_file_has(tmp_path):
+    """In PyTorch's format first, converted by the command of the error."""
+    model = random_model("ReleasedDiscriminator", "v3-small")
+    state, zeros = dict(model.state_dict()), torch.zeros(3, 4)
+    for name in ("position_embeddings._weight", "position_embeddings.weight", "word_embeddings._weight"):
+        state[f"deberta.embeddings.{name}"] = zeros
+    for name in ("dense.weight", "dense.bias", "LayerNorm.weight", "LayerNorm.bias", "bias"):
+        state[f"lm_predictions.lm_head.{name}"] = zeros
+    model.config.save_pretrained(tmp_path)
+    torch.save(state, tmp_path / "pytorch_model.bin")
+    with pytest.raises(UserError, match="convert it with PyTorch: python -c") as error:
+        directory.read(tmp_path)
+    exec(str(error.value).partition('python -c "')[2].removesuffix('"'), {})
+    found = directory.read(tmp_path)
+    assert found.notes == ("5 tensors of another head were ignored (lm_predictions.lm_head.LayerNorm.bias, ...)",)
+    agree(found.network, model, lengths=(7,))
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"position_biased_input": True}, "position_biased_input"),
+        ({"conv_kernel_size": 3}, "conv_kernel_size"),
+        ({"pos_att_type": "c2p"}, "pos_att_type"),
+        ({"share_att_key": False}, "share_att_key"),
+        ({"type_vocab_size": 2}, "type_vocab_size"),
+        ({"norm_rel_ebd": "none"}, "norm_rel_ebd"),
+    ],
+    ids=str,
+)
+def test_other_models_of_debertas_second_version_are_refused(changes, name, tmp_path):
+    config = deberta_config(1, 2)
+    config.update(changes)
+    transformers.DebertaV2Model(config).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=f"has {name}=.*: expected"):
+        directory.read(tmp_path)
+
+
+def test_the_first_deberta_is_refused(tmp_path):
+    config = transformers.DebertaConfig(vocab_size=60, hidden_size=32, num_hidden_layers=1, num_attention_heads=2)
+    transformers.DebertaModel(config).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="has model_type='deberta': expected electra or modernbert or deberta-v2"):
+        directory.read(tmp_path)
+
+
+def test_buckets_are_those_of_theirs_at_every_distance():
+    distance = torch.arange(-6000, 6001)
+    of_theirs = transformers.models.deberta_v2.modeling_deberta_v2.make_log_bucket_position
+    for buckets, furthest in ((256, 512), (32, 128), (4, 8), (7, 40), (3, 9), (256, 513)):
+        theirs = torch.clamp(of_theirs(distance, buckets, furthest).long() + buckets, 0, 2 * buckets - 1)
+        np.testing.assert_array_equal(deberta.bucket(distance.numpy(), buckets, furthest), theirs)
+
+
+@pytest.fixture(scope="module", params=["small", "tiny", "deberta", "linear"])
 def run(request, tmp_path_factory):
-    """A run of some steps, and its export: of BERT, and of ModernBERT with a generator narrower than the table."""
+    """A run and its export: of BERT, of ModernBERT with a generator narrower than the table, of DeBERTa."""
     place = tmp_path_factory.mktemp("runs") / request.param
-    config = small_config(steps=2) if request.param == "tiny" else bert_config()
+    config = small_config(steps=2) if request.param == "tiny" else runlocal(request.param)
     train.train(config, place / "run", quiet())
     export(place / "run", place / "exported")
     return place
 
 
-def bert_config():
+def runlocal(name):
     config = config_file.load(ROOT / "configs" / "small.py", "runlocal")
     config.steps = 2
+    if name != "small":
+        config.model.update(encoder="deberta", tying="gdes", generator_width=1.0, generator_layers=0.5)
+        config.model.deberta.discriminator_head = {"deberta": "released", "linear": "linear"}[name]
     return config
 
 
-CLASSES = {
-    "discriminator": ("AutoModelForPreTraining", "AutoModelForTokenClassification"),
-    "generator": ("AutoModelForMaskedLM",) * 2,
-    "encoder": ("AutoModel",) * 2,
-}
+CLASSES = ("discriminator", "generator", "encoder")
+
+
+def load_there(place: Path, name: str) -> Any:
+    """(the model, what was missing or left over) by the class that a user would take."""
+    encoder = directory.read(place / name).network.config.encoder
+    auto = {"generator": "AutoModelForMaskedLM", "encoder": "AutoModel"}.get(name, "AutoModelForTokenClassification")
+    if name == "discriminator" and encoder.kind == "bert":
+        auto = "AutoModelForPreTraining"
+    if name == "discriminator" and encoder.kind == "deberta" and not encoder.linear_head:
+        auto = "ReleasedDiscriminator"
+    return class_of(auto).from_pretrained(place / name, output_loading_info=True)
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_what_is_exported_gives_the_same_logits_there(run, name):
-    found = directory.read(run / "exported" / name)
-    auto = CLASSES[name][found.network.config.encoder.kind == "modernbert"]
-    model, report = getattr(transformers, auto).from_pretrained(run / "exported" / name, output_loading_info=True)
+    model, report = load_there(run / "exported", name)
     assert not any(report.values()), report  # nothing is missing, nothing is left over
-    agree(found.network, model, lengths=(7, 64))
+    agree(directory.read(run / "exported" / name).network, model, lengths=(7, 64))
 
 
 def test_what_was_trained_is_what_is_read(run):
     """Run, export, directory: one network."""
     encoder = load_networks(run / "run").encoder
-    auto = "AutoModelForPreTraining" if encoder.config.absolute else "AutoModelForTokenClassification"
-    agree(encoder, getattr(transformers, auto).from_pretrained(run / "exported" / "discriminator"), lengths=(7, 64))
+    agree(encoder, load_there(run / "exported", "discriminator")[0], lengths=(7, 64))
 
 
 def test_a_pair_is_read_as_it_was_in_training(run):
@@ -217,7 +362,7 @@ def test_a_pair_is_read_as_it_was_in_training(run):
     here = load_networks(run / "run").tokenizer
     found, (first, second), special = there(*LINES[:2]), here.encode(LINES[:2]), here.special
     assert found.input_ids == [special.cls, *first, special.sep, *second, special.sep]
-    assert ("token_type_ids" in found) == ("small" in run.name)
+    assert ("token_type_ids" in found) == (run.name == "small")
     assert there.mask_token_id == special.mask
     assert there.pad_token_id == special.pad
 
@@ -244,6 +389,44 @@ def test_auto_tokenizer_gives_our_ids(kind, tmp_path):
     pairs = there(lines[:-1], lines[1:])
     assert pairs.input_ids == [a + b[1:] for a, b in itertools.pairwise(expected)]
     assert pairs.token_type_ids[5] == [0] * len(expected[5]) + [1] * (len(expected[6]) - 1)
+
+
+@pytest.fixture(scope="module")
+def released_pieces(tmp_path_factory):
+    """A directory with a small vocabulary in the layout of DeBERTaV3's: its own order, [MASK] after all pieces."""
+    folder, model = tmp_path_factory.mktemp("v3"), io.BytesIO()
+    names = ("pad", "bos", "eos", "unk")
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES),
+        model_writer=model,
+        vocab_size=1000,
+        normalization_rule_name="identity",
+        minloglevel=2,
+        **{f"{name}_id": id_ for id_, name in enumerate(names)},
+        **{f"{name}_piece": piece for name, piece in zip(names, ("[PAD]", "[CLS]", "[SEP]", "[UNK]"), strict=True)},
+    )
+    (folder / "spm.model").write_bytes(model.getvalue())
+    (folder / "added_tokens.json").write_text('{"[MASK]": 1000}')
+    (folder / "config.json").write_text('{"model_type": "deberta-v2"}')
+    settings = {"do_lower_case": False, "vocab_type": "spm", "tokenizer_class": "DebertaV2Tokenizer"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def test_the_tokenizer_of_deberta_gives_our_ids(released_pieces, tmp_path):
+    """Theirs from the SentencePiece model, and from what is written here."""
+    mine = tokenizer_files.load(released_pieces)
+    assert mine.special == tokenizer.Special(pad=0, unk=3, cls=1, sep=2, mask=1000)
+    there = transformers.AutoTokenizer.from_pretrained(released_pieces)
+    assert type(there).__name__.startswith("DebertaV2Tokenizer")
+    for name, content in tokenizer_files.files(mine, 512, segments=False, deberta=True).items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "config.json").write_text('{"model_type": "deberta-v2"}')
+    assert tokenizer_files.load(tmp_path).special == mine.special
+    expected = [[1, *ids, 2] for ids in mine.encode(LINES)]
+    for theirs in (there, transformers.AutoTokenizer.from_pretrained(tmp_path)):
+        assert theirs(LINES).input_ids == expected
+        assert (theirs.mask_token_id, theirs.pad_token_id, theirs.unk_token_id) == (1000, 0, 3)
 
 
 def test_fine_tuning_an_export_with_plain_transformers_lowers_its_loss(run):

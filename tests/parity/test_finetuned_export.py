@@ -28,7 +28,8 @@ from electra_jax.modeling.batch import Batch
 WORDS = ["ada", "lives", "in", "oslo", "and", "ben", "saw", "the", "old", "harbour", "there"]
 TEXTS = ["ada lives in oslo", "the old harbour", "ben", "ben saw ada and the old harbour in oslo there and there"]
 PAIRS = [("ada", "ben saw oslo"), ("the old", "ada and ben"), ("ben", "old")]
-KINDS = [("bert", 16), ("bert", 32), ("modernbert", 16), ("modernbert", 32)]
+KINDS = [("bert", 16), ("bert", 32), ("modernbert", 16), ("modernbert", 32), ("deberta", 16), ("deberta", 32)]
+PREFIXES = {"bert": "Electra", "modernbert": "ModernBert", "deberta": "DebertaV2"}
 FACTS = {"seed": 0, "scores": {"accuracy": 75.0}, "init_from": "runs/mine"}
 CLASSES = {
     "classification": "SequenceClassification",
@@ -66,7 +67,7 @@ def make(name, tokens, kind, embedding_size, **settings):
 def exported(model, folder, kind):
     """The class that was written, loaded without a missing or unknown tensor, and the tokenizer."""
     name = hf_export.export(model, folder)
-    assert name == f"{'Electra' if model.network.config.encoder.kind == 'bert' else 'ModernBert'}For{CLASSES[kind]}"
+    assert name == f"{PREFIXES[model.network.config.encoder.kind]}For{CLASSES[kind]}"
     auto = getattr(transformers, f"AutoModelFor{CLASSES[kind]}")
     theirs, loading = auto.from_pretrained(folder, output_loading_info=True)
     assert not any(loading.get(key) for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), loading
@@ -82,7 +83,7 @@ def our_logits(model, examples):
 
 def test_text_classification(pieces, tmp_path):
     for kind, embedding_size in KINDS:
-        for pooling in ("cls",) if kind == "bert" else ("cls", "mean"):
+        for pooling in ("cls", "mean") if kind == "modernbert" else ("cls",):
             folder = tmp_path / f"{kind}-{embedding_size}-{pooling}"
             model = make("classes", pieces, kind, embedding_size, pooling=pooling)
             theirs, _ = exported(model, folder, "classification")
@@ -153,9 +154,11 @@ def test_what_has_no_class_there_is_refused(pieces, tmp_path):
     paper = make("classes", pieces, "bert", 16, head="paper")
     with pytest.raises(UserError, match="has the paper's head for table, for which transformers has no class"):
         hf_export.export(paper, tmp_path / "out")
-    mean = make("classes", pieces, "bert", 16, pooling="mean")
-    with pytest.raises(UserError, match=r"pooling=mean, but transformers' ELECTRA classifies by the state of \[CLS\]"):
-        hf_export.export(mean, tmp_path / "out")
+    for kind, name in (("deberta", "DeBERTa"), ("bert", "ELECTRA")):
+        mean = make("classes", pieces, kind, 16, pooling="mean")
+        message = rf"pooling=mean, but transformers' {name} classifies by the state of \[CLS\]"
+        with pytest.raises(UserError, match=message):
+            hf_export.export(mean, tmp_path / "out")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "file").touch()
     fine = dataclasses.replace(mean.config, pooling="cls")

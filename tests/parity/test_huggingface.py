@@ -134,7 +134,7 @@ def run_ours(o: Objective, params: Any) -> Ours:
         ours = Ours(masked, loss, measured, (states, networks.generator_logits(o.model, params, states)))
         found = electra.corrupt(o, params, x)
         states = networks.encode(o.model, params, masked.batch._replace(input_ids=found.input_ids))
-        scores = networks.discriminator_logits(o.model, params, states)
+        scores = networks.discriminator_logits(o.model, params, states, text.sequence_ids)
         return ours._replace(found=found, discriminator=(states, scores))
 
     return jax.device_get(run(params, batch()))
@@ -316,7 +316,7 @@ def test_modernbert_agrees_as_a_discriminator():
     model = build(objective, params, "encoder", "discriminator_head", modernbert_config(model, num_labels=2))
     text = batch().input_ids
     states = jax.jit(lambda params: networks.encode(objective.model, params, batch()))(params)
-    scores = networks.discriminator_logits(objective.model, params, states)
+    scores = networks.discriminator_logits(objective.model, params, states, batch().sequence_ids)
     their_states, logits, _ = run_theirs(model, text, None)
     agree(np.asarray(states), their_states)
     agree(np.asarray(scores), logits[..., 1] - logits[..., 0])

@@ -93,7 +93,7 @@ def program(
     return ShardedStep(config, objective, sharding.make_mesh(config.mesh, config.batch_size))
 
 
-@pytest.mark.parametrize("encoder", ["bert", "modernbert"])
+@pytest.mark.parametrize("encoder", ["bert", "modernbert", "deberta"])
 def test_rules_place_parameters_and_their_moments(encoder):
     state = program(encoder).state
     places = {
@@ -113,6 +113,8 @@ def test_rules_place_parameters_and_their_moments(encoder):
         "generator_head/dense/kernel": P(("fsdp", "data"), None),
         "discriminator_head/classifier/kernel": P("data", None),
     }
+    if encoder == "deberta":
+        expected |= {"encoder/relative": P("data", "fsdp"), "encoder/relative_norm/scale": P()}
     for name, spec in expected.items():
         there = [place for path, place in places.items() if path.endswith(name)]
         assert there == [spec] * 3, name  # the parameter and two moments
@@ -142,7 +144,7 @@ def test_along_data_what_is_stored_is_split_where_it_can_be(name, shape, share):
 
 def test_every_rule_is_of_some_parameter():
     names = set()
-    for encoder in ("bert", "modernbert"):
+    for encoder in ("bert", "modernbert", "deberta"):
         leaves = jax.tree_util.tree_flatten_with_path(program(encoder, model__embedding_size=32).state.params)[0]
         names |= {(jax.tree_util.keystr(path, simple=True, separator="/"), leaf.ndim) for path, leaf in leaves}
     for pattern, axes in sharding.RULES:

@@ -63,15 +63,16 @@ def export(model: Kept, output: Path) -> str:
             f"this model has the paper's head for {model.task.name}, for which transformers has no class; fine-tune "
             "again without head=paper"
         )
-    if kind == "classification" and encoder.kind == "bert" and config.pooling != "cls":
+    if kind == "classification" and encoder.kind != "modernbert" and config.pooling != "cls":
+        theirs = {"bert": "ELECTRA", "deberta": "DeBERTa"}[encoder.kind]
         raise UserError(
-            f"this model was fine-tuned with pooling={config.pooling}, but transformers' ELECTRA classifies by the "
+            f"this model was fine-tuned with pooling={config.pooling}, but transformers' {theirs} classifies by the "
             "state of [CLS]; fine-tune again with config.pooling=cls"
         )
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(f"{output} is not an empty directory; use another --output, or empty it")
     params = {**model.network.params, "head": _scaled(model.task, model.head)}
-    name = hf_config.CLASSES[encoder.kind][kind]
+    name = hf_config.class_name(encoder, kind)
     with new_folder(output) as partial:
         directory.write(
             partial,
@@ -96,7 +97,8 @@ def _scaled(task: Task, head: Mapping[str, Any]) -> dict[str, Any]:
 def _settings(model: Kept, kind: str) -> dict[str, Any]:
     """What config.json has for the head."""
     labels = getattr(model.task, "labels", ())
-    settings: dict[str, Any] = {"classifier_dropout": model.config.dropout}
+    deberta = model.network.config.encoder.kind == "deberta"
+    settings: dict[str, Any] = {"cls_dropout" if deberta else "classifier_dropout": model.config.dropout}
     if labels:
         settings["id2label"] = {str(number): label for number, label in enumerate(labels)}
         settings["label2id"] = {label: number for number, label in enumerate(labels)}

@@ -38,7 +38,7 @@ class FinetuneOptimConfig:
     clip_norm: float = setting(1.0, "Global norm that gradients are clipped to.", above(0))
 
 
-_BELOW = ("embedding_norm", "project")  # the encoder's parameters before its first layer
+_BELOW = ("embedding_norm", "project", "relative", "relative_norm")  # the encoder's parameters before its first layer
 
 
 def rate_factors(params: Any, layers: int, decay: float, reference: bool = False) -> Any:

@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from electra_jax.loading.huggingface import hf_config
+from electra_jax.modeling.config import EncoderConfig
 
-# By encoder and head: the hub's pipeline tag, empty where no pipeline fits, and example code.
+# By encoder (`tagging`: a class of token classification) and head: the hub's pipeline tag, empty where no pipeline
+# fits, and example code.
 _USE: dict[tuple[str, str | None], tuple[str, str]] = {
     ("bert", "discriminator_head"): (
         "",
@@ -17,7 +19,7 @@ tokenizer, model = (kind.from_pretrained({path!r}) for kind in (AutoTokenizer, A
 inputs = tokenizer("a line of text", return_tensors="pt")
 print(model(**inputs).logits.sigmoid())  # for every token: {scores}""",
     ),
-    ("modernbert", "discriminator_head"): (
+    ("tagging", "discriminator_head"): (
         "token-classification",
         """\
 from transformers import AutoModelForTokenClassification, AutoTokenizer
@@ -25,6 +27,16 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer
 tokenizer, model = (kind.from_pretrained({path!r}) for kind in (AutoTokenizer, AutoModelForTokenClassification))
 inputs = tokenizer("a line of text", return_tensors="pt")
 print(model(**inputs).logits.softmax(-1)[..., 1])  # for every token: {scores}""",
+    ),
+    ("deberta", "discriminator_head"): (
+        "",
+        """\
+from transformers import AutoModel, AutoTokenizer
+
+# No class of transformers has DeBERTaV3's head, which this directory has as mask_predictions.*; electra_jax has:
+# electra_jax.load({path!r}).detect("a line of text") gives for every token: {scores}
+tokenizer, model = (kind.from_pretrained({path!r}) for kind in (AutoTokenizer, AutoModel))
+print(model(**tokenizer("a line of text", return_tensors="pt")).last_hidden_state.shape)""",
     ),
     ("any", None): (
         "feature-extraction",
@@ -75,18 +87,20 @@ class RunDescription(NamedTuple):
     settings: Mapping[str, Any]
 
 
-def write_card(run: RunDescription, name: str, kind: str, head: str | None, mask: str) -> str:
+def write_card(run: RunDescription, name: str, encoder: EncoderConfig, head: str | None, mask: str) -> str:
     """The model card in Markdown.
 
     Args:
       run: how the network was trained.
       name: the directory's name in the export.
-      kind: `EncoderConfig.kind`.
+      encoder: the exported network.
       head: the head that is exported; None for none.
       mask: the mask token as text.
     """
-    tags = ["electra_jax", hf_config.MODEL_TYPES[kind], "replaced-token-detection"]
+    tags = ["electra_jax", hf_config.MODEL_TYPES[encoder.kind], "replaced-token-detection"]
     read = "fakes" if name == "masked_lm" and not run.reads_masks else head
+    class_name = hf_config.class_name(encoder, head)
+    kind = "tagging" if class_name.endswith("ForTokenClassification") else encoder.kind
     task, use = _USE.get((kind, read)) or _USE["any", read]
     task_line = f"pipeline_tag: {task}\n" if task else ""
     facts = "\n".join(f"| {fact} | {value} |" for fact, value in run.facts)
@@ -100,7 +114,7 @@ library_name: transformers
 
 # {name.replace("_", " ").capitalize()} of {run.system}
 
-`{hf_config.CLASSES[kind][head]}`, pre-trained with electra_jax. Objective {run.system}: {run.summary} ({run.paper}).
+`{class_name}`, pre-trained with electra_jax. Objective {run.system}: {run.summary} ({run.paper}).
 
 ## How to use it
 

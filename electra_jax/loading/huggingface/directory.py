@@ -79,7 +79,9 @@ def write(
     config |= more or {}
     write_whole(folder / CONFIG, json.dumps(config, indent=2) + "\n")
     segments = network.config.absolute
-    for name, content in tokenizer_files.files(tokenizer, max_length or network.config.max_length, segments).items():
+    longest = max_length or network.config.max_length
+    released = network.config.encoder.kind == "deberta"
+    for name, content in tokenizer_files.files(tokenizer, longest, segments, released).items():
         (folder / name).write_bytes(content)
     write_whole(folder / CARD, card)
     for name in (WEIGHTS, FACTORS):
@@ -98,9 +100,10 @@ def read(folder: Path) -> Directory:
     kind = hf_config.kind_of(described, str(path))
     architectures = described.get("architectures")
     architecture = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
-    state = _tensors(folder, architecture)
+    state = weights.rename(kind, _tensors(folder, kind, architecture))
     head = weights.head_in(kind, state, architecture)
-    if kind == "modernbert" and head == "discriminator_head" and described.get("id2label") != hf_config.LABELS:
+    is_tagger = head == "discriminator_head" and architecture.endswith("ForTokenClassification")
+    if is_tagger and described.get("id2label") != hf_config.LABELS:
         head = None  # a classifier for another task
     config = hf_config.read(described, head, str(path))
     factored = _arrays(folder / FACTORS) if (folder / FACTORS).is_file() else {}
@@ -148,7 +151,7 @@ def _has_another_decoder(kind: str, state: Mapping[str, np.ndarray]) -> bool:
     return decoder is not None and word is not None and not np.array_equal(decoder, word)
 
 
-def _tensors(folder: Path, architecture: str) -> dict[str, np.ndarray]:
+def _tensors(folder: Path, kind: str, architecture: str) -> dict[str, np.ndarray]:
     """All tensors of a directory, from one file or from several with an index."""
     if (folder / WEIGHTS).is_file():
         return _arrays(folder / WEIGHTS)
@@ -158,11 +161,19 @@ def _tensors(folder: Path, architecture: str) -> dict[str, np.ndarray]:
             raise UserError(f"{folder / _INDEX} names files that do not exist; download the directory again")
         return {name: value for file in sorted(set(files.values())) for name, value in _arrays(folder / file).items()}
     if any((folder / name).is_file() for name in _PICKLED):
-        kind, place = architecture if architecture.isidentifier() else "AutoModel", repr(str(folder))
-        code = f"from transformers import {kind} as A; A.from_pretrained({place}).save_pretrained({place})"
+        class_name, place = architecture if architecture.isidentifier() else "AutoModel", repr(str(folder))
+        code = f"from transformers import {class_name} as A; A.from_pretrained({place}).save_pretrained({place})"
+        tool = "transformers"
+        if kind == "deberta":  # AutoModel would drop the heads of the released models
+            tool = "PyTorch"
+            code = (
+                "import torch; from safetensors.torch import save_file; "
+                f"w = torch.load({str(folder / _PICKLED[0])!r}, map_location='cpu', weights_only=True); "
+                f"save_file({{k: v.clone() for k, v in w.items()}}, {str(folder / WEIGHTS)!r})"
+            )
         raise UserError(
             f"{folder} has its weights in {_PICKLED[0]}, a pickle, which electra_jax does not read because it can run "
-            f'code; if you trust it, convert it with transformers: python -c "{code}"'
+            f'code; if you trust it, convert it with {tool}: python -c "{code}"'
         )
     raise UserError(f"{folder} has no {WEIGHTS}; use a directory that save_pretrained of transformers wrote")
 

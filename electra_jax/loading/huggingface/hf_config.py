@@ -1,16 +1,17 @@
 """Writes and reads the `config.json` of a Hugging Face directory; unsupported architectures are refused."""
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
 
 from electra_jax.config.errors import UserError
 from electra_jax.data.tokenizer import Special
-from electra_jax.modeling import activations, modernbert, transformer
+from electra_jax.modeling import activations, deberta, modernbert, transformer
 from electra_jax.modeling.config import ElectraConfig, EncoderConfig
 
-MODEL_TYPES = {"bert": "electra", "modernbert": "modernbert"}
+MODEL_TYPES = {"bert": "electra", "modernbert": "modernbert", "deberta": "deberta-v2"}
 CLASSES = {
     "bert": {
         "discriminator_head": "ElectraForPreTraining",
@@ -28,8 +29,16 @@ CLASSES = {
         "answering": "ModernBertForQuestionAnswering",
         None: "ModernBertModel",
     },
+    "deberta": {
+        "discriminator_head": "DebertaV2Model",  # no class has DeBERTaV3's head; see `class_name` for the linear one
+        "mlm_head": "DebertaV2ForMaskedLM",
+        "classification": "DebertaV2ForSequenceClassification",
+        "tagging": "DebertaV2ForTokenClassification",
+        "answering": "DebertaV2ForQuestionAnswering",
+        None: "DebertaV2Model",
+    },
 }
-LABELS = {"0": "original", "1": "replaced"}  # of a ModernBERT discriminator
+LABELS = {"0": "original", "1": "replaced"}  # of a discriminator that is a class of token classification
 
 # Fixed choices of electra_jax by transformers' names; also the defaults for files that do not name them.
 _FIXED: dict[str, dict[str, Any]] = {
@@ -52,6 +61,28 @@ _FIXED: dict[str, dict[str, Any]] = {
         "global_rope_theta": modernbert.GLOBAL_THETA,
         "local_rope_theta": modernbert.LOCAL_THETA,
     },
+    "deberta": {
+        "hidden_act": "gelu",
+        "layer_norm_eps": deberta.EPSILON,
+        "type_vocab_size": 0,
+        "relative_attention": True,
+        "position_biased_input": False,
+        "pos_att_type": ["c2p", "p2c"],
+        "share_att_key": True,
+        "norm_rel_ebd": "layer_norm",
+        "conv_kernel_size": 0,
+        "tie_word_embeddings": True,
+    },
+}
+# What transformers takes where a file does not name a setting, if that differs from the choices above.
+_UNNAMED: dict[str, dict[str, Any]] = {
+    "deberta": {
+        "relative_attention": False,
+        "position_biased_input": True,
+        "pos_att_type": None,
+        "share_att_key": False,
+        "norm_rel_ebd": "none",
+    },
 }
 # Far beyond any model, so that a damaged file is reported and not computed with.
 _MOST_LAYERS, _LARGEST = 10_000, 10**8
@@ -59,11 +90,18 @@ _SHOWN = 20  # characters of a number in an error
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 
 
+def class_name(encoder: EncoderConfig, head: str | None) -> str:
+    """The class of transformers for an encoder with a head, as in `CLASSES`."""
+    if encoder.linear_head and head == "discriminator_head":
+        head = "tagging"
+    return CLASSES[encoder.kind][head]
+
+
 def write(config: ElectraConfig, head: str | None, special: Special) -> dict[str, Any]:
     """The content of config.json for the encoder with `head`, or without a head where it is None."""
     c = config.encoder
     result = {
-        "architectures": [CLASSES[c.kind][head]],
+        "architectures": [class_name(c, head)],
         "model_type": MODEL_TYPES[c.kind],
         "dtype": "float32",
         "vocab_size": config.vocab_size,
@@ -86,8 +124,20 @@ def write(config: ElectraConfig, head: str | None, special: Special) -> dict[str
             "summary_activation": "gelu",
             "summary_last_dropout": 0.1,
         }
-    if head == "discriminator_head":
+    if head == "discriminator_head" and (c.kind == "modernbert" or c.linear_head):
         result |= {"id2label": LABELS, "label2id": {label: int(number) for number, label in LABELS.items()}}
+    if c.kind == "deberta":
+        return result | {
+            "embedding_size": config.embedding_size,
+            "position_buckets": c.position_buckets,
+            "max_relative_positions": c.max_relative_positions,
+            "hidden_dropout_prob": c.dropout,
+            "attention_probs_dropout_prob": c.attention_rate,
+            "pooler_hidden_size": c.width,  # of the classifier that fine-tuning adds on [CLS]
+            "pooler_hidden_act": "gelu",
+            "pooler_dropout": 0.0,
+            "legacy": True,  # the names of the MLM head's tensors
+        }
     return result | {
         "hidden_activation": c.activation,
         "local_attention": c.local_window,
@@ -126,16 +176,21 @@ def read(described: Mapping[str, Any], head: str | None, place: str) -> ElectraC
       UserError: the architecture differs from electra_jax's, such as by another activation.
     """
     kind = kind_of(described, place)
+    described = {**_UNNAMED.get(kind, {}), **described}
+    if kind == "deberta":
+        described |= {name: _parts(described[name]) for name in ("pos_att_type", "norm_rel_ebd")}
     rope = {"global_rope_theta": _GLOBAL, "local_rope_theta": _LOCAL} if kind == "modernbert" else {}
     thetas = {name: _theta(described, part, place) for name, part in rope.items()}
     for name, value in _FIXED[kind].items():
         given = thetas.get(name) or described.get(name, value)
-        if given != value and (name != "tie_word_embeddings" or head == "mlm_head"):
+        if given != (_parts(value) if name in ("pos_att_type", "norm_rel_ebd") else value) and (
+            name != "tie_word_embeddings" or head == "mlm_head"
+        ):
             raise UserError(f"{place} has {name}={given!r}: expected {value!r}; electra_jax has no other architecture")
 
-    def number(name: str, default: float | None = None, whole: bool = True) -> Any:
+    def number(name: str, default: float | None = None, whole: bool = True, least: int = 1) -> Any:
         given = described.get(name, default)
-        least = 1 if whole else 0
+        least = least if whole else 0
         most = _MOST_LAYERS if name == "num_hidden_layers" else _LARGEST
         if isinstance(given, bool) or not isinstance(given, int if whole else int | float) or given < least:
             kind = "an integer" if whole else "a number"
@@ -150,8 +205,14 @@ def read(described: Mapping[str, Any], head: str | None, place: str) -> ElectraC
             f"{place} has hidden_size={width} and num_attention_heads={heads}: expected heads that divide it (for "
             "modernbert into even sizes); check the file"
         )
-    dropout = number("hidden_dropout_prob" if kind == "bert" else "mlp_dropout", 0.0, whole=False)
-    of_weights = number("attention_probs_dropout_prob", dropout, whole=False) if kind == "bert" else dropout
+    if kind == "deberta" and described.get("attention_head_size", width // heads) != width // heads:
+        raise UserError(
+            f"{place} has attention_head_size={described['attention_head_size']!r}: expected {width // heads}, the "
+            "hidden_size by heads; electra_jax has no other architecture"
+        )
+    modern = kind == "modernbert"
+    dropout = number("mlp_dropout" if modern else "hidden_dropout_prob", 0.0, whole=False)
+    of_weights = dropout if modern else number("attention_probs_dropout_prob", dropout, whole=False)
     network = EncoderConfig(
         kind=kind,
         layers=layers,
@@ -163,17 +224,39 @@ def read(described: Mapping[str, Any], head: str | None, place: str) -> ElectraC
         dtype=jnp.dtype("float32"),
         unroll=False,
         local_window=number("local_attention", 128),
-        global_every=_period(described, layers, place) if kind == "modernbert" else 1,
+        global_every=_period(described, layers, place) if modern else 1,
         attention_dropout=None if of_weights == dropout else of_weights,
-        activation=_activation(described, place) if kind == "modernbert" else "gelu",
+        activation=_activation(described, place) if modern else "gelu",
+        linear_head=head == "discriminator_head" and described.get("architectures") == [CLASSES["deberta"]["tagging"]],
     )
+    if kind == "deberta":
+        network = dataclasses.replace(network, **_relative(number, described))
     return ElectraConfig(
         vocab_size=number("vocab_size"),
-        embedding_size=number("embedding_size", width) if kind == "bert" else width,
+        embedding_size=width if modern else number("embedding_size", width),
         max_length=number("max_position_embeddings"),
         encoder=network,
         heads=(head,) if head else (),
     )
+
+
+def _parts(value: Any) -> Any:
+    """The parts of a setting of DeBERTa's that is a list, or a text with bars between them; sorted."""
+    parts = value.lower().split("|") if isinstance(value, str) else value
+    return sorted(part.strip() for part in parts) if isinstance(parts, list) and _are_texts(parts) else parts
+
+
+def _are_texts(parts: list[Any]) -> bool:
+    return all(isinstance(part, str) for part in parts)
+
+
+def _relative(number: Callable[..., Any], described: Mapping[str, Any]) -> dict[str, Any]:
+    """DeBERTa's settings of relative positions; a file may leave their range to the number of positions."""
+    furthest = described.get("max_relative_positions", -1)
+    from_positions = isinstance(furthest, int) and furthest < 1
+    name = "max_position_embeddings" if from_positions else "max_relative_positions"
+    buckets = number("position_buckets", least=2)
+    return {"position_buckets": buckets, "max_relative_positions": number(name, least=buckets // 2 + 2)}
 
 
 def _theta(described: Mapping[str, Any], part: str, place: str) -> Any:

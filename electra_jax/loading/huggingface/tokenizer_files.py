@@ -11,9 +11,12 @@ from electra_jax.config.errors import UserError
 from electra_jax.data import sentencepiece_proto as proto
 from electra_jax.data import tokenizer
 from electra_jax.data.tokenizer import WORD_START, Library, SentencePiece, Tokenizer
+from electra_jax.runtime.io import read_json
 
 _SENTENCEPIECE_FILE = "spiece.model"  # the name that ALBERT and others use
-_FILES = (_SENTENCEPIECE_FILE, Library.file, "vocab.txt")  # the first that exists is read
+_DEBERTA_FILE = "spm.model"  # DeBERTa's name for the same
+_ADDED = "added_tokens.json"  # tokens beyond those of the SentencePiece model, by id
+_FILES = (_SENTENCEPIECE_FILE, _DEBERTA_FILE, Library.file, "vocab.txt")  # the first that exists is read
 _SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")  # in the order of `Special`
 
 # The library's `Precompiled` looks up a letter together with its marks if they are few bytes, and then takes the
@@ -24,7 +27,7 @@ _REMOVED = r"[\x01-\x08\x0b\x0e-\x1f\x7f\x8f\x9f]"  # by nmt_*; the library pani
 _MARKS = r"(?<=[\s\S])(?=[\p{M}\u200c\u200d\u0e33\u0eb3])"  # what joins the letter before it (grapheme clusters)
 
 
-def files(vocabulary: Tokenizer, max_length: int, segments: bool) -> dict[str, bytes]:
+def files(vocabulary: Tokenizer, max_length: int, segments: bool, deberta: bool = False) -> dict[str, bytes]:
     """The content of each tokenizer file by its name.
 
     There are two differences from `vocabulary`. A special token written in a text, such as "[MASK]", becomes that
@@ -35,6 +38,7 @@ def files(vocabulary: Tokenizer, max_length: int, segments: bool) -> dict[str, b
       vocabulary: the tokenizer.
       max_length: positions of the model, special tokens included.
       segments: whether the model reads segment ids.
+      deberta: whether a SentencePiece model gets the name that DeBERTa's tokenizer looks for.
 
     Raises:
       UserError: tokenizer.json cannot express this SentencePiece model.
@@ -42,7 +46,7 @@ def files(vocabulary: Tokenizer, max_length: int, segments: bool) -> dict[str, b
     result = {}
     if isinstance(vocabulary, SentencePiece):
         model = _converted(vocabulary)
-        result[_SENTENCEPIECE_FILE] = vocabulary.model
+        result[_DEBERTA_FILE if deberta else _SENTENCEPIECE_FILE] = vocabulary.model
     else:
         model = tokenizers.Tokenizer.from_str(vocabulary.model.decode())
         model.no_padding()
@@ -74,9 +78,24 @@ def find(folder: Path) -> Path | None:
 
 
 def load(folder: Path) -> Tokenizer | None:
-    """The tokenizer of a Hugging Face directory; None where it has none."""
+    """The tokenizer of a Hugging Face directory; None where it has none.
+
+    Raises:
+      UserError: it cannot be read, or it gives a special token another id than the directory's added tokens do.
+    """
     path = find(folder)
-    return None if path is None else tokenizer.load(path)
+    if path is None:
+        return None
+    found = tokenizer.load(path)
+    added = read_json(folder / _ADDED) if path.name == _DEBERTA_FILE and (folder / _ADDED).is_file() else {}
+    ids = {found.name_of(id_): id_ for id_ in found.special}
+    for name, id_ in added.items():
+        if ids.get(name, id_) != id_:
+            raise UserError(
+                f"{folder / _ADDED} has {name} as token {id_}, but after the pieces of {_DEBERTA_FILE} it is "
+                f"{ids[name]}; add a tokenizer.json and remove {_DEBERTA_FILE}"
+            )
+    return found
 
 
 def _converted(vocabulary: SentencePiece) -> tokenizers.Tokenizer:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_jax.config.errors import UserError
-from electra_jax.modeling.config import ElectraConfig
+from electra_jax.modeling.config import ElectraConfig, EncoderConfig
 from electra_jax.modeling.subnetwork import Network, flatten_params, param_shapes, unflatten_params
 
 State = dict[str, np.ndarray]  # tensors by Hugging Face's names
@@ -50,6 +50,21 @@ def _norm(ours: str, theirs: str, first: int = 0) -> list[Tensor]:
 
 
 _LAYERS = "encoder/layers"
+
+
+def _post_norm_layers(projection: str) -> list[Tensor]:
+    """The layers of BERT and DeBERTa; `projection` names the matrices for queries and so on, with {} for which."""
+    roles = (projection.format(role) for role in ("query", "key", "value"))
+    return [
+        *_linear(f"{_LAYERS}/attention/qkv", *(f"encoder.layer.{{}}.attention.self.{role}" for role in roles)),
+        *_linear(f"{_LAYERS}/attention/out", "encoder.layer.{}.attention.output.dense", inputs=2),
+        *_norm(f"{_LAYERS}/attention_norm", "encoder.layer.{}.attention.output.LayerNorm"),
+        *_linear(f"{_LAYERS}/ffn_in", "encoder.layer.{}.intermediate.dense"),
+        *_linear(f"{_LAYERS}/ffn_out", "encoder.layer.{}.output.dense"),
+        *_norm(f"{_LAYERS}/ffn_norm", "encoder.layer.{}.output.LayerNorm"),
+    ]
+
+
 _BODIES = {
     "bert": [
         Tensor("embeddings/word", ("embeddings.word_embeddings.weight",)),
@@ -57,15 +72,7 @@ _BODIES = {
         Tensor("embeddings/segment", ("embeddings.token_type_embeddings.weight",)),
         *_norm("embeddings/norm", "embeddings.LayerNorm"),
         *_linear("encoder/project", "embeddings_project"),
-        *_linear(
-            f"{_LAYERS}/attention/qkv",
-            *(f"encoder.layer.{{}}.attention.self.{role}" for role in ("query", "key", "value")),
-        ),
-        *_linear(f"{_LAYERS}/attention/out", "encoder.layer.{}.attention.output.dense", inputs=2),
-        *_norm(f"{_LAYERS}/attention_norm", "encoder.layer.{}.attention.output.LayerNorm"),
-        *_linear(f"{_LAYERS}/ffn_in", "encoder.layer.{}.intermediate.dense"),
-        *_linear(f"{_LAYERS}/ffn_out", "encoder.layer.{}.output.dense"),
-        *_norm(f"{_LAYERS}/ffn_norm", "encoder.layer.{}.output.LayerNorm"),
+        *_post_norm_layers("{}"),
     ],
     "modernbert": [
         Tensor("embeddings/word", ("embeddings.tok_embeddings.weight",)),
@@ -78,6 +85,14 @@ _BODIES = {
         *_linear(f"{_LAYERS}/ffn_in", "layers.{}.mlp.Wi"),
         *_linear(f"{_LAYERS}/ffn_out", "layers.{}.mlp.Wo"),
         *_norm("encoder/final_norm", "final_norm"),
+    ],
+    "deberta": [
+        Tensor("embeddings/word", ("embeddings.word_embeddings.weight",)),
+        *_linear("encoder/project", "embeddings.embed_proj"),
+        *_norm("encoder/embedding_norm", "embeddings.LayerNorm"),
+        Tensor("encoder/relative", ("encoder.rel_embeddings.weight",)),
+        *_norm("encoder/relative_norm", "encoder.LayerNorm"),
+        *_post_norm_layers("{}_proj"),
     ],
 }
 _HEADS = {
@@ -104,7 +119,34 @@ _HEADS = {
             Tensor("mlm_head/bias", ("decoder.bias",)),
         ],
     },
+    "deberta": {
+        "discriminator_head": [  # of microsoft/DeBERTa, replaced_token_detection_model.py
+            *_norm("discriminator_head/norm", "mask_predictions.LayerNorm"),
+            *_linear("discriminator_head/dense", "mask_predictions.dense"),
+            *_linear("discriminator_head/classifier", "mask_predictions.classifier"),
+        ],
+        "mlm_head": [
+            *_linear("mlm_head/dense", "cls.predictions.transform.dense"),
+            *_norm("mlm_head/norm", "cls.predictions.transform.LayerNorm"),
+            Tensor("mlm_head/bias", ("cls.predictions.bias",)),
+        ],
+    },
 }
+_LINEAR_DISCRIMINATOR = _linear("discriminator_head/classifier", "classifier", labels=True)
+# The MLM head's names in microsoft/DeBERTa, and in transformers where a config has legacy=False; read only.
+_MLM_NAMES = {
+    "lm_predictions.lm_head.dense.": "cls.predictions.transform.dense.",
+    "lm_predictions.lm_head.LayerNorm.": "cls.predictions.transform.LayerNorm.",
+    "lm_predictions.lm_head.bias": "cls.predictions.bias",
+}
+# How names end of tensors that nothing here reads: buffers, a second name of a bias, the positions that DeBERTaV3 reads
+# in pre-training only, and its tables' differences from the generator's, which the tables beside them include.
+_NEVER_READ = (
+    "position_ids",
+    "cls.predictions.decoder.bias",
+    "deberta.embeddings.position_embeddings.weight",
+    "_embeddings._weight",
+)
 _MODERNBERT_TASK = [
     *_linear("head/dense", "head.dense"),
     *_norm("head/norm", "head.norm"),
@@ -125,10 +167,20 @@ _TASK_HEADS = {
         "tagging": _MODERNBERT_TASK,
         "answering": _MODERNBERT_TASK,
     },
+    "deberta": {
+        "classification": [*_linear("head/dense", "pooler.dense"), *_linear("head/classifier", "classifier")],
+        "tagging": _linear("head/classifier", "classifier"),
+        "answering": _linear("head/classifier", "qa_outputs"),
+    },
 }
-PREFIXES = {"bert": "electra.", "modernbert": "model."}  # of the encoder's tensors in classes with a head
+# Of the encoder's tensors in classes with a head.
+PREFIXES = {"bert": "electra.", "modernbert": "model.", "deberta": "deberta."}
 WORD_TABLES = {kind: body[0].theirs[0] for kind, body in _BODIES.items()}
-DECODERS = {"bert": "generator_lm_head.weight", "modernbert": "decoder.weight"}  # tied to the word table
+DECODERS = {  # tied to the word table
+    "bert": "generator_lm_head.weight",
+    "modernbert": "decoder.weight",
+    "deberta": "cls.predictions.decoder.weight",
+}
 _VOCABULARY_ROWS = ("embeddings/word", "mlm_head/bias")
 # transformers' ModernBERT has E = D. Where E differs from D, these maps are multiplied into its tables.
 _FOLDED = ("encoder/project/kernel", "mlm_head/project/kernel")
@@ -139,7 +191,7 @@ def export(network: Network, head: str | None) -> State:
     c = network.config
     flat = flatten_params(network.params)
     state: State = {}
-    for tensor in _table(c.encoder.kind, head, prefixed=head is not None):
+    for tensor in _table(c.encoder, head, prefixed=head is not None):
         if tensor.ours not in flat:
             continue
         value = flat[tensor.ours]
@@ -174,14 +226,28 @@ def factors(network: Network) -> State:
 def head_in(kind: str, names: Iterable[str], architecture: str) -> str | None:
     """Which of our heads the tensors with these names include; None for none.
 
-    Other classes of ModernBERT use the same names for their heads as our discriminator, so the class decides.
+    Other classes of ModernBERT use the same names for their heads as our discriminator, so the class decides; so it
+    does for a discriminator of DeBERTa that is linear.
     """
     given = set(names)
     for head, tensors in _HEADS[kind].items():
         own = any(tensor.theirs[0] in given for tensor in tensors if not tensor.theirs[0].startswith("head."))
-        if own and (kind == "bert" or head == "mlm_head" or architecture == "ModernBertForTokenClassification"):
+        if own and (kind != "modernbert" or head == "mlm_head" or architecture == "ModernBertForTokenClassification"):
             return head
-    return None
+    linear = architecture == "DebertaV2ForTokenClassification" and _LINEAR_DISCRIMINATOR[0].theirs[0] in given
+    return "discriminator_head" if linear else None
+
+
+def rename(kind: str, state: State) -> State:
+    """The tensors of a directory by the names of `export`, where another layout has others for the same head."""
+    if kind != "deberta" or any(name.startswith("mask_predictions.") for name in state):
+        return state  # a released discriminator also has what its generator's head began from
+
+    def name_here(name: str) -> str:
+        there = next((part for part in _MLM_NAMES if name.startswith(part)), "")
+        return _MLM_NAMES[there] + name.removeprefix(there) if there else name
+
+    return {name_here(name): value for name, value in state.items()}
 
 
 def load(config: ElectraConfig, state: Mapping[str, np.ndarray], factored: Mapping[str, np.ndarray], place: str) -> Any:
@@ -199,7 +265,7 @@ def load(config: ElectraConfig, state: Mapping[str, np.ndarray], factored: Mappi
     head = config.heads[0] if config.heads else None
     kind = config.encoder.kind
     prefixed = PREFIXES[kind] + WORD_TABLES[kind] in state
-    tensors = {tensor.ours: tensor for tensor in _table(kind, head, prefixed)}
+    tensors = {tensor.ours: tensor for tensor in _table(config.encoder, head, prefixed)}
 
     def find(name: str) -> np.ndarray:
         if name not in state:
@@ -232,19 +298,20 @@ def load(config: ElectraConfig, state: Mapping[str, np.ndarray], factored: Mappi
 
 def unread(config: ElectraConfig, names: Iterable[str]) -> list[str]:
     """The tensors in `names` that `load` ignores."""
-    kind = config.encoder.kind
-    read = {DECODERS[kind]}
+    read = {DECODERS[config.encoder.kind]}
     head = config.heads[0] if config.heads else None
-    for tensor in (tensor for prefixed in (True, False) for tensor in _table(kind, head, prefixed)):
+    for tensor in (tensor for prefixed in (True, False) for tensor in _table(config.encoder, head, prefixed)):
         read |= {name for _, names in _entries(tensor, config.encoder.layers) for name in names}
-    return sorted(name for name in names if name not in read and not name.endswith("position_ids"))  # a buffer
+    return sorted(name for name in names if name not in read and not name.endswith(_NEVER_READ))
 
 
-def _table(kind: str, head: str | None, prefixed: bool) -> list[Tensor]:
+def _table(encoder: EncoderConfig, head: str | None, prefixed: bool) -> list[Tensor]:
     """Every tensor of a class; names are `prefixed` in classes with a head, also one that electra_jax does not have."""
+    kind = encoder.kind
     prefix = PREFIXES[kind] if prefixed else ""
     body = [tensor._replace(theirs=tuple(prefix + name for name in tensor.theirs)) for tensor in _BODIES[kind]]
     heads = _HEADS[kind] | _TASK_HEADS[kind]
+    heads |= {"discriminator_head": _LINEAR_DISCRIMINATOR} if encoder.linear_head else {}
     return [*body, *(heads[head] if head else ())]
 
 

@@ -8,10 +8,14 @@ Assumptions:
 - embedding look-ups are gathers and free;
 - padding counts, since it is computed;
 - attention counts over the whole sequence, even where most of it is hidden and local layers compute less, so that the
-  count does not depend on how attention is computed.
+  count does not depend on how attention is computed;
+- each of DeBERTa's two relative terms takes 2 L C D operations, where C = L + 63 are the distances that a block of 64
+  positions meets (2 L - 1 in sequences of up to 64); scores by content take 2 L^2 D. Queries and keys of the R relative
+  embeddings in use take 4 R D^2 in each layer, once for a batch.
 """
 
 from electra_jax import optim
+from electra_jax.modeling import deberta
 from electra_jax.modeling.config import ElectraConfig, EncoderConfig
 from electra_jax.objectives.masking import max_masked
 from electra_jax.objectives.spec import Objective, Pass, Stage
@@ -24,7 +28,11 @@ def encoder(config: EncoderConfig, embedding_size: int, batch: int, length: int)
     d, f = config.width, config.ffn
     # queries, keys, values and output: 4 D^2; scores and weighted sum: 2 L D
     attention = config.layers * tokens * 2 * (4 * d * d + 2 * length * d)
-    matrices = 2 if config.kind == "bert" else 3  # GeGLU has a gate
+    if config.kind == "deberta":
+        first, last = deberta.rows_used(config, length)
+        relative = batch * 2 * deberta.pairs(length) * d + (last + 1 - first) * 2 * d * d
+        attention += config.layers * 2 * relative
+    matrices = 3 if config.kind == "modernbert" else 2  # GeGLU has a gate
     return Parts(
         embeddings=2 * embedding_size * d * tokens if embedding_size != d else 0,
         attention=attention,
@@ -45,8 +53,9 @@ def forward(config: ElectraConfig, network_pass: Pass, batch: int, length: int, 
         towers = 2 if config.two_towers else 1
         parts, states = encoder(network, e, batch, length) * towers, network.width * towers
     if network_pass.head == "discriminator":
-        return parts + Parts(head=2 * read * states * (network.width + 1))
-    width = e if network.kind == "bert" else network.width
+        dense = 0 if network.kind == "deberta" and network.linear_head else network.width
+        return parts + Parts(head=2 * read * states * (dense + 1))
+    width = network.width if network.kind == "modernbert" else e
     head = states * width + (width * e if width != e else 0) + (states if network_pass.head == "copy" else 0)
     return parts + Parts(head=2 * read * head, softmax=2 * read * e * config.padded_vocab_size)
 
@@ -62,7 +71,7 @@ def newton_schulz(config: EncoderConfig) -> Parts:
         return optim.MUON_STEPS * 2 * (2 * m * m * n + m**3)
 
     d, f = config.width, config.ffn
-    matrices = 2 if config.kind == "bert" else 3
+    matrices = 3 if config.kind == "modernbert" else 2
     return Parts(attention=config.layers * 4 * matrix(d, d), ffn=config.layers * matrices * matrix(d, f))
 
 

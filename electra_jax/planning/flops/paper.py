@@ -10,10 +10,15 @@ Two errors of the script are kept, since the paper's figures contain them: the l
 for each position instead of once for each element (its issue 121), and BERT-Large counts as 1M steps of 256 sequences
 of 512, though BERT was trained at length 128 for nine tenths of them, and the paper's own BERT-Large run was 464k steps
 of 2048 (its issue 115).
+
+The script has no DeBERTa. Here its relative terms count by the same conventions: two more products of queries or keys
+with the distances that they meet (`deberta.pairs`) and an addition of each to the scores; and in each layer, once for a
+batch, queries and keys of the relative embeddings in use, with dropout. Their layer norm counts once for a batch.
 """
 
 import dataclasses
 
+from electra_jax.modeling import deberta
 from electra_jax.objectives.spec import Objective, Stage
 from electra_jax.planning.flops.breakdown import Parts
 
@@ -41,6 +46,9 @@ class Transformer:
         ModernBERT; the script's has the embedding size.
       absolute: whether positions and segments have tables.
       towers: networks of this shape that share embeddings and one head; one in the script.
+      relative: for DeBERTa, (pairs of a position and a distance in a sequence, rows of the relative table in use).
+      detector: the discriminator's head: `dense` with a hidden layer, `normed` with a sum and a layer norm before it,
+        or `linear`.
       norm_slip: whether to keep the script's error in the layer norm after attention.
     """
 
@@ -57,6 +65,8 @@ class Transformer:
     wide_head: bool = False
     absolute: bool = True
     towers: int = 1
+    relative: tuple[int, int] = (0, 0)
+    detector: str = "dense"
     norm_slip: bool = True
 
     @property
@@ -79,12 +89,23 @@ class Transformer:
             + h
             + _LAYER_NORM * (1 if self.norm_slip else h)
         )
+        relative = 2 * (2 * a * self.relative[0] / s + s * heads) if self.relative[0] else 0
         ffn = 2 * (2 + self.gated) * h * i + _GELU * i + i + h + _DROPOUT * h + h + _LAYER_NORM * h
         lookup = 2 * e * self.vocabulary + (_LAYER_NORM + _DROPOUT) * e
         lookup += 2 * e * (s + 2) + 2 * e if self.absolute else 0
         lookup += self.towers * (2 * h * e + h) if e != h else 0
         layers = self.towers * self.layers * s
-        return Parts(embeddings=lookup * s, attention=attention * layers * (1 + self.cross), ffn=ffn * layers)
+        return Parts(
+            embeddings=lookup * s, attention=(attention + relative) * layers * (1 + self.cross), ffn=ffn * layers
+        )
+
+    def relative_rows(self) -> Parts:
+        """Forward operations on DeBERTa's relative embeddings, for a batch of any size."""
+        h, rows = self.width, self.relative[1]
+        a = self.attention_width or h
+        return Parts(
+            attention=self.towers * rows * (_LAYER_NORM * h + self.layers * (2 * (2 * h * a + a) + _DROPOUT * h))
+        )
 
     def mlm(self, share: float = OUTPUT_SHARE) -> Parts:
         """Forward operations of predicting `share` of the positions."""
@@ -97,7 +118,9 @@ class Transformer:
     def discriminator(self) -> Parts:
         """Forward operations of the binary classification of every position."""
         h = self.width
-        return Parts(head=(2 * h * h + h + _GELU * h + 2 * h) * self.length)
+        inner = 0 if self.detector == "linear" else 2 * h * h + h + _GELU * h
+        inner += (1 + _LAYER_NORM) * h if self.detector == "normed" else 0
+        return Parts(head=(inner + 2 * h) * self.length)
 
 
 def training(forward: Parts, batch: float, steps: float) -> float:
@@ -125,6 +148,11 @@ def train_step(
     for network_pass in stage.passes:
         network = c.encoder if network_pass.network == "encoder" else c.generator
         assert network is not None
+        relative, detector = (0, 0), "dense"
+        if network.kind == "deberta":
+            first, last = deberta.rows_used(network, length)
+            relative = deberta.pairs(length), last + 1 - first
+            detector = "linear" if network.linear_head else "normed"
         shape = Transformer(
             network.width,
             network.layers,
@@ -137,10 +165,12 @@ def train_step(
             wide_head=network.kind == "modernbert",
             absolute=c.absolute,
             towers=2 if c.two_towers and network_pass.network == "generator" else 1,
+            relative=relative,
+            detector=detector,
         )
         if network_pass.head == "discriminator":
             parts = shape.body() + shape.discriminator()
         else:
             parts = shape.body() + shape.mlm(1.0 if network_pass.everywhere else OUTPUT_SHARE)
-        counted[network_pass.network] = parts * (batch * (2 if network_pass.trained else 1))
+        counted[network_pass.network] = (parts * batch + shape.relative_rows()) * (2 if network_pass.trained else 1)
     return counted if optimizer == "adam" else {**counted, "optimizer": Parts()}

@@ -24,8 +24,10 @@ def parameters(kind):
     [(False, 1, [1 / 8, 1 / 4, 1 / 2], 1 / 16, 1 / 2), (True, 1, [1 / 16, 1 / 8, 1 / 4], 1 / 32, 1 / 4)],
 )
 def test_rates_of_three_layers(reference, head, layers, embeddings, last_norm):
-    bert, modern = (rates.rate_factors(parameters(kind), 3, 0.5, reference) for kind in ("bert", "modernbert"))
-    for tree in (bert, modern):
+    bert, modern, deberta = (
+        rates.rate_factors(parameters(kind), 3, 0.5, reference) for kind in ("bert", "modernbert", "deberta")
+    )
+    for tree in (bert, modern, deberta):
         assert {float(x) for x in jax.tree.leaves(tree["head"])} == {head}
         assert {float(x) for x in jax.tree.leaves(tree["embeddings"])} == {embeddings}
         for leaf in jax.tree.leaves(tree["encoder"]["layers"]):
@@ -33,6 +35,7 @@ def test_rates_of_three_layers(reference, head, layers, embeddings, last_norm):
         assert {float(x) for x in jax.tree.leaves(tree["encoder"]["project"])} == {embeddings}
     assert float(modern["encoder"]["embedding_norm"]["scale"]) == embeddings
     assert float(modern["encoder"]["final_norm"]["scale"]) == last_norm
+    assert float(deberta["encoder"]["relative"]) == float(deberta["encoder"]["relative_norm"]["scale"]) == embeddings
 
 
 def test_a_factor_stands_before_every_entry_of_its_layer():

@@ -2,6 +2,7 @@ import json
 import re
 
 import pytest
+import tiny_models
 
 from electra_jax.loading.huggingface import card
 
@@ -17,10 +18,10 @@ MADE = card.RunDescription(
 )
 
 
-@pytest.mark.parametrize("kind", ["bert", "modernbert"])
+@pytest.mark.parametrize("kind", ["bert", "modernbert", "deberta"])
 @pytest.mark.parametrize("head", ["discriminator_head", "mlm_head", None])
 def test_a_card_says_how_it_is_used_and_how_it_was_made(kind, head):
-    text = card.write_card(MADE, "there", kind, head, "[MASK]")
+    text = card.write_card(MADE, "there", tiny_models.network(kind).config.encoder, head, "[MASK]")
     front, _, rest = text.removeprefix("---\n").partition("---\n")
     assert "library_name: transformers" in front
     code = re.search(r"```python\n(.*?)```", rest, re.DOTALL)[1]
@@ -34,10 +35,12 @@ def test_a_card_says_how_it_is_used_and_how_it_was_made(kind, head):
 
 
 def test_without_numbers_it_says_so():
-    assert "There was no evaluation" in card.write_card(MADE._replace(heldout={}), "there", "bert", None, "[MASK]")
+    bert = tiny_models.network().config.encoder
+    assert "There was no evaluation" in card.write_card(MADE._replace(heldout={}), "there", bert, None, "[MASK]")
 
 
 def test_a_model_that_reads_fakes_is_not_asked_to_fill_masks():
     for reads_masks in (True, False):
-        text = card.write_card(MADE._replace(reads_masks=reads_masks), "masked_lm", "bert", "mlm_head", "[MASK]")
+        made, bert = MADE._replace(reads_masks=reads_masks), tiny_models.network().config.encoder
+        text = card.write_card(made, "masked_lm", bert, "mlm_head", "[MASK]")
         assert ("fill-mask" in text) == reads_masks

@@ -48,7 +48,7 @@ def refused(place, message: str) -> None:
     ("kind", "head", "size"),
     [
         (kind, head, size)
-        for kind in ("bert", "modernbert")
+        for kind in ("bert", "modernbert", "deberta", "linear")
         for head in ("discriminator_head", "mlm_head", None)
         for size in (16, 32)
     ],
@@ -109,8 +109,9 @@ def test_another_head_is_left_out_and_named(electra):
     assert found.notes == ("1 tensors of another head were ignored (classifier.out_proj.weight, ...)",)
 
 
-def test_a_modernbert_that_tells_other_things_apart_is_no_discriminator(tmp_path, pieces):
-    network = tiny_models.network("modernbert", embedding_size=32)
+@pytest.mark.parametrize("kind", ["modernbert", "linear"])
+def test_a_tagger_that_tells_other_things_apart_is_no_discriminator(tmp_path, pieces, kind):
+    network = tiny_models.network(kind, embedding_size=32)
     place = written(tmp_path / "names", pieces, network, "discriminator_head")
     config = json.loads((place / "config.json").read_text())
     (place / "config.json").write_text(json.dumps({**config, "id2label": {"0": "other", "1": "name"}}))
@@ -184,6 +185,23 @@ def test_a_pickle_is_not_read(electra):
         electra,
         r"a pickle, which electra_jax does not read .* convert it with transformers.*import ElectraForPreTraining as",
     )
+
+
+def test_a_pickle_of_deberta_is_converted_with_its_heads(tmp_path, pieces):
+    place = written(tmp_path / "v3", pieces, tiny_models.network("deberta"), "discriminator_head")
+    shutil.move(place / "model.safetensors", place / "pytorch_model.bin")
+    refused(place, r"a pickle, which .* convert it with PyTorch: python -c .*weights_only=True.*model\.safetensors")
+
+
+def test_deberta_has_the_files_of_its_tokenizer(tmp_path, pieces):
+    place = written(tmp_path / "v3", pieces, tiny_models.network("deberta"), "discriminator_head")
+    assert (place / "spm.model").read_bytes() == pieces.model
+    assert not (place / "spiece.model").exists()
+    mask = pieces.special.mask
+    (place / "added_tokens.json").write_text(json.dumps({"[MASK]": mask, "<more>": 58}))
+    assert directory.read(place).tokenizer.model == pieces.model
+    (place / "added_tokens.json").write_text(json.dumps({"[MASK]": 40}))
+    refused(place, rf"added_tokens\.json has \[MASK\] as token 40, but after the pieces of spm\.model it is {mask}")
 
 
 def test_a_directory_without_weights(electra):

@@ -8,11 +8,15 @@ from electra_jax.config.errors import UserError
 from electra_jax.data.tokenizer import OWN
 from electra_jax.loading.huggingface import hf_config
 
-MODELS = [(kind, head) for kind in ("bert", "modernbert") for head in ("discriminator_head", "mlm_head", None)]
+MODELS = [
+    (kind, head)
+    for kind in ("bert", "modernbert", "deberta", "linear")
+    for head in ("discriminator_head", "mlm_head", None)
+]
 
 
 def written(kind="bert", head="discriminator_head", **changes):
-    config = tiny_models.network(kind, head, 16 if kind == "bert" else 32).config
+    config = tiny_models.network(kind, head, 32 if kind == "modernbert" else 16).config
     return config, {**json.loads(json.dumps(hf_config.write(config, head, OWN))), **changes}
 
 
@@ -20,8 +24,9 @@ def written(kind="bert", head="discriminator_head", **changes):
 def test_a_config_comes_back_as_it_went(kind, head):
     config, described = written(kind, head)
     again = hf_config.read(described, head, "there")
-    windows = {} if kind == "modernbert" else {"local_window": 8, "global_every": 2}  # not of this kind
-    assert dataclasses.replace(again, encoder=dataclasses.replace(again.encoder, **windows)) == config
+    others = {} if kind == "modernbert" else {"local_window": 8, "global_every": 2}  # not of this kind
+    others |= {"position_buckets": 4, "max_relative_positions": 8} if kind in ("bert", "modernbert") else {}
+    assert dataclasses.replace(again, encoder=dataclasses.replace(again.encoder, **others)) == config
 
 
 def test_modernberts_activation_comes_back():
@@ -51,8 +56,11 @@ def test_classes_and_labels_are_those_of_transformers():
     assert classes == {
         *("ElectraForPreTraining", "ElectraForMaskedLM", "ElectraModel"),
         *("ModernBertForTokenClassification", "ModernBertForMaskedLM", "ModernBertModel"),
+        *("DebertaV2ForTokenClassification", "DebertaV2ForMaskedLM", "DebertaV2Model"),
     }
-    assert written("modernbert")[1]["id2label"] == {"0": "original", "1": "replaced"}
+    for kind in ("modernbert", "linear"):
+        assert written(kind)[1]["id2label"] == {"0": "original", "1": "replaced"}
+    assert "id2label" not in written("deberta")[1]
 
 
 @pytest.mark.parametrize(
@@ -63,6 +71,16 @@ def test_classes_and_labels_are_those_of_transformers():
         ("bert", {"type_vocab_size": 1}),
         ("bert", {"position_embedding_type": "relative_key"}),
         ("bert", {"is_decoder": True}),
+        ("deberta", {"position_biased_input": True}),
+        ("deberta", {"conv_kernel_size": 3}),
+        ("deberta", {"pos_att_type": "c2p"}),
+        ("deberta", {"pos_att_type": ["c2p", "p2c", "p2p"]}),
+        ("deberta", {"share_att_key": False}),
+        ("deberta", {"norm_rel_ebd": "none"}),
+        ("deberta", {"relative_attention": False}),
+        ("deberta", {"type_vocab_size": 2}),
+        ("deberta", {"layer_norm_eps": 1e-12}),
+        ("deberta", {"attention_head_size": 8}),
         ("modernbert", {"norm_bias": True}),
         ("modernbert", {"attention_bias": True}),
         ("modernbert", {"hidden_activation": "silu"}),
@@ -78,7 +96,43 @@ def test_what_is_computed_otherwise_is_refused(kind, change):
         hf_config.read(written(kind, **change)[1], None, "there")
 
 
-@pytest.mark.parametrize("kind", [None, "bert", "deberta-v2"])
+@pytest.mark.parametrize("name", ["position_biased_input", "pos_att_type", "share_att_key", "norm_rel_ebd"])
+def test_what_a_file_of_deberta_does_not_name_is_as_in_transformers(name):
+    described = written("deberta")[1]
+    del described[name]
+    with pytest.raises(UserError, match=f"there has {name}=.*: expected .*; electra_jax has no other architecture"):
+        hf_config.read(described, None, "there")
+
+
+def test_settings_of_deberta_as_the_released_files_write_them():
+    """microsoft/deberta-v3-base, config.json."""
+    described = written("deberta", pos_att_type="p2c|c2p", max_relative_positions=-1, norm_rel_ebd="layer_norm")[1]
+    described |= {"max_position_embeddings": 512, "position_buckets": 256, "attention_head_size": 16}
+    del described["embedding_size"], described["conv_kernel_size"], described["architectures"]
+    config = hf_config.read(described, "discriminator_head", "there")
+    encoder = config.encoder
+    assert (encoder.position_buckets, encoder.max_relative_positions, encoder.linear_head) == (256, 512, False)
+    assert (config.max_length, config.embedding_size) == (512, 32)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"position_buckets": -1}, "position_buckets=-1: expected an integer of 2 or more"),
+        ({"max_relative_positions": 3}, "max_relative_positions=3: expected an integer of 4 or more"),
+        (
+            {"max_relative_positions": -1, "max_position_embeddings": 3},
+            "max_position_embeddings=3: expected an integer",
+        ),
+        ({"max_relative_positions": "8"}, "max_relative_positions='8': expected an integer of 4 or more"),
+    ],
+)
+def test_positions_of_deberta_that_have_no_buckets_are_refused(change, message):
+    with pytest.raises(UserError, match=f"there has {message}"):
+        hf_config.read(written("deberta", **change)[1], None, "there")
+
+
+@pytest.mark.parametrize("kind", [None, "bert", "deberta"])
 def test_a_model_of_another_type_is_refused(kind):
     with pytest.raises(UserError, match=f"there has model_type={kind!r}: expected electra or modernbert"):
         hf_config.read(written(model_type=kind)[1], None, "there")

@@ -9,7 +9,8 @@ from electra_jax.config.errors import UserError
 from electra_jax.loading.huggingface import weights
 
 HEADS = ("discriminator_head", "mlm_head", None)
-MODELS = [(kind, head, size) for kind in ("bert", "modernbert") for head in HEADS for size in (16, 32)]
+KINDS = ("bert", "modernbert", "deberta", "linear")
+MODELS = [(kind, head, size) for kind in KINDS for head in HEADS for size in (16, 32)]
 V = tiny_models.VOCABULARY
 
 
@@ -42,6 +43,8 @@ def test_every_parameter_goes_out(kind, head, size):
         if size != 32:
             folded = sum(flat[path].size for path in flat if path.endswith("project/kernel")) + V * size
             expected += V * 32 * (1 + (head == "mlm_head")) - folded
+    if kind == "linear":
+        expected += (32 + 1) * (head == "discriminator_head")  # the other label
     assert count == expected
 
 
@@ -85,7 +88,7 @@ def test_a_narrow_table_is_folded():
     np.testing.assert_array_equal(state["decoder.weight"], word @ out.T)
 
 
-@pytest.mark.parametrize("kind", ["bert", "modernbert"])
+@pytest.mark.parametrize("kind", ["bert", "modernbert", "deberta"])
 def test_a_bare_encoder_takes_no_head_and_a_head_may_be_put_on_one(kind):
     network = tiny_models.network(kind, None, 32)
     state = weights.export(network, None)
@@ -97,7 +100,7 @@ def test_a_bare_encoder_takes_no_head_and_a_head_may_be_put_on_one(kind):
     )
 
 
-@pytest.mark.parametrize("kind", ["bert", "modernbert"])
+@pytest.mark.parametrize("kind", ["bert", "modernbert", "deberta"])
 @pytest.mark.parametrize("head", ["discriminator_head", "mlm_head"])
 def test_heads_are_told_by_their_names_and_modernberts_by_their_class(kind, head):
     names = weights.export(tiny_models.network(kind, head, 32), head)
@@ -105,6 +108,42 @@ def test_heads_are_told_by_their_names_and_modernberts_by_their_class(kind, head
     assert weights.head_in(kind, names, classes[head]) == head
     other = weights.head_in(kind, names, "ModernBertForSequenceClassification")
     assert other == (None if (kind, head) == ("modernbert", "discriminator_head") else head)
+
+
+def test_a_linear_head_of_deberta_is_told_by_its_class():
+    names = weights.export(tiny_models.network("linear"), "discriminator_head")
+    assert weights.head_in("deberta", names, "DebertaV2ForTokenClassification") == "discriminator_head"
+    assert weights.head_in("deberta", names, "DebertaV2ForSequenceClassification") is None
+
+
+def test_a_released_discriminator_of_deberta_is_told_by_its_own_head():
+    """Beside it are the head that its generator began from, tables of positions, and the difference of its table."""
+    network = tiny_models.network("deberta")
+    state = weights.export(network, "discriminator_head")
+    assert {name.split(".")[0] for name in state} == {"deberta", "mask_predictions"}
+    more = ("lm_predictions.lm_head.bias", "deberta.embeddings.position_embeddings._weight")
+    more += ("deberta.embeddings.position_embeddings.weight", "deberta.embeddings.word_embeddings._weight")
+    state |= dict.fromkeys(more, np.zeros(1, np.float32))
+    assert weights.head_in("deberta", weights.rename("deberta", state), "") == "discriminator_head"
+    assert weights.unread(network.config, state) == ["lm_predictions.lm_head.bias"]
+
+
+def test_a_released_generator_of_deberta_has_other_names():
+    network = tiny_models.network("deberta", "mlm_head")
+    state = weights.export(network, "mlm_head")
+    released = {
+        name.replace("cls.predictions.transform", "lm_predictions.lm_head").replace(
+            "cls.predictions", "lm_predictions.lm_head"
+        ): value
+        for name, value in state.items()
+    }
+    assert {name for name in released if name.startswith("lm")} == {
+        "lm_predictions.lm_head.bias",
+        *(f"lm_predictions.lm_head.{part}.{kind}" for part in ("dense", "LayerNorm") for kind in ("weight", "bias")),
+    }
+    again = weights.rename("deberta", released)
+    assert list(again) == list(state)
+    assert weights.head_in("deberta", again, "") == "mlm_head"
 
 
 def test_a_tensor_that_is_missing_or_of_another_shape_is_named():

@@ -24,6 +24,7 @@ WITH_STAGES = [(name, stage) for name in registry.SYSTEMS for stage in ((0, 1) i
 # At the paper's sizes but with other networks than the paper's.
 VARIANTS = {
     "modernbert": ("electra", {"encoder": "modernbert"}),
+    "deberta": ("electra", {"encoder": "deberta", "tying": "gdes", "generator_layers": 0.5}),
     "none": ("electra", {"tying": "none"}),
     "gdes": ("electra", {"tying": "gdes"}),
     "all": ("electra", {"tying": "all", "generator_width": 1.0}),
@@ -101,6 +102,11 @@ def test_an_encoder_counted_by_hand():
     assert hardware.encoder(encoder("bert"), 4, 2, 3) == Parts(0, 6 * 2 * (4 * 16 + 2 * 3 * 4), 6 * 2 * (2 * 32))
     assert hardware.encoder(encoder("modernbert"), 4, 2, 3).ffn == 6 * 2 * (3 * 32)  # the gate is a third matrix
     assert hardware.encoder(encoder("bert"), 5, 2, 3).embeddings == 6 * 2 * 5 * 4
+    # DeBERTa: 5 distances for each position in two terms; 5 rows as queries and keys, once for both sequences.
+    relative = 6 * 2 * (2 * 5 * 4) + 2 * (5 * 2 * 16)
+    assert hardware.encoder(encoder("deberta"), 4, 2, 3) == Parts(
+        0, 6 * 2 * (4 * 16 + 2 * 3 * 4) + relative, 6 * 2 * (2 * 32)
+    )
     seven = hardware.encoder(encoder("bert", layers=7), 4, 2, 3)
     assert seven.attention == 7 * 6 * 2 * (4 * 16 + 2 * 3 * 4)
     assert seven.ffn == 7 * 6 * 2 * (2 * 32)
@@ -125,6 +131,9 @@ def test_heads_counted_by_hand():
     assert heads("encoder", "mlm", False) == (masked * 2 * 4 * 6, masked * 2 * 6 * 128)
     assert heads("encoder", "copy", True) == (40 * 2 * (4 * 6 + 4), 40 * 2 * 6 * 128)
     assert heads("encoder", "discriminator", True) == (40 * 2 * (4 * 4 + 4), 0)
+    linear = dataclasses.replace(config, encoder=dataclasses.replace(encoder("deberta"), linear_head=True))
+    assert heads("encoder", "discriminator", True, linear) == (40 * 2 * 4, 0)
+    assert heads("encoder", "mlm", True, linear) == heads("encoder", "mlm", True)
     two = dataclasses.replace(config, two_towers=True)
     assert heads("generator", "mlm", True, two) == (40 * 2 * 4 * 6, 40 * 2 * 6 * 128)  # states of both towers
     pre_norm = ElectraConfig(100, 6, 32, encoder("modernbert"), encoder("modernbert", width=2, heads=1))
@@ -224,6 +233,7 @@ def test_all_matrix_products_of_other_networks_at_real_size(variant):
     [
         ("bert", "electra", "embeddings"),
         ("modernbert", "electra", "all"),
+        ("deberta", "electra", "gdes"),
         ("bert", "mlm", None),
         ("bert", "electric", None),
     ],
@@ -306,8 +316,9 @@ def test_each_stage_of_two_stage_within_3_percent_of_what_xla_compiles(size, sta
 
 
 @pytest.mark.slow
-def test_modernbert_within_3_percent_of_what_xla_compiles():
-    check_compiled(shrunk("small", "electra", encoder="modernbert"))
+@pytest.mark.parametrize(("encoder", "size"), [("modernbert", "small"), ("deberta", "small"), ("deberta", "base")])
+def test_other_encoders_within_3_percent_of_what_xla_compiles(encoder, size):
+    check_compiled(shrunk(size, "electra", encoder=encoder))
 
 
 def test_every_stage_is_tested():

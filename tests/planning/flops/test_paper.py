@@ -235,6 +235,24 @@ def test_modernbert_has_a_gate_and_no_tables_of_positions():
     assert counted == {"encoder": (shape.body() + shape.mlm()) * 2}
 
 
+def test_deberta_has_two_relative_terms_and_no_tables_of_positions():
+    """Of 128 positions, each meets 191 distances in blocks of 64; 255 rows are in use."""
+    config = config_file.load(ROOT / "configs" / "small.py", "generator=unigram")
+    config.model.encoder = "deberta"
+    bert = dataclasses.replace(SHAPES["small"], absolute=False)
+    objective = make_objective(config, 30522)
+    counted = paper.train_step(objective, objective.stages[0], 3, 128)["encoder"]
+    plain = (bert.body() + bert.discriminator()) * (2 * 3)
+    terms = 12 * 128 * 2 * (2 * 256 * 191 + 128 * 4)
+    rows = 255 * (5 * 256 + 12 * (2 * (2 * 256 * 256 + 256) + 4 * 256))
+    assert counted.attention == plain.attention + 2 * (3 * terms + rows)
+    assert counted.head == plain.head + 2 * 3 * 128 * (256 + 5 * 256)
+    assert (counted.embeddings, counted.ffn) == (plain.embeddings, plain.ffn)
+    config.model.deberta.discriminator_head = "linear"
+    objective = make_objective(config, 30522)
+    assert paper.train_step(objective, objective.stages[0], 3, 128)["encoder"].head == 2 * 3 * 128 * 2 * 256
+
+
 def electrics_generator() -> tuple[Parts, Parts, Parts]:
     """Of a sequence of 512 at base size: as counted; a tower's own forward pass; the forward pass of the head."""
     config = config_file.load(ROOT / "configs" / "base.py", "objective=electric")

@@ -1,0 +1,73 @@
+"""Compares the three encoders at equal FLOPs on the same text: speed, FLOPs of a token, held-out numbers.
+
+    python benchmarks/encoders.py --input='text/*.txt.xz' --output=OUT [--config=configs/tiny.py] [--flops=1e13]
+        [--vocab_size=4096] [--pretraining='--config.NAME=VALUE ...']
+
+It prepares the text, trains each encoder at the config's size for as many steps as the FLOPs (`model` count) allow, one
+after another, and writes OUT/encoders.json: tokens/s is the median of the logged steps, so nothing else should run
+meanwhile. `python docs/make_tables.py encoders OUT/encoders.json` makes a table of it. Started again, it continues.
+"""
+
+import json
+import shlex
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+from efficiency import call, steps_for
+
+from electra_jax import train_config
+from electra_jax.config import cli, errors
+from electra_jax.config.settings import above, check_value
+from electra_jax.modeling.electra import ENCODERS
+from electra_jax.runtime import run_log
+
+HELDOUT = ("mlm_loss", "disc_loss", "disc_auc")
+_OPTIONS = {
+    "input": "",
+    "output": "",
+    "config": "configs/tiny.py",
+    "flops": 1e13,
+    "vocab_size": 4096,
+    "pretraining": "",
+}
+
+
+def summary(workdir: Path) -> dict[str, Any]:
+    """What a finished run measured: steps, tokens/s, `model` FLOPs of a token, and held-out numbers."""
+    lines = run_log.read_metrics(workdir)
+    speeds = [line["tokens_per_second"] for line in lines if line.get("tokens_per_second")]
+    config = train_config.resolve(json.loads((workdir / "config.json").read_text()))
+    evaluation = run_log.last_evaluation(lines)
+    last = max(lines, key=lambda line: line["step"])
+    return {
+        "encoder": config.model.encoder,
+        "steps": last["step"],
+        "tokens_per_second": statistics.median(speeds),
+        "flops_per_token": last["total_flops"] / (last["step"] * config.batch_size * config.data.seq_length),
+        **({name: evaluation.metrics[name] for name in HELDOUT} if evaluation else {}),
+    }
+
+
+def main(argv: list[str]) -> int:
+    chosen = cli.parse(argv, __doc__ or "", _OPTIONS)
+    if chosen is None:
+        return 0
+    cli.require(chosen, ("input", "output"))
+    check_value("--flops", chosen["flops"], above(0))
+    output, text = Path(chosen["output"]), Path(chosen["output"]) / "text"
+    call("prepare", f"--input={chosen['input']}", f"--vocab_size={chosen['vocab_size']}", f"--output={text}")
+    for encoder in ENCODERS:
+        overrides = [*shlex.split(chosen["pretraining"]), f"--config.model.encoder={encoder}"]
+        steps = steps_for(Path(chosen["config"]), "electra", chosen["vocab_size"], chosen["flops"], overrides)
+        given = [f"--config={chosen['config']}", f"--workdir={output / encoder}", f"--config.data.input={text}"]
+        call("train", *given, f"--config.steps={steps}", f"--config.eval_every={max(1, steps // 4)}", *overrides)
+    found = [summary(output / encoder) for encoder in ENCODERS]
+    (output / "encoders.json").write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps(found, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(errors.run(main))
