@@ -46,6 +46,7 @@ def export(
     output: str | os.PathLike[str],
     step: int | None = None,
     sentence_transformers: bool = False,
+    onnx: bool = False,
 ) -> dict[str, str]:
     """Writes a run or a fine-tuned model as directories that `from_pretrained` of transformers reads.
 
@@ -59,13 +60,14 @@ def export(
       step: for a run, the step of the checkpoint; None: the last.
       sentence_transformers: for a run, whether `encoder` is also a model of sentence vectors for sentence-transformers:
         the mean of a text's states, as in `Model.encode`.
+      onnx: whether each directory gets an ONNX file too, `onnx/model.onnx`, which needs PyTorch and transformers.
 
     Returns:
       The class of transformers for each directory, by the directory's name; `.` is `output` itself.
 
     Raises:
       UserError: there is no such model or checkpoint, `output` is not empty, or transformers has no equivalent of the
-        networks, the head or the tokenizer.
+        networks, the head or the tokenizer, or a package is missing.
 
     Example:
       >>> electra_jax.export("runs/tiny", "exported")  # doctest: +SKIP
@@ -73,13 +75,13 @@ def export(
     """
     folder = finetuned_model.find(Path(path))
     if folder is None:
-        return run_export.export(path, output, step, sentence_transformers)
+        return run_export.export(path, output, step, sentence_transformers, onnx)
     _check_no_step(path, step)
     if sentence_transformers:
         raise UserError(
             f"{path} is fine-tuned for a task, not for sentence vectors; export the run that it started from"
         )
-    return {".": hf_export.export(kept.read(folder), Path(output).resolve())}
+    return {".": hf_export.export(kept.read(folder), Path(output).resolve(), onnx)}
 
 
 def push(

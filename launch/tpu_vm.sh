@@ -38,7 +38,7 @@ create() {
   gcloud compute tpus tpu-vm scp "$archive" "$name":electra_jax.tar.gz "${place[@]}" --worker=all
   # The Python of the image may be older than 3.11, so uv installs one.
   on_all 'curl -LsSf https://astral.sh/uv/install.sh | sh && mkdir -p electra_jax && tar -xzf electra_jax.tar.gz -C electra_jax &&
-    cd electra_jax && ~/.local/bin/uv venv --python 3.12 && ~/.local/bin/uv pip install -e ".[tpu,gcs]"'
+    cd electra_jax && ~/.local/bin/uv venv --python 3.12 && ~/.local/bin/uv pip install -c launch/constraints.txt -e ".[tpu,gcs]"'
   if [[ -n ${TEXT:-} ]]; then on_all "gcloud storage cp --recursive '$TEXT' electra_jax/text"; fi
 }
 

@@ -14,7 +14,10 @@ TOKEN = "hf_writer"
 
 
 class Hub:
-    """Repositories by name; each has branches, each with a commit and its files."""
+    """Repositories by name; each has branches, each with a commit and its files.
+
+    `refuses` maps a part of a path to the status that requests with it get; `broken` parts get no answer.
+    """
 
     def __init__(self) -> None:
         self.repos: dict[str, dict[str, str]] = {}  # name -> branch -> commit
@@ -22,6 +25,8 @@ class Hub:
         self.private: set[str] = set()
         self.messages: list[str] = []
         self.url = ""
+        self.refuses: dict[str, int] = {}
+        self.broken: list[str] = []
 
     def commit(self, files: dict[str, bytes]) -> str:
         digest = hashlib.sha1(b"".join(path.encode() + content for path, content in sorted(files.items())))
@@ -71,7 +76,12 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         path = unquote(urlsplit(self.path).path)
-        if match := re.fullmatch(r"/api/datasets/([^/]+/[^/]+)/paths-info/([^/]+)", path):
+        refused = next((status for part, status in self.hub.refuses.items() if part in path), 0)
+        if any(part in path for part in self.hub.broken):
+            self.close_connection = True
+        elif refused:
+            self._refuse(refused, "", "Something about this request.")
+        elif match := re.fullmatch(r"/api/datasets/([^/]+/[^/]+)/paths-info/([^/]+)", path):
             files = self.hub.commits[match[2]]
             asked = [unquote(value) for key, value in parse_qsl(body.decode()) if key == "paths"]
             self._answer(200, [_entry(name, files[name]) for name in asked if name in files])

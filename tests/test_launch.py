@@ -1,14 +1,22 @@
+import fnmatch
+import importlib.metadata
 import math
+import re
+import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 from cli_runs import ROOT, environment, logged, train_arguments
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 LAUNCH = ROOT / "launch"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 @pytest.mark.slow
@@ -64,6 +72,7 @@ def test_the_jobset_has_one_pod_per_host_of_its_slice():
     assert pod["restartPolicy"] == "Never"
     assert pod["terminationGracePeriodSeconds"] >= 60
     assert container["command"] == ["python", "-m", "electra_jax.train"]
+    assert "--config=base" in container["args"]  # by its name: an image has no folder configs/ where it starts
 
 
 GCLOUD = """\
@@ -111,3 +120,109 @@ def test_a_slice_needs_a_project_and_a_zone():
     )
     assert done.returncode != 0
     assert "set PROJECT" in done.stderr
+
+
+SLURM = """\
+#!/usr/bin/env bash
+echo "$(basename "$0") $*"
+"""
+
+
+@pytest.mark.parametrize(("image", "before"), [("", ""), ("a b.sif", "apptainer exec --nv a b.sif ")])
+def test_a_job_runs_in_an_image_if_one_is_given(image, before, tmp_path):
+    (tmp_path / "srun").write_text(SLURM)
+    (tmp_path / "srun").chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "1", "IMAGE": image}
+    script = ["bash", str(LAUNCH / "slurm.sbatch"), "--config=configs/base.py"]
+    done = subprocess.run(script, capture_output=True, text=True, env=env, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"srun --kill-on-bad-exit=1 {before}python -m electra_jax.train --config=configs/base.py\n"
+
+
+def instructions() -> list[tuple[str, str]]:
+    """The instructions of the Dockerfile, with their arguments."""
+    lines = (LAUNCH / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
+    return [(line.split()[0], line.partition(" ")[2]) for line in lines if line.strip() and not line.startswith("#")]
+
+
+def copied() -> list[str]:
+    return [source for name, rest in instructions() if name == "COPY" for source in shlex.split(rest)[:-1]]
+
+
+def test_the_image_gets_what_it_copies():
+    """And the builder is sent that, and nothing else."""
+    assert [name for name in copied() if not (ROOT / name).exists()] == []
+    ignored = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
+    assert ignored[0] == "*"
+    assert {line.removeprefix("!") for line in ignored if line.startswith("!")} == set(copied())
+    # What a wheel is built from, besides the package.
+    needed = ["pyproject.toml", "setup.py", "MANIFEST.in", PROJECT["readme"], *PROJECT["license-files"], "configs"]
+    assert not {*needed, "electra_jax"} - set(copied())
+    assert not any(
+        fnmatch.fnmatch(name, line) for name in copied() for line in ignored if line not in ("*", f"!{name}")
+    )
+
+
+def test_the_image_has_a_python_that_the_package_supports():
+    arguments = dict(rest.split("=") for name, rest in instructions() if name == "ARG")
+    assert f"Programming Language :: Python :: {arguments['PYTHON']}" in PROJECT["classifiers"]
+    assert set(arguments["EXTRAS"].split(",")) <= set(PROJECT["optional-dependencies"])
+    assert ("FROM", "python:${PYTHON}-slim") in instructions()
+    (install,) = (rest for name, rest in instructions() if name == "RUN")
+    assert install.endswith('pip install -c constraints.txt ".[${EXTRAS}]"')
+    assert ("ENTRYPOINT", '["electra-jax"]') in instructions()
+
+
+PINNED = ["downstream", "parquet", "tfds", "gcs", "wandb", "mlflow", "trackio", "cuda", "tpu"]
+PYTHONS = [{"python_version": v, "python_full_version": f"{v}.9"} for v in ("3.11", "3.12")]
+SYSTEM = {
+    "sys_platform": "linux",
+    "platform_system": "Linux",
+    "platform_machine": "x86_64",
+    "platform_python_implementation": "CPython",
+    "implementation_name": "cpython",
+}
+
+
+def pins(python: dict[str, str]) -> dict[str, str]:
+    """The version of each package for a version of Python on Linux."""
+    found: dict[str, str] = {}
+    for line in (LAUNCH / "constraints.txt").read_text(encoding="utf-8").splitlines():
+        if line.startswith("#"):
+            continue
+        each = Requirement(line)
+        assert not each.url, line
+        assert re.fullmatch(r"==[\w.]+", str(each.specifier)), line
+        if each.marker is None or each.marker.evaluate({**SYSTEM, **python}):
+            assert canonicalize_name(each.name) not in found, line
+            found[canonicalize_name(each.name)] = str(each.specifier).removeprefix("==")
+    return found
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=lambda python: python["python_version"])
+def test_every_dependency_is_pinned_within_its_bounds(python):
+    chosen = pins(python)
+    wanted = [*PROJECT["dependencies"], *(each for extra in PINNED for each in PROJECT["optional-dependencies"][extra])]
+    for each in map(Requirement, wanted):
+        assert each.specifier.contains(chosen[canonicalize_name(each.name)]), each
+
+
+def test_what_the_dependencies_need_is_pinned_too():
+    """As far as the pinned versions are the installed ones."""
+    chosen = pins(PYTHONS[sys.version_info >= (3, 12)])
+    installed = {canonicalize_name(each.name): each for each in importlib.metadata.distributions()}
+    checked = [each for name, each in installed.items() if chosen.get(name) == each.version]
+    for each in checked:
+        for needed in map(Requirement, each.requires or []):
+            if needed.marker is None or needed.marker.evaluate({"extra": ""}):
+                pinned = chosen.get(canonicalize_name(needed.name))
+                assert pinned is not None, f"{each.name} needs {needed}"
+                assert needed.specifier.contains(pinned), f"{each.name} needs {needed}, pinned is {pinned}"
+
+
+def test_the_page_and_the_list_name_the_same_extras():
+    text = (LAUNCH / "constraints.txt").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "howto" / "container.md").read_text(encoding="utf-8")
+    command = page.split("uv pip compile", 1)[1].split("```", 1)[0]
+    assert re.findall(r"--extra=(\w+)", text) == re.findall(r"--extra=(\w+)", command) == PINNED
+    assert shlex.split(command.replace("\\\n", " "))[-1] == "--output-file=launch/constraints.txt"

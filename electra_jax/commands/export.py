@@ -10,8 +10,8 @@ from electra_jax.downstream import finetuned_model
 from electra_jax.runtime.console import PlainConsole
 
 USAGE = """\
-usage: electra-jax export --workdir=RUN --output=OUT [--step=N] [--sentence_transformers]
-       electra-jax export --model=FINETUNED --output=OUT
+usage: electra-jax export --workdir=RUN --output=OUT [--step=N] [--sentence_transformers] [--onnx]
+       electra-jax export --model=FINETUNED --output=OUT [--onnx]
 
 Writes directories for `from_pretrained` of transformers, each with weights, tokenizer and a model card:
 
@@ -31,11 +31,20 @@ ElectraForTokenClassification or ElectraForQuestionAnswering, or the same of Mod
   --output=OUT       a directory that does not exist yet, or is empty
   --step=N           the step of the checkpoint (default: the last)
   --sentence_transformers
-                     make OUT/encoder a model of sentence vectors for sentence-transformers: means of states"""
+                     make OUT/encoder a model of sentence vectors for sentence-transformers: means of states
+  --onnx             write onnx/model.onnx into each directory too, for onnxruntime, transformers.js and others. Needs
+                     pip install 'electra_jax[onnx]'"""
 
 
 def main(argv: list[str]) -> int:
-    defaults: dict[str, Any] = {"workdir": "", "model": "", "output": "", "step": 0, "sentence_transformers": False}
+    defaults: dict[str, Any] = {
+        "workdir": "",
+        "model": "",
+        "output": "",
+        "step": 0,
+        "sentence_transformers": False,
+        "onnx": False,
+    }
     given = cli.read(argv, USAGE, defaults)
     if given is None:
         return 0
@@ -47,7 +56,7 @@ def main(argv: list[str]) -> int:
     if finetuned_model.find(Path(options[source])) is None and source == "model":
         raise UserError(f"--model={options['model']} was not fine-tuned; export a run with --workdir")
     step = options["step"] if "step" in given else None
-    classes = models.export(options[source], options["output"], step, options["sentence_transformers"])
+    classes = models.export(options[source], options["output"], step, options["sentence_transformers"], options["onnx"])
     console = PlainConsole()
     for name, class_name in classes.items():
         console.print(f"{Path(options['output'], name)}: {class_name}", markup=False, highlight=False)

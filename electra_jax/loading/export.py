@@ -1,4 +1,4 @@
-"""Exports a run as Hugging Face directories. PyTorch is not needed."""
+"""Exports a run as Hugging Face directories. PyTorch is needed for ONNX files only."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ from electra_jax.config.errors import UserError
 from electra_jax.data import corpus
 from electra_jax.data.tokenizer import SentencePiece
 from electra_jax.loading import networks
-from electra_jax.loading.huggingface import card, directory, hf_config, sentence_files
+from electra_jax.loading.huggingface import card, directory, hf_config, onnx_file, sentence_files
 from electra_jax.loading.run_checkpoint import RunCheckpoint, load_run_checkpoint
 from electra_jax.modeling.subnetwork import Network, extract
 from electra_jax.objectives.segments import make_segments
@@ -30,6 +30,7 @@ def export(
     output: str | os.PathLike[str],
     step: int | None = None,
     sentence_transformers: bool = False,
+    onnx: bool = False,
 ) -> dict[str, str]:
     """Writes a run; arguments, result and errors as those of `electra_jax.export`."""
     workdir, output = Path(workdir), Path(output).resolve()
@@ -37,10 +38,16 @@ def export(
         raise UserError(f"{output} is inside the run's checkpoints; use another --output")
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(f"{output} is not an empty directory; use another --output, or empty it")
+    if onnx:
+        onnx_file.check_installed()
     run = load_run_checkpoint(workdir, step)
     with new_folder(output) as partial:
         partial.mkdir(parents=True)
-        return _write(run, _describe(run, workdir), partial, sentence_transformers)
+        classes = _write(run, _describe(run, workdir), partial, sentence_transformers)
+        if onnx:
+            for name in classes:
+                onnx_file.write(partial / name)
+    return classes
 
 
 def _write(

@@ -28,13 +28,12 @@ def local(path: Path) -> Path:
     if not is_on_hub(path):
         return path
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
 
     name, _, revision = str(path).removeprefix(PREFIX).partition("@")
     _check_name(name, str(path))
     try:
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=list(_FILES)))
-    except (HfHubHTTPError, OSError, ValueError) as error:
+    except Exception as error:  # of whichever HTTP library this version of huggingface_hub has
         raise UserError(
             f"{path} cannot be downloaded ({first_line(error)[:_REASON]}); check name and network, or log in with "
             "`hf auth login`"
@@ -58,7 +57,6 @@ def upload(folder: Path, repo: str, message: str, revision: str | None = None, p
       UserError: the Hub refuses it, or is not reached.
     """
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
 
     _check_name(repo, f"--repo={repo}")
     api = HfApi()
@@ -67,7 +65,7 @@ def upload(folder: Path, repo: str, message: str, revision: str | None = None, p
         if revision is not None:
             api.create_branch(repo, branch=revision, exist_ok=True)
         return str(api.upload_folder(repo_id=repo, folder_path=folder, revision=revision, commit_message=message))
-    except (HfHubHTTPError, OSError, ValueError) as error:
+    except Exception as error:  # as above
         raise UserError(
             f"{repo} cannot be uploaded ({first_line(error)[:_REASON]}); check name and network, or log in with "
             "`hf auth login` and a token that may write"

@@ -28,8 +28,8 @@ def test_invalid_arguments_are_one_line(arguments, message, tmp_path, monkeypatc
 def test_each_directory_is_printed_with_its_class(tmp_path, monkeypatch, capsys):
     calls = []
 
-    def fake_export(workdir, output, step, sentence_transformers):
-        calls.append((workdir, output, step, sentence_transformers))
+    def fake_export(workdir, output, step, sentence_transformers, onnx):
+        calls.append((workdir, output, step, sentence_transformers, onnx))
         return {"encoder": "ElectraModel"}
 
     monkeypatch.setattr(export.models, "export", fake_export)
@@ -37,7 +37,13 @@ def test_each_directory_is_printed_with_its_class(tmp_path, monkeypatch, capsys)
     assert capsys.readouterr().out == f"{tmp_path}/encoder: ElectraModel\n"
     assert errors.run(export.main, ["--workdir=run", "--output=out", "--step=0"]) == 0
     assert errors.run(export.main, ["--workdir=run", "--output=out", "--sentence_transformers"]) == 0
-    assert calls == [("run", str(tmp_path), None, False), ("run", "out", 0, False), ("run", "out", None, True)]
+    assert errors.run(export.main, ["--workdir=run", "--output=out", "--onnx"]) == 0
+    assert calls == [
+        ("run", str(tmp_path), None, False, False),
+        ("run", "out", 0, False, False),
+        ("run", "out", None, True, False),
+        ("run", "out", None, False, True),
+    ]
 
 
 def test_help_names_every_directory(capsys):

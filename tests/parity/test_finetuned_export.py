@@ -9,28 +9,18 @@ transformers = pytest.importorskip("transformers", reason=_REASON)
 
 import dataclasses
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from tiny_models import network, random_like
+from tiny_finetuned import make, train_pieces
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import tokenizer
-from electra_jax.data.config import CorpusConfig
 from electra_jax.downstream.finetuned_model import FinetunedModel
-from electra_jax.downstream.finetuning import hf_export, job, recipe
-from electra_jax.downstream.finetuning.kept import Kept
-from electra_jax.downstream.tasks import custom_table, registry
+from electra_jax.downstream.finetuning import hf_export
 from electra_jax.downstream.tasks.squad_files import Example
-from electra_jax.downstream.tasks.tagging import Tagging
-from electra_jax.modeling.batch import Batch
 
-WORDS = ["ada", "lives", "in", "oslo", "and", "ben", "saw", "the", "old", "harbour", "there"]
 TEXTS = ["ada lives in oslo", "the old harbour", "ben", "ben saw ada and the old harbour in oslo there and there"]
 PAIRS = [("ada", "ben saw oslo"), ("the old", "ada and ben"), ("ben", "old")]
 KINDS = [("bert", 16), ("bert", 32), ("modernbert", 16), ("modernbert", 32), ("deberta", 16), ("deberta", 32)]
 PREFIXES = {"bert": "Electra", "modernbert": "ModernBert", "deberta": "DebertaV2"}
-FACTS = {"seed": 0, "scores": {"accuracy": 75.0}, "init_from": "runs/mine"}
 CLASSES = {
     "classification": "SequenceClassification",
     "tagging": "TokenClassification",
@@ -40,28 +30,7 @@ CLASSES = {
 
 @pytest.fixture(scope="module")
 def pieces():
-    lines = [" ".join(WORDS[n % 11 :] + WORDS[: n % 7]) for n in range(200)]
-    return tokenizer.train(lines, CorpusConfig(vocab_size=30, character_coverage=1.0))
-
-
-def make(name, tokens, kind, embedding_size, **settings):
-    """A fine-tuned model with random parameters."""
-    config = recipe.make("table" if name in ("classes", "pairs", "numbers") else name)
-    config.update_from_flattened_dict({"max_length": 16, **settings})
-    if name == "pairs":
-        config.task.pair = "second"
-    config = recipe.resolve(config)
-    task = {
-        "classes": lambda: custom_table.restore_task(config.task, ("bad", "good", "mixed")),
-        "pairs": lambda: custom_table.restore_task(config.task, ("no", "yes")),
-        "numbers": lambda: custom_table.restore_task(config.task, scale=(5.0, 2.0)),
-        "tags": lambda: Tagging(labels=("O", "B-PER", "B-LOC"), words=0, tags=-1),
-    }.get(name, lambda: registry.make_task(config.task, ""))()
-    given = network(kind, head=None, embedding_size=embedding_size)
-    model = job.make_model(config, task, given)
-    zeros = jnp.zeros((1, 2), jnp.int32)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), Batch(zeros, zeros, zeros), zeros, zeros[:, 0])["params"]
-    return Kept(given, random_like(shapes["head"], seed=1), tokens, task, config, FACTS)
+    return train_pieces()
 
 
 def exported(model, folder, kind):

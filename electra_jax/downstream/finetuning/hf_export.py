@@ -9,7 +9,7 @@ from electra_jax.downstream.finetuning import kept
 from electra_jax.downstream.finetuning.kept import Kept
 from electra_jax.downstream.tasks.sentences import Sentences
 from electra_jax.downstream.tasks.task import Task
-from electra_jax.loading.huggingface import directory, hf_config
+from electra_jax.loading.huggingface import directory, hf_config, onnx_file
 from electra_jax.modeling.subnetwork import Network
 from electra_jax.runtime.io import new_folder
 
@@ -40,7 +40,7 @@ _TAGS = {
 }
 
 
-def export(model: Kept, output: Path) -> str:
+def export(model: Kept, output: Path, onnx: bool = False) -> str:
     """Writes a directory that `from_pretrained` and the pipelines of transformers read; all of it or nothing.
 
     `electra_jax.load` reads it too. The outputs of a regression are the numbers themselves: their mean and spread are
@@ -49,12 +49,13 @@ def export(model: Kept, output: Path) -> str:
     Args:
       model: the fine-tuned model.
       output: a directory that does not exist yet or is empty.
+      onnx: whether it gets an ONNX file too, which needs PyTorch.
 
     Returns:
       The class of transformers.
 
     Raises:
-      UserError: transformers has no class for the model's head, or `output` is not empty.
+      UserError: transformers has no class for the model's head, `output` is not empty, or PyTorch is missing.
     """
     kind = "classification" if model.task.kind == "regression" else model.task.kind
     encoder, config = model.network.config.encoder, model.config
@@ -71,6 +72,8 @@ def export(model: Kept, output: Path) -> str:
         )
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(f"{output} is not an empty directory; use another --output, or empty it")
+    if onnx:
+        onnx_file.check_installed()
     params = {**model.network.params, "head": _scaled(model.task, model.head)}
     name = hf_config.class_name(encoder, kind)
     with new_folder(output) as partial:
@@ -84,6 +87,8 @@ def export(model: Kept, output: Path) -> str:
             max_length=config.max_length,
         )
         kept.write_task(partial, config, model.task, model.head, model.facts)
+        if onnx:
+            onnx_file.write(partial)
     return name
 
 

@@ -1,0 +1,68 @@
+"""A Hub that refuses, or breaks down, at each step of an upload; tests/test_models.py uploads and loads for real."""
+
+import hub_server
+import pytest
+from huggingface_hub import constants
+
+from electra_jax.config.errors import UserError
+from electra_jax.loading import hub
+
+STEPS = ["/api/repos/create", "/branch/", "/preupload/", "/commit/"]
+
+
+@pytest.fixture(scope="module")
+def served():
+    with hub_server.serve() as found:
+        yield found
+
+
+@pytest.fixture
+def upload(served, tmp_path, monkeypatch):
+    """A function that uploads a folder."""
+    monkeypatch.setattr(constants, "ENDPOINT", served.url)
+    monkeypatch.setenv("HF_TOKEN", hub_server.TOKEN)
+    monkeypatch.setattr(served, "repos", {})  # the library takes a refusal to make one that is there for consent
+    monkeypatch.setattr(served, "refuses", {})
+    monkeypatch.setattr(served, "broken", [])
+    monkeypatch.setattr("time.sleep", lambda _: None)  # between the library's attempts
+    (tmp_path / "config.json").write_text("{}")
+    return lambda: hub.upload(tmp_path, "me/mine", "a message", "step-1")
+
+
+def check_is_one_line(error):
+    line = str(error)
+    assert line.startswith("me/mine cannot be uploaded (")
+    assert line.endswith("); check name and network, or log in with `hf auth login` and a token that may write")
+    assert "\n" not in line
+    assert len(line) < 400
+
+
+def test_a_hub_that_takes_it(upload, served):
+    assert upload().startswith(served.url)
+    assert served.commits[served.repos["me/mine"]["step-1"]] == {"config.json": b"{}"}
+
+
+@pytest.mark.parametrize("status", [401, 403, 500])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_refusal_is_one_line(step, status, upload, served):
+    served.refuses[step] = status
+    with pytest.raises(UserError) as caught:
+        upload()
+    check_is_one_line(caught.value)
+    assert str(status) in str(caught.value)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_connection_that_ends_is_one_line(step, upload, served):
+    """Its exception is one of the HTTP library, which differs between versions of huggingface_hub."""
+    served.broken.append(step)
+    with pytest.raises(UserError) as caught:
+        upload()
+    check_is_one_line(caught.value)
+
+
+def test_a_hub_that_is_not_there(upload, monkeypatch):
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(UserError) as caught:
+        upload()
+    check_is_one_line(caught.value)
