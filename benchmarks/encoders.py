@@ -4,8 +4,8 @@
         [--vocab_size=4096] [--pretraining='--config.NAME=VALUE ...']
 
 It prepares the text, trains each encoder at the config's size for as many steps as the FLOPs (`model` count) allow, one
-after another, and writes OUT/encoders.json: tokens/s is the median of the logged steps, so nothing else should run
-meanwhile. `python docs/make_tables.py encoders OUT/encoders.json` makes a table of it. Started again, it continues.
+after another, writes OUT/encoders.json and prints it as a table: tokens/s is the median of the logged steps, so nothing
+else should run meanwhile. Started again, it continues.
 """
 
 import json
@@ -50,6 +50,16 @@ def summary(workdir: Path) -> dict[str, Any]:
     }
 
 
+def table(runs: list[dict[str, Any]]) -> str:
+    """The summaries in Markdown."""
+    names = {"mlm_loss": "MLM loss", "disc_loss": "detection loss", "disc_auc": "detection AUC"}
+    lines = [["", "tokens/s", "FLOPs of a token", "steps", *names.values()], ["---"] * (4 + len(names))]
+    for run in runs:
+        numbers = (f"{run['tokens_per_second']:,.0f}", f"{run['flops_per_token']:.3g}", f"{run['steps']:,}")
+        lines.append([f"`encoder={run['encoder']}`", *numbers, *(f"{run[name]:.3f}" for name in names)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def main(argv: list[str]) -> int:
     chosen = cli.parse(argv, __doc__ or "", _OPTIONS)
     if chosen is None:
@@ -65,7 +75,7 @@ def main(argv: list[str]) -> int:
         call("train", *given, f"--config.steps={steps}", f"--config.eval_every={max(1, steps // 4)}", *overrides)
     found = [summary(output / encoder) for encoder in ENCODERS]
     (output / "encoders.json").write_text(json.dumps(found, indent=1) + "\n")
-    print(json.dumps(found, indent=1))
+    print(table(found))
     return 0
 
 

@@ -3,7 +3,6 @@
     python docs/make_tables.py                             # reference/settings.md and reference/commands.md
     python docs/make_tables.py first_run runs/tiny         # from the run of the README's first command
     python docs/make_tables.py comparison runs/efficiency  # from what benchmarks/efficiency.py wrote
-    python docs/make_tables.py encoders OUT/encoders.json  # from what benchmarks/encoders.py wrote
     python docs/make_tables.py preparation TEXT            # runs benchmarks/preparation.py and loader.py on a text
     python docs/make_tables.py cpu_step runs/step.json     # from what benchmarks/step.py wrote
     python docs/make_tables.py plan runs/plans             # TPU slices: compiles each row; needs '.[tpu]' and an hour
@@ -151,23 +150,6 @@ def comparison(output: str) -> str:
         name = "none (initial parameters)" if run == "untrained" else f"`{run}`"
         rows.append([name, _spread(words) if words else "", _spread(means), *cells])
     return table(["pre-trained by", "word order", "average of GLUE's", *tasks], rows)
-
-
-def encoders(file: str) -> str:
-    """Speed, FLOPs of a token and held-out numbers of each encoder after the same FLOPs."""
-    runs = json.loads(Path(file).read_text())
-    names = {"mlm_loss": "MLM loss", "disc_loss": "detection loss", "disc_auc": "detection AUC"}
-    rows = [
-        [
-            f"`encoder={run['encoder']}`",
-            f"{run['tokens_per_second']:,.0f}",
-            f"{run['flops_per_token']:.3g}",
-            f"{run['steps']:,}",
-            *(f"{run[name]:.3f}" for name in names),
-        ]
-        for run in runs
-    ]
-    return table(["", "tokens/s", "FLOPs of a token", "steps", *names.values()], rows)
 
 
 def _spread(values: Iterable[float]) -> str:
@@ -372,7 +354,6 @@ def _days(*days: float) -> list[str]:
 TABLES: dict[str, Callable[..., str]] = {
     "first_run": first_run,
     "comparison": comparison,
-    "encoders": encoders,
     "preparation": preparation,
     "cpu_step": cpu_step,
     "plan": plan,
