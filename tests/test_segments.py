@@ -41,8 +41,12 @@ def test_short_sequences_come_first_and_cost_less(short_first):
 @pytest.mark.slow
 @pytest.mark.parametrize("kept", [2, 4])
 def test_it_goes_on_over_the_switch_with_the_same_bits(short_first, tmp_path, kept):
-    config, whole = short_first
-    workdir = shutil.copytree(whole, tmp_path / "killed")
+    goes_on_with_the_same_bits(*short_first, tmp_path / "killed", kept)
+
+
+def goes_on_with_the_same_bits(config, whole, workdir, kept):
+    """A copy of a run of six steps without its checkpoints after step `kept`."""
+    shutil.copytree(whole, workdir)
     for step in (4, 6):
         if step > kept:
             shutil.rmtree(workdir / "checkpoints" / str(step))
@@ -84,32 +88,30 @@ def test_a_batch_that_cannot_be_halved_so_often_is_refused(changes):
         train_config.resolve(small_config(**{"steps": 10, **changes}))
 
 
-def test_a_growing_batch_reads_every_example_once_and_goes_on_with_the_same_bits(tmp_path, text_file):
-    config = small_config(
-        text_file,
-        "objective=mlm",
-        steps=6,
-        batch_size=16,
-        batch_doublings=1,
-        log_every=1,
-        checkpoint__every=2,
-        checkpoint__keep_last=9,
-    )
-    whole = tmp_path / "whole"
-    train.train(config, whole, quiet())
-    lines = logged(whole)
+@pytest.fixture(scope="module")
+def growing(tmp_path_factory, text_file):
+    """(config, work directory) of three steps with batches of 8 and three with batches of 16."""
+    settings = {"steps": 6, "batch_size": 16, "batch_doublings": 1, "log_every": 1}
+    config = small_config(text_file, "objective=mlm", **settings, checkpoint__every=2, checkpoint__keep_last=9)
+    workdir = tmp_path_factory.mktemp("growing")
+    train.train(config, workdir, quiet())
+    return config, workdir
+
+
+@pytest.mark.slow
+def test_a_larger_batch_costs_more_and_reads_more(growing):
+    _, workdir = growing
+    lines = logged(workdir)
     flops = [line["flops"] for line in lines]
     assert flops[:3] == [pytest.approx(flops[3] / 2)] * 3
     epochs = np.diff([0, *(line["epoch"] for line in lines)])
     np.testing.assert_allclose(epochs, epochs[0] * np.asarray([1, 1, 1, 2, 2, 2]))
-    for kept in (2, 4):
-        workdir = shutil.copytree(whole, tmp_path / f"killed_after_{kept}")
-        for step in (4, 6):
-            if step > kept:
-                shutil.rmtree(workdir / "checkpoints" / str(step))
-        train.train(config, workdir, quiet())
-        for name, value in arrays(whole, 6).items():
-            np.testing.assert_array_equal(value, arrays(workdir, 6)[name], err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kept", [2, 4])
+def test_a_growing_batch_goes_on_with_the_same_bits(growing, tmp_path, kept):
+    goes_on_with_the_same_bits(*growing, tmp_path / "killed", kept)
 
 
 @pytest.mark.parametrize("wrong", [{"short_steps": 6}, {"short_steps": 3, "short_length": 64}])

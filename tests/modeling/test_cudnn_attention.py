@@ -19,6 +19,7 @@ from electra_jax.config.errors import UserError
 from electra_jax.modeling import attention, cudnn_attention, fused_attention
 from electra_jax.modeling.attention import Visible
 from electra_jax.modeling.config import EncoderConfig
+from electra_jax.modeling.electra import ENCODERS
 from electra_jax.runtime.sharding import AXES
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -194,7 +195,7 @@ def gpu(monkeypatch, stand_in):
 
 
 def loss(c: EncoderConfig, form: str, params):
-    module = reference._ENCODERS[c.kind](dataclasses.replace(c, attention=form))
+    module = ENCODERS[c.kind](dataclasses.replace(c, attention=form))
     rngs = {"dropout": jax.random.key(1)}
     out = module.apply({"params": params}, reference.inputs(), reference.VISIBLE, True, rngs=rngs)
     return jnp.sum(out * jnp.cos(jnp.arange(out.size).reshape(out.shape)))

@@ -15,6 +15,7 @@ from electra_jax.config.errors import UserError
 from electra_jax.modeling import attention, dropout, fused_attention
 from electra_jax.modeling.attention import Visible
 from electra_jax.modeling.config import EncoderConfig
+from electra_jax.modeling.electra import ENCODERS
 from electra_jax.runtime.sharding import AXES
 
 WORDS = dropout.key_words(jax.random.key(5))
@@ -115,7 +116,7 @@ def test_an_encoder_computes_the_same_in_both_forms(kind):
     params, x = reference.random_params(reference.small(kind, 4)), reference.inputs()
 
     def loss(form, params):
-        module = reference._ENCODERS[kind](dataclasses.replace(base, attention=form))
+        module = ENCODERS[kind](dataclasses.replace(base, attention=form))
         out = module.apply({"params": params}, x, reference.VISIBLE, True, rngs={"dropout": jax.random.key(1)})
         return jnp.sum(out * jnp.cos(jnp.arange(out.size).reshape(out.shape)))
 
