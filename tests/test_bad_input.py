@@ -213,6 +213,7 @@ def test_a_checkpoint_that_cannot_be_restored_leaves_the_settings(text_file, wor
     assert (workdir / "config.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_run_without_its_checkpoints_keeps_what_it_has_logged(text_file, workdir, capsys):
     shutil.rmtree(workdir / "checkpoints")
     before = files(workdir)

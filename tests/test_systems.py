@@ -100,6 +100,7 @@ def test_a_generator_from_nowhere_is_refused_before_anything_is_written(tmp_path
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_generator_from_another_vocabulary_is_refused(tmp_path, text_file, small_run):
     """One that this run was not given: by itself it would take its generator's."""
     train_own = small_config(text_file, steps=1, data__vocab_size=39)

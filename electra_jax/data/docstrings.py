@@ -7,6 +7,7 @@ module is a document, a paragraph is a line. Doctests, tables, code blocks, mark
 import ast
 import functools
 import inspect
+import os
 import re
 import sysconfig
 import warnings
@@ -17,7 +18,8 @@ from pathlib import Path
 
 _MIN_WORDS = 6  # a shorter paragraph is a heading or a signature, seldom a sentence
 _MIN_LETTERS = 0.8  # share of letters and spaces; below it is code, numbers or a table
-_TEST_NAMES = {"test", "tests", "testing", "_tests"}
+_TEST_NAMES = {"test", "tests", "testing", "_tests"}  # a third of the parsing, hardly any prose
+_OTHER_ROOTS = {"site-packages", "dist-packages"}  # inside the standard library's folder
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _RULE = re.compile(r"^[\s\W_]*$")  # blank, section underlines, table borders
 _COLUMNS = re.compile(r"\S(\s{3,}|\t|\s\|\s)\S.*")  # words set apart as columns
@@ -28,17 +30,26 @@ _MARKUP = re.compile(r"[`*]+")
 _STATEMENTS = ("body", "handlers", "orelse", "finalbody", "cases")  # fields of a node that hold statements
 
 
-def module_files(roots: Iterable[Path]) -> list[tuple[str, Path]]:
-    """(dotted module name, file) of every module under `roots`, sorted by name; an earlier root wins a name."""
+def module_files(roots: Iterable[Path], packages: Sequence[str] = ()) -> list[tuple[str, Path]]:
+    """(dotted module name, file) of the modules under `roots`, sorted by name; an earlier root wins a name.
+
+    Args:
+      roots: folders to search.
+      packages: top-level modules to find; empty: all.
+    """
     files: dict[str, Path] = {}
     for root in roots:
-        for path in root.rglob("*.py"):
-            parts = path.relative_to(root).with_suffix("").parts
-            if parts[0] in ("site-packages", "dist-packages"):  # inside the standard library's folder, but another root
-                continue
-            if _TEST_NAMES.intersection(parts):  # a third of the parsing, hardly any prose
-                continue
-            files.setdefault(".".join(parts), path)
+        for folder, folders, names in os.walk(root):
+            parents = Path(folder).relative_to(root).parts
+            left_out = _TEST_NAMES if parents else _TEST_NAMES | _OTHER_ROOTS
+            folders[:] = [name for name in folders if name not in left_out]
+            if not parents and packages:
+                folders[:] = [name for name in folders if name in packages]
+                names = [name for name in names if name.removesuffix(".py") in packages]
+            for name in names:
+                module = name.removesuffix(".py")
+                if module != name and module not in left_out:
+                    files.setdefault(".".join((*parents, module)), Path(folder, name))
     return sorted(files.items())
 
 
@@ -148,9 +159,7 @@ def read_modules(packages: Sequence[str] = (), roots: Iterable[Path] | None = No
       roots: folders to search; None: those of the standard library and of installed packages.
     """
     seen: set[bytes] = set()
-    for name, path in module_files(default_roots() if roots is None else roots):
-        if packages and name.split(".")[0] not in packages:
-            continue
+    for name, path in module_files(default_roots() if roots is None else roots, packages):
         lines = []
         for paragraph in prose_of_file(path):
             digest = blake2b(paragraph.encode(), digest_size=8).digest()

@@ -98,6 +98,7 @@ def test_a_job_that_fails_is_named_with_its_last_line_when_all_others_are_done(q
     assert queue.results.read() == {"good": {"number": 1}}
 
 
+@pytest.mark.slow
 def test_time_that_is_up_and_a_signal_end_it_and_the_next_call_goes_on(queue):
     jobs = [queue.job("slow", seconds=60), queue.job("quick")]
     begin = time.monotonic()

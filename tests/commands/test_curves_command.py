@@ -105,6 +105,7 @@ def test_any_name_of_a_run_stands_in_the_legend(asked, folders, glue, tmp_path):
         assert {"_old", r"x$\nope$"} <= {*words}
 
 
+@pytest.mark.slow
 def test_the_other_accounting_and_no_paper(asked, folders, glue, tmp_path):
     out = tmp_path / "out"
     assert errors.run(curves_command.main, command(folders[:1], glue, out)) == 0

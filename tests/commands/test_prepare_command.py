@@ -140,6 +140,7 @@ def test_a_run_trains_on_it_and_takes_its_settings(prepared, tmp_path, capsys):
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_the_same_command_goes_on(large, prepared, tmp_path):
     arguments = prepare_command(large, tmp_path / "out", "--shard_mb=1")
     done = run(["bash", "-c", 'ulimit -f 300; exec "$@"', "bash", *arguments])  # KiB a file

@@ -201,8 +201,15 @@ def loss(c: EncoderConfig, form: str, params):
     return jnp.sum(out * jnp.cos(jnp.arange(out.size).reshape(out.shape)))
 
 
-@pytest.mark.parametrize("remat", ["none", "dots"])
-@pytest.mark.parametrize("kind", ["bert", "modernbert"])
+@pytest.mark.parametrize(
+    ("kind", "remat"),
+    [
+        ("bert", "none"),
+        ("modernbert", "dots"),
+        pytest.param("bert", "dots", marks=pytest.mark.slow),
+        pytest.param("modernbert", "none", marks=pytest.mark.slow),
+    ],
+)
 def test_an_encoder_computes_the_same_in_both_forms(gpu, kind, remat):
     """With dropout, of everything but attention's weights, which both forms then draw alike."""
     c = dataclasses.replace(reference.small(kind, 4), dropout=0.2, attention_dropout=0.0, remat=remat)

@@ -71,6 +71,7 @@ def test_a_run_and_its_resumption_are_one(fake, text_file, tmp_path):
     assert [what[1] for what in fake.told if what[0] == "write"] == [3]
 
 
+@pytest.mark.slow
 def test_without_trackers(fake, text_file, tmp_path):
     arguments = train_arguments(text_file, tmp_path / "run", "--tracker=none", "--config.steps=1")
     assert errors.run(train_command.main, arguments) == 0

@@ -167,6 +167,7 @@ print("goes on")
 """
 
 
+@pytest.mark.slow
 def test_a_single_process_prints_its_stacks_and_goes_on():
     done = subprocess.run(
         [sys.executable, "-c", HANGING], capture_output=True, text=True, env=environment(), check=True

@@ -22,6 +22,7 @@ def settings(folder):
     return ProbeConfig(every=1, task="sst2", data_dir=str(folder), examples=6, epochs=1)
 
 
+@pytest.mark.slow
 def test_the_same_encoder_scores_the_same(folder):
     probe, encoder = Probe(settings(folder), 16, Letters()), network("modernbert", head=None)
     first = probe(encoder)
