@@ -50,6 +50,7 @@ def test_a_checkpoint_that_eight_devices_share_is_restored_on_any_mesh(tmp_path)
             jax.tree.map(np.testing.assert_array_equal, jax.device_get(restored), values)
 
 
+@pytest.mark.slow
 def test_an_option_that_the_compiler_does_not_know_is_refused():
     run = program(compiler_options="xla_foo=1")
     with pytest.raises(UserError, match=r"config\.compiler_options=xla_foo=1 is invalid: .*No such compile option"):

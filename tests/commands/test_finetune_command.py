@@ -16,6 +16,7 @@ def folder(tmp_path_factory):
     return sst2_files(tmp_path_factory.mktemp("sst2"))
 
 
+@pytest.mark.slow
 def test_from_a_run_to_scores(small_run, folder, tmp_path, capsys):
     argv = [GLUE, f"--init_from={small_run}", f"--data_dir={folder}", f"--workdir={tmp_path}/out"]
     assert errors.run(finetune.main, [*argv, "--step=1", "--config.seeds=1"]) == 0

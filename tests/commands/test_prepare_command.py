@@ -129,6 +129,7 @@ def test_another_text_does_not_take_its_place(prepared, large):
     assert "holds a corpus of other sources or settings; use another output folder" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_run_trains_on_it_and_takes_its_settings(prepared, tmp_path, capsys):
     folder, _ = prepared
     settings = ("--config.steps=2", "--config.data.vocab_size=600")

@@ -36,6 +36,7 @@ def fewest_faults(**environment: str) -> tuple[str, int]:
     return kept, int(faults)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no mallopt")
 def test_temporary_arrays_are_not_cleared_at_each_call():
     pages = 2**26 // os.sysconf("SC_PAGE_SIZE")

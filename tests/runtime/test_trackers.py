@@ -50,6 +50,7 @@ def run(tmp_path):
     return TrackedRun("tiny", tmp_path, {"steps": 3, "optim": {"learning_rate": 0.1}, "data": {"input": "a.txt"}})
 
 
+@pytest.mark.slow
 def test_a_run_and_its_resumption_are_one(fake, text_file, tmp_path):
     arguments = train_arguments(text_file, tmp_path / "run", "--tracker=wandb,tensorboard")
     assert errors.run(train_command.main, [*arguments, "--config.steps=2"]) == 0
