@@ -162,6 +162,15 @@ def test_a_step_is_three_times_the_forward_pass_and_once_without_a_gradient():
     assert counts == {"generator": generator, "encoder": discriminator * 3}
 
 
+def test_a_changing_masked_share_counts_as_the_larger_one():
+    def at(start: float, end: float = -1.0) -> float:
+        config = config_of("small", "electra")
+        config.objective.update(mask_prob=start, mask_prob_end=end)
+        return counted(config, make_objective(config, 1000))
+
+    assert at(0.1, 0.3) == at(0.3, 0.1) == at(0.3) > at(0.1)
+
+
 def test_a_generator_that_is_no_network_is_free():
     config = config_of("small", "electra,generator=unigram")
     objective = make_objective(config, 30522)
