@@ -230,10 +230,12 @@ def check(config: TrainConfig) -> None:
             "config.init_from is invalid with objective=two_stage, whose encoder starts from its generator; use "
             "config.generator_from"
         )
-    if config.batch_size % (1 << config.batch_doublings) or config.steps <= config.batch_doublings:
+    doublings = config.batch_doublings
+    # The first test also keeps the shift small.
+    if doublings >= min(config.steps, config.batch_size.bit_length()) or config.batch_size % (1 << doublings):
         raise UserError(
-            f"config.batch_doublings={config.batch_doublings} is invalid: expected a config.batch_size that can be "
-            f"halved so often, not {config.batch_size}, and more steps than {config.steps}; lower it"
+            f"config.batch_doublings={doublings} is invalid: expected 2^{doublings} to divide "
+            f"config.batch_size={config.batch_size}, and fewer doublings than config.steps={config.steps}; lower it"
         )
     _check_optimizer(config)
     trackers.check(config.tracker)

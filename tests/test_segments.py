@@ -1,5 +1,6 @@
 """A run that begins on short sequences, and one whose text is a mixture."""
 
+import re
 import shutil
 
 import numpy as np
@@ -81,11 +82,18 @@ def test_the_batch_size_doubles_after_equal_shares_of_the_steps(changes, phases)
 
 
 @pytest.mark.parametrize(
-    "changes", [{"batch_doublings": 4}, {"batch_doublings": 1, "batch_size": 7}, {"batch_doublings": 2, "steps": 2}]
+    "changes",
+    [
+        *({"batch_doublings": 4}, {"batch_doublings": 10**15}),
+        *({"batch_doublings": 1, "batch_size": 7}, {"batch_doublings": 2, "steps": 2}),
+    ],
 )
 def test_a_batch_that_cannot_be_halved_so_often_is_refused(changes):
-    with pytest.raises(UserError, match=r"config\.batch_doublings=. is invalid: expected a config\.batch_size that"):
-        train_config.resolve(small_config(**{"steps": 10, **changes}))
+    given = {"steps": 10, "batch_size": 8, **changes}
+    message = "config.batch_doublings={batch_doublings} is invalid: expected 2^{batch_doublings} to divide "
+    message += "config.batch_size={batch_size}, and fewer doublings than config.steps={steps}; lower it"
+    with pytest.raises(UserError, match=f"^{re.escape(message.format(**given))}$"):
+        train_config.resolve(small_config(**given))
 
 
 @pytest.fixture(scope="module")
