@@ -1,6 +1,7 @@
 """Which jobs benchmarks/ladder.py has, and what follows from their results: shapes, learning rates, what is scored."""
 
 import functools
+import itertools
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,9 +12,10 @@ from job_queue import Job, Results
 from ladder_jobs import Shape, flops_per_step, pretraining_config
 
 SYSTEMS = ("electra", "mlm", "all_tokens_mlm", "replace_mlm", "electra_15")
-LARGEST = ("electra", "mlm")  # the systems above 1e14
+FIRST = ("electra", "mlm")  # done before the others, and at all budgets
 BUDGETS = (1e13, 3e13, 1e14, 3e14)
-TUNED = (1e13, 3e13)
+LARGEST_FOR_ALL = 1e14  # the largest budget of the other systems
+TUNED = 3e13  # where learning rates are chosen, the middle of all systems' budgets
 TASKS = ("cola", "sst2", "mrpc", "stsb", "rte")
 SEEDS = (0, 1, 2)
 
@@ -74,38 +76,43 @@ class Plan:
         return list({job.name: job for job in self._all()}.values())
 
     def _all(self) -> Iterator[Job]:
-        shapes = [Run("electra", flops, shape, RATES[1]) for flops in TUNED for shape in SWEPT[flops]]
+        shapes = [Run("electra", flops, shape, RATES[1]) for flops, swept in SWEPT.items() for shape in swept]
         for run in shapes:
             yield from (self._pretrain(run), self._judge(run))
         if any(self.merit(run) is None for run in shapes):
             return
-        rates = [run for flops in TUNED for system in SYSTEMS for run in self._with_rates(system, flops)]
-        for run in rates:
-            yield from (self._pretrain(run), self._judge(run))
-        if any(self.merit(run) is None for run in rates):
-            return
-        budgets = [flops for flops in BUDGETS if flops <= self.largest]
-        runs = [self.run_of(system, flops) for flops in budgets for system in self.systems(flops)]
-        for run in runs:
-            if run.flops == TUNED[-1]:
-                yield self._pretrain(run)
-                yield from self._tune(run.system, run.name)
+        smaller = [flops for flops in BUDGETS if flops <= min(self.largest, LARGEST_FOR_ALL)]
+        larger = [flops for flops in BUDGETS if LARGEST_FOR_ALL < flops <= self.largest]
+        yield from self._ladder(FIRST, smaller)
         yield self._pretrain_control()
         for control in (UNTRAINED, BAG_OF_WORDS):
             yield from self._tune(control, UNTRAINED)
             yield from self._score(control, UNTRAINED)
-        for run in runs:  # each is scored before the next begins, as its folder may be lost with the machine
-            yield self._pretrain(run)
-            yield from self._score(run.system, run.name)
+        yield from self._ladder([system for system in SYSTEMS if system not in FIRST], smaller)
+        yield from self._ladder(FIRST, larger)
+
+    def _ladder(self, systems: Sequence[str], budgets: Sequence[float]) -> Iterator[Job]:
+        """The jobs of some systems at some budgets, as far as their learning rates are known."""
+        rates = {system: self._with_rates(system, TUNED) for system in systems}
+        for run in itertools.chain.from_iterable(rates.values()):
+            yield from (self._pretrain(run), self._judge(run))
+        known = [system for system, runs in rates.items() if all(self.merit(run) is not None for run in runs)]
+        for system in known:
+            middle = self.run_of(system, TUNED)
+            yield self._pretrain(middle)
+            yield from self._tune(system, middle.name)
+        for flops, system in itertools.product(budgets, known):
+            run = self.run_of(system, flops)
+            yield self._pretrain(run)  # and scored before the next begins, as its folder may be lost with the machine
+            yield from self._score(system, run.name)
 
     def systems(self, flops: float) -> Sequence[str]:
         """The systems at a budget."""
-        return SYSTEMS if flops <= 1e14 else LARGEST
+        return SYSTEMS if flops <= LARGEST_FOR_ALL else FIRST
 
     def run_of(self, system: str, flops: float) -> Run:
-        """The run of a system at a budget, with the learning rate that was best at this budget or the largest tuned."""
-        tuned = min(flops, TUNED[-1])
-        best = max(self._with_rates(system, tuned), key=self.merit)
+        """The run of a system at a budget, with the learning rate that was best at `TUNED`."""
+        best = max(self._with_rates(system, TUNED), key=self.merit)
         return Run(system, flops, self.shape_for(flops), best.rate)
 
     def _with_rates(self, system: str, flops: float) -> list[Run]:
@@ -122,8 +129,8 @@ class Plan:
             swept: max((Run("electra", swept, shape, RATES[1]) for shape in shapes), key=self.merit).shape
             for swept, shapes in SWEPT.items()
         }
-        wanted = math.exp(sum(math.log(step_flops(best[b]) * math.sqrt(flops / b)) for b in TUNED) / len(TUNED))
-        family = next(family for family in FAMILIES if best[TUNED[-1]] in family)
+        wanted = math.exp(sum(math.log(step_flops(best[b]) * math.sqrt(flops / b)) for b in SWEPT) / len(SWEPT))
+        family = next(family for family in FAMILIES if best[max(SWEPT)] in family)
         return min(family, key=lambda shape: abs(math.log(step_flops(shape) / wanted)))
 
     def merit(self, run: Run) -> float | None:
@@ -165,7 +172,7 @@ class Plan:
     def fine_rate(self, system: str, task: str) -> float | None:
         """The best learning rate of a system's fine-tuning; None as long as it is not known."""
         control = system in (UNTRAINED, BAG_OF_WORDS)
-        run = UNTRAINED if control else self.run_of(system, TUNED[-1]).name
+        run = UNTRAINED if control else self.run_of(system, TUNED).name
         jobs = {rate: self._finetune(system, run, task, rate, TUNING_SEEDS) for rate in FINE_RATES}
         scores = {rate: self.results.get(job.name, self.assumed) for rate, job in jobs.items()}
         if None in scores.values():

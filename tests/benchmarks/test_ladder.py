@@ -12,7 +12,7 @@ from ladder_plan import ASSUMED, BUDGETS, SEEDS, SYSTEMS, TASKS, Plan, step_flop
 
 METRICS = {"cola": "matthews", "sst2": "accuracy", "mrpc": "accuracy", "stsb": "spearman", "rte": "accuracy"}
 BEST_SHAPES = {1e13: Shape(3, 128), 3e13: Shape(4, 192)}
-BEST_RATES = {1e13: 3e-3, 3e13: 1.5e-3}
+BEST_RATE = 1.5e-3
 
 
 def made_up(job: Job) -> dict:
@@ -23,7 +23,7 @@ def made_up(job: Job) -> dict:
         return {"steps": 10, **spent, "heldout": [{"mlm_loss": 9.0}]}
     if settings["kind"] == "probe" and not settings["tasks"]:
         flops, *_, shape, rate = settings["run"].split("-")
-        best = (str(BEST_SHAPES[float(flops)]) == shape) + (BEST_RATES[float(flops)] == float(rate))
+        best = (str(BEST_SHAPES[float(flops)]) == shape) + (float(rate) == BEST_RATE)
         return {"word_order": 60.0 + 10 * best}
     if settings["kind"] == "probe":
         return {**dict.fromkeys(TASKS, 40.0), "word_order": 55.0}
@@ -53,8 +53,8 @@ def finished(tmp_path_factory):
 def test_shapes_and_rates_are_those_that_did_best(finished):
     plan, _ = finished
     assert [plan.shape_for(flops) for flops in (1e13, 3e13)] == [Shape(3, 128), Shape(4, 192)]
-    assert {plan.run_of(system, flops).rate for system in SYSTEMS for flops in BUDGETS[1:]} == {1.5e-3}
-    assert plan.run_of("mlm", 1e13).name == "1e13-mlm-3x128-0.003"
+    assert {plan.run_of(system, flops).rate for system in SYSTEMS for flops in BUDGETS} == {1.5e-3}
+    assert plan.run_of("mlm", 1e13).name == "1e13-mlm-3x128-0.0015"
     assert plan.fine_rate("electra", "rte") == 2e-3
     assert plan.fine_rate("mlm", "rte") == 5e-4
 
@@ -71,6 +71,17 @@ def test_every_job_is_named_once_and_costs_what_the_dry_run_says(finished):
     assumed = Plan({}, plan.runs, BUDGETS[-1], assumed=ASSUMED).jobs()
     assert sum(job.flops for job in assumed) == pytest.approx(sum(job.flops for job in plan.jobs()), rel=0.02)
     assert ladder.cost(plan.jobs(), plan.results).splitlines()[-1].split() == ["left", "0", "0", "0.0e+00", "0.0"]
+
+
+def test_two_systems_are_scored_before_the_others_begin_and_above_1e14_at_the_end(finished):
+    _, order = finished
+    scored = {name: i for i, name in enumerate(order) if name.startswith("finetune/") and name.endswith("-0-1-2")}
+    first = [i for name, i in scored.items() if "1e14-electra-" in name or "1e14-mlm-" in name]
+    others = [i for name, i in scored.items() if "1e13-electra_15-" in name]
+    last = [i for name, i in scored.items() if "3e14-" in name]
+    assert len(first) == len(last) == 2 * len(TASKS)
+    assert max(first) < min(others)
+    assert max(others) < min(last)
 
 
 def test_a_smaller_ladder_has_no_larger_runs(finished):
