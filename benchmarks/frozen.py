@@ -27,24 +27,21 @@ _WORD_ORDER = Sentences(name="word_order", columns=Columns(("sentence",), "label
 
 
 def scores(
-    run: Path,
+    model: electra_jax.Model,
     data_dir: str,
     word_order: Path,
     tasks: Sequence[str],
     most: Mapping[str, int] | None = None,
-    averaged: int = 1,
 ) -> dict[str, float]:
     """The main score of each task, in percent, and of `word_order`.
 
     Args:
-      run: a run's work directory.
+      model: the encoder.
       data_dir: the folder with GLUE's folders.
       word_order: the folder that benchmarks/word_order.py wrote.
       tasks: tasks of GLUE.
       most: training examples of a task, where not all of them are read.
-      averaged: how many of the last checkpoints the encoder's parameters are the mean of.
     """
-    model = load(run, averaged)
     folders = [*((glue.TASKS[name], glue.task_dir(data_dir, name)) for name in tasks), (_WORD_ORDER, str(word_order))]
     return {task.name: _score(model, task, folder, (most or {}).get(task.name)) for task, folder in folders}
 

@@ -189,9 +189,8 @@ def finetune(folders: Folders, name: str, settings: Mapping[str, Any], progress:
 def probe(folders: Folders, name: str, settings: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
     """The scores of linear models on a run's frozen states."""
     del name, progress
-    run_folder = folders.runs / settings["run"]
-    last = AVERAGED if settings.get("averaged") else 1
-    return frozen.scores(run_folder, folders.glue, folders.word_order, settings["tasks"], _MOST_EXAMPLES, last)
+    model = frozen.load(folders.runs / settings["run"], AVERAGED if settings.get("averaged") else 1)
+    return frozen.scores(model, folders.glue, folders.word_order, settings["tasks"], _MOST_EXAMPLES)
 
 
 KINDS = {"pretrain": pretrain, "finetune": finetune, "probe": probe}

@@ -85,9 +85,16 @@ def schedule(peak: float, warmup_steps: Any, steps: Any, shape: str = "linear", 
 
 
 def in_stages(settings: OptimConfig, stages: Sequence[int]) -> optax.Schedule:
-    """`schedule` restarted at each stage, warm-up included; `stages` are the stages' numbers of steps."""
+    """`schedule` restarted at each stage, warm-up included; `stages` are the stages' numbers of steps.
+
+    Of several stages, one that is shorter than ten warm-ups warms up over a tenth of its steps.
+    """
     s = settings
-    schedules = [schedule(s.learning_rate, s.warmup_steps, steps, s.schedule, s.decay) for steps in stages]
+    warmups = [min(s.warmup_steps, -(-steps // 10)) if len(stages) > 1 else s.warmup_steps for steps in stages]
+    schedules = [
+        schedule(s.learning_rate, warmup, steps, s.schedule, s.decay)
+        for warmup, steps in zip(warmups, stages, strict=True)
+    ]
     return optax.join_schedules(schedules, list(itertools.accumulate(stages[:-1])))
 
 

@@ -47,6 +47,12 @@ class WarmStartConfig:
         "A different number of layers: refuse it, take the first ones, or take evenly spaced ones.",
         one_of("same", "first", "spread"),
     )
+    generator: str = setting(
+        "random",
+        "A generator that nothing is loaded for: random layers, or the first or evenly spaced ones of the encoder that "
+        "init_from names.",
+        one_of("random", "first", "spread"),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,17 +225,7 @@ def check(config: TrainConfig) -> None:
     """Raises UserError at the first setting that is invalid."""
     settings.validate(config)
     registry.check(config.objective, config.model, config.steps)
-    adapted = {name: value for name, value in settings.flatten(config.init).items() if value != "same"}
-    if adapted and not (config.init_from or config.generator_from):
-        name, value = next(iter(adapted.items()))
-        raise UserError(f"config.init.{name}={value} has no effect without config.init_from; give both or neither")
-    if config.generator_from and not registry.has_generator(config.objective):
-        raise UserError("config.generator_from has no effect: this objective has no generator network; leave it out")
-    if config.init_from and config.objective.name == "two_stage":
-        raise UserError(
-            "config.init_from is invalid with objective=two_stage, whose encoder starts from its generator; use "
-            "config.generator_from"
-        )
+    _check_warm_start(config)
     doublings = config.batch_doublings
     # The first test also keeps the shift small.
     if doublings >= min(config.steps, config.batch_size.bit_length()) or config.batch_size % (1 << doublings):
@@ -254,6 +250,29 @@ def check(config: TrainConfig) -> None:
         raise UserError(
             f"config.data.seq_length={data.seq_length} is longer than config.model.max_length="
             f"{config.model.max_length}; lower the first or raise the second"
+        )
+
+
+def _check_warm_start(config: TrainConfig) -> None:
+    """Raises UserError where what a run starts from, or how, contradicts its other settings."""
+    same = settings.flatten(WarmStartConfig())
+    adapted = {name: value for name, value in settings.flatten(config.init).items() if value != same[name]}
+    if adapted and not (config.init_from or config.generator_from):
+        name, value = next(iter(adapted.items()))
+        raise UserError(f"config.init.{name}={value} has no effect without config.init_from; give both or neither")
+    if not registry.has_generator(config.objective):
+        for name, given in (("generator_from", config.generator_from), ("init.generator", "generator" in adapted)):
+            if given:
+                raise UserError(f"config.{name} has no effect: this objective has no generator network; leave it out")
+    if "generator" in adapted and (config.generator_from or not config.init_from):
+        raise UserError(
+            f"config.init.generator={config.init.generator} needs config.init_from, and no config.generator_from; "
+            "leave it out"
+        )
+    if config.init_from and config.objective.name == "two_stage":
+        raise UserError(
+            "config.init_from is invalid with objective=two_stage, whose encoder starts from its generator; use "
+            "config.generator_from"
         )
 
 

@@ -27,11 +27,22 @@ def test_rate_without_warmup_starts_at_its_second_step():
 
 def test_each_stage_has_a_schedule_of_its_own():
     settings = OptimConfig(learning_rate=1.0, warmup_steps=2)
-    rate = optim.in_stages(settings, (4, 6))
-    alone = [optim.schedule(1.0, 2, steps) for steps in (4, 6)]
-    expected = [alone[0](t) for t in range(4)] + [alone[1](t) for t in range(6)]
-    np.testing.assert_allclose([rate(t) for t in range(10)], expected)
-    np.testing.assert_allclose([optim.in_stages(settings, (4,))(t) for t in range(6)], [alone[0](t) for t in range(6)])
+    rate = optim.in_stages(settings, (20, 30))
+    alone = [optim.schedule(1.0, 2, steps) for steps in (20, 30)]
+    expected = [alone[0](t) for t in range(20)] + [alone[1](t) for t in range(30)]
+    np.testing.assert_allclose([rate(t) for t in range(50)], expected)
+
+
+@pytest.mark.parametrize(("steps", "warmup"), [(20, 2), (19, 2), (10, 1), (4, 1)])
+def test_a_short_stage_warms_up_in_a_tenth_of_its_steps(steps, warmup):
+    settings = OptimConfig(learning_rate=1.0, warmup_steps=5)
+    rate, expected = optim.in_stages(settings, (steps, 60)), optim.schedule(1.0, warmup, steps)
+    np.testing.assert_allclose([rate(t) for t in range(steps)], [expected(t) for t in range(steps)])
+
+
+def test_the_only_stage_warms_up_as_it_says():
+    rate, expected = optim.in_stages(OptimConfig(learning_rate=1.0, warmup_steps=4), (5,)), optim.schedule(1.0, 4, 5)
+    np.testing.assert_allclose([rate(t) for t in range(5)], [expected(t) for t in range(5)])
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,13 @@ def test_settings_that_contradict_each_other_are_refused():
         train_config.resolve(small_config(data__seq_length=64, model__max_length=32))
     with pytest.raises(UserError, match=r"config\.init\.layers=first has no effect without config\.init_from"):
         train_config.resolve(small_config(init__layers="first"))
+    with pytest.raises(UserError, match=r"config\.init\.generator=first has no effect without config\.init_from"):
+        train_config.resolve(small_config(init__generator="first"))
+    for given in ({"generator_from": "there"}, {"init_from": "here", "generator_from": "there"}):
+        with pytest.raises(UserError, match=r"init\.generator=spread needs config\.init_from, and no config\.generator"):
+            train_config.resolve(small_config(init__generator="spread", **given))
+    with pytest.raises(UserError, match=r"config\.init\.generator has no effect: this objective has no generator"):
+        train_config.resolve(small_config(arg="objective=mlm", init_from="here", init__generator="spread"))
     with pytest.raises(UserError, match=r"probe\.every=5 needs the files of cola"):
         train_config.resolve(small_config(probe__every=5))
 

@@ -35,12 +35,14 @@ class Donor:
       part: the part that it initializes, `encoder` or `generator`.
       network: the network.
       tokenizer: its tokenizer; None where it has none.
+      layers: what becomes of another number of layers, as in `WarmStartConfig.layers`.
     """
 
     name: str
     part: str
     network: Network
     tokenizer: Tokenizer | None
+    layers: str
 
 
 def load_donors(config: TrainConfig, say: Callable[[str], None]) -> list[Donor]:
@@ -66,10 +68,13 @@ def load_donors(config: TrainConfig, say: Callable[[str], None]) -> list[Donor]:
 
     if config.init_from:
         name, networks = load("init_from", config.init_from)
-        donors.append(Donor(name, "encoder", networks.encoder, networks.tokenizer))
+        donors.append(Donor(name, "encoder", networks.encoder, networks.tokenizer, config.init.layers))
         _check_shape(config, donors[-1], shape)
-        if networks.generator is not None and shape.generator is not None and not config.generator_from:
-            donor = Donor(name, "generator", networks.generator, networks.tokenizer)
+        if config.init.generator != "random":
+            donors.append(Donor(name, "generator", networks.encoder, networks.tokenizer, config.init.generator))
+            _check_shape(config, donors[-1], shape)
+        elif networks.generator is not None and shape.generator is not None and not config.generator_from:
+            donor = Donor(name, "generator", networks.generator, networks.tokenizer, config.init.layers)
             mismatch = _mismatch(config, donor, shape)
             if mismatch:  # not an error: the user asked for the encoder only
                 say(f"not used: {mismatch[0]}")
@@ -80,7 +85,7 @@ def load_donors(config: TrainConfig, say: Callable[[str], None]) -> list[Donor]:
         network = networks.generator or networks.encoder
         if "mlm_head" not in network.config.heads:
             raise UserError(f"{name} has no generator and no MLM head; use a run or directory that has one")
-        donors.append(Donor(name, "generator", network, networks.tokenizer))
+        donors.append(Donor(name, "generator", network, networks.tokenizer, config.init.layers))
         _check_shape(config, donors[-1], shape)
     elif registry.SYSTEMS[config.objective.name].pretrained_generator and not any(
         donor.part == "generator" for donor in donors
@@ -208,7 +213,7 @@ class WarmStart:
         old, new = (len(tree[paths[0]]) for tree in (flat, initial))
         if old == new:
             return flat
-        if self.settings.layers == "first":
+        if donor.layers == "first":
             self.say(f"{donor.name}, {donor.part}: took the first {min(old, new)} of {old} layers for {new}")
             first = {path: np.concatenate([flat[path][:new], initial[path][old:]]) for path in paths}
             return {**flat, **first}
@@ -223,7 +228,7 @@ class WarmStart:
         tables, generator_tables = encoder_tree.pop("embeddings", None), generator_tree.pop("embeddings", None)
         result |= encoder_tree
         if generator_tree:
-            result["generator_head"] = generator_tree["mlm_head"]
+            result["generator_head"] = generator_tree.get("mlm_head", result["generator_head"])
             if tying != "all":
                 result["generator"] = generator_tree["encoder"]
             elif not encoder_tree:
@@ -267,10 +272,11 @@ def _mismatch(config: TrainConfig, donor: Donor, shape: ElectraConfig) -> tuple[
     wanted = network_config(shape, donor.part)
     if wanted is None:
         return (f"{donor.name}: this objective's generator has two towers; it cannot start from a network",)
-    layers = min(donor.network.config.encoder.layers, wanted.encoder.layers)
-    theirs, ours = (_shape_settings(network, config.init, layers) for network in (donor.network.config, wanted))
-    if all("discriminator_head" in network.heads for network in (donor.network.config, wanted)):
-        for settings, network in ((theirs, donor.network.config), (ours, wanted)):
+    networks = (donor.network.config, wanted)
+    layers = min(network.encoder.layers for network in networks)
+    theirs, ours = (_shape_settings(network, donor.layers, config.init.positions, layers) for network in networks)
+    if all("discriminator_head" in network.heads for network in networks):
+        for settings, network in zip((theirs, ours), networks, strict=True):
             if network.encoder.kind == "deberta":
                 settings["deberta.discriminator_head"] = "linear" if network.encoder.linear_head else "released"
     differing = [name for name in theirs if theirs[name] != ours.get(name)]
@@ -286,14 +292,17 @@ def _mismatch(config: TrainConfig, donor: Donor, shape: ElectraConfig) -> tuple[
     return (f"{donor.name}: its {donor.part} has {listed}", advice)
 
 
-def _shape_settings(network: ElectraConfig, init: WarmStartConfig, layers: int) -> dict[str, Any]:
-    """The settings of `config.model` that must match, where `layers` layers are used of both networks."""
+def _shape_settings(network: ElectraConfig, depth: str, positions: str, layers: int) -> dict[str, Any]:
+    """The settings of `config.model` that must match, where `layers` layers are used of both networks.
+
+    `depth` and `positions` say how another number of layers or positions is adapted, as in `WarmStartConfig`.
+    """
     e = network.encoder
     settings: dict[str, Any] = {"encoder": e.kind}
-    if init.layers == "same":
+    if depth == "same":
         settings["layers"] = e.layers
     settings |= {"width": e.width, "ffn": e.ffn, "heads": e.heads, "embedding_size": network.embedding_size}
-    if e.kind == "bert" and init.positions == "same":
+    if e.kind == "bert" and positions == "same":
         settings["max_length"] = network.max_length
     if e.kind == "modernbert":
         settings["modernbert.activation"] = e.activation

@@ -251,8 +251,9 @@ def from_settings(
 ) -> ElectraConfig:
     """The config of the networks that `config.model` describes, with the generator built as in the reference.
 
-    The generator's width and FFN are `generator_width` times the encoder's, its depth `generator_layers` times; its
-    heads have size 64, and there is at least one (google-research/electra, run_pretraining.py, get_generator_config).
+    The generator's width and FFN are `generator_width` times the encoder's, its depth `generator_layers` times. If it
+    is as wide, it has as many heads; else its heads have size 64, and there is at least one (google-research/electra,
+    run_pretraining.py, get_generator_config).
 
     Args:
       model: the run's `config.model`.
@@ -275,7 +276,7 @@ def from_settings(
             layers=round(model.layers * model.generator_layers),
             width=width,
             ffn=round(model.ffn * model.generator_width),
-            heads=max(1, width // HEAD_SIZE),
+            heads=model.heads if width == model.width else max(1, width // HEAD_SIZE),
         )
         _check(generator, "generator")
     if model.tying == "all" and generator != encoder:

@@ -242,6 +242,13 @@ def _loss(o: Objective, params: Params, x: Inputs, weights_BL: Array, count: Arr
     return total, {**measured, **detected}
 
 
+def generator_alone_loss(o: Objective, params: Params, x: Inputs) -> Loss:
+    """`generator_loss` alone. Metrics of the discriminator count nothing, so all steps log the same names."""
+    loss, measured = generator_loss(o, corrupt(o, params, x), x)
+    nothing = jnp.zeros_like(x.masked.real)
+    return loss, {**measured, **detection_loss(nothing, nothing, nothing)[1]}
+
+
 def frozen_generator_loss(o: Objective, params: Params, x: Inputs) -> Loss:
     """discriminator_weight x replaced-token detection; the generator runs without dropout and is measured only."""
     corrupted = corrupt(o, params, x._replace(key=None))
@@ -270,12 +277,31 @@ def with_generator(
     return stages
 
 
+def after_generator(
+    loss: Callable[[Objective, Params, Inputs], Loss],
+) -> Callable[[ObjectiveConfig, int], tuple[Stage, ...]]:
+    """`with_generator`, after `generator_steps` steps that train what only the generator reads.
+
+    Embeddings that the encoder reads stay as they are in these steps, so a trained encoder does too.
+    """
+    both = with_generator(loss, DISCRIMINATOR)
+
+    def stages(settings: ObjectiveConfig, steps: int) -> tuple[Stage, ...]:
+        first = min(settings.generator_steps, steps)
+        if not first:
+            return both(settings, steps)
+        alone = Stage(first, (TRAINED_GENERATOR,), generator_alone_loss, trainable=("generator", "generator_head"))
+        return (alone, *both(settings, steps - first))
+
+    return stages
+
+
 ELECTRA = spec.ObjectiveSpec(
     summary="replaced-token detection at every position",
     paper="ELECTRA, tables 1 and 5",
-    settings={**spec.MASKING, **spec.GENERATOR, **spec.SAMPLING, **WEIGHTS},
+    settings={**spec.MASKING, **spec.GENERATOR, **spec.SAMPLING, **WEIGHTS, "generator_steps": 0},
     heads=("discriminator_head",),
-    stages=with_generator(loss, DISCRIMINATOR),
+    stages=after_generator(loss),
     detect=detect,
 )
 ELECTRA_15 = spec.ObjectiveSpec(
@@ -283,6 +309,6 @@ ELECTRA_15 = spec.ObjectiveSpec(
     paper="ELECTRA 15%, table 5",
     settings=ELECTRA.settings,
     heads=("discriminator_head",),
-    stages=with_generator(loss_15, DISCRIMINATOR),
+    stages=after_generator(loss_15),
     detect=detect,
 )

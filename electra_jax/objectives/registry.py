@@ -36,8 +36,11 @@ SYSTEMS: dict[str, spec.ObjectiveSpec] = {
 # Settings without effect on each kind of generator.
 _UNUSED_BY_GENERATOR = {
     "transformer": (),
-    "unigram": ("generator_weight", "replace_prob", "random_prob"),
-    "uniform": ("generator_weight", "replace_prob", "random_prob", "temperature", "temperature_decay"),
+    "unigram": ("generator_weight", "generator_steps", "replace_prob", "random_prob"),
+    "uniform": (
+        *("generator_weight", "generator_steps", "replace_prob", "random_prob"),
+        *("temperature", "temperature_decay"),
+    ),
 }
 _MODEL_SETTINGS_OF_GENERATORS = ("generator_width", "generator_layers", "tying")
 
@@ -88,15 +91,23 @@ def check(objective: ObjectiveConfig, model: ModelConfig, steps: int) -> None:
                 f"config.model.{name}={getattr(model, name)!r} is invalid with objective={objective.name}: "
                 f"expected {value!r}"
             )
-    if "generator_steps" in SYSTEMS[objective.name].settings and not 0 < objective.generator_steps < steps:
-        raise UserError(
-            f"config.objective.generator_steps={objective.generator_steps} is invalid: expected more than 0 and less "
-            f"than config.steps={steps}"
-        )
+    _check_generator_steps(objective, model, steps)
     if objective.replace_prob + objective.random_prob > 1:
         raise UserError(
             f"config.objective.replace_prob={objective.replace_prob} and random_prob={objective.random_prob} add up to "
             "more than 1: expected 1 or less"
+        )
+
+
+def _check_generator_steps(objective: ObjectiveConfig, model: ModelConfig, steps: int) -> None:
+    least = 1 if objective.name == "two_stage" else 0
+    name = f"config.objective.generator_steps={objective.generator_steps}"
+    if "generator_steps" in SYSTEMS[objective.name].settings and not least <= objective.generator_steps < steps:
+        raise UserError(f"{name} is invalid: expected {least} or more and less than config.steps={steps}")
+    if objective.generator_steps and objective.name != "two_stage" and model.tying in ("all", "none"):
+        raise UserError(
+            f"{name} is invalid with config.model.tying={model.tying}: in these steps the encoder and its embeddings "
+            "stay as they are and the generator reads its embeddings; expected embeddings or gdes"
         )
 
 

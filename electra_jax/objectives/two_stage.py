@@ -8,18 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from electra_jax.objectives import electra, spec
-from electra_jax.objectives.spec import Inputs, Loss, Objective, ObjectiveConfig, Params, Stage
+from electra_jax.objectives.spec import ObjectiveConfig, Params, Stage
 
 _GENERATOR = ("generator_embeddings", "generator", "generator_head")
 _ENCODER = ("embeddings", "encoder", "discriminator_head")
 _COPIED = {"embeddings": "generator_embeddings", "encoder": "generator"}
-
-
-def generator_loss(o: Objective, params: Params, x: Inputs) -> Loss:
-    """MLM by the generator alone. Metrics of the discriminator count nothing, so all steps log the same names."""
-    loss, measured = electra.generator_loss(o, electra.corrupt(o, params, x), x)
-    nothing = jnp.zeros_like(x.masked.real)
-    return loss, {**measured, **electra.detection_loss(nothing, nothing, nothing)[1]}
 
 
 def copy_generator(params: Params) -> Params:
@@ -30,7 +23,7 @@ def copy_generator(params: Params) -> Params:
 def stages(settings: ObjectiveConfig, steps: int) -> tuple[Stage, ...]:
     first = min(settings.generator_steps, steps)
     return (
-        Stage(first, (electra.TRAINED_GENERATOR,), generator_loss, trainable=_GENERATOR),
+        Stage(first, (electra.TRAINED_GENERATOR,), electra.generator_alone_loss, trainable=_GENERATOR),
         Stage(
             steps - first,
             (electra.FROZEN_GENERATOR, electra.DISCRIMINATOR),

@@ -304,6 +304,19 @@ def test_a_generator_that_does_not_fit_is_left_out(exported):
         assert said.pop().startswith("not used: ")
 
 
+def test_a_generator_that_nothing_is_loaded_for_takes_the_encoders_layers(exported):
+    """Also where the directory has a generator: the setting says so."""
+    config = config_file.load(ROOT / "configs" / ("small.py" if "small" in exported.name else "tiny.py"), "runlocal")
+    config.init_from, config.init.generator, config.model.generator_width = str(exported), "spread", 1.0
+    encoder, generator = warm_start.load_donors(train_config.resolve(config), lambda text: None)
+    assert (encoder.part, encoder.layers) == ("encoder", "same")
+    assert (generator.part, generator.layers) == ("generator", "spread")
+    assert generator.network is encoder.network
+    config.model.generator_width = 0.5
+    with pytest.raises(UserError, match=r"its generator has width=.*; change config\.model\.generator_width"):
+        warm_start.load_donors(train_config.resolve(config), lambda text: None)
+
+
 def test_no_run_begins_from_what_its_system_has_no_use_for(exported):
     with pytest.raises(UserError, match=r"config\.generator_from has no effect: this objective has no generator"):
         train_config.resolve(small_config(arg="objective=mlm", generator_from=str(exported)))

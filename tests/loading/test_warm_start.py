@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 import tiny_models
@@ -31,17 +32,18 @@ class Pieces:
 OURS = Pieces(f"piece {i}" for i in range(tiny_models.VOCABULARY))
 
 
-def given(o, part="encoder", network=None, seed=1, pieces=OURS) -> warm_start.Donor:
+def given(o, part="encoder", network=None, seed=1, pieces=OURS, layers="same") -> warm_start.Donor:
     """A network of the system `o` for a part of another."""
     taken = extract(o.model.config, tiny_models.parameters(o, seed), network or part)
-    return warm_start.Donor("config.init_from=there", part, taken, pieces)
+    return warm_start.Donor("config.init_from=there", part, taken, pieces, layers)
 
 
-def begin(o, *them, **settings):
+def begin(o, *them, layers="same", **settings):
     """(parameters, what was said) of a run of `o` that begins with these."""
+    them = [dataclasses.replace(donor, layers=layers) if layers != "same" else donor for donor in them]
     said: list[str] = []
     start = warm_start.WarmStart(WarmStartConfig(**settings), o.model.config, OURS, said.append)
-    return start.apply(tiny_models.parameters(o, seed=2), list(them)), said
+    return start.apply(tiny_models.parameters(o, seed=2), them), said
 
 
 def check(o, *them) -> None:
@@ -61,6 +63,31 @@ def test_an_encoder_alone_leaves_the_generator_at_random():
         assert tiny_models.same(params[name], fresh[name]), name
     decision = "loaded discriminator_head, embeddings, encoder; random: generator, generator_head"
     assert said == [f"config.init_from=there: {decision}"]
+
+
+@pytest.mark.parametrize(("how", "expected"), [("first", [0, 1]), ("spread", [0, 2])])
+@pytest.mark.parametrize("tying", ["none", "embeddings", "gdes"])
+def test_a_generator_can_start_from_the_encoders_layers_and_embeddings(tying, how, expected):
+    o = tiny_models.system("electra", tying, model__layers=4, model__generator_width=1.0, model__generator_layers=0.5)
+    fresh, theirs = tiny_models.parameters(o, seed=2), tiny_models.parameters(o, seed=1)
+    donor = given(o)
+    params, said = begin(o, donor, given(o, "generator", "encoder", layers=how))
+    for name in ("ffn_in", "attention"):
+        ours, whole = (jax.tree.leaves(tree["layers"][name]) for tree in (params["generator"], theirs["encoder"]))
+        for one, other in zip(ours, whole, strict=True):
+            np.testing.assert_array_equal(one, other[expected])
+    assert tiny_models.same(params["generator_head"], fresh["generator_head"])
+    assert tiny_models.same(params["discriminator_head"], theirs["discriminator_head"])
+    for part in ("encoder", "generator"):
+        tables = extract(o.model.config, params, part).params["embeddings"]
+        np.testing.assert_array_equal(tables["word"], donor.network.params["embeddings"]["word"])
+    assert said[-1].endswith("; random: generator_head")
+
+
+def test_a_generator_of_another_width_cannot_start_from_the_encoder():
+    o = tiny_models.system("electra")
+    with pytest.raises(UserError, match=r"has width=32 \(this run: 16\).*change config\.model\.generator_width"):
+        check(o, given(o, "generator", "encoder", layers="spread"))
 
 
 @pytest.mark.parametrize("tying", ["none", "embeddings", "all"])

@@ -53,7 +53,8 @@ def test_generator_can_be_shallower():
 def test_a_generator_of_the_encoders_size_is_the_same_network_whatever_its_heads():
     model = make(generator_width=1.0, generator_layers=1.0, heads=8)  # of size 32
     assert model.generator == model.encoder
-    assert make(generator_width=1.0, generator_layers=0.5, heads=8).generator.heads == 4
+    assert make(generator_width=1.0, generator_layers=0.5, heads=8).generator.heads == 8
+    assert make(generator_width=0.5, heads=8).generator.heads == 2  # of size 64
 
 
 def test_settings_reach_the_model():

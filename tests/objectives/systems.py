@@ -27,7 +27,6 @@ STEPS = 10
 TYINGS = ("none", "embeddings", "all", "gdes")
 # Numbers that a compiled loss takes as inputs: another value is no other program.
 _TRACED = ("generator_weight", "discriminator_weight", "encoder_weight", "temperature")
-_SCHEDULED = ("generator_steps",)  # settings that choose the stage, which a loss is given
 # Losses do not read these, but for Electric's.
 _OF_MASKING = ("mask_prob", "mask_prob_end", "replace_prob", "random_prob", "whole_words")
 
@@ -149,7 +148,9 @@ def _run(
     x = inputs(o, step, text)
     used = {*o.system.settings} & {*_TRACED}
     numbers = {name: np.float32(getattr(o.settings, name)) for name in used}
-    free = _TRACED + _SCHEDULED if name == "electric" else _TRACED + _SCHEDULED + _OF_MASKING
+    free = _TRACED if name == "electric" else _TRACED + _OF_MASKING
+    if name == "two_stage":
+        free += ("generator_steps",)  # it chooses the stage, which a loss is given
     static = {name: value for name, value in settings.items() if name not in free}
     stage = o.stages.index(o.stage_at(step))
     program = _program(name, tying, generator, stage, tuple(sorted(static.items())))

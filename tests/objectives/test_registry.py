@@ -15,8 +15,8 @@ SAMPLING = {"temperature": 1.0, "temperature_decay": 0.0, "disallow_correct": Fa
 DETECTION = {"generator_weight": 1.0, "discriminator_weight": 50.0}
 PREDICTION = {"generator_weight": 1.0, "encoder_weight": 1.0}
 SETTINGS = {
-    "electra": {**MASKING, "generator": "transformer", **SAMPLING, **DETECTION},
-    "electra_15": {**MASKING, "generator": "transformer", **SAMPLING, **DETECTION},
+    "electra": {**MASKING, "generator": "transformer", **SAMPLING, **DETECTION, "generator_steps": 0},
+    "electra_15": {**MASKING, "generator": "transformer", **SAMPLING, **DETECTION, "generator_steps": 0},
     "replace_mlm": {**MASKING, "generator": "transformer", **SAMPLING, **PREDICTION},
     "all_tokens_mlm": {**MASKING, "generator": "transformer", **SAMPLING, **PREDICTION},
     "mlm": MASKING,

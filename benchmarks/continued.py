@@ -1,0 +1,149 @@
+"""What further training does to a discriminator whose generator is not there, at its start and later.
+
+    python benchmarks/continued.py --input='text/*.txt.xz' --output=OUT [--flops=2e13] [--steps=1000]
+        [--results=benchmarks/results/continued.json]
+
+It trains a small DeBERTa as DeBERTaV3 is trained (`tying=gdes`, a generator of half the depth), exports it, and goes on
+from the exported discriminator alone, with each of `RECIPES`, at a third of the learning rate. After a tenth of the
+steps, three tenths and all of them it measures
+- detection of the fakes of the first run's own generator, which is the same for all: the loss and the AUC on held-out
+  text;
+- word order, a linear model on frozen states (benchmarks/frozen.py).
+RESULTS gets the numbers, and a table is printed. Started again, it goes on.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import frozen
+import ladder
+from ladder_jobs import Shape, pretraining_config
+
+import electra_jax
+from electra_jax.config import cli, errors
+from electra_jax.config.settings import above, at_least, check_value
+from electra_jax.runtime.io import from_json, write_whole
+from electra_jax.runtime.progress import ConsoleProgress
+
+SHAPE, _RATE = Shape(4, 96), 3e-3
+_MODEL = {
+    "model.encoder": "deberta",
+    "model.tying": "gdes",
+    "model.generator_width": 1.0,
+    "model.generator_layers": 0.5,
+}
+RECIPES: Mapping[str, Mapping[str, Any]] = {
+    "random generator": {},
+    "the generator first": {"objective.generator_steps": 0.1},
+    "the encoder's layers": {"init.generator": "spread"},
+    "the encoder's layers, the generator first": {"init.generator": "spread", "objective.generator_steps": 0.1},
+    "its own generator": {"generator_from": "generator"},  # what the others miss
+}
+_OPTIONS: Mapping[str, Any] = {
+    "input": "",
+    "output": "",
+    "flops": 2e13,
+    "steps": 1000,
+    "results": "benchmarks/results/continued.json",
+}
+
+
+class Trial:
+    """The first run, and what goes on from it.
+
+    Attributes:
+      output: the folder of the text, the runs and the exports.
+      text: the prepared corpus.
+      word_order: the folder of the task.
+    """
+
+    def __init__(self, output: Path, text: str, word_order: Path):
+        self.output, self.text, self.word_order = output, text, word_order
+        self.exported = output / "exported"
+
+    def train_first(self, flops: float) -> None:
+        """Trains and exports the model that all recipes start from."""
+        run = self.output / "first"
+        electra_jax.pretrain(pretraining_config("electra", SHAPE, _RATE, flops, _MODEL, self.text), run, _progress())
+        if not self.exported.exists():
+            electra_jax.export(run, self.exported)
+
+    def go_on(self, recipe: str, steps: int) -> Path:
+        """Trains from the discriminator; returns the work directory."""
+        changes = {**_MODEL, "init_from": str(self.exported / "discriminator"), **RECIPES[recipe], "batch_size": 16}
+        if "objective.generator_steps" in changes:
+            changes["objective.generator_steps"] = round(changes["objective.generator_steps"] * steps)
+        if "generator_from" in changes:
+            changes["generator_from"] = str(self.exported / "generator")
+        config = pretraining_config("electra", SHAPE, _RATE / 3, 1.0, changes, self.text)
+        config.steps, config.optim.warmup_steps = steps, max(1, steps // 20)
+        config.log_every, config.eval_every = max(1, steps // 20), steps
+        config.checkpoint.update(every=max(1, steps // 10), keep_last=10)
+        run = self.output / recipe.replace(" ", "_").replace(",", "")
+        electra_jax.pretrain(config, run, _progress())
+        return run
+
+    def measure(self, run: Path, step: int | None) -> dict[str, float]:
+        """The numbers of a run after some steps; None: after all."""
+        made = self.output / "measured" / f"{run.name}-{step}"
+        if not (made / "exported").exists():
+            electra_jax.export(run, made / "exported", step=step)
+        # A frozen generator's run that does not learn: its evaluation is the detection of that generator's fakes.
+        changes = {name: value for name, value in _MODEL.items() if name != "model.tying"} | {
+            "init_from": str(made / "exported" / "discriminator"),
+            "generator_from": str(self.exported / "generator"),
+            "objective.temperature": 1.0,
+        }
+        config = pretraining_config("frozen_generator", SHAPE, 1e-12, 1.0, changes, self.text)
+        _, found = list(electra_jax.pretrain(config, made / "evaluated", _progress()).evaluations())[-1]
+        model = electra_jax.load(run, step, batch_size=32)
+        return {
+            **{name: round(found[name], 4) for name in ("disc_loss", "disc_auc")},
+            **frozen.scores(model, "", self.word_order, ()),
+        }
+
+
+def _progress() -> ConsoleProgress:
+    return ConsoleProgress(line_every=60.0)
+
+
+def table(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
+    """Markdown: for each recipe and number of steps, detection loss, AUC and word order."""
+    lines = ["| generator | steps | detection loss | AUC | word order |", "|---|---|---|---|---|"]
+    for recipe, by_step in found.items():
+        for step, numbers in by_step.items():
+            cells = (f"{numbers['disc_loss']:.3f}", f"{numbers['disc_auc']:.3f}", f"{numbers['word_order']:.1f}")
+            lines.append(f"| {recipe} | {step} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main(argv: list[str]) -> int:
+    chosen = cli.parse(argv, __doc__ or "", _OPTIONS)
+    if chosen is None:
+        return 0
+    cli.require(chosen, ("input", "output"))
+    check_value("--flops", chosen["flops"], above(0))
+    check_value("--steps", chosen["steps"], at_least(10))
+    output, results, steps = Path(chosen["output"]), Path(chosen["results"]), chosen["steps"]
+    folders = ladder.prepare({**chosen, "data_dir": ""}, output)
+    trial = Trial(output, folders.text, folders.word_order)
+    trial.train_first(chosen["flops"])
+    found: dict[str, dict[str, Any]] = from_json(results.read_text()) if results.exists() else {}
+    if "before" not in found:
+        found["before"] = {"0": trial.measure(output / "first", None)}
+    for recipe in RECIPES:
+        if recipe in found:
+            continue
+        run = trial.go_on(recipe, steps)
+        found[recipe] = {str(step): trial.measure(run, step) for step in (steps // 10, 3 * steps // 10, steps)}
+        results.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(results, json.dumps(found, indent=1) + "\n")
+    print(table(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(errors.run(main))

@@ -1,0 +1,74 @@
+"""`electra` whose generator learns alone at first, through real steps: nothing that the encoder reads moves."""
+
+import functools
+
+import pytest
+import systems
+from cli_runs import make_objective
+
+from electra_jax import train_config
+from electra_jax.config.errors import UserError
+from electra_jax.objectives.segments import Phase, make_segments
+from electra_jax.planning.flops.totals import count_flops
+
+FIRST, STEPS = 3, 6
+TYINGS = {
+    "embeddings": ("embeddings", "encoder", "discriminator_head"),
+    "gdes": ("embeddings", "generator_embeddings", "encoder", "discriminator_head"),
+}
+
+
+def config(tying="embeddings", name="electra", **overrides):
+    learning = {"optim__learning_rate": 0.01, "optim__warmup_steps": 1, "optim__weight_decay": 0.1}
+    return systems.config(name, tying, **{"steps": STEPS, "objective__generator_steps": FIRST, **learning, **overrides})
+
+
+@functools.cache
+def run(tying):
+    """Parameters after 0 to 6 steps."""
+    return [state.params for state in systems.train(config(tying), STEPS)[0]]
+
+
+@pytest.mark.parametrize("tying", TYINGS)
+def test_only_the_generators_own_parameters_move_at_first(tying):
+    """Weight decay and the gradients of shared embeddings would move the others."""
+    params = run(tying)
+    for name in params[0]:
+        assert systems.same(params[0][name], params[FIRST][name]) == (name in TYINGS[tying]), name
+
+
+@pytest.mark.parametrize("tying", TYINGS)
+def test_then_all_move_from_where_they_were(tying):
+    params = run(tying)
+    assert systems.same(params[FIRST], params[FIRST + 1])  # the rate is 0 in the first step of a stage
+    for name in params[0]:
+        assert not systems.same(params[FIRST][name], params[STEPS][name]), name
+
+
+def test_the_first_steps_cost_the_generators_flops():
+    o = make_objective(config(), systems.VOCABULARY)
+    first, rest = o.stages
+    assert [stage.steps for stage in o.stages] == [FIRST, STEPS - FIRST]
+    segments = make_segments(o.stages, [Phase(systems.LENGTH, 4, STEPS)])
+    alone, both = (count_flops(o, segments, steps)["model"] for steps in (FIRST, STEPS))
+    assert [(p.network, p.trained) for p in first.passes] == [("generator", True)]
+    assert [(p.network, p.trained) for p in rest.passes] == [("generator", True), ("encoder", True)]
+    assert 0 < alone < (both - alone) / 2
+
+
+def test_without_such_steps_there_is_one_stage():
+    (stage,) = make_objective(config(objective__generator_steps=0), systems.VOCABULARY).stages
+    assert (stage.steps, stage.trainable) == (STEPS, None)
+
+
+@pytest.mark.parametrize("steps", [-1, STEPS])
+def test_too_many_or_negative_steps_are_refused(steps):
+    with pytest.raises(UserError, match=rf"generator_steps={steps} is invalid: expected (0 or more|.* less than)"):
+        train_config.resolve(config(objective__generator_steps=steps))
+
+
+@pytest.mark.parametrize("tying", ["none", "all"])
+def test_a_generator_with_other_embeddings_or_the_encoders_layers_is_refused(tying):
+    with pytest.raises(UserError, match=rf"generator_steps=3 is invalid with config\.model\.tying={tying}: .* or gdes"):
+        train_config.resolve(config(tying))
+    train_config.resolve(config(tying, objective__generator_steps=0))
