@@ -55,7 +55,7 @@ _SETTINGS_SECTIONS = (
 A config has only the settings that its objective uses. A resumed run may change the settings marked "may change"; a
 change of any other setting is refused.
 
-`electra-jax prepare` takes those from `data.input` to `data.shard_mb`, without `data.`: `--vocab_size=16000`.""",
+`electra-jax prepare` takes those from `data.input` to `data.temperature`, without `data.`: `--vocab_size=16000`.""",
         TrainConfig,
     ),
     (

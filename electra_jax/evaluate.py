@@ -4,24 +4,42 @@ The baseline of the masked-language-modelling loss is the unigram entropy of the
 knows token frequencies only. The baseline of the discriminator's loss is the entropy of the constant prediction.
 Detection is measured twice: on the generator's fakes, which get harder as it learns, and on fakes drawn from the
 unigram distribution, which stay the same.
+
+Of a mixture, the same batches also give the metrics of each source.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from electra_jax import metrics
-from electra_jax.modeling.batch import Batch
+from electra_jax.data.batches import HeldoutBatch
 from electra_jax.objectives import electra
 from electra_jax.objectives.spec import Objective, Params, Stage
 from electra_jax.runtime import rng
 from electra_jax.runtime.metric_text import LOSSES
 
 Array = jax.Array
-EvalStep = Callable[[Params, Array, Batch, Array], metrics.Metrics]
+
+
+class Measured(NamedTuple):
+    """The metrics of a held-out batch, or of several.
+
+    Attributes:
+      whole: over all examples.
+      by_source: over those of each source, arrays with a leading axis [sources]; empty where they are not asked for.
+    """
+
+    whole: metrics.Metrics
+    by_source: metrics.Metrics
+
+
+EvalStep = Callable[[Params, Array, HeldoutBatch, Array], Measured]
 
 
 def entropy(counts: np.ndarray) -> float:
@@ -41,19 +59,26 @@ def is_better_than_baselines(heldout: Mapping[str, float]) -> bool:
     return bool(losses) and all(heldout[name] < heldout.get(LOSSES[name].baseline, math.inf) for name in losses)
 
 
-def make_eval_step(objective: Objective, stage: Stage) -> EvalStep:
-    """The function `eval_step(params, step, batch, key) -> metrics` of a stage, not yet jitted; without dropout."""
+def make_eval_step(objective: Objective, stage: Stage, sources: int = 0) -> EvalStep:
+    """The function `eval_step(params, step, heldout, key) -> Measured`, not yet jitted; without dropout.
 
-    def eval_step(params: Params, step: Array, batch: Batch, key: Array) -> metrics.Metrics:
+    Args:
+      objective: the run's objective.
+      stage: the stage whose losses are measured.
+      sources: the number of sources that have metrics of their own; 0: the whole only.
+    """
+
+    def eval_step(params: Params, step: Array, heldout: HeldoutBatch, key: Array) -> Measured:
         own_key, unigram_key = jax.random.split(key)
-        _, measured = objective.loss(stage, params, objective.draw(own_key, batch, step))
-        if objective.system.detect is None:
-            return measured
-        x = objective.draw(unigram_key, batch, step)
-        fakes = electra.sample(x.masked.uniform, electra.unigram_logits(objective, x))
-        corrupted, labels = electra.put_fakes(x.masked, fakes)
-        scores = electra.discriminate(objective, params, x, corrupted)
-        return {**measured, "unigram_auc": metrics.roc(scores, labels, x.masked.real)}
+        _, measured = objective.measure(stage, params, objective.draw(own_key, heldout.batch, step))
+        if objective.system.detect is not None:
+            x = objective.draw(unigram_key, heldout.batch, step)
+            fakes = electra.sample(x.masked.uniform, electra.unigram_logits(objective, x))
+            corrupted, labels = electra.put_fakes(x.masked, fakes)
+            scores = electra.discriminate(objective, params, x, corrupted)
+            measured = {**measured, "unigram_auc": metrics.Scored(scores, labels, x.masked.real)}
+        by_source = metrics.over_groups(measured, heldout.sources, sources) if sources else {}
+        return Measured(metrics.over_batch(measured), by_source)
 
     return eval_step
 
@@ -64,10 +89,11 @@ class Evaluator:
     def __init__(
         self,
         objective: Objective,
-        batches: Iterable[Batch],
+        batches: Iterable[HeldoutBatch],
         seed: int,
-        put: Callable[[Batch], Batch] = lambda batch: batch,
+        put: Callable[[HeldoutBatch], HeldoutBatch] = lambda batch: batch,
         jit: Callable[[EvalStep], EvalStep] = jax.jit,
+        sources: Sequence[str] = (),
     ):
         """An evaluator that compiles an eval step for each stage when the stage is first evaluated.
 
@@ -77,30 +103,55 @@ class Evaluator:
           seed: the run's seed.
           put: moves a batch to the devices.
           jit: compiles an eval step.
+          sources: names of the sources; where there are several, each that has examples in the batches has metrics.
         """
         self._objective, self._put, self._jit = objective, put, jit
+        self._sources = sources if len(sources) > 1 else ()
         self._batches = list(batches)
         self._key = rng.stream_key(seed, rng.Stream.EVALUATION)
         self._eval_steps: dict[Stage, EvalStep] = {}
-        ids, special = np.concatenate([np.ravel(batch.input_ids) for batch in self._batches]), objective.special
-        self._unigram_entropy = entropy(np.delete(np.bincount(ids, minlength=max(special) + 1), special))
+        ids_NL = np.concatenate([heldout.batch.input_ids for heldout in self._batches])
+        sources_N = np.concatenate([heldout.sources for heldout in self._batches])
+        self._unigram_entropy = self._entropy(ids_NL)
+        self._entropies = {
+            number: self._entropy(ids_NL[sources_N == number])
+            for number in range(len(self._sources))
+            if number in sources_N
+        }
 
     def __call__(self, params: Params, step: int) -> dict[str, float]:
-        """`mlm_loss`, `disc_loss`, ... after `step` steps, and their baselines, over all batches together."""
+        """`mlm_loss`, `disc_loss`, ... after `step` steps, and their baselines, over all batches together.
+
+        Those of a source are `mlm_loss/NAME` and so on.
+        """
         eval_step = self._eval_step(self._objective.stage_at(step))
         keys = jax.random.split(self._key, len(self._batches))
-        total: metrics.Metrics | None = None
+        total: Measured | None = None
         for batch, key in zip(self._batches, keys, strict=True):
-            measured = eval_step(params, jnp.int32(step), self._put(batch), key)
-            total = metrics.add(total, jax.device_get(measured))
+            measured = jax.device_get(eval_step(params, jnp.int32(step), self._put(batch), key))
+            total = measured if total is None else Measured(*map(metrics.add, total, measured))
         assert total is not None
-        result = metrics.numbers(total)
-        result["unigram_entropy"] = self._unigram_entropy
-        if math.isfinite(result.get("replaced_fraction", math.nan)):  # NaN in a stage that puts no fakes
-            result["constant_entropy"] = constant_entropy(result["replaced_fraction"])
+        result = _with_baselines(total.whole, self._unigram_entropy)
+        for number, unigram_entropy in self._entropies.items():
+            own = jax.tree.map(operator.itemgetter(number), total.by_source)
+            values = _with_baselines(own, unigram_entropy)
+            result |= {f"{name}/{self._sources[number]}": value for name, value in values.items()}
         return result
 
     def _eval_step(self, stage: Stage) -> EvalStep:
         if stage not in self._eval_steps:
-            self._eval_steps[stage] = self._jit(make_eval_step(self._objective, stage))
+            self._eval_steps[stage] = self._jit(make_eval_step(self._objective, stage, len(self._sources)))
         return self._eval_steps[stage]
+
+    def _entropy(self, ids_NL: np.ndarray) -> float:
+        """The unigram entropy of examples, without special tokens."""
+        special = self._objective.special
+        return entropy(np.delete(np.bincount(ids_NL.ravel(), minlength=max(special) + 1), special))
+
+
+def _with_baselines(measured: metrics.Metrics, unigram_entropy: float) -> dict[str, float]:
+    """The numbers of an evaluation."""
+    result = {**metrics.numbers(measured), "unigram_entropy": unigram_entropy}
+    if math.isfinite(result.get("replaced_fraction", math.nan)):  # NaN in a stage that puts no fakes
+        result["constant_entropy"] = constant_entropy(result["replaced_fraction"])
+    return result

@@ -1,4 +1,8 @@
-"""Metrics as sums and counts: additive over examples, devices and steps, and converted to numbers on the host."""
+"""Metrics as sums and counts: additive over examples, devices and steps, and converted to numbers on the host.
+
+Losses return what they measure before it is summed (`Weighted`, `Scored`). A train step sums over the whole batch; an
+evaluation also sums over the examples of each source.
+"""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -57,6 +61,68 @@ class Roc:
 
 
 Metrics = Mapping[str, Mean | Total | Roc]
+
+
+class Weighted(NamedTuple):
+    """Numbers of which a mean is taken, and their weights, [B, ...]."""
+
+    values: Array
+    weights: Array
+
+    @property
+    def sum(self) -> Array:
+        """The sum of weight x value over the whole batch."""
+        return jnp.sum(self.values * self.weights)
+
+
+class Scored(NamedTuple):
+    """Scores (logits) of which an area under the ROC curve is taken, their labels and weights, [B, L]."""
+
+    scores: Array
+    labels: Array
+    weights: Array
+
+
+Unsummed = Mapping[str, Weighted | Scored | Mean | Total]  # the last two are of the whole batch
+
+
+def over_batch(measured: Unsummed) -> Metrics:
+    """The sums over a whole batch."""
+
+    def sum_up(each: Weighted | Scored | Mean | Total) -> Mean | Total | Roc:
+        if isinstance(each, Weighted):
+            return mean(*each)
+        return roc(*each) if isinstance(each, Scored) else each
+
+    return {name: sum_up(each) for name, each in measured.items()}
+
+
+def over_groups(measured: Unsummed, groups_B: Array, count: int) -> Metrics:
+    """The sums over the examples of each group: metrics whose arrays have a leading axis [groups].
+
+    What is measured of the whole batch only is left out.
+
+    Args:
+      measured: of a batch.
+      groups_B: int32, the group of each example, from 0; those of a negative number are in none.
+      count: the number of groups.
+    """
+    member_BG = jax.nn.one_hot(groups_B, count, dtype=jnp.float32)
+
+    def by_group(x_B: Array) -> Array:
+        # The default precision rounds to bfloat16 on TPU.
+        return jnp.einsum("bg,b...->g...", member_BG, x_B, precision=jax.lax.Precision.HIGHEST)
+
+    def rows(x: Array) -> Array:
+        return jnp.sum(x.reshape(len(x), -1), axis=1)
+
+    sums: dict[str, Mean | Total | Roc] = {}
+    for name, each in measured.items():
+        if isinstance(each, Weighted):
+            sums[name] = Mean(by_group(rows(each.values * each.weights)), by_group(rows(each.weights)))
+        elif isinstance(each, Scored):
+            sums[name] = Roc(by_group(jax.vmap(roc)(*each).histogram))
+    return sums
 
 
 def mean(values: Array, weights: Array) -> Mean:

@@ -129,7 +129,7 @@ def run_steps(setup: Setup, progress: Progress, clock: goodput.Clock) -> TrainRe
     ahead = [segment for segment in setup.step.segments if segment.stop > first]
     with clock.phase("compile"):
         train_steps = {segment.start: setup.step.compile(segment) for segment in ahead}
-    evaluator = evaluate.Evaluator(objective, data.heldout, config.seed, data.put_whole, jit)
+    evaluator = evaluate.Evaluator(objective, data.heldout, config.seed, data.put_whole, jit, data.corpus.sources)
     gather = jit(lambda params: params)
     run_step = guard.StepRunner(config.guard.repeat_every, jit)
 

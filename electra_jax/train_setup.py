@@ -15,6 +15,7 @@ from electra_jax import train_config
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import differences
 from electra_jax.data import batches, corpus, pipeline, tokenizer
+from electra_jax.data.batches import HeldoutBatch
 from electra_jax.data.corpus import Corpus
 from electra_jax.loading import warm_start
 from electra_jax.modeling import config as model_config
@@ -229,9 +230,9 @@ class Data(NamedTuple):
 
     corpus: Corpus
     train: Any
-    heldout: list[Batch]
+    heldout: list[HeldoutBatch]
     put: Callable[[Batch, int], Batch]
-    put_whole: Callable[[Batch], Batch]
+    put_whole: Callable[[HeldoutBatch], HeldoutBatch]
     epochs: Callable[[int], float]
 
 
@@ -272,9 +273,10 @@ def load_data(
     def put(batch: Batch, batch_size: int) -> Batch:
         return sharding.put_batch(batch, mesh, batch_size)
 
-    def put_whole(batch: Batch) -> Batch:
+    def put_whole(batch: HeldoutBatch) -> HeldoutBatch:
         own = rows(config.batch_size)
-        return put(jax.tree.map(lambda x: x[own], batch), config.batch_size)
+        local: HeldoutBatch = jax.tree.map(lambda x: x[own], batch)
+        return sharding.put_batch(local, mesh, config.batch_size)
 
     def epochs(steps: int) -> float:
         total = 0.0

@@ -102,6 +102,39 @@ def test_sums_over_batches_are_the_whole():
     assert metrics.numbers(together) == pytest.approx(metrics.numbers(measure(slice(0, 4))), rel=1e-6)
 
 
+def measure_rows(rows=slice(None)):
+    rng = np.random.default_rng(0)
+    scores, labels = rng.normal(size=(5, 10)).astype(np.float32), rng.integers(0, 2, (5, 10)).astype(np.float32)
+    weights = (rng.random((5, 10)) < 0.8).astype(np.float32)
+    return {
+        "mean": metrics.Weighted(scores[rows], weights[rows]),
+        "roc": metrics.Scored(scores[rows], labels[rows], weights[rows]),
+        "total": metrics.total(weights[rows]),
+        "step": metrics.scalar(jnp.float32(2)),
+    }
+
+
+def test_sums_over_groups_are_those_of_their_rows():
+    groups = np.array([2, 0, -1, 0, 2], np.int32)
+    found = metrics.over_groups(measure_rows(), groups, 3)
+    assert set(found) == {"mean", "roc"}  # what is known of the whole only is left out
+    for group in range(3):
+        own = metrics.numbers(jax.tree.map(lambda x, group=group: x[group], found))
+        expected = metrics.numbers(metrics.over_batch(measure_rows(groups == group)))
+        assert own == pytest.approx({name: expected[name] for name in own}, rel=1e-6, nan_ok=True)
+    assert math.isnan(own["mean"]) == math.isnan(own["roc"]) is False
+    assert not np.any(found["roc"].histogram[1])
+
+
+def test_sums_over_a_batch():
+    measured = measure_rows()
+    found = metrics.over_batch(measured)
+    assert float(found["mean"].sum) == float(measured["mean"].sum)
+    assert found["mean"].number() == metrics.mean(*measured["mean"]).number()
+    assert found["roc"].number() == metrics.roc(*measured["roc"]).number()
+    assert (found["total"], found["step"]) == (measured["total"], measured["step"])
+
+
 def test_no_gradient_flows_through_the_auc():
     def histogram(scores):
         return metrics.roc(scores, scores, scores).histogram.sum()

@@ -1,10 +1,12 @@
 """The loop as a whole, in this process."""
 
 import json
+import shutil
 
 import jax
+import numpy as np
 import pytest
-from cli_runs import command, logged, run, small_config
+from cli_runs import arrays, command, logged, run, small_config
 
 import electra_jax
 from electra_jax.runtime import sharding
@@ -20,6 +22,26 @@ def test_nothing_is_transferred_but_what_is_meant(text_file, tmp_path, monkeypat
     monkeypatch.setattr(sharding, "put_batch", lambda batch, mesh, batch_size: batch)
     with pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed host-to-device transfer"):
         train(config, tmp_path / "other")
+
+
+@pytest.mark.slow
+def test_a_mixture_is_evaluated_by_source_and_resumes_with_the_same_bits(text_file, tmp_path):
+    (tmp_path / "fy.txt").write_text("\n\n".join(f"in lyts ferhaal mei it nûmer {n}" for n in range(80)))
+    shutil.copy2(text_file, tmp_path / "en.txt")
+    often = {"steps": 6, "log_every": 3, "eval_every": 3, "eval_batches": 8, "checkpoint__every": 3}
+    config = small_config(text_file, "objective=mlm", **often)
+    config.data.update(input=f"{tmp_path}/en.txt;{tmp_path}/fy.txt", temperature=0.3)
+    run = electra_jax.pretrain(config, tmp_path / "run")
+    whole, by_source = run.heldout().metrics, run.heldout().by_source
+    assert set(by_source) == {"en", "fy"}
+    losses = sorted(numbers["mlm_loss"] for numbers in by_source.values())
+    assert losses[0] < whole["mlm_loss"] < losses[1]
+    expected = arrays(tmp_path / "run", 6)
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "6")
+    again = electra_jax.pretrain(config, tmp_path / "run")
+    assert again.heldout() == run.heldout()
+    for name, value in arrays(tmp_path / "run", 6).items():
+        np.testing.assert_array_equal(value, expected[name], err_msg=name)
 
 
 @pytest.fixture

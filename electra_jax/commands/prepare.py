@@ -12,7 +12,7 @@ from electra_jax.config.errors import UserError
 from electra_jax.config.settings import check_value, describe, within
 from electra_jax.data import pipeline
 from electra_jax.data.config import CorpusConfig, corpus_settings
-from electra_jax.data.corpus import CorpusReport
+from electra_jax.data.corpus import CorpusReport, SourceReport
 from electra_jax.data.local_runner import LocalRunner
 from electra_jax.data.runner import Runner
 from electra_jax.runtime.console import PlainConsole
@@ -83,6 +83,9 @@ def _show(console: Console, report: CorpusReport) -> None:
     facts.add_row("unknown tokens", f"{report.unknown_rate:.3%}")
     facts.add_row("shards", str(report.shards))
     console.print(facts)
+    if len(report.sources) > 1:
+        console.print("\nsources, by their share of the training examples")
+        console.print(_list_sources(report.sources), markup=False, highlight=False)
     console.print("\ndocuments by length in tokens")
     console.print(_histogram(report.lengths))
     console.print("\nlongest documents")
@@ -98,6 +101,19 @@ def _show(console: Console, report: CorpusReport) -> None:
     if report.left_out["files"]:
         text = f"\nfiles of other kinds, left out: {report.left_out['files']:,}, the first {report.left_out['first']}"
         console.print(text, markup=False, highlight=False)
+
+
+def _list_sources(sources: Sequence[SourceReport]) -> Table:
+    grid = Table.grid(padding=(0, 3))
+    grid.add_column(min_width=max(len(source.label) for source in sources))
+    for _ in range(3):
+        grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(no_wrap=True, overflow="ellipsis")
+    grid.add_row("in metrics", "share", "tokens", "held out", "source")
+    for source in sorted(sources, key=lambda source: -source.share):
+        counts = [short_number(source.tokens[split]) for split in ("train", "heldout")]
+        grid.add_row(source.label, f"{source.share:.2%}", *counts, source.name)
+    return grid
 
 
 def _histogram(counts: Sequence[int]) -> Table:

@@ -47,6 +47,18 @@ class Examples(Protocol):
         ...
 
 
+class HeldoutBatch(NamedTuple):
+    """A batch of held-out examples.
+
+    Attributes:
+      batch: the examples.
+      sources: [B] int32, the number of each example's source; -1 for padding.
+    """
+
+    batch: Batch
+    sources: Any
+
+
 class BatchPhase(NamedTuple):
     """Consecutive batches of one size.
 
@@ -99,14 +111,20 @@ def training_batches(
     return iter(dataset.to_iter_dataset(options))
 
 
-def heldout_batches(examples: Examples, batch_size: int, limit: int, seed: int, special: Special) -> Iterator[Batch]:
+def heldout_batches(
+    examples: Examples, batch_size: int, limit: int, seed: int, special: Special
+) -> Iterator[HeldoutBatch]:
     """At most `limit` batches of a fixed shuffle of `examples`, each example once; the last is filled with padding."""
     order = np.random.default_rng(seed).permutation(len(examples))[: limit * batch_size]
     for start in range(0, len(order), batch_size):
-        batch = examples.make_batch(order[start : start + batch_size])
+        chosen = order[start : start + batch_size]
+        batch = examples.make_batch(chosen)
         rows, length = batch.input_ids.shape
         padding = _empty_batch(batch_size - rows, length, special)
-        yield Batch(*(np.concatenate(parts) for parts in zip(batch, padding, strict=True)))
+        whole = Batch(*(np.concatenate(parts) for parts in zip(batch, padding, strict=True)))
+        sources_B = np.full(batch_size, -1, np.int32)
+        sources_B[:rows] = np.searchsorted(examples.sources, chosen, side="right") - 1
+        yield HeldoutBatch(whole, sources_B)
 
 
 def _shuffled_numbers(examples: Examples, seed: int, weights: Sequence[float] | None) -> grain.MapDataset[int]:

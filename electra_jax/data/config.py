@@ -57,6 +57,12 @@ class CorpusConfig:
         "Leave out documents that share this part of their runs of five words with an earlier one; 0: only copies.",
         _SIMILARITY,
     )
+    temperature: float = setting(
+        1.0,
+        "Exponent of the sources' sizes: the shares of several sources in the training examples are proportional to "
+        "(number of tokens)^temperature. 1: by size; 0: equal shares.",
+        within(0, 1),
+    )
 
     @property
     def sample_bytes(self) -> int:

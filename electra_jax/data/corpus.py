@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import records, shards, tokenizer
+from electra_jax.data import mixtures, records, shards, tokenizer
 from electra_jax.data.records import Split
 from electra_jax.data.shards import Notes
 from electra_jax.runtime.io import from_json, json_checksum, sha256
@@ -31,6 +31,7 @@ class Corpus:
       train, heldout: the splits.
       unigram: [V] int64, number of occurrences of each id in the training split.
       weights: shares of the sources in the training examples, relative to each other; None: by their sizes.
+      sources: the sources' names in metrics, see `mixtures.labels`.
     """
 
     key: str
@@ -39,6 +40,25 @@ class Corpus:
     heldout: Split
     unigram: npt.NDArray[np.int64]
     weights: Sequence[float] | None
+    sources: Sequence[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceReport:
+    """Statistics of one source of a prepared corpus.
+
+    Attributes:
+      name: the source as given, without its weight.
+      label: its name in metrics, see `mixtures.labels`.
+      documents, tokens: their numbers by split, `train` and `heldout`.
+      share: its share of the training examples; of their tokens where sources are drawn by size.
+    """
+
+    name: str
+    label: str
+    documents: dict[str, int]
+    tokens: dict[str, int]
+    share: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +76,7 @@ class CorpusReport:
       lengths: entry i is the number of documents with 2**(i-1) to 2**i - 1 tokens.
       longest: (tokens, place, first words) of the longest documents.
       notes: what was repaired or left out -> (number of documents, place of the first).
+      sources: one entry for each source.
     """
 
     documents: dict[str, int]
@@ -69,6 +90,7 @@ class CorpusReport:
     lengths: list[int]
     longest: list[tuple[int, str, str]]
     notes: Notes
+    sources: list[SourceReport]
 
 
 def is_prepared(folder: Path) -> bool:
@@ -138,6 +160,7 @@ def load(folder: Path) -> Corpus:
         load_split("heldout"),
         unigram,
         None if None in weights else weights,
+        mixtures.labels([source["name"] for source in manifest["sources"]]),
     )
 
 
@@ -160,7 +183,27 @@ def report(folder: Path) -> CorpusReport:
         lengths=[sum(counts) for counts in zip(*(shard.lengths for shard in parts), strict=True)],
         longest=shards.longest_documents(entry for shard in parts for entry in shard.longest),
         notes=shards.merge_notes(shard.notes for shard in parts),
+        sources=_report_sources(manifest["sources"], parts),
     )
+
+
+def _report_sources(sources: Sequence[dict[str, Any]], parts: Sequence[shards.Shard]) -> list[SourceReport]:
+    own = [[shard for shard in parts if shard.source == number] for number in range(len(sources))]
+    tokens = [{split: sum(shard.tokens[split] for shard in some) for split in shards.SPLITS} for some in own]
+    weights = [source["weight"] for source in sources]
+    if None in weights:
+        weights = [counts["train"] for counts in tokens]
+    names = [source["name"] for source in sources]
+    return [
+        SourceReport(
+            name=name,
+            label=label,
+            documents={split: sum(shard.documents[split] for shard in some) for split in shards.SPLITS},
+            tokens=counts,
+            share=weight / sum(weights),
+        )
+        for name, label, some, counts, weight in zip(names, mixtures.labels(names), own, tokens, weights, strict=True)
+    ]
 
 
 def check_files(folder: Path) -> Iterator[UserError | None]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import from_dict, validate
-from electra_jax.data import corpus, duplicates, readers, shards, sources, tokenizer
+from electra_jax.data import corpus, duplicates, mixtures, readers, shards, sources, tokenizer
 from electra_jax.data.config import VOCABULARY_TRAINING, CorpusConfig, corpus_settings
 from electra_jax.data.corpus import Corpus, CorpusReport
 from electra_jax.data.local_runner import LocalRunner
@@ -98,7 +98,7 @@ def corpus_key(config: CorpusConfig) -> str:
     settings = corpus_settings(config)
     if config.vocabulary:
         settings["vocabulary"] = blake2b(tokenizer.load(Path(config.vocabulary)).model).hexdigest()
-    origin = [shards.FORMAT, settings, sources.fingerprint(sources.parse(config.input))]
+    origin = [shards.FORMAT, settings, sources.fingerprint(mixtures.parse(config))]
     return blake2b(json.dumps(origin).encode(), digest_size=8).hexdigest()
 
 
@@ -106,7 +106,9 @@ def settings_of(folder: Path) -> dict[str, Any]:
     """The settings, without the input, that the corpus in `folder` was prepared with; empty where there is none."""
     if not corpus.is_prepared(folder):
         return {}
-    return {name: value for name, value in corpus.read_manifest(folder)["settings"].items() if name != "input"}
+    # Corpora from before there was a setting were prepared as with its default.
+    settings = {**corpus_settings(CorpusConfig()), **corpus.read_manifest(folder)["settings"]}
+    return {name: value for name, value in settings.items() if name != "input"}
 
 
 def find_or_prepare(
@@ -164,7 +166,7 @@ def build_corpus(
     runner, progress = runner or LocalRunner(), progress or Progress()
     if config.near_duplicates:
         duplicates.require_package()
-    mixture = sources.parse(config.input)
+    mixture = mixtures.parse(config)
     units = _list_units(mixture, config)
     key = corpus_key(config)
     _make_folder(folder, units)
@@ -278,13 +280,17 @@ def _write_manifest(
 ) -> None:
     """Writes the manifest, which makes the folder a corpus, after deleting files left by other preparations."""
     left_out = sources.left_out(mixture)
+    weights = [source.weight for source in mixture]
+    if job.config.temperature != 1:
+        sizes = [sum(shard.tokens["train"] for shard in written if shard.source == i) for i in range(len(mixture))]
+        weights = [*mixtures.shares(sizes, job.config.temperature)]
     commits = {unit.source: f"{unit.kind}:{unit.names[0]}" for unit in job.units if unit.kind == HUB}
     manifest = {
         "format": shards.FORMAT,
         "key": key,
         "settings": {**corpus_settings(job.config), "vocab_size": len(vocabulary)},
         "sources": [
-            {"name": source.name, "weight": source.weight} | ({"read": commits[i]} if i in commits else {})
+            {"name": source.name, "weight": weights[i]} | ({"read": commits[i]} if i in commits else {})
             for i, source in enumerate(mixture)
         ],
         "left_out": {"files": len(left_out), "first": left_out[0] if left_out else None},

@@ -72,9 +72,13 @@ class MeasuredRun(NamedTuple):
         """The held-out metrics of each evaluation, with its step and the compute until then."""
         lines = {line["step"]: line for line in self.log.metrics if _has_compute(line)}
         return [
-            {"step": step, **_compute(lines[step]), **{f"{HELDOUT}{name}": value for name, value in metrics.items()}}
-            for step, metrics in self.log.evaluations()
-            if step in lines
+            {
+                "step": made.step,
+                **_compute(lines[made.step]),
+                **{f"{HELDOUT}{name}": value for name, value in made.metrics.items()},
+            }
+            for made in self.log.evaluations()
+            if made.step in lines
         ]
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from electra_jax import metrics
+from electra_jax.metrics import Weighted
 from electra_jax.modeling import electra as networks
 from electra_jax.objectives import electra, spec
 from electra_jax.objectives.spec import Inputs, Loss, Objective, Params
@@ -29,10 +29,10 @@ def loss(o: Objective, params: Params, x: Inputs) -> Loss:
     reward_BM = jax.lax.stop_gradient(jnp.take_along_axis(loss_BL, x.masked.positions, axis=1))
     assert corrupted.states is not None
     gate_BM = networks.baseline_logits(o.model, params, jax.lax.stop_gradient(corrupted.states))
-    policy = metrics.mean(
+    policy = Weighted(
         policy_loss(corrupted.sampling_logits, corrupted.fakes, reward_BM, baseline(gate_BM)), x.masked.weights
     )
-    fit = metrics.mean(baseline_loss(gate_BM, reward_BM), x.masked.weights)
+    fit = Weighted(baseline_loss(gate_BM, reward_BM), x.masked.weights)
     nll, accuracy = electra.mlm(corrupted.logits, x)
 
     s = o.settings
@@ -42,7 +42,7 @@ def loss(o: Objective, params: Params, x: Inputs) -> Loss:
         "mlm_loss": nll,
         "mlm_accuracy": accuracy,
         **detected,
-        "reward": metrics.mean(reward_BM, x.masked.weights),
+        "reward": Weighted(reward_BM, x.masked.weights),
         "baseline_loss": fit,
     }
 

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from electra_jax import metrics
 from electra_jax.data.tokenizer import Special
+from electra_jax.metrics import Scored, Unsummed, Weighted
 from electra_jax.modeling import electra as networks
 from electra_jax.modeling.config import VOCAB_MULTIPLE
 from electra_jax.objectives import masking, spec
@@ -106,16 +106,16 @@ def generator_loss(o: Objective, corrupted: Corrupted, x: Inputs) -> Loss:
     return o.settings.generator_weight * loss.sum / x.counts.masked, {"mlm_loss": loss, "mlm_accuracy": accuracy}
 
 
-def mlm(logits_BMV: Array, x: Inputs) -> tuple[metrics.Mean, metrics.Mean]:
+def mlm(logits_BMV: Array, x: Inputs) -> tuple[Weighted, Weighted]:
     """(negative log-likelihood, accuracy) of the originals at the masked positions."""
     return prediction(logits_BMV, x.masked.targets, x.masked.weights)
 
 
-def prediction(logits_BMV: Array, targets_BM: Array, weights_BM: Array) -> tuple[metrics.Mean, metrics.Mean]:
+def prediction(logits_BMV: Array, targets_BM: Array, weights_BM: Array) -> tuple[Weighted, Weighted]:
     """(negative log-likelihood, accuracy) of `targets_BM`."""
     nll_BM = optax.softmax_cross_entropy_with_integer_labels(logits_BMV, targets_BM)
     correct_BM = (first_highest(logits_BMV) == targets_BM).astype(jnp.float32)
-    return metrics.mean(nll_BM, weights_BM), metrics.mean(correct_BM, weights_BM)
+    return Weighted(nll_BM, weights_BM), Weighted(correct_BM, weights_BM)
 
 
 def first_highest(x: Array) -> Array:
@@ -212,15 +212,15 @@ def discriminate(o: Objective, params: Params, x: Inputs, input_ids_BL: Array) -
     return networks.discriminator_logits(o.model, params, states_BLD, batch.sequence_ids)
 
 
-def detection_loss(scores_BL: Array, labels_BL: Array, weights_BL: Array) -> tuple[metrics.Mean, metrics.Metrics]:
+def detection_loss(scores_BL: Array, labels_BL: Array, weights_BL: Array) -> tuple[Weighted, Unsummed]:
     """Sigmoid cross-entropy, and the metrics: loss, accuracy, AUC, and the share of the positions that was replaced."""
     agreed = ((scores_BL > 0) == (labels_BL > 0)).astype(jnp.float32)
-    loss = metrics.mean(optax.sigmoid_binary_cross_entropy(scores_BL, labels_BL), weights_BL)
+    loss = Weighted(optax.sigmoid_binary_cross_entropy(scores_BL, labels_BL), weights_BL)
     return loss, {
         "disc_loss": loss,
-        "disc_accuracy": metrics.mean(agreed, weights_BL),
-        "disc_auc": metrics.roc(scores_BL, labels_BL, weights_BL),
-        "replaced_fraction": metrics.mean(labels_BL, weights_BL),
+        "disc_accuracy": Weighted(agreed, weights_BL),
+        "disc_auc": Scored(scores_BL, labels_BL, weights_BL),
+        "replaced_fraction": Weighted(labels_BL, weights_BL),
     }
 
 

@@ -12,7 +12,7 @@ import math
 import jax
 import optax
 
-from electra_jax import metrics
+from electra_jax.metrics import Scored, Weighted
 from electra_jax.modeling import electra as networks
 from electra_jax.objectives import electra, spec
 from electra_jax.objectives.spec import Detection, Inputs, Loss, Objective, Params, Pass
@@ -27,15 +27,15 @@ def loss(o: Objective, params: Params, x: Inputs) -> Loss:
     logits_BLV = cloze(o, params, x)
     likelihood, accuracy = electra.prediction(logits_BLV, x.masked.original, x.masked.candidates)
     _, labels_BL, scores_BL = contrast(o, params, x, logits_BLV)
-    nce = metrics.mean(optax.sigmoid_binary_cross_entropy(scores_BL, labels_BL), x.masked.real)
+    nce = Weighted(optax.sigmoid_binary_cross_entropy(scores_BL, labels_BL), x.masked.real)
     s = o.settings
     total = s.generator_weight * likelihood.sum / x.counts.candidates
     return total + s.discriminator_weight * nce.sum / x.counts.real, {
         "cloze_loss": likelihood,
         "cloze_accuracy": accuracy,
         "nce_loss": nce,
-        "nce_auc": metrics.roc(scores_BL, labels_BL, x.masked.real),
-        "replaced_fraction": metrics.mean(labels_BL, x.masked.real),
+        "nce_auc": Scored(scores_BL, labels_BL, x.masked.real),
+        "replaced_fraction": Weighted(labels_BL, x.masked.real),
     }
 
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from electra_jax import metrics
+from electra_jax.metrics import Weighted
 from electra_jax.modeling import electra as networks
 from electra_jax.objectives import electra, spec
 from electra_jax.objectives.spec import Inputs, Loss, Objective, Params, Pass
@@ -19,7 +19,7 @@ def loss(o: Objective, params: Params, x: Inputs) -> Loss:
     return nll.sum / x.counts.masked, {"mlm_loss": nll, "mlm_accuracy": accuracy}
 
 
-def _predict_masked(o: Objective, params: Params, x: Inputs, input_ids_BL: Array) -> tuple[metrics.Mean, metrics.Mean]:
+def _predict_masked(o: Objective, params: Params, x: Inputs, input_ids_BL: Array) -> tuple[Weighted, Weighted]:
     """(loss, accuracy) at the masked positions, where the encoder reads `input_ids_BL`."""
     states_BLD = networks.encode(o.model, params, x.masked.batch._replace(input_ids=input_ids_BL), x.encoder_key)
     logits_BMV = networks.mlm_logits(o.model, params, networks.gather_positions(states_BLD, x.masked.positions))
@@ -35,7 +35,7 @@ def replace_loss(o: Objective, params: Params, x: Inputs) -> Loss:
         **measured,
         "encoder_mlm_loss": nll,
         "encoder_mlm_accuracy": accuracy,
-        "replaced_fraction": metrics.mean(corrupted.labels, x.masked.real),
+        "replaced_fraction": Weighted(corrupted.labels, x.masked.real),
     }
 
 
@@ -48,13 +48,13 @@ def all_tokens_loss(o: Objective, params: Params, x: Inputs) -> Loss:
     logits_BLV = networks.mlm_logits(o.model, params, states_BLD)
     gate_BL = networks.copy_logits(o.model, params, states_BLD)
     nll_BL = -copy_log_prob(gate_BL, logits_BLV, corrupted.input_ids, x.masked.original)
-    nll = metrics.mean(nll_BL, x.masked.real)
+    nll = Weighted(nll_BL, x.masked.real)
     return generator + o.settings.encoder_weight * nll.sum / x.counts.real, {
         **measured,
         "all_tokens_loss": nll,
-        "all_tokens_masked_loss": metrics.mean(nll_BL, x.masked.chosen),
-        "copy_probability": metrics.mean(jax.nn.sigmoid(gate_BL), x.masked.real),
-        "replaced_fraction": metrics.mean(corrupted.labels, x.masked.real),
+        "all_tokens_masked_loss": Weighted(nll_BL, x.masked.chosen),
+        "copy_probability": Weighted(jax.nn.sigmoid(gate_BL), x.masked.real),
+        "replaced_fraction": Weighted(corrupted.labels, x.masked.real),
     }
 
 

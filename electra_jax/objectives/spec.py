@@ -23,7 +23,7 @@ from electra_jax.runtime import rng
 
 Array = jax.Array
 Params = networks.Params
-Loss = tuple[Array, metrics.Metrics]  # a float32 scalar, and the metrics behind it
+Loss = tuple[Array, metrics.Unsummed]  # a float32 scalar, and what is measured on the way
 
 # Settings that objectives share, with the paper's values.
 MASKING = {"mask_prob": 0.15, "mask_prob_end": -1.0, "replace_prob": 0.85, "random_prob": 0.0, "whole_words": False}
@@ -129,7 +129,7 @@ class Stage:
     Attributes:
       steps: the number of steps.
       passes: what a step computes, for counting FLOPs.
-      loss: (objective, params, inputs) -> the loss and its metrics; see `Objective.loss`.
+      loss: (objective, params, inputs) -> the loss and what it measures; see `Objective.measure`.
       trainable: top-level names of the parameters that are trained; None: all. The others do not change.
       init_params: applied to the parameters once, when the stage begins; None: they stay as they are.
     """
@@ -234,12 +234,17 @@ class Objective:
         masked = self.mask(key, batch, step)
         return Inputs(masked, masking.count(masked), step)
 
-    def loss(self, stage: Stage, params: Params, x: Inputs) -> Loss:
-        """The loss that a step of `stage` minimizes.
+    def loss(self, stage: Stage, params: Params, x: Inputs) -> tuple[Array, metrics.Metrics]:
+        """The loss that a step of `stage` minimizes, and the metrics.
 
         Every term is a sum over `x.masked` divided by a count over the whole batch. So the losses and the gradients of
         the batch's parts add up to those of the whole batch, on any number of devices and accumulation steps.
         """
+        loss, measured = self.measure(stage, params, x)
+        return loss, metrics.over_batch(measured)
+
+    def measure(self, stage: Stage, params: Params, x: Inputs) -> Loss:
+        """As `loss`, with what is measured of each example, before it is summed."""
         loss, measured = stage.loss(self, params, x)
         return loss, {**measured, "tokens": metrics.total(x.masked.real)}
 

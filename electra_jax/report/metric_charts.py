@@ -11,6 +11,7 @@ from electra_jax.runtime.run_log import HELDOUT, RunLog
 
 _HOUR, _MINUTE = 3600.0, 60.0
 _BASELINES = {"unigram_entropy": "unigram entropy", "constant_entropy": "constant predictor"}
+_MOST_SOURCES = 12  # with charts of their own: each takes time and space; the summary has the others too
 _NOTE = (
     '<p class="note">Dashed lines are baselines that ignore the context: the entropy of the unigram distribution, a '
     "constant predictor (which knows only the share of replaced tokens), or chance.</p>"
@@ -77,11 +78,10 @@ def make_section(runs: Sequence[RunLog], keys: Sequence[Key], axes: Sequence[XAx
 def _list_charts(runs: Sequence[RunLog]) -> Mapping[str, list[_Chart]]:
     """The charts under each heading, of the metrics that any run has logged."""
     nats, area = Axis("nats per token"), Axis("area under the ROC curve")
-    heldout = []
-    for metric in summary.logged_metrics(runs, "_loss", heldout=True):
-        baseline = summary.baseline_of(metric)
-        compared = (f"{HELDOUT}{baseline}", _BASELINES.get(baseline, baseline)) if baseline else ()
-        heldout.append(_Chart(f"{HELDOUT}{metric}", summary.title_of(metric), nats, *compared))
+    losses = summary.logged_metrics(runs, "_loss", heldout=True)
+    heldout = [_heldout_loss(metric) for metric in losses]
+    sources = summary.logged_sources(runs)[:_MOST_SOURCES]
+    by_source = [_heldout_loss(metric, source) for metric in losses for source in sources]
     detection = [
         _Chart(f"{HELDOUT}{metric}", summary.title_of(metric), area, summary.CHANCE, "chance")
         for metric in summary.logged_metrics(runs, "_auc", heldout=True)
@@ -103,14 +103,27 @@ def _list_charts(runs: Sequence[RunLog]) -> Mapping[str, list[_Chart]]:
         _Chart("goodput", "Goodput", Axis("share of the time of all starts", zero=True)),
         _Chart("mfu", "Model FLOPs utilization", Axis("share of the peak", zero=True)),
     ]
-    step = [chart for chart in step if any(run.points("step", chart.metric) for run in runs)]
+    by_source, step = (
+        [chart for chart in charts if any(run.points("step", chart.metric) for run in runs)]
+        for charts in (by_source, step)
+    )
     groups = {
         "Held-out losses": heldout,
+        "Held-out losses by source": by_source,
         "Held-out detection": detection,
         "Training losses and detection": training,
         "Training steps": step,
     }
     return {heading: charts for heading, charts in groups.items() if charts}
+
+
+def _heldout_loss(metric: str, source: str = "") -> _Chart:
+    """The chart of a held-out loss, of all text or of one source, with its baseline if it has one."""
+    suffix, beside = (f"/{source}", f", {source}") if source else ("", "")
+    baseline = summary.baseline_of(metric)
+    compared = (f"{HELDOUT}{baseline}{suffix}", _BASELINES.get(baseline, baseline)) if baseline else ()
+    title = summary.title_of(metric) + beside
+    return _Chart(f"{HELDOUT}{metric}{suffix}", title, Axis("nats per token"), *compared)
 
 
 def _make_figure(runs: Sequence[RunLog], keys: Sequence[Key], chart: _Chart, axes: Sequence[XAxis]) -> str:

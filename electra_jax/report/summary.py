@@ -64,6 +64,11 @@ def logged_metrics(runs: Sequence[RunLog], suffix: str, heldout: bool) -> list[s
     return sorted(names, key=lambda name: (order.index(name) if name in order else len(order), name))
 
 
+def logged_sources(runs: Sequence[RunLog]) -> list[str]:
+    """The sources of mixtures whose held-out metrics any run has logged, in the order of the log."""
+    return list(dict.fromkeys(source for run in runs for each in run.evaluations() for source in each.by_source))
+
+
 def make_groups(runs: Sequence[RunLog]) -> list[Group]:
     """The summary of `runs`, without rows that are empty for all of them."""
     tables = [("Run", _RUN), ("Cost", _COST), ("Data", _DATA), ("Environment", _ENVIRONMENT)]
@@ -71,16 +76,27 @@ def make_groups(runs: Sequence[RunLog]) -> list[Group]:
         Group(heading, [(name, [make_cell(run) for run in runs]) for name, make_cell in rows])
         for heading, rows in tables
     ]
-    groups.insert(2, Group("Last held-out evaluation", _heldout_rows(runs)))
+    last = [run.heldout() or Evaluation(0, {}) for run in runs]
+    at_step = ("at step", [_count(evaluation.step or None) for evaluation in last])
+    groups[2:2] = [
+        Group("Last held-out evaluation", [at_step, *_heldout_rows(runs, [each.metrics for each in last])]),
+        *(
+            Group(
+                f"Last held-out evaluation of {source}",
+                _heldout_rows(runs, [each.by_source.get(source, {}) for each in last]),
+            )
+            for source in logged_sources(runs)
+        ),
+    ]
     groups = [
         Group(heading, [row for row in rows if any(cell.text != NONE for cell in row[1])]) for heading, rows in groups
     ]
     return [group for group in groups if group.rows]
 
 
-def _heldout_rows(runs: Sequence[RunLog]) -> list[tuple[str, list[Cell]]]:
-    last = [run.heldout() or Evaluation(0, {}) for run in runs]
-    rows = [("at step", [_count(evaluation.step or None) for evaluation in last])]
+def _heldout_rows(runs: Sequence[RunLog], last: Sequence[Mapping[str, float]]) -> list[tuple[str, list[Cell]]]:
+    """The losses, areas and accuracies among the last numbers of each run."""
+    rows = []
     kinds: list[tuple[str, Callable[[str, Mapping[str, float]], str]]] = [
         ("_loss", _loss_baseline),
         ("_auc", lambda metric, numbers: f"chance {CHANCE}"),
@@ -88,7 +104,7 @@ def _heldout_rows(runs: Sequence[RunLog]) -> list[tuple[str, list[Cell]]]:
     ]
     for suffix, baseline in kinds:
         for metric in logged_metrics(runs, suffix, heldout=True):
-            cells = [_number(each.metrics.get(metric), baseline(metric, each.metrics), ".3f") for each in last]
+            cells = [_number(each.get(metric), baseline(metric, each), ".3f") for each in last]
             rows.append((title_of(metric), cells))
     return rows
 

@@ -8,6 +8,7 @@ import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeGuard
 
 from electra_jax.config.errors import UserError
@@ -27,10 +28,12 @@ class Evaluation(NamedTuple):
     Attributes:
       step: the step after which it was made.
       metrics: its numbers, named without `heldout_`; those that are not finite are left out.
+      by_source: the same numbers for each source of a mixture, `heldout_NAME/SOURCE` in the log, by source and name.
     """
 
     step: int
     metrics: dict[str, float]
+    by_source: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 
 
 class RunLog(NamedTuple):
@@ -195,13 +198,14 @@ def evaluations(metrics: Iterable[Mapping[str, Any]]) -> list[Evaluation]:
     """The evaluations among lines of metrics."""
     found = []
     for line in metrics:
-        heldout = {
-            name.removeprefix(HELDOUT): value
-            for name, value in line.items()
-            if name.startswith(HELDOUT) and is_number(value)
-        }
-        if heldout:
-            found.append(Evaluation(line["step"], heldout))
+        whole: dict[str, float] = {}
+        by_source: dict[str, dict[str, float]] = {}
+        for key, value in line.items():
+            if key.startswith(HELDOUT) and is_number(value):
+                name, _, source = key.removeprefix(HELDOUT).partition("/")
+                (by_source.setdefault(source, {}) if source else whole)[name] = value
+        if whole:
+            found.append(Evaluation(line["step"], whole, by_source))
     return found
 
 

@@ -16,6 +16,8 @@ from electra_jax.commands import prepare, train
 from electra_jax.config import errors
 from electra_jax.data import corpus
 from electra_jax.data.config import CorpusConfig, corpus_settings
+from electra_jax.data.corpus import SourceReport
+from electra_jax.runtime.console import PlainConsole
 
 
 def prepare_command(text, output, *arguments):
@@ -66,6 +68,16 @@ def test_the_report_says_what_there_is(prepared):
         "Training a vocabulary of 40 lowercased pieces on",
     ):
         assert expected in printed
+
+
+def test_the_sources_of_a_mixture_are_shown_with_their_shares(capsys):
+    counts = {"train": 1500, "heldout": 20}
+    sources = [
+        SourceReport(f"{name}/*.txt", name, counts, counts, share) for name, share in (("fy", 0.125), ("en", 0.875))
+    ]
+    PlainConsole().print(prepare._list_sources(sources))
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows[1:] == [["en", "87.50%", "1.5k", "20", "en/*.txt"], ["fy", "12.50%", "1.5k", "20", "fy/*.txt"]]
 
 
 def test_a_killed_preparation_goes_on_and_ends_with_the_same_bytes(large, prepared, tmp_path):
@@ -194,6 +206,8 @@ GIVEN = ["--input=docstrings", "--output=x"]
             "documents='line' is invalid: expected blank_line or file",
         ),
         ([*GIVEN, "--heldout_fraction=1"], "heldout_fraction=1.0 is invalid: expected more than 0 and less than 1"),
+        ([*GIVEN, "--temperature=1.5"], "temperature=1.5 is invalid: expected from 0 to 1"),
+        ([*GIVEN, "--temperature=.3"], "temperature=0.3 has no effect on input="),
         ([*GIVEN, "--workers=-1"], "--workers=-1 is invalid: expected from 0 to 4096"),
         ([*GIVEN, "--workers=1e30"], "is invalid: expected from 0 to 4096"),
         ([*GIVEN, "--vocab_size=1e12"], "vocab_size=1000000000000 is invalid: expected from 6 to 1e+06"),

@@ -6,6 +6,7 @@ import pytest
 
 from electra_jax.config.errors import UserError
 from electra_jax.data import batches as batches_lib
+from electra_jax.data import mixtures
 from electra_jax.data.batches import BatchPhase, Packed
 from electra_jax.data.records import Split
 from electra_jax.data.tokenizer import OWN
@@ -26,6 +27,11 @@ def packed(*sources, length=3):
 
 def training_batches(examples, batch_size, seed, **options):
     return batches_lib.training_batches([BatchPhase(examples, batch_size, 10**6)], seed, **options)
+
+
+def heldout_batches(*args, **options):
+    """The examples of each batch."""
+    return [heldout.batch for heldout in batches_lib.heldout_batches(*args, **options)]
 
 
 def drawn(batches, count):
@@ -85,7 +91,7 @@ def test_fewer_examples_than_a_batch_are_refused(examples):
 
 
 def test_heldout_batches_have_each_example_once_and_end_in_padding(examples):
-    batches = list(batches_lib.heldout_batches(examples, 4, limit=100, seed=0, special=OWN._replace(pad=9)))
+    batches = heldout_batches(examples, 4, limit=100, seed=0, special=OWN._replace(pad=9))
     ids = np.concatenate([batch.input_ids for batch in batches])
     sequences = np.concatenate([batch.sequence_ids for batch in batches])
     assert [batch.input_ids.shape for batch in batches] == [(4, 3)] * 6
@@ -98,24 +104,34 @@ def test_heldout_batches_have_each_example_once_and_end_in_padding(examples):
 
 
 def test_heldout_batches_need_no_padding_where_the_examples_fill_them(examples):
-    batches = batches_lib.heldout_batches(examples, 11, 100, 0, OWN)
+    batches = heldout_batches(examples, 11, 100, 0, OWN)
     assert sorted(order(batches, 100)) == list(range(N))
 
 
 def test_heldout_limit_takes_the_first_batches_of_the_same_order(examples):
-    whole = drawn(batches_lib.heldout_batches(examples, 4, 100, 0, OWN), 100)
-    assert drawn(batches_lib.heldout_batches(examples, 4, 2, 0, OWN), 100) == whole[:2]
-    assert drawn(batches_lib.heldout_batches(examples, 4, 6, 0, OWN), 100) == whole
+    whole = drawn(heldout_batches(examples, 4, 100, 0, OWN), 100)
+    assert drawn(heldout_batches(examples, 4, 2, 0, OWN), 100) == whole[:2]
+    assert drawn(heldout_batches(examples, 4, 6, 0, OWN), 100) == whole
 
 
 def test_heldout_order_depends_on_the_seed_alone(examples):
-    first, again, other = (drawn(batches_lib.heldout_batches(examples, 4, 5, seed, OWN), 5) for seed in (0, 0, 1))
+    first, again, other = (drawn(heldout_batches(examples, 4, 5, seed, OWN), 5) for seed in (0, 0, 1))
     assert first == again
     assert first != other
 
 
 def test_no_heldout_examples_give_no_batches():
-    assert list(batches_lib.heldout_batches(packed([]), 4, 5, 0, OWN)) == []
+    assert heldout_batches(packed([]), 4, 5, 0, OWN) == []
+
+
+def test_heldout_examples_know_their_source():
+    examples = packed(range(9), [], range(9, 12), range(12, 13))
+    batches = list(batches_lib.heldout_batches(examples, 5, 100, 0, OWN))
+    assert {heldout.sources.dtype for heldout in batches} == {np.dtype(np.int32)}
+    numbers = np.concatenate([heldout.batch.input_ids[:, 1] - 10 for heldout in batches])[:13]
+    sources = np.concatenate([heldout.sources for heldout in batches])
+    assert sources[:13].tolist() == np.where(numbers < 9, 0, np.where(numbers < 12, 2, 3)).tolist()
+    assert sources[13:].tolist() == [-1, -1]
 
 
 def share(process, processes):
@@ -177,6 +193,21 @@ def test_weights_decide_the_shares_of_sources_and_each_is_shuffled_and_repeated(
     assert [sorted(first[start : start + 10]) for start in range(0, 180, 10)] == [list(range(10))] * 18
     assert first[:10] != first[10:20]
     assert set(numbers) == set(range(43))
+
+
+def test_a_mixture_by_size_and_temperature_resumes_anywhere():
+    """Sources of 100, 300 and 30 examples at temperature .5: shares of 31%, 53% and 17%."""
+    examples = packed(range(100), range(100, 400), range(400, 430))
+    shares = mixtures.shares([100, 300, 30], 0.5)
+    whole = training_batches(examples, 50, seed=0, weights=shares)
+    begun = order(whole, 3)
+    state = json.dumps(whole.get_state())
+    rest = order(whole, 3)
+    found = np.bincount([0 if i < 100 else 1 if i < 400 else 2 for i in begun + rest]) / 300
+    np.testing.assert_allclose(found, shares, atol=0.01)
+    resumed = training_batches(examples, 50, seed=0, weights=json.loads(json.dumps(shares)))
+    resumed.set_state(json.loads(state))
+    assert order(resumed, 3) == rest
 
 
 def test_without_weights_sources_are_as_frequent_as_they_are_large():

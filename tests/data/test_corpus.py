@@ -46,6 +46,17 @@ def test_what_is_loaded_is_what_the_manifest_says(made):
     assert found.unigram.tolist() == np.bincount(everything, minlength=90).tolist()
 
 
+def test_the_report_has_each_source(made):
+    report = corpus.report(made)
+    first, second = report.sources
+    assert [source.label for source in report.sources] == corpus.load(made).sources
+    assert second.name == "docstrings:json"
+    assert (first.share, second.share) == (0.75, 0.25)
+    for counts, both in (("documents", report.documents), ("tokens", report.tokens)):
+        assert {split: getattr(first, counts)[split] + getattr(second, counts)[split] for split in both} == both
+        assert min(getattr(second, counts).values()) > 0
+
+
 def test_a_folder_without_a_manifest_is_no_corpus(made, tmp_path):
     assert not corpus.is_prepared(tmp_path)
     assert not corpus.is_prepared(made / "vocab.model")

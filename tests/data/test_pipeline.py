@@ -1,8 +1,10 @@
+import dataclasses
 import json
 import os
 import re
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -220,6 +222,40 @@ def test_another_mixture_of_the_same_files_is_another_corpus(tmp_path, small_sha
     assert contents(tmp_path / "again") == contents(tmp_path / "new")
 
 
+def test_a_temperature_decides_the_shares_of_sources_and_belongs_to_the_corpus(tmp_path):
+    for name, count in (("en", 160), ("fy", 40)):
+        text = "\n\n".join(f"the document {name} has a number {n}" for n in range(count))
+        (tmp_path / f"{name}.txt").write_text(text)
+    mixture = settings(f"{tmp_path}/en.txt;{tmp_path}/fy.txt", vocab_size=40)
+    found = {}
+    for temperature in (1.0, 0.5, 0.0):
+        wanted = dataclasses.replace(mixture, temperature=temperature)
+        found[temperature] = pipeline.find_or_prepare(tmp_path / "corpora", wanted)
+    assert len({each.key for each in found.values()}) == 3
+    bounds = found[1.0].train
+    en, fy = np.diff(bounds.lines[bounds.documents[bounds.sources]])
+    assert found[1.0].weights is None
+    assert found[0.5].weights == pytest.approx([en**0.5 / (en**0.5 + fy**0.5), fy**0.5 / (en**0.5 + fy**0.5)])
+    assert found[0.0].weights == [0.5, 0.5]
+    assert found[0.5].sources == ["en", "fy"]
+    folder = tmp_path / "corpora" / found[0.5].key
+    assert [source.share for source in corpus.report(folder).sources] == found[0.5].weights
+    by_size = [source.share for source in corpus.report(tmp_path / "corpora" / found[1.0].key).sources]
+    assert by_size == pytest.approx([en / (en + fy), fy / (en + fy)])
+    with pytest.raises(UserError, match="holds a corpus of other sources or settings; use another output"):
+        pipeline.prepare(folder, mixture)  # as with other weights
+
+
+def test_a_corpus_from_before_a_setting_has_its_default(built):
+    folder = built_folder(built)
+    known = pipeline.settings_of(folder)
+    assert known["vocab_size"] == 40
+    manifest = corpus.read_manifest(folder)
+    del manifest["settings"]["temperature"]
+    with mock.patch.object(corpus, "read_manifest", return_value=manifest):
+        assert pipeline.settings_of(folder) == known
+
+
 def test_progress_is_reported(text_file, tmp_path, small_shards, monkeypatch):
     monkeypatch.setattr(local_runner, "_SAMPLED_BETWEEN_UPDATES", 100)
     progress = Recorded()
@@ -325,17 +361,19 @@ OTHER = {
     "shard_mb": 1,
     "language": "eng",
     "near_duplicates": 0.8,
+    "temperature": 0.5,
 }
 
 
 def test_the_key_changes_with_each_setting(text_file, tmp_path):
     assert set(OTHER) == set(corpus_settings(CorpusConfig())) - {"input", "vocabulary"}
     other_file = shutil.copy2(text_file, tmp_path / "other.txt")
-    variants = [settings(text_file), settings(other_file)]
-    variants += [settings(text_file, **{name: value}) for name, value in OTHER.items()]
+    mixture = f"{text_file};{other_file}"
+    variants = [settings(mixture), settings(text_file), settings(f"{text_file}@1;{other_file}@2")]
+    variants += [settings(mixture, **{name: value}) for name, value in OTHER.items()]
     keys = [pipeline.corpus_key(variant) for variant in variants]
     assert len(set(keys)) == len(variants)
-    data = DataConfig(**corpus_settings(settings(text_file)), mode="packed", seq_length=9)
+    data = DataConfig(**corpus_settings(settings(mixture)), mode="packed", seq_length=9)
     assert pipeline.corpus_key(data) == keys[0]
 
 

@@ -155,6 +155,20 @@ def test_charts_have_all_that_was_logged_for_every_axis(page_of_two):
     assert "Detection loss, against steps. one: 0.3779 to 0.3135." in titles  # the other has nulls only
 
 
+def test_sources_of_a_mixture_have_rows_and_charts_of_their_own(tmp_path):
+    numbers = {"mlm_loss": 5.0, "unigram_entropy": 6.0, "disc_loss": None, "disc_auc": 0.8}
+    mixed = {f"heldout_{name}/{source}": value for source in ("en", "fy") for name, value in numbers.items()}
+    text = made(fake_runs.write(tmp_path / "run", [fake_runs.line(20, **mixed)]))
+    for source in ("en", "fy"):
+        (body,) = re.findall(f"Last held-out evaluation of {source}(.*?)</tbody>", text, re.DOTALL)
+        assert cells(body) == {
+            "MLM loss": ["5.000\u2002unigram 6.000"],
+            "AUC, own fakes": ["0.800\u2002chance 0.5"],
+        }
+        assert f"<figcaption>MLM loss, {source} <small>dashed: unigram entropy" in text
+        assert f"Detection loss, {source}" not in text
+
+
 def test_the_unigram_entropy_of_the_same_text_is_one_line(two, page_of_two, tmp_path):
     dashed = 'class="line (\\w+) dashed"'
     (figure, *_) = re.findall("<figure>.*?</figure>", page_of_two)

@@ -41,6 +41,17 @@ def test_evaluations_have_the_held_out_numbers_of_each_step():
     assert run_log.last_evaluation(metrics, until_step=1) is None
 
 
+def test_an_evaluation_has_the_numbers_of_each_source():
+    line = {
+        "heldout_mlm_loss": 4.0,
+        "heldout_mlm_loss/en": 3.0,
+        "heldout_disc_auc/en": None,
+        "heldout_disc_auc/fy": 0.5,
+    }
+    (made,) = run_log.evaluations([{"step": 2, **line}])
+    assert made == Evaluation(2, {"mlm_loss": 4.0}, {"en": {"mlm_loss": 3.0}, "fy": {"disc_auc": 0.5}})
+
+
 def test_a_run_log(tmp_path):
     workdir = fake_runs.write(tmp_path / "run", [fake_runs.line(20), fake_runs.line(25, mlm_loss=None)])
     run = run_log.read_run_log(workdir)

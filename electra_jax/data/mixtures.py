@@ -1,0 +1,71 @@
+"""Mixtures of sources: their shares of the training examples, and the short names that metrics give them."""
+
+import itertools
+import re
+from collections.abc import Sequence
+
+from electra_jax.config.errors import UserError
+from electra_jax.data import sources
+from electra_jax.data.config import CorpusConfig
+from electra_jax.data.sources import Source
+
+_WORD = re.compile(r"[^\W_]+")
+
+
+def parse(config: CorpusConfig) -> list[Source]:
+    """The sources of `config.input`.
+
+    Raises:
+      UserError: as `sources.parse`; or `config.temperature` is set for sources with weights, or for a single source.
+    """
+    mixture = sources.parse(config.input)
+    if config.temperature != 1:
+        given = f"temperature={config.temperature:g}"
+        if mixture[0].weight is not None:
+            raise UserError(
+                f"{given} and the weights in input={config.input!r} exclude each other: expected one of them; leave "
+                "out the temperature, or every @WEIGHT"
+            )
+        if len(mixture) == 1:
+            raise UserError(
+                f"{given} has no effect on input={config.input!r}, a single source; separate sources by semicolons, or "
+                "leave out the temperature"
+            )
+    return mixture
+
+
+def shares(sizes: Sequence[int], temperature: float) -> list[float]:
+    """Shares that are proportional to size ** temperature, and add up to 1.
+
+    The exponent is called alpha by XLM-R (arXiv 1911.02116, section 3) and mT5 (arXiv 2010.11934, section 3.2), whose
+    sizes are numbers of sentences and of examples; both use .3.
+
+    Args:
+      sizes: numbers of tokens, each above 0.
+      temperature: from 0, equal shares, to 1, shares by size.
+    """
+    powers = [size**temperature for size in sizes]
+    total = sum(powers)
+    return [power / total for power in powers]
+
+
+def labels(names: Sequence[str]) -> list[str]:
+    """A short name of each source, of letters, digits and underscores: the words in which the names differ.
+
+    Words that all names begin or end with are left out: `text/en/*.txt` and `text/de/*.txt` become `en` and `de`. Where
+    this leaves nothing of a name, or the same of two, all are numbered from 1: `1_en`.
+    """
+    words = [_WORD.findall(name) for name in names]
+    spare = min(map(len, words)) - 1 if len(words) > 1 else 0  # so that a word of each is left
+    begin = _count_common(words, spare)
+    end = _count_common([each[::-1] for each in words], spare - begin)
+    found = ["_".join(each[begin : len(each) - end]) for each in words]
+    if all(found) and len(set(found)) == len(found):
+        return found
+    return [f"{number}_{label}".rstrip("_") for number, label in enumerate(found, 1)]
+
+
+def _count_common(words: Sequence[Sequence[str]], most: int) -> int:
+    """How many words all begin with, at most `most`."""
+    columns = itertools.islice(zip(*words, strict=False), max(0, most))
+    return sum(1 for _ in itertools.takewhile(lambda column: len(set(column)) == 1, columns))
