@@ -62,6 +62,7 @@ def test_every_checkpoint_is_a_branch_and_so_is_step_0(small_run, uploaded, caps
     assert capsys.readouterr().out.splitlines() == [f"commit-{i}" for i in range(1, len(weights) + 1)]
 
 
+@pytest.mark.slow
 def test_step_0_has_the_parameters_that_a_run_begins_with(small_run):
     first = electra_jax.load(small_run, step=0)
     assert first.encoder.config == electra_jax.load(small_run).encoder.config

@@ -101,7 +101,7 @@ def test_a_killed_preparation_goes_on_and_ends_with_the_same_bytes(large, prepar
     assert files(folder) == files(whole)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL])
 def test_workers_end_with_the_command(large, tmp_path, number):
     arguments = prepare_command(large, tmp_path / "out", "--shard_mb=1", "--workers=2")
     output = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

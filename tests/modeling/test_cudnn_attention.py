@@ -204,8 +204,8 @@ def loss(c: EncoderConfig, form: str, params):
 @pytest.mark.parametrize(
     ("kind", "remat"),
     [
-        ("bert", "none"),
         ("modernbert", "dots"),
+        pytest.param("bert", "none", marks=pytest.mark.slow),
         pytest.param("bert", "dots", marks=pytest.mark.slow),
         pytest.param("modernbert", "none", marks=pytest.mark.slow),
     ],

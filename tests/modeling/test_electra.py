@@ -29,7 +29,10 @@ BATCH = Batch(
 BATCH = jax.tree.map(lambda x: x.astype(np.int32), BATCH)
 EVERY = np.tile(np.arange(LENGTH, dtype=np.int32), (2, 1))
 HEADS = ("discriminator_head", "mlm_head", "copy_gate", "baseline")
-every_encoder = pytest.mark.parametrize("encoder", ["bert", "modernbert", "deberta"])
+every_encoder = pytest.mark.parametrize(
+    "encoder",
+    ["bert", "modernbert", pytest.param("deberta", marks=pytest.mark.slow)],  # its own: test_deberta.py
+)
 
 
 @functools.cache

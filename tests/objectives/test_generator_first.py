@@ -17,6 +17,8 @@ TYINGS = {
     "gdes": ("embeddings", "generator_embeddings", "encoder", "discriminator_head"),
 }
 
+tyings = pytest.mark.parametrize("tying", ["gdes", pytest.param("embeddings", marks=pytest.mark.slow)])
+
 
 def config(tying="embeddings", name="electra", **overrides):
     learning = {"optim__learning_rate": 0.01, "optim__warmup_steps": 1, "optim__weight_decay": 0.1}
@@ -29,7 +31,7 @@ def run(tying):
     return [state.params for state in systems.train(config(tying), STEPS)[0]]
 
 
-@pytest.mark.parametrize("tying", TYINGS)
+@tyings
 def test_only_the_generators_own_parameters_move_at_first(tying):
     """Weight decay and the gradients of shared embeddings would move the others."""
     params = run(tying)
@@ -37,7 +39,7 @@ def test_only_the_generators_own_parameters_move_at_first(tying):
         assert systems.same(params[0][name], params[FIRST][name]) == (name in TYINGS[tying]), name
 
 
-@pytest.mark.parametrize("tying", TYINGS)
+@tyings
 def test_then_all_move_from_where_they_were(tying):
     params = run(tying)
     assert systems.same(params[FIRST], params[FIRST + 1])  # the rate is 0 in the first step of a stage

@@ -123,10 +123,9 @@ def command(*arguments: str) -> list[str]:
         ),
     ],
 )
-def test_arguments_that_cannot_be(arguments, message):
-    done = run(command(*arguments))
-    assert done.returncode == 2
-    assert message in done.stderr.splitlines()[-1]
+def test_arguments_that_cannot_be(arguments, message, capsys):
+    assert errors.run(plan_command.main, [*arguments]) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
 
 
 CHIPS = {"TPU v2": 16, "TPU v3": 32, "TPU v4": 32, "TPU v5e": 16, "TPU v5p": 96, "TPU v6e": 32, "TPU7x": 192}

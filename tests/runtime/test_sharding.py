@@ -165,7 +165,8 @@ def collectives_of(compiled: jax.stages.Compiled) -> list[tuple[str, list[int]]]
     return found
 
 
-@pytest.mark.parametrize("encoder", [pytest.param("bert", marks=pytest.mark.slow), "modernbert"])
+@pytest.mark.slow
+@pytest.mark.parametrize("encoder", ["bert", "modernbert"])
 def test_logits_are_not_gathered_where_the_table_is_split(encoder):
     """Neither for the softmax nor for the sampler: no product of a collective has the vocabulary's length."""
     run = program(encoder, sizes(4, 1, 2), vocabulary=9000)
