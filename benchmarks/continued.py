@@ -21,6 +21,7 @@ from typing import Any
 import frozen
 import ladder
 from ladder_jobs import Shape, pretraining_config
+from ml_collections import ConfigDict
 
 import electra_jax
 from electra_jax.config import cli, errors
@@ -71,8 +72,8 @@ class Trial:
         if not self.exported.exists():
             electra_jax.export(run, self.exported)
 
-    def go_on(self, recipe: str, steps: int) -> Path:
-        """Trains from the discriminator; returns the work directory."""
+    def config(self, recipe: str, steps: int) -> ConfigDict:
+        """The run that goes on from the discriminator."""
         changes = {**_MODEL, "init_from": str(self.exported / "discriminator"), **RECIPES[recipe], "batch_size": 16}
         if "objective.generator_steps" in changes:
             changes["objective.generator_steps"] = round(changes["objective.generator_steps"] * steps)
@@ -82,8 +83,12 @@ class Trial:
         config.steps, config.optim.warmup_steps = steps, max(1, steps // 20)
         config.log_every, config.eval_every = max(1, steps // 20), steps
         config.checkpoint.update(every=max(1, steps // 10), keep_last=10)
+        return config
+
+    def go_on(self, recipe: str, steps: int) -> Path:
+        """Trains from the discriminator; returns the work directory."""
         run = self.output / recipe.replace(" ", "_").replace(",", "")
-        electra_jax.pretrain(config, run, _progress())
+        electra_jax.pretrain(self.config(recipe, steps), run, _progress())
         return run
 
     def measure(self, run: Path, step: int | None) -> dict[str, float]:
