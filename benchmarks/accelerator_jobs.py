@@ -173,8 +173,8 @@ def train(folders: Folders, settings: Mapping[str, Any], progress: Progress) -> 
         "epochs": last["epoch"],
         **{name: last[f"total_{name}"] for name in ("flops", "flops_paper", "tokens")},
         "heldout": [
-            {"step": step, **{name: round(metrics[name], 4) for name in _HELDOUT if name in metrics}}
-            for step, metrics in log.evaluations()
+            {"step": each.step, **{name: round(each.metrics[name], 4) for name in _HELDOUT if name in each.metrics}}
+            for each in log.evaluations()
         ],
     }
 

@@ -103,7 +103,7 @@ class Trial:
             "objective.temperature": 1.0,
         }
         config = pretraining_config("frozen_generator", SHAPE, 1e-12, 1.0, changes, self.text)
-        _, found = list(electra_jax.pretrain(config, made / "evaluated", _progress()).evaluations())[-1]
+        found = electra_jax.pretrain(config, made / "evaluated", _progress()).evaluations()[-1].metrics
         model = electra_jax.load(run, step, batch_size=32)
         return {
             **{name: round(found[name], 4) for name in ("disc_loss", "disc_auc")},

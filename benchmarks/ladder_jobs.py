@@ -161,8 +161,8 @@ def pretrain(folders: Folders, name: str, settings: Mapping[str, Any], progress:
         "device_seconds": last["device_seconds"],
         **{name: last[f"total_{name}"] for name in ("flops", "flops_paper", "tokens")},
         "heldout": [
-            {"step": step, **{name: round(metrics[name], 4) for name in _HELDOUT if name in metrics}}
-            for step, metrics in log.evaluations()
+            {"step": each.step, **{name: round(each.metrics[name], 4) for name in _HELDOUT if name in each.metrics}}
+            for each in log.evaluations()
         ],
     }
 
