@@ -116,13 +116,17 @@ def _progress() -> ConsoleProgress:
 
 
 def table(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
-    """Markdown: for each recipe and number of steps, detection loss, AUC and word order."""
-    lines = ["| generator | steps | detection loss | AUC | word order |", "|---|---|---|---|---|"]
-    for recipe, by_step in found.items():
-        for step, numbers in by_step.items():
-            cells = (f"{numbers['disc_loss']:.3f}", f"{numbers['disc_auc']:.3f}", f"{numbers['word_order']:.1f}")
-            lines.append(f"| {recipe} | {step} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    """Markdown: detection loss and word order before, and for each recipe after some numbers of steps."""
+    ((_, before),) = found["before"].items()
+    recipes = {recipe: by_step for recipe, by_step in found.items() if recipe != "before"}
+    steps = list(next(iter(recipes.values())))
+    head = [f"{name}, {each} steps" for name in ("detection loss", "word order") for each in ("0", *steps)]
+    lines = [["generator", *head], ["---"] * (1 + len(head))]
+    for recipe, by_step in recipes.items():
+        measured = [before, *by_step.values()]
+        losses, orders = ([numbers[name] for numbers in measured] for name in ("disc_loss", "word_order"))
+        lines.append([recipe, *(f"{loss:.3f}" for loss in losses), *(f"{order:.1f}" for order in orders)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def main(argv: list[str]) -> int:
