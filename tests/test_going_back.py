@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from cli_runs import arrays, logged, small_config
 
+from electra_jax.data.batches import HeldoutBatch
 from electra_jax.runtime import rewind, sharding
 from electra_jax.runtime.checkpoint import Checkpoints
 from electra_jax.runtime.rewind import Rewind
@@ -21,7 +22,8 @@ def batches(monkeypatch) -> list[bytes]:
     put = sharding.put_batch
 
     def note(batch, mesh, batch_size):
-        seen.append(batch.input_ids.tobytes())
+        whole = batch.batch if isinstance(batch, HeldoutBatch) else batch
+        seen.append(whole.input_ids.tobytes())
         return put(batch, mesh, batch_size)
 
     monkeypatch.setattr(sharding, "put_batch", note)
