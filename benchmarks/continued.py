@@ -1,7 +1,6 @@
 """What further training does to a discriminator whose generator is not there, at its start and later.
 
     python benchmarks/continued.py --input='text/*.txt.xz' --output=OUT [--flops=2e13] [--steps=1000]
-        [--results=benchmarks/results/continued.json]
 
 It trains a small DeBERTa as DeBERTaV3 is trained (`tying=gdes`, a generator of half the depth), exports it, and goes on
 from the exported discriminator alone, with each of `RECIPES`, at a third of the learning rate. After a tenth of the
@@ -9,7 +8,7 @@ steps, three tenths and all of them it measures
 - detection of the fakes of the first run's own generator, which is the same for all: the loss and the AUC on held-out
   text;
 - word order, a linear model on frozen states (benchmarks/frozen.py).
-RESULTS gets the numbers, and a table is printed. Started again, it goes on.
+OUT/continued.json gets the numbers, and a table is printed. Started again, it goes on.
 """
 
 import json
@@ -48,7 +47,6 @@ _OPTIONS: Mapping[str, Any] = {
     "output": "",
     "flops": 2e13,
     "steps": 1000,
-    "results": "benchmarks/results/continued.json",
 }
 
 
@@ -136,10 +134,11 @@ def main(argv: list[str]) -> int:
     cli.require(chosen, ("input", "output"))
     check_value("--flops", chosen["flops"], above(0))
     check_value("--steps", chosen["steps"], at_least(10))
-    output, results, steps = Path(chosen["output"]), Path(chosen["results"]), chosen["steps"]
+    output, steps = Path(chosen["output"]), chosen["steps"]
     folders = ladder.prepare({**chosen, "data_dir": ""}, output)
     trial = Trial(output, folders.text, folders.word_order)
     trial.train_first(chosen["flops"])
+    results = output / "continued.json"
     found: dict[str, dict[str, Any]] = from_json(results.read_text()) if results.exists() else {}
     if "before" not in found:
         found["before"] = {"0": trial.measure(output / "first", None)}
@@ -148,7 +147,6 @@ def main(argv: list[str]) -> int:
             continue
         run = trial.go_on(recipe, steps)
         found[recipe] = {str(step): trial.measure(run, step) for step in (steps // 10, 3 * steps // 10, steps)}
-        results.parent.mkdir(parents=True, exist_ok=True)
         write_whole(results, json.dumps(found, indent=1) + "\n")
     print(table(found))
     return 0

@@ -34,7 +34,7 @@ _OPTIONS = Check(
 
 @dataclasses.dataclass(frozen=True)
 class WarmStartConfig:
-    """What to do where `init_from` or `generator_from` differs from this run in shape."""
+    """What to do where `init_from` or `generator_from` differs from this run in shape, or there is no generator."""
 
     vocabulary: str = setting(
         "same", "A different vocabulary: refuse it, or take the rows of the pieces in both.", one_of("same", "pieces")
@@ -49,8 +49,8 @@ class WarmStartConfig:
     )
     generator: str = setting(
         "random",
-        "A generator that nothing is loaded for: random layers, or the first or evenly spaced ones of the encoder that "
-        "init_from names.",
+        "Without generator_from, what the generator starts from: its own parameters if init_from has them, else random "
+        "ones (random); or the first or evenly spaced layers of the encoder of init_from.",
         one_of("random", "first", "spread"),
     )
 
@@ -268,6 +268,11 @@ def _check_warm_start(config: TrainConfig) -> None:
         raise UserError(
             f"config.init.generator={config.init.generator} needs config.init_from, and no config.generator_from; "
             "leave it out"
+        )
+    if "generator" in adapted and registry.SYSTEMS[config.objective.name].pretrained_generator:
+        raise UserError(
+            f"config.init.generator={config.init.generator} is invalid with objective={config.objective.name}, which "
+            "does not train its generator; use config.generator_from"
         )
     if config.init_from and config.objective.name == "two_stage":
         raise UserError(

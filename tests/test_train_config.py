@@ -58,6 +58,8 @@ def test_settings_that_contradict_each_other_are_refused():
             train_config.resolve(small_config(init__generator="spread", **given))
     with pytest.raises(UserError, match=r"config\.init\.generator has no effect: this objective has no generator"):
         train_config.resolve(small_config(arg="objective=mlm", init_from="here", init__generator="spread"))
+    with pytest.raises(UserError, match=r"init\.generator=first is invalid with objective=frozen_generator"):
+        train_config.resolve(small_config(arg="objective=frozen_generator", init_from="here", init__generator="first"))
     with pytest.raises(UserError, match=r"probe\.every=5 needs the files of cola"):
         train_config.resolve(small_config(probe__every=5))
 
