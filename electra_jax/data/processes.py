@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import resource_tracker
 from typing import Any
 
 from electra_jax.config.errors import UserError
@@ -44,6 +45,7 @@ def interrupts_blocked() -> Iterator[None]:
 
     The process that started them handles it, and they would print a traceback if it came during their imports.
     """
+    resource_tracker.ensure_running()  # else the first semaphore starts it, and that lets Ctrl-C through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
