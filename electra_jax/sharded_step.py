@@ -47,11 +47,13 @@ class ShardedStep:
     @functools.cached_property
     def state(self) -> step.TrainState:
         """The shapes, types and shardings of the state."""
-        return cast(step.TrainState, sharding.with_shardings(self.mesh, jax.eval_shape(self._init)))
+        return cast(step.TrainState, sharding.with_shardings(self.mesh, jax.eval_shape(self.jit(self._init))))
 
-    def _init(self) -> step.TrainState:
-        config = self.config
-        return step.init_state(self.objective, self._optimizer[0], config.seed, config.data.seq_length)
+    @functools.cached_property
+    def _init(self) -> Callable[[], step.TrainState]:
+        """Makes a fresh state; jitted, so that it is traced once for its shapes and its values."""
+        config, optimizer = self.config, self._optimizer[0]
+        return jax.jit(lambda: step.init_state(self.objective, optimizer, config.seed, config.data.seq_length))
 
     def fresh_state(self) -> step.TrainState:
         """A fresh state, initialized on the devices that hold it."""

@@ -14,7 +14,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 
 from electra_jax.config.errors import UserError
-from electra_jax.modeling import cudnn_attention, pallas_attention, pallas_tiles
+from electra_jax.modeling import cudnn_attention, pallas_tiles
 from electra_jax.modeling.config import EncoderConfig
 from electra_jax.modeling.pallas_tiles import LANES, Form
 from electra_jax.runtime import sharding
@@ -197,12 +197,16 @@ def _attend(form: Form, qkv: Array, sequence_ids_BL: Array, scalars: Array, is_l
 
 
 def _forward(form: Form, qkv: Array, sequence_ids_BL: Array, scalars: Array, is_local: Array | None) -> Any:
+    from electra_jax.modeling import pallas_attention  # slow to import, and not needed elsewhere than on TPUs
+
     out, lse = _switch(pallas_attention.forward, form, is_local, qkv, sequence_ids_BL, scalars)
     out, lse = checkpoint_name(out, "attended"), checkpoint_name(lse, "attended")
     return out, (qkv, sequence_ids_BL, scalars, is_local, out, lse)
 
 
 def _backward(form: Form, kept: Any, d_out: Array) -> Any:
+    from electra_jax.modeling import pallas_attention
+
     qkv, sequence_ids_BL, scalars, is_local, out, lse = kept
     d_qkv = _switch(pallas_attention.backward, form, is_local, qkv, sequence_ids_BL, scalars, out, lse, d_out)
     return d_qkv, None, None, None

@@ -214,8 +214,14 @@ def test_runs_whose_network_is_not_ours_have_no_count():
     assert [run.name for run in paper_runs.RUNS if run.model() is None] == ["elmo", "xlnet", "t5_11b"]
 
 
-@pytest.mark.parametrize(("system", "stage"), WITH_STAGES)
-@pytest.mark.parametrize("size", ["small", *(pytest.param(size, marks=pytest.mark.slow) for size in ("base", "large"))])
+# Sizes differ in numbers alone, so all systems are counted at one of them.
+@pytest.mark.parametrize(
+    ("size", "system", "stage"),
+    [
+        *(("small", *each) for each in WITH_STAGES),
+        *(pytest.param(size, "electra", 0, marks=pytest.mark.slow) for size in ("base", "large")),
+    ],
+)
 def test_all_matrix_products_of_a_step_at_real_size(size, system, stage):
     """As in the program that JAX traces; the one product beyond the networks is the histogram behind the AUC."""
     config = config_of(size, system)
@@ -276,12 +282,9 @@ def test_within_3_percent_of_xla_at_small_size():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("size", "system", "stage"),
-    [*(("small", *each) for each in WITH_STAGES), ("base", "electra", 0), ("large", "electra", 0)],
-)
-def test_within_3_percent_of_xla_at_every_size(size, system, stage):
-    check_against_xla(size, system, stage)
+@pytest.mark.parametrize("size", ["base", "large"])
+def test_within_3_percent_of_xla_at_the_other_sizes(size):
+    check_against_xla(size, "electra", 0)
 
 
 def check_compiled(config: ConfigDict, stage: int = 0) -> None:
