@@ -100,7 +100,7 @@ def speed(folders: Folders, settings: Mapping[str, Any], progress: Progress) -> 
     begin = time.perf_counter()
     try:
         compiled = step.compile(step.segments[0])
-        memory = compiled.memory_analysis()
+        memory: Any = compiled.memory_analysis()
         needed = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
         needed += memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
         found = {"compile_seconds": round(time.perf_counter() - begin, 1), "bytes": needed, "limit": limit}

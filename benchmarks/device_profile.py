@@ -1,7 +1,7 @@
 """Where the time of a compiled step goes on its device, from a profile of JAX."""
 
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,8 +72,8 @@ def _lines(profile: Any) -> Iterator[list[_Event]]:
 def summarize(lines: list[list[_Event]], program: hlo.Program) -> DeviceTime:
     """Sums up the operations of the queues of a device; each names an instruction of the program, or a kernel."""
     instructions = {name: each for body in program.computations.values() for name, each in body.items()}
-    kinds: Counter[str] = Counter()
-    places: Counter[str] = Counter()
+    kinds: defaultdict[str, float] = defaultdict(float)
+    places: defaultdict[str, float] = defaultdict(float)
     for events in lines:
         for event in events:
             found = instructions.get(event.name)
@@ -83,8 +83,13 @@ def summarize(lines: list[list[_Event]], program: hlo.Program) -> DeviceTime:
             kinds[_kind(event.name, found, program)] += seconds
             places[hlo.place(found.source) if found is not None and found.source else event.name] += seconds
     total = sum(kinds.values()) or 1.0
-    largest = [(name, seconds / total) for name, seconds in places.most_common(_LARGEST)]
-    return DeviceTime(_idle(lines), {name: seconds / total for name, seconds in kinds.most_common()}, largest)
+    return DeviceTime(_idle(lines), dict(_shares(kinds, total)), _shares(places, total)[:_LARGEST])
+
+
+def _shares(seconds: dict[str, float], total: float) -> list[tuple[str, float]]:
+    """Each name's share of `total`, the largest first."""
+    shares = [(name, each / total) for name, each in seconds.items()]
+    return sorted(shares, key=lambda share: share[1], reverse=True)
 
 
 def _kind(name: str, instruction: hlo.Instruction | None, program: hlo.Program) -> str:

@@ -79,7 +79,7 @@ class Plan:
         shapes = [Run("electra", flops, shape, RATES[1]) for flops, swept in SWEPT.items() for shape in swept]
         for run in shapes:
             yield from (self._pretrain(run), self._judge(run))
-        if any(self.merit(run) is None for run in shapes):
+        if any(self.merit(run) == -math.inf for run in shapes):
             return
         smaller = [flops for flops in BUDGETS if flops <= min(self.largest, LARGEST_FOR_ALL)]
         larger = [flops for flops in BUDGETS if LARGEST_FOR_ALL < flops <= self.largest]
@@ -96,7 +96,7 @@ class Plan:
         rates = {system: self._with_rates(system, TUNED) for system in systems}
         for run in itertools.chain.from_iterable(rates.values()):
             yield from (self._pretrain(run), self._judge(run))
-        known = [system for system, runs in rates.items() if all(self.merit(run) is not None for run in runs)]
+        known = [system for system, runs in rates.items() if all(self.merit(run) > -math.inf for run in runs)]
         for system in known:
             middle = self.run_of(system, TUNED)
             yield self._pretrain(middle)
@@ -133,15 +133,15 @@ class Plan:
         family = next(family for family in FAMILIES if best[max(SWEPT)] in family)
         return min(family, key=lambda shape: abs(math.log(step_flops(shape) / wanted)))
 
-    def merit(self, run: Run) -> float | None:
-        """What shapes and rates are chosen by, larger is better; None as long as it is not known.
+    def merit(self, run: Run) -> float:
+        """What shapes and rates are chosen by, larger is better; -inf as long as it is not known.
 
         It is the score of a linear model on frozen states that decides whether the words of a sentence were shuffled.
         Scores after fine-tuning differ by less than between seeds at these budgets. Held-out losses and AUCs measure
         the generator too: the weaker it is, the more its fakes are like those that the AUC on unigram fakes is about.
         """
         result = self.results.get(self._judge(run).name, self.assumed)
-        return None if result is None else float(result["word_order"])
+        return -math.inf if result is None else float(result["word_order"])
 
     def _judge(self, run: Run) -> Job:
         settings = {"kind": "probe", "run": run.name, "tasks": ()}
@@ -174,15 +174,14 @@ class Plan:
         control = system in (UNTRAINED, BAG_OF_WORDS)
         run = UNTRAINED if control else self.run_of(system, TUNED).name
         jobs = {rate: self._finetune(system, run, task, rate, TUNING_SEEDS) for rate in FINE_RATES}
-        scores = {rate: self.results.get(job.name, self.assumed) for rate, job in jobs.items()}
-        if None in scores.values():
-            return None
-        return max(FINE_RATES, key=lambda rate: statistics.mean(scores[rate]["scores"].values()))
+        found = {rate: self.results.get(job.name, self.assumed) for rate, job in jobs.items()}
+        means = {rate: statistics.mean(each["scores"].values()) for rate, each in found.items() if each is not None}
+        return max(means, key=means.__getitem__) if len(means) == len(FINE_RATES) else None
 
     def scores_of(self, system: str, run: str, task: str) -> Job | None:
         """The job that gives a system's reported scores; None as long as its learning rate is not known."""
         rate = self.fine_rate(system, task)
-        return rate and self._finetune(system, run, task, rate, SEEDS)
+        return None if rate is None else self._finetune(system, run, task, rate, SEEDS)
 
     def _score(self, system: str, run: str) -> Iterator[Job]:
         for task in TASKS:

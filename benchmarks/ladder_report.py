@@ -58,8 +58,8 @@ def entries(plan: Plan) -> list[Entry]:
     complete = []
     for system, flops, run in found:
         jobs = {task: plan.scores_of(system, run, task) for task in TASKS}
-        results = {task: plan.results.get(job.name) if job else None for task, job in jobs.items()}
-        if None not in results.values():
+        results = {task: plan.results[job.name] for task, job in jobs.items() if job and job.name in plan.results}
+        if len(results) == len(TASKS):
             scores = {task: {int(seed): x for seed, x in results[task]["scores"].items()} for task in TASKS}
             frozen = {} if system == BAG_OF_WORDS else plan.results.get(f"probe/{run}", {})
             complete.append(Entry(system, flops, run, scores, frozen))
@@ -119,7 +119,8 @@ def _ranking(found: Sequence[Entry]) -> list[str]:
 
 
 def _metric(plan: Plan, task: str) -> str:
-    return next(r["metric"] for name, r in plan.results.items() if name.startswith("finetune/") and f"/{task}-" in name)
+    scored = (r for name, r in plan.results.items() if name.startswith("finetune/") and f"/{task}-" in name)
+    return str(next(scored)["metric"])
 
 
 def _spread(scores: Sequence[float]) -> str:

@@ -105,8 +105,8 @@ def spans(folder: Path, texts: Sequence[tuple[str, ...]], task: Answering, max_l
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:
-    found: np.ndarray = np.exp(logits - logits.max())
-    return found / found.sum()
+    powers = np.exp(logits - logits.max())
+    return np.asarray(powers / powers.sum())
 
 
 def ours(model: Path, names: Sequence[str], texts: Sequence[tuple[str, ...]], folder: Path) -> Iterator[Answer]:
@@ -147,6 +147,7 @@ def compare(model_dir: Path, data_dir: str, split: str, count: int) -> dict[str,
         raise UserError(f"--model={model_dir} was not fine-tuned; use what electra-jax finetune wrote")
     task = model.task
     examples = task.read(data_dir, split, BadRows(strict=False))[: count or None]
+    texts: list[tuple[str, ...]]
     if isinstance(task, Answering):
         texts = [(example.question, example.context) for example in examples]
     elif isinstance(task, Sentences):

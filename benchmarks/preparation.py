@@ -88,7 +88,7 @@ def _memory(pid: int) -> float:
     try:
         process = psutil.Process(pid)
         family = [process, *process.children(recursive=True)]
-        return sum(member.memory_full_info().pss for member in family) / 1e6
+        return float(sum(member.memory_full_info().pss for member in family)) / 1e6
     except psutil.Error:
         return 0.0
 
@@ -103,25 +103,28 @@ def stage_times(text: str, vocabulary: tokenizer.Tokenizer, chunks: int = 3) -> 
     seconds = dict.fromkeys(("read", "leave", "decide", "take", "write", "encode"), 0.0)
     size = 0
 
-    def measure(stage: str, call: Callable[[], Any]) -> Any:
+    def measure(stage: str, call: Callable[..., Any], *arguments: Any) -> Any:
         start = time.process_time()
-        result = call()
+        result = call(*arguments)
         seconds[stage] += time.process_time() - start
         return result
+
+    def decide(path: Path) -> Any:
+        return seen.find_duplicates(reading_ahead.read_fingerprints(path))
 
     units = list(sources.units(sources.parse(text), config.shard_bytes))
     for number, unit in enumerate(units[:: 1 + len(units) // 3]):
         reader = shards.read_chunks(number, unit, config, config.shard_bytes)
         for _ in range(chunks):
-            if (chunk := measure("read", lambda reader=reader: next(reader, None))) is None:
+            if (chunk := measure("read", next, reader, None)) is None:
                 break
             size += sum(len(document.text) for document in chunk.documents)
-            path = measure("leave", lambda chunk=chunk: reading_ahead.leave(folder, chunk, 0.0))
-            found = measure("decide", lambda path=path: seen.find_duplicates(reading_ahead.read_fingerprints(path)))
-            chunk = measure("take", lambda path=path: reading_ahead.take(path)).without(found)
-            measure("write", lambda chunk=chunk: shards.write_shard(folder, chunk, vocabulary, config.heldout_fraction))
+            path = measure("leave", reading_ahead.leave, folder, chunk, 0.0)
+            found = measure("decide", decide, path)
+            chunk = measure("take", reading_ahead.take, path).without(found)
+            measure("write", shards.write_shard, folder, chunk, vocabulary, config.heldout_fraction)
             lines = [line for document in chunk.documents for line in shards.clean(document, {})]
-            measure("encode", lambda lines=lines: encode(vocabulary, lines, 1))
+            measure("encode", encode, vocabulary, lines, 1)
     shutil.rmtree(folder)
     return {stage: each / size * 1e6 for stage, each in seconds.items()}
 

@@ -252,7 +252,8 @@ def make_steps(chosen: dict[str, Any], dropout: float, ids: np.ndarray) -> tuple
     from electra_jax.planning.flops.breakdown import sum_networks
 
     def run_of(unroll: str) -> Any:
-        return make_run(chosen["config"], *ids.shape, dropout, unroll)
+        batch_size, length = ids.shape
+        return make_run(chosen["config"], batch_size, length, dropout, unroll)
 
     run = run_of("false")
     gemm, gemm_operations = multiply(run, ids.size)
