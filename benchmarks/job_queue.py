@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_jax.config.errors import UserError
+from electra_jax.runtime import lock
 from electra_jax.runtime.io import from_json, write_whole
 from electra_jax.runtime.progress import Progress
 
@@ -104,8 +105,22 @@ def run(
       Whether all jobs are done.
 
     Raises:
-      UserError: jobs failed, and all others are done that do not need them.
+      UserError: jobs failed, and all others are done that do not need them; or `folder` is another one's.
     """
+    with lock.lock(folder, progress.say):
+        return _run(plan, command, results, folder, workers, hours, progress, pinned)
+
+
+def _run(
+    plan: Callable[[Results], Sequence[Job]],
+    command: Callable[[Job, Path], Sequence[str]],
+    results: ResultsFile,
+    folder: Path,
+    workers: int,
+    hours: float,
+    progress: Progress,
+    pinned: bool,
+) -> bool:
     end = time.monotonic() + 3600 * hours
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     cores = sorted(os.sched_getaffinity(0))

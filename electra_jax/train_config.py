@@ -274,6 +274,11 @@ def _check_warm_start(config: TrainConfig) -> None:
             f"config.init.generator={config.init.generator} is invalid with objective={config.objective.name}, which "
             "does not train its generator; use config.generator_from"
         )
+    if "generator" in adapted and config.model.tying == "all":
+        raise UserError(
+            f"config.init.generator={config.init.generator} has no effect with config.model.tying=all, where the "
+            "generator is the encoder; leave it out"
+        )
     if config.init_from and config.objective.name == "two_stage":
         raise UserError(
             "config.init_from is invalid with objective=two_stage, whose encoder starts from its generator; use "

@@ -60,6 +60,9 @@ def test_settings_that_contradict_each_other_are_refused():
         train_config.resolve(small_config(arg="objective=mlm", init_from="here", init__generator="spread"))
     with pytest.raises(UserError, match=r"init\.generator=first is invalid with objective=frozen_generator"):
         train_config.resolve(small_config(arg="objective=frozen_generator", init_from="here", init__generator="first"))
+    same = {"model__tying": "all", "model__generator_width": 1.0, "model__generator_layers": 1.0}
+    with pytest.raises(UserError, match=r"init\.generator=first has no effect with config\.model\.tying=all"):
+        train_config.resolve(small_config(init_from="here", init__generator="first", **same))
     with pytest.raises(UserError, match=r"probe\.every=5 needs the files of cola"):
         train_config.resolve(small_config(probe__every=5))
 

@@ -13,6 +13,7 @@ import pytest
 from job_queue import Job, ResultsFile
 
 from electra_jax.config.errors import UserError
+from electra_jax.runtime import lock
 from electra_jax.runtime.progress import Progress
 
 JOB = """
@@ -49,6 +50,13 @@ class Queue:
 @pytest.fixture
 def queue(tmp_path):
     return Queue(tmp_path)
+
+
+def test_a_folder_has_one_queue_at_a_time(queue):
+    with lock.lock(queue.folder, print), pytest.raises(UserError, match="is in use by"):
+        queue.run(lambda done: [queue.job("first")])
+    assert queue.order() == []
+    assert queue.run(lambda done: [queue.job("first")])
 
 
 def test_a_result_lets_the_plan_name_more_jobs(queue):
