@@ -216,6 +216,23 @@ def as_dataclass(config: ConfigDict | TrainConfig | Mapping[str, Any]) -> TrainC
     return config
 
 
+def with_later_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of a run that an earlier version may have written, with the settings that there were not yet.
+
+    They have their defaults: what a new setting adds is off by default, so the run is what it was.
+
+    Args:
+      saved: what the run's config.json holds.
+
+    Raises:
+      UserError: there is no such objective.
+    """
+    config = paper()
+    config.steps = saved["steps"]
+    choose_objective(config, saved["objective"]["name"], saved["objective"].get("generator", "transformer"))
+    return settings.nest({**settings.flatten(config), **settings.flatten(saved)})
+
+
 def to_dict(config: TrainConfig) -> dict[str, Any]:
     """A config as a nested dict that JSON can hold, without settings that its objective does not use."""
     return settings.to_dict(config, registry.unused_settings(config.objective.name, config.objective.generator))

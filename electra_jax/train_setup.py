@@ -165,7 +165,7 @@ def claim(home: WorkDir, config: TrainConfig, saved_step: int | None, progress: 
     if saved_step is not None and saved_step > config.steps:
         raise UserError(f"{home.path} is at step {saved_step}: expected config.steps={saved_step} or more")
     if path.exists() and (saved_step is not None or logged):
-        changed = differences(read_json(path), train_config.to_dict(config))
+        changed = differences(train_config.with_later_settings(read_json(path)), train_config.to_dict(config))
         fixed = [f"{name}: {change}" for name, change in changed.items() if name not in train_config.RESUMABLE]
         if fixed:
             named = "; ".join(fixed)

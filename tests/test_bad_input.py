@@ -1,5 +1,6 @@
 """Wrong input in real runs: one line with cause and advice, exit status 2, and nothing is lost."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -211,6 +212,15 @@ def test_a_checkpoint_that_cannot_be_restored_leaves_the_settings(text_file, wor
     before = (workdir / "config.json").read_bytes()
     refused(capsys, "checkpoint", text_file, workdir, "--config.steps=3")
     assert (workdir / "config.json").read_bytes() == before
+
+
+def test_a_run_that_an_earlier_version_began_goes_on(text_file, workdir, capsys):
+    written = json.loads((workdir / "config.json").read_text())
+    del written["init"]["generator"]
+    (workdir / "config.json").write_text(json.dumps(written))
+    refused(capsys, "with other settings (seed: 0 -> 1)", text_file, workdir, "--config.seed=1")
+    assert start(text_file, workdir, "--config.steps=2", "--config.eval_batches=1", "--config.checkpoint.every=1") == 0
+    assert json.loads((workdir / "config.json").read_text())["init"]["generator"] == "random"
 
 
 @pytest.mark.slow

@@ -108,6 +108,25 @@ def test_the_callers_config_is_left_as_it_was():
     assert config.to_dict() == before
 
 
+@every_objective
+def test_a_run_of_an_earlier_version_has_the_defaults_of_later_settings(objective):
+    config = train_config.resolve(small_config(arg=f"objective={objective}", seed=7))
+    written = train_config.to_dict(config)
+    del written["mesh"], written["data"]["temperature"], written["init"]["generator"]
+    objective_settings = [name for name in written["objective"] if name != "name"]
+    for name in objective_settings[:1]:
+        del written["objective"][name]
+    assert train_config.resolve(train_config.with_later_settings(written)) == config
+
+
+def test_what_a_later_version_wrote_is_not_dropped():
+    written = train_config.to_dict(train_config.resolve(small_config()))
+    with pytest.raises(UserError, match=r"config\.optim\.momentum is unknown"):
+        train_config.resolve(
+            train_config.with_later_settings({**written, "optim": {**written["optim"], "momentum": 0.9}})
+        )
+
+
 def test_a_setting_of_another_version_is_refused():
     written = train_config.to_dict(train_config.resolve(small_config()))
     with pytest.raises(UserError, match=r"config\.optim\.momentum is unknown; did you mean config\.optim\."):

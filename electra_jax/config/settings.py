@@ -153,14 +153,18 @@ def to_dict(config: Any, omit: Collection[str] = ()) -> dict[str, Any]:
       config: the dataclass.
       omit: dotted names of settings to leave out.
     """
+    return nest({name: value for name, value in flatten(config).items() if name not in omit})
+
+
+def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """A nested dict from values by their dotted names; the inverse of `flatten`."""
     nested: dict[str, Any] = {}
-    for name, value in flatten(config).items():
-        if name not in omit:
-            *parents, last = name.split(".")
-            inner = nested
-            for parent in parents:
-                inner = inner.setdefault(parent, {})
-            inner[last] = value
+    for name, value in flat.items():
+        *parents, last = name.split(".")
+        inner = nested
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[last] = value
     return nested
 
 

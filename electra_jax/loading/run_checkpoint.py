@@ -86,14 +86,14 @@ def saved_steps(workdir: Path) -> list[int]:
 
 
 def read_config(workdir: Path) -> TrainConfig:
-    """The settings of a run.
+    """The settings of a run, also of one that an earlier version began.
 
     Raises:
       UserError: `workdir` is not a run, or has settings that this version does not know.
     """
     settings = run_log.read_config(workdir)
     try:
-        return train_config.resolve(settings)
+        return train_config.resolve(train_config.with_later_settings(settings))
     except UserError as error:
         raise UserError(
             f"{workdir / 'config.json'} has settings that this version of electra_jax cannot use ({error}); use the "
