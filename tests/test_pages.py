@@ -1,73 +1,30 @@
 """The documentation: its commands and programs run, what it names exists, and its links lead somewhere.
 
-The blocks of a page marked `bash` and `python` run in their order, in an empty folder, as a reader would run them.
-Blocks marked `console` cannot run here (a TPU, a download); for them, names of subcommands and settings are checked.
+Its blocks are run by test_pages_of_training.py and test_pages_of_models.py; of those that cannot run here, as of all
+others, names of subcommands and settings are checked.
 """
 
 import ast
 import json
-import os
 import re
 import runpy
-import subprocess
-import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-from cli_runs import ROOT, environment
+from cli_runs import ROOT
+from pages import OF_MODELS, PAGES, RUNNABLE, blocks, text_of
 
 from electra_jax import __main__ as command_line
 from electra_jax import configs, train_config
 from electra_jax.config import settings
 
-PAGES = ["README.md", "CONTRIBUTING.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 TABLES = runpy.run_path(str(ROOT / "docs" / "make_tables.py"))
 # Of electra-jax and its scripts; a command may be continued on the next lines.
 _COMMAND = re.compile(r"electra-jax ([a-z]+)((?:[^\n`]|\\\n)*)")
 
 
-class Block(NamedTuple):
-    """A fenced block: its language, its text, and the line of the page that it begins in."""
-
-    language: str
-    text: str
-    line: int
-
-
-def text_of(page: str) -> str:
-    return (ROOT / page).read_text(encoding="utf-8")
-
-
-def blocks(page: str) -> list[Block]:
-    text = text_of(page)
-    found = re.finditer(r"^```(\w*)\n(.*?)^```$", text, flags=re.M | re.S)
-    return [Block(match[1], match[2], text.count("\n", 0, match.start()) + 1) for match in found]
-
-
-def script(page: str) -> str:
-    """One shell script of all blocks that can run; it says which block it is at."""
-    parts = ["set -eo pipefail"]
-    for block in blocks(page):
-        if block.language not in ("bash", "python"):
-            continue
-        parts.append(f"echo '== {page}:{block.line}'")
-        python = block.language == "python"
-        parts.append(f"python - <<'END_OF_BLOCK'\n{block.text}END_OF_BLOCK" if python else block.text)
-    return "\n".join(parts)
-
-
-RUNNABLE = [page for page in PAGES if any(block.language in ("bash", "python") for block in blocks(page))]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", RUNNABLE)
-def test_the_blocks_of_a_page_run_in_an_empty_folder(page, tmp_path):
-    env = environment()
-    env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env["PATH"]])
-    command = ["bash", "-c", script(page)]
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900, check=False)
-    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+def test_the_pages_of_models_can_run():
+    assert OF_MODELS < RUNNABLE
 
 
 @pytest.mark.parametrize("page", PAGES)
