@@ -100,6 +100,7 @@ def read(folder: Path) -> Directory:
     kind = hf_config.kind_of(described, str(path))
     architectures = described.get("architectures")
     architecture = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
+    hf_config.read(described, None, str(path))  # before it is said how weights are converted
     state = weights.rename(kind, _tensors(folder, kind, architecture))
     head = weights.head_in(kind, state, architecture)
     is_tagger = head == "discriminator_head" and architecture.endswith("ForTokenClassification")
@@ -126,6 +127,12 @@ def read(folder: Path) -> Directory:
     if factored:
         _check_factors(network, head, state, folder)
     ignored = weights.unread(config, state)
+    of_layers = [name for name in ignored if weights.is_of_layers(kind, name)]
+    if of_layers:
+        raise UserError(
+            f"{folder / WEIGHTS} has {of_layers[0]}, of which {CONFIG} says nothing, and without it the encoder would "
+            f"be another one; use the {CONFIG} of these weights"
+        )
     if ignored:
         notes.append(f"{len(ignored)} tensors of another head were ignored ({ignored[0]}, ...)")
     scores = str(described.get(_SCORES, ""))

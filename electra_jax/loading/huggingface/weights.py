@@ -175,6 +175,7 @@ _TASK_HEADS = {
 }
 # Of the encoder's tensors in classes with a head.
 PREFIXES = {"bert": "electra.", "modernbert": "model.", "deberta": "deberta."}
+_FOLDERS_OF_LAYERS = {"bert": "encoder.", "modernbert": "layers.", "deberta": "encoder."}
 WORD_TABLES = {kind: body[0].theirs[0] for kind, body in _BODIES.items()}
 DECODERS = {  # tied to the word table
     "bert": "generator_lm_head.weight",
@@ -303,6 +304,11 @@ def unread(config: ElectraConfig, names: Iterable[str]) -> list[str]:
     for tensor in (tensor for prefixed in (True, False) for tensor in _table(config.encoder, head, prefixed)):
         read |= {name for _, names in _entries(tensor, config.encoder.layers) for name in names}
     return sorted(name for name in names if name not in read and not name.endswith(_NEVER_READ))
+
+
+def is_of_layers(kind: str, name: str) -> bool:
+    """Whether a tensor is a part of the encoder's layers, in a class with a head or without."""
+    return name.removeprefix(PREFIXES[kind]).startswith(_FOLDERS_OF_LAYERS[kind])
 
 
 def _table(encoder: EncoderConfig, head: str | None, prefixed: bool) -> list[Tensor]:

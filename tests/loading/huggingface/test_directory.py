@@ -109,6 +109,28 @@ def test_another_head_is_left_out_and_named(electra):
     assert found.notes == ("1 tensors of another head were ignored (classifier.out_proj.weight, ...)",)
 
 
+@pytest.mark.parametrize("kind", ["bert", "modernbert", "deberta"])
+def test_tensors_of_the_layers_are_not_left_out(tmp_path, pieces, kind):
+    """A layer that config.json does not count; a part of a layer that it does not name; with and without a head."""
+    name = {"bert": "electra.encoder.layer", "modernbert": "model.layers", "deberta": "deberta.encoder.layer"}[kind]
+    for head, prefix in (("mlm_head", name), (None, name.partition(".")[2])):
+        place = written(tmp_path / str(head), pieces, tiny_models.network(kind, embedding_size=32), head)
+        state = load_file(place / "model.safetensors")
+        for extra in (f"{prefix}.2.mlp.bias", f"{prefix}.0.conv.weight"):
+            save_file({**state, extra: np.zeros(3, np.float32)}, place / "model.safetensors")
+            with pytest.raises(UserError, match=rf"has {extra}, of which config\.json says nothing"):
+                directory.read(place)
+
+
+def test_a_model_that_is_refused_is_not_converted_first(tmp_path, pieces):
+    place = written(tmp_path / "v2", pieces, tiny_models.network("deberta", embedding_size=32), "discriminator_head")
+    (place / "model.safetensors").rename(place / "pytorch_model.bin")
+    config = json.loads((place / "config.json").read_text())
+    (place / "config.json").write_text(json.dumps({**config, "conv_kernel_size": 3}))
+    with pytest.raises(UserError, match="conv_kernel_size"):
+        directory.read(place)
+
+
 @pytest.mark.parametrize("kind", ["modernbert", "linear"])
 def test_a_tagger_that_tells_other_things_apart_is_no_discriminator(tmp_path, pieces, kind):
     network = tiny_models.network(kind, embedding_size=32)
