@@ -2,10 +2,11 @@
 
     electra-jax train --config=deberta_v3:size=xsmall --config.data.input='data/*.txt' --workdir=runs/v3
 
-`size=` is xsmall, small, base (the default) or large. Shapes, losses and optimizer are those of the authors' code
-(microsoft/DeBERTa); comments name the files, in its folders DeBERTa/ and experiments/language_model/. Their steps are
-those of its examples: what the released models were trained with is in arXiv 2111.09543. This repository has not
-trained any of them yet. `--config=deberta_v3:size=xsmall,runlocal` shrinks the run to less than a minute on a CPU.
+`size=` is xsmall, small, base (the default) or large. Shapes, losses and the optimizer's settings are those of the
+authors' code (microsoft/DeBERTa); comments name the files, in its folders DeBERTa/ and experiments/language_model/.
+Their steps are those of its examples: what the released models were trained with is in arXiv 2111.09543. This
+repository has not trained any of them yet. `--config=deberta_v3:size=xsmall,runlocal` shrinks the run to less than a
+minute on a CPU.
 """
 
 from ml_collections import ConfigDict
@@ -24,7 +25,10 @@ _SIZES = {
 
 def get_config(arg: str = "") -> ConfigDict:
     parts = arg.split(",")
-    size = next((part.removeprefix("size=") for part in parts if part.startswith("size=")), "base")
+    for part in parts:
+        if part in _SIZES:
+            raise UserError(f"config argument {part!r} is unknown: expected size={part}")
+    size = [part.removeprefix("size=") for part in ("size=base", *parts) if part.startswith("size=")][-1]
     if size not in _SIZES:
         raise UserError(f"config argument size={size} is unknown: expected size={' or '.join(_SIZES)}")
     layers, width, heads, learning_rate, batch_size = _SIZES[size]
@@ -37,7 +41,8 @@ def get_config(arg: str = "") -> ConfigDict:
     config.model.update(encoder="deberta", layers=layers, width=width, ffn=4 * width, heads=heads)
     config.model.update(embedding_size=width, generator_width=1.0, generator_layers=0.5, tying="gdes")
     config.model.remat = "dots"  # less is written to memory than without, and on TPUs no matrix is multiplied again
-    # apps/tasks/rtd_task.py and mlm_task.py: 15% of the tokens are masked, each by [MASK]; rtd_lambda.
+    # apps/tasks/rtd_task.py and mlm_task.py: 15% of the tokens are masked, each by [MASK]; rtd_lambda. Fakes are
+    # sampled at temperature 1, as by default.
     config.objective.update(mask_prob=0.15, replace_prob=1.0, discriminator_weight=10.0)
     config.optim.learning_rate = learning_rate  # the rest of optims/args.py is as in ELECTRA
     return train_config.finish(config, ",".join(part for part in parts if not part.startswith("size=")))

@@ -99,12 +99,10 @@ def plan_gpus(folder: str) -> Table:
     return [*head, "days at the bound", "at 40% MFU"], rows
 
 
-_DEBERTA_PLANS = (
-    ("deberta_v3:size=small", "v3:4x4", {}),
-    ("deberta_v3:size=base", "v3:4x4", {}),
-    ("deberta_v3:size=small", "v5e:4x4", {}),
-    ("deberta_v3:size=base", "v5e:4x4", {}),
-    ("deberta_v3:size=base", "h100:8", {}),
+_DEBERTA_PLANS = tuple(
+    (f"deberta_v3:size={size}", topology, {})
+    for topology in ("v3:4x4", "v5e:4x4", "h100:8")
+    for size in ("xsmall", "small", "base", "large")
 )
 
 

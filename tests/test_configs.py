@@ -66,6 +66,8 @@ def test_sizes_of_deberta_are_those_of_its_authors(size):
 def test_a_size_that_deberta_does_not_have_is_refused():
     with pytest.raises(UserError, match="size=huge is unknown: expected size=xsmall or small or base or large"):
         config_file.load(ROOT / "configs" / "deberta_v3.py", "size=huge")
+    with pytest.raises(UserError, match="config argument 'xsmall' is unknown: expected size=xsmall"):
+        config_file.load(ROOT / "configs" / "deberta_v3.py", "xsmall,runlocal")
     whole, without = (config_file.load(ROOT / "configs" / "deberta_v3.py", arg) for arg in ("size=base", ""))
     assert whole == without
 

@@ -1,10 +1,14 @@
 """Which loss trains which parameters: the whole of it, for every system."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
 import systems
+from cli_runs import make_objective
 
+from electra_jax.data.tokenizer import OWN
 from electra_jax.modeling import electra as networks
 from electra_jax.objectives import registry
 
@@ -70,6 +74,24 @@ def test_the_table_has_every_system_term_and_parameter():
         assert {row[2] for row in rows} - {None} == weights(system)
         trained = set().union(*(TABLE[row].split() for row in rows))
         assert trained | UNTRAINED.get(system, set()) == set(systems.parameters(system, tying))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", registry.SYSTEMS)
+def test_every_system_trains_a_deberta(system):
+    """All of its parts, over the stages."""
+    config = systems.config(system, model__encoder="deberta", model__deberta__position_buckets=8)
+    starts = np.arange(systems.VOCABULARY) % 3 == 0
+    o = make_objective(config, systems.VOCABULARY, np.arange(1, systems.VOCABULARY + 1), OWN, starts)
+    params = systems.random_parameters(o)
+    trained = set()
+    for stage in o.stages:
+        loss = functools.partial(o.loss, stage, x=systems.inputs(o))
+        gradient, _ = jax.jit(jax.grad(loss, has_aux=True))(params)
+        sums = {part: sum(float(np.abs(leaf).sum()) for leaf in jax.tree.leaves(of)) for part, of in gradient.items()}
+        assert np.all(np.isfinite(list(sums.values())))
+        trained |= {part for part, total in sums.items() if total > 0}
+    assert trained == {*params} - UNTRAINED.get(system, set())
 
 
 def test_the_baseline_of_the_adversarial_system_learns_and_nothing_learns_through_it():

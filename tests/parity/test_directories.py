@@ -217,7 +217,14 @@ def test_a_model_of_theirs_gives_the_same_logits_here(name, size, tmp_path):
     agree(found.network, model)
 
 
-@pytest.mark.parametrize(("name", "size"), MODELS[:3] + MODELS[-3:] + [(name, "v3-small") for name in OF_DEBERTA])
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        *(MODELS[:3] + MODELS[-3:]),
+        *((name, "v3-small") for name in OF_DEBERTA),
+        *(pytest.param(OF_DEBERTA[0], size, marks=pytest.mark.slow) for size in DEBERTAS if size != "v3-small"),
+    ],
+)
 def test_every_bit_of_theirs_comes_back(name, size, tmp_path):
     """Theirs to ours to theirs."""
     model = random_model(name, size)

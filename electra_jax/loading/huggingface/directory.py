@@ -130,8 +130,8 @@ def read(folder: Path) -> Directory:
     of_layers = [name for name in ignored if weights.is_of_layers(kind, name)]
     if of_layers:
         raise UserError(
-            f"{folder / WEIGHTS} has {of_layers[0]}, of which {CONFIG} says nothing, and without it the encoder would "
-            f"be another one; use the {CONFIG} of these weights"
+            f"{folder / WEIGHTS} has {of_layers[0]}, of which config.json says nothing, and without it the encoder "
+            "would be another one; use the config.json of these weights"
         )
     if ignored:
         notes.append(f"{len(ignored)} tensors of another head were ignored ({ignored[0]}, ...)")
