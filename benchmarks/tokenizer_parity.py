@@ -1,12 +1,14 @@
-"""How many lines of a text get other ids from `AutoTokenizer` than from the vocabulary that was exported for it.
+"""How many lines of a text get other ids from transformers' tokenizers than here.
 
     python benchmarks/tokenizer_parity.py --text=FILE [--vocab_size=30522] [--sample_mb=20]
 
 FILE is plain text or .xz. A SentencePiece unigram and a BPE vocabulary and BERT's WordPieces are trained on its first
-megabytes, written as `export` writes them, and compared on every line, and on every pair of a line and the next,
-special tokens and segments included. Needs transformers (`'.[parity]'`), and not PyTorch.
+megabytes, written as `export` writes them, and compared with `AutoTokenizer` on every line, and on every pair of a line
+and the next, special tokens and segments included. So is a vocabulary in the layout of DeBERTaV3's, and it is compared
+with its fast tokenizer of transformers 4 too. Needs transformers (`'.[parity]'`), and not PyTorch.
 """
 
+import io
 import itertools
 import json
 import lzma
@@ -15,12 +17,15 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import sentencepiece
 import tokenizers
-from transformers import AutoTokenizer
+from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers, processors
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from electra_jax.config import cli, errors
-from electra_jax.data import tokenizer
+from electra_jax.data import sentencepiece_proto, tokenizer
 from electra_jax.data.config import MODEL_TYPES, CorpusConfig
 from electra_jax.loading.huggingface import tokenizer_files
 
@@ -37,13 +42,58 @@ def vocabularies(sample: Sequence[str], size: int) -> Iterator[tuple[str, tokeni
         yield "WordPiece", tokenizer.load(Path(folder) / "vocab.txt")
 
 
-def compare(ours: tokenizer.Tokenizer, lines: Sequence[str]) -> dict[str, int | float]:
-    """Of all lines and all pairs of neighbours: how many have other ids there."""
+def write_deberta(folder: Path, sample: Sequence[str], size: int, normalization: str = "nmt_nfkc") -> None:
+    """Writes a vocabulary in the layout of DeBERTaV3's: its own order of special tokens, [MASK] after all pieces."""
+    model = io.BytesIO()
+    special = {"pad": "[PAD]", "bos": "[CLS]", "eos": "[SEP]", "unk": "[UNK]"}
+    roles: dict[str, Any] = {f"{role}_id": id_ for id_, role in enumerate(special)}
+    roles |= {f"{role}_piece": piece for role, piece in special.items()}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sample),
+        model_writer=model,
+        vocab_size=size,
+        normalization_rule_name=normalization,
+        minloglevel=2,
+        **roles,
+    )
+    (folder / "spm.model").write_bytes(model.getvalue())
+    (folder / "added_tokens.json").write_text(json.dumps({"[MASK]": size}))
+    (folder / "config.json").write_text('{"model_type": "deberta-v2"}')
+    settings = {"do_lower_case": False, "vocab_type": "spm", "tokenizer_class": "DebertaV2Tokenizer"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def deberta_of_transformers_4(folder: Path) -> PreTrainedTokenizerBase:
+    """The fast tokenizer that transformers 4 makes of `spm.model`; transformers 5 leaves out the normalization."""
+    spm = sentencepiece_proto.parse((folder / "spm.model").read_bytes())
+    made = tokenizers.Tokenizer(models.Unigram([(p.piece, p.score) for p in spm.pieces], 3, False))
+    charsmap = spm.normalizer_spec.precompiled_charsmap
+    steps = [normalizers.Strip(), *([normalizers.Precompiled(charsmap)] if charsmap else [])]
+    made.normalizer = normalizers.Sequence([*steps, normalizers.Replace(Regex(" {2,}"), " ")])
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    names = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")
+    made.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 1), ("[SEP]", 2)],
+    )
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    return PreTrainedTokenizerFast(tokenizer_object=made, model_input_names=inputs)
+
+
+def exported(ours: tokenizer.Tokenizer, deberta: bool = False) -> PreTrainedTokenizerBase:
+    """What `AutoTokenizer` makes of the files that are exported."""
     with tempfile.TemporaryDirectory() as folder:
-        for name, content in tokenizer_files.files(ours, 10**9, True).items():
+        for name, content in tokenizer_files.files(ours, 10**9, True, deberta).items():
             (Path(folder) / name).write_bytes(content)
-        (Path(folder) / "config.json").write_text('{"model_type": "electra"}')
-        theirs = AutoTokenizer.from_pretrained(folder)
+        model_type = "deberta-v2" if deberta else "electra"
+        (Path(folder) / "config.json").write_text(json.dumps({"model_type": model_type}))
+        return AutoTokenizer.from_pretrained(folder)
+
+
+def compare(ours: tokenizer.Tokenizer, theirs: PreTrainedTokenizerBase, lines: Sequence[str]) -> dict[str, int | float]:
+    """Of all lines and all pairs of neighbours: how many have other ids there."""
     cls, sep = ours.special.cls, ours.special.sep
     differing = pairs = 0
     seconds = {"here": 0.0, "there": 0.0}
@@ -83,7 +133,16 @@ def main(argv: list[str]) -> int:
     sizes = itertools.accumulate(len(line) for line in lines)
     sample = [line for line, size in zip(lines, sizes, strict=True) if line and size < chosen["sample_mb"] * 1e6]
     for kind, ours in vocabularies(sample, chosen["vocab_size"]):
-        print(json.dumps({"kind": kind, "pieces": len(ours), **compare(ours, lines)}), flush=True)
+        print(json.dumps({"kind": kind, "pieces": len(ours), **compare(ours, exported(ours), lines)}), flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        write_deberta(Path(folder), sample, chosen["vocab_size"])
+        deberta = tokenizer_files.load(Path(folder))
+        assert deberta is not None
+        for kind, theirs in (
+            ("DeBERTaV3, exported", exported(deberta, deberta=True)),
+            ("DeBERTaV3, of transformers 4", deberta_of_transformers_4(Path(folder))),
+        ):
+            print(json.dumps({"kind": kind, "pieces": len(deberta), **compare(deberta, theirs, lines)}), flush=True)
     return 0
 
 

@@ -10,9 +10,7 @@ transformers = pytest.importorskip("transformers", reason=_REASON)
 import argparse
 import doctest
 import functools
-import io
 import itertools
-import json
 import logging
 import optparse
 import pdb
@@ -23,7 +21,7 @@ from typing import Any
 
 import jax
 import numpy as np
-import sentencepiece
+import tokenizer_parity
 import tokenizers
 from cli_runs import ROOT, quiet, small_config
 
@@ -401,23 +399,18 @@ def test_auto_tokenizer_gives_our_ids(kind, tmp_path):
 @pytest.fixture(scope="module")
 def released_pieces(tmp_path_factory):
     """A directory with a small vocabulary in the layout of DeBERTaV3's: its own order, [MASK] after all pieces."""
-    folder, model = tmp_path_factory.mktemp("v3"), io.BytesIO()
-    names = ("pad", "bos", "eos", "unk")
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(LINES),
-        model_writer=model,
-        vocab_size=1000,
-        normalization_rule_name="identity",
-        minloglevel=2,
-        **{f"{name}_id": id_ for id_, name in enumerate(names)},
-        **{f"{name}_piece": piece for name, piece in zip(names, ("[PAD]", "[CLS]", "[SEP]", "[UNK]"), strict=True)},
-    )
-    (folder / "spm.model").write_bytes(model.getvalue())
-    (folder / "added_tokens.json").write_text('{"[MASK]": 1000}')
-    (folder / "config.json").write_text('{"model_type": "deberta-v2"}')
-    settings = {"do_lower_case": False, "vocab_type": "spm", "tokenizer_class": "DebertaV2Tokenizer"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    folder = tmp_path_factory.mktemp("v3")
+    tokenizer_parity.write_deberta(folder, LINES, 1000, "identity")
     return folder
+
+
+def test_the_tokenizer_that_transformers_4_made_of_deberta_gives_our_ids(tmp_path):
+    """With the normalization of DeBERTaV3's, of which the class of transformers 5 makes nothing."""
+    tokenizer_parity.write_deberta(tmp_path, LINES, 1000)
+    mine, theirs = tokenizer_files.load(tmp_path), tokenizer_parity.deberta_of_transformers_4(tmp_path)
+    lines = [*LINES, "\uff21 \u2460 \ufb01ne  two   spaces ", "\u00c9t\u00e9 E\u0301"]
+    assert mine.encode(lines) == [ids[1:-1] for ids in theirs(lines).input_ids]
+    assert tokenizer_parity.compare(mine, theirs, lines)["pairs_differing"] == 0
 
 
 def test_the_tokenizer_of_deberta_gives_our_ids(released_pieces, tmp_path):
