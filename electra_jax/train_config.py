@@ -281,10 +281,10 @@ def _check_warm_start(config: TrainConfig) -> None:
         for name, given in (("generator_from", config.generator_from), ("init.generator", "generator" in adapted)):
             if given:
                 raise UserError(f"config.{name} has no effect: this objective has no generator network; leave it out")
-    if "generator" in adapted and (config.generator_from or not config.init_from):
+    if "generator" in adapted and config.generator_from:
         raise UserError(
-            f"config.init.generator={config.init.generator} needs config.init_from, and no config.generator_from; "
-            "leave it out"
+            f"config.init.generator={config.init.generator} contradicts config.generator_from={config.generator_from}, "
+            "which says what the generator starts from; leave one of them out"
         )
     if "generator" in adapted and registry.SYSTEMS[config.objective.name].pretrained_generator:
         raise UserError(

@@ -54,7 +54,7 @@ def test_settings_that_contradict_each_other_are_refused():
     with pytest.raises(UserError, match=r"config\.init\.generator=first has no effect without config\.init_from"):
         train_config.resolve(small_config(init__generator="first"))
     for given in ({"generator_from": "there"}, {"init_from": "here", "generator_from": "there"}):
-        with pytest.raises(UserError, match=r"init\.generator=spread needs config\.init_from, and no"):
+        with pytest.raises(UserError, match=r"init\.generator=spread contradicts config\.generator_from=there"):
             train_config.resolve(small_config(init__generator="spread", **given))
     with pytest.raises(UserError, match=r"config\.init\.generator has no effect: this objective has no generator"):
         train_config.resolve(small_config(arg="objective=mlm", init_from="here", init__generator="spread"))

@@ -284,12 +284,15 @@ def _mismatch(config: TrainConfig, donor: Donor, shape: ElectraConfig) -> tuple[
         return ()
     listed = ", ".join(f"{name}={theirs[name]} (this run: {ours.get(name)})" for name in differing)
     advice = "use " + " ".join(f"--config.model.{name}={theirs[name]}" for name in differing)
-    if donor.part == "generator":
+    part = donor.part
+    if part == "generator" and config.init.generator != "random":
+        part, advice = "encoder", "set config.model.generator_width=1, or leave config.init.generator out"
+    elif part == "generator":
         advice = "change config.model.generator_width and generator_layers to match"
     options = {"layers": "--config.init.layers=first or =spread", "max_length": "--config.init.positions=first"}
     if all(name in options for name in differing):
         advice += f", or adapt it: {' '.join(options[name] for name in differing)}"
-    return (f"{donor.name}: its {donor.part} has {listed}", advice)
+    return (f"{donor.name}: its {part} has {listed}", advice)
 
 
 def _shape_settings(network: ElectraConfig, depth: str, positions: str, layers: int) -> dict[str, Any]:

@@ -46,9 +46,9 @@ def begin(o, *them, layers="same", **settings):
     return start.apply(tiny_models.parameters(o, seed=2), them), said
 
 
-def check(o, *them) -> None:
+def check(o, *them, **settings) -> None:
     """Raises UserError where these do not fit `o`."""
-    config = TrainConfig()
+    config = TrainConfig(init=WarmStartConfig(**settings))
     for donor in them:
         warm_start._check_shape(config, donor, o.model.config)
 
@@ -86,8 +86,10 @@ def test_a_generator_can_start_from_the_encoders_layers_and_embeddings(tying, ho
 
 def test_a_generator_of_another_width_cannot_start_from_the_encoder():
     o = tiny_models.system("electra")
-    with pytest.raises(UserError, match=r"has width=32 \(this run: 16\).*change config\.model\.generator_width"):
-        check(o, given(o, "generator", "encoder", layers="spread"))
+    with pytest.raises(UserError, match=r"its encoder has width=32 \(this run: 16\).*; set config\.model\.generator_w"):
+        check(o, given(o, "generator", "encoder", layers="spread"), generator="spread")
+    with pytest.raises(UserError, match=r"its generator has width=32 \(this run: 16\).*; change config\.model\.gen"):
+        check(o, given(o, "generator", "encoder"))
 
 
 @pytest.mark.parametrize("tying", ["none", "embeddings", "all"])
