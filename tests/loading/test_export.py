@@ -313,7 +313,7 @@ def test_a_generator_that_nothing_is_loaded_for_takes_the_encoders_layers(export
     assert (generator.part, generator.layers) == ("generator", "spread")
     assert generator.network is encoder.network
     config.model.generator_width = 0.5
-    with pytest.raises(UserError, match=r"its generator has width=.*; change config\.model\.generator_width"):
+    with pytest.raises(UserError, match=r"its encoder has width=.*; set config\.model\.generator_width=1"):
         warm_start.load_donors(train_config.resolve(config), lambda text: None)
 
 
