@@ -11,8 +11,8 @@ The jobs, in this order:
    fine-tuning, three for each task, at 3e13, with a seed that is not reported; then scores at 1e13, 3e13 and 1e14: GLUE
    tasks with three seeds, and linear models on frozen states (benchmarks/frozen.py).
 3. The same of an untrained encoder and of a bag of words (the mean of untrained embeddings), without pre-training.
-4. As 2, of the paper's other systems.
-5. Scores of `electra` and `mlm` at 3e14.
+4. As 2, of the paper's other systems at 3e13 and 1e14, with the learning rate of `electra`.
+5. Scores of `electra` and `mlm` at 3e14, then of the others at 1e13.
 Every schedule ends at its budget. OUT has the prepared text and the runs. RESULTS gets a line of JSON for each finished
 job; a job with a line is not done again. Stopped at any moment, the same command goes on. --draw writes a table and
 figures of what is complete, from the results alone. --dry_run says what all jobs cost, and what is left.

@@ -12,7 +12,7 @@ from job_queue import Job, Results
 from ladder_jobs import Shape, flops_per_step, pretraining_config
 
 SYSTEMS = ("electra", "mlm", "all_tokens_mlm", "replace_mlm", "electra_15")
-FIRST = ("electra", "mlm")  # done before the others, and at all budgets
+FIRST = ("electra", "mlm")  # done before the others, at all budgets, and with learning rates of their own
 BUDGETS = (1e13, 3e13, 1e14, 3e14)
 LARGEST_FOR_ALL = 1e14  # the largest budget of the other systems
 TUNED = 3e13  # where learning rates are chosen, the middle of all systems' budgets
@@ -81,22 +81,26 @@ class Plan:
             yield from (self._pretrain(run), self._judge(run))
         if any(self.merit(run) == -math.inf for run in shapes):
             return
-        smaller = [flops for flops in BUDGETS if flops <= min(self.largest, LARGEST_FOR_ALL)]
-        larger = [flops for flops in BUDGETS if LARGEST_FOR_ALL < flops <= self.largest]
+        others = [system for system in SYSTEMS if system not in FIRST]
+        budgets = [flops for flops in BUDGETS if flops <= self.largest]
+        smaller = [flops for flops in budgets if flops <= LARGEST_FOR_ALL]
         yield from self._ladder(FIRST, smaller)
         yield self._pretrain_control()
         for control in (UNTRAINED, BAG_OF_WORDS):
             yield from self._tune(control, UNTRAINED)
             yield from self._score(control, UNTRAINED)
-        yield from self._ladder([system for system in SYSTEMS if system not in FIRST], smaller)
-        yield from self._ladder(FIRST, larger)
+        if not self._is_known("electra"):
+            return  # whose learning rate the others have
+        yield from self._ladder(others, [flops for flops in smaller if flops >= TUNED])
+        yield from self._ladder(FIRST, budgets)
+        yield from self._ladder(others, smaller)
 
     def _ladder(self, systems: Sequence[str], budgets: Sequence[float]) -> Iterator[Job]:
         """The jobs of some systems at some budgets, as far as their learning rates are known."""
         rates = {system: self._with_rates(system, TUNED) for system in systems}
         for run in itertools.chain.from_iterable(rates.values()):
             yield from (self._pretrain(run), self._judge(run))
-        known = [system for system, runs in rates.items() if all(self.merit(run) > -math.inf for run in runs)]
+        known = [system for system in systems if self._is_known(system)]
         for system in known:
             middle = self.run_of(system, TUNED)
             yield self._pretrain(middle)
@@ -116,7 +120,12 @@ class Plan:
         return Run(system, flops, self.shape_for(flops), best.rate)
 
     def _with_rates(self, system: str, flops: float) -> list[Run]:
-        return [Run(system, flops, self.shape_for(flops), rate) for rate in RATES]
+        rates = RATES if system in FIRST else [self.run_of("electra", TUNED).rate]
+        return [Run(system, flops, self.shape_for(flops), rate) for rate in rates]
+
+    def _is_known(self, system: str) -> bool:
+        """Whether the learning rate of a system is."""
+        return all(self.merit(run) > -math.inf for run in self._with_rates(system, TUNED))
 
     def shape_for(self, flops: float) -> Shape:
         """The shape of all systems at a budget.
@@ -125,13 +134,18 @@ class Plan:
         factor is the geometric mean over the best shapes of the swept budgets; the ratio of depth to width is that of
         the best shape at the larger one. Of that family's shapes this is the one with the nearest FLOPs.
         """
-        best = {
-            swept: max((Run("electra", swept, shape, RATES[1]) for shape in shapes), key=self.merit).shape
-            for swept, shapes in SWEPT.items()
-        }
+        best = self._best_shapes
         wanted = math.exp(sum(math.log(step_flops(best[b]) * math.sqrt(flops / b)) for b in SWEPT) / len(SWEPT))
         family = next(family for family in FAMILIES if best[max(SWEPT)] in family)
         return min(family, key=lambda shape: abs(math.log(step_flops(shape) / wanted)))
+
+    @functools.cached_property
+    def _best_shapes(self) -> dict[float, Shape]:
+        """The best shape at each of the swept budgets."""
+        return {
+            swept: max((Run("electra", swept, shape, RATES[1]) for shape in shapes), key=self.merit).shape
+            for swept, shapes in SWEPT.items()
+        }
 
     def merit(self, run: Run) -> float:
         """What shapes and rates are chosen by, larger is better; -inf as long as it is not known.
