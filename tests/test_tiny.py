@@ -1,4 +1,4 @@
-"""configs/tiny.py for real, as the README's first command runs it, with half of the steps.
+"""configs/tiny.py for real, as the README's first command runs it, with less than half of the steps.
 
 The text is less than there: the docstrings of a few packages, so that it does not depend on what else is installed.
 """
@@ -14,8 +14,8 @@ from cli_runs import ROOT, environment, logged
 @pytest.mark.slow
 def test_tiny_learns(tmp_path):
     arguments = ["-m", "electra_jax.train", f"--config={ROOT}/configs/tiny.py", f"--workdir={tmp_path}"]
-    arguments += ["--config.data.input=docstrings:jax,flax,optax,numpy,scipy,sklearn,matplotlib"]
-    arguments += ["--config.steps=500", "--config.eval_every=500"]
+    arguments += ["--config.data.input=docstrings:jax,numpy,scipy"]
+    arguments += ["--config.steps=400", "--config.eval_every=400"]
     fast = {**environment(), "JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": ""}  # as a user's
     done = subprocess.run(
         [sys.executable, *arguments], env=fast, capture_output=True, text=True, timeout=3000, check=False
@@ -23,7 +23,7 @@ def test_tiny_learns(tmp_path):
     assert done.returncode == 0, done.stderr
     last = logged(tmp_path)[-1]
     print(done.stdout, json.dumps(last, indent=2))
-    # 1.55, .820 and .76 when these were chosen.
-    assert last["heldout_unigram_entropy"] - last["heldout_mlm_loss"] >= 1.4
-    assert last["heldout_unigram_auc"] >= 0.78
-    assert last["heldout_disc_loss"] < 0.85 * last["heldout_constant_entropy"]
+    # 1.17, .788 and .80 when these were chosen.
+    assert last["heldout_unigram_entropy"] - last["heldout_mlm_loss"] >= 1.0
+    assert last["heldout_unigram_auc"] >= 0.75
+    assert last["heldout_disc_loss"] < 0.88 * last["heldout_constant_entropy"]
