@@ -230,7 +230,14 @@ def with_later_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
     config = paper()
     config.steps = saved["steps"]
     choose_objective(config, saved["objective"]["name"], saved["objective"].get("generator", "transformer"))
-    return settings.nest({**settings.flatten(config), **settings.flatten(saved)})
+    given = settings.flatten(saved)
+    later = {
+        name: value
+        for name, value in settings.flatten(config).items()
+        # A damaged file may have a group in the place of a setting.
+        if name not in given and not any(other.startswith(f"{name}.") for other in given)
+    }
+    return settings.nest({**later, **given})
 
 
 def to_dict(config: TrainConfig) -> dict[str, Any]:

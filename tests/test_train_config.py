@@ -127,6 +127,15 @@ def test_what_a_later_version_wrote_is_not_dropped():
         )
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("seed", {"a": 1}), ("mesh", 3), ("model", {"layers": {"a": 1}, "deberta": 5})]
+)
+def test_a_damaged_config_is_refused(name, value):
+    written = train_config.to_dict(train_config.resolve(small_config()))
+    with pytest.raises(UserError, match="is unknown"):
+        train_config.resolve(train_config.with_later_settings({**written, name: value}))
+
+
 def test_a_setting_of_another_version_is_refused():
     written = train_config.to_dict(train_config.resolve(small_config()))
     with pytest.raises(UserError, match=r"config\.optim\.momentum is unknown; did you mean config\.optim\."):
