@@ -4,12 +4,13 @@ A plan names the jobs that the results so far allow; the first ones are started 
 where it was when it is started again, as the jobs see to that themselves; one with a result is never started again.
 """
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,30 +106,14 @@ def run(
       Whether all jobs are done.
 
     Raises:
-      UserError: jobs failed, and all others are done that do not need them; or `folder` is another one's.
+      UserError: jobs failed, and all others are done that do not need them; or another queue is at work in `folder`.
     """
-    with lock.lock(folder, progress.say):
-        return _run(plan, command, results, folder, workers, hours, progress, pinned)
-
-
-def _run(
-    plan: Callable[[Results], Sequence[Job]],
-    command: Callable[[Job, Path], Sequence[str]],
-    results: ResultsFile,
-    folder: Path,
-    workers: int,
-    hours: float,
-    progress: Progress,
-    pinned: bool,
-) -> bool:
     end = time.monotonic() + 3600 * hours
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     cores = sorted(os.sched_getaffinity(0))
     running: list[_Running] = []
     failed: dict[str, str] = {}
-    stopped: list[int] = []
-    handlers = {number: signal.signal(number, lambda number, _: stopped.append(number)) for number in _SIGNALS}
-    try:
+    with lock.lock(folder, progress.say), _noted_signals() as stopped, _ended(running, progress):
         while not stopped and time.monotonic() < end:
             done = results.read()
             jobs = plan(done)
@@ -161,6 +146,25 @@ def _run(
                     failed[each.job.name] = reason
                 progress.say(reason or f"{each.job.name} is done")
         return False
+
+
+@contextlib.contextmanager
+def _noted_signals() -> Iterator[list[int]]:
+    """The signals that ask this process to stop; inside the context they are added to a list and do nothing else."""
+    noted: list[int] = []
+    handlers = {number: signal.signal(number, lambda number, _: noted.append(number)) for number in _SIGNALS}
+    try:
+        yield noted
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _ended(running: list[_Running], progress: Progress) -> Iterator[None]:
+    """Stops the jobs that still run when the context ends, and the progress."""
+    try:
+        yield
     finally:
         for each in running:
             each.process.terminate()
@@ -169,8 +173,6 @@ def _run(
                 each.process.wait(_PATIENCE)
             except subprocess.TimeoutExpired:
                 each.process.kill()
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
         progress.stop()
 
 

@@ -79,7 +79,7 @@ class Plan:
         shapes = [Run("electra", flops, shape, RATES[1]) for flops, swept in SWEPT.items() for shape in swept]
         for run in shapes:
             yield from (self._pretrain(run), self._judge(run))
-        if any(self.merit(run) == -math.inf for run in shapes):
+        if not self._are_judged(shapes):
             return
         others = [system for system in SYSTEMS if system not in FIRST]
         budgets = [flops for flops in BUDGETS if flops <= self.largest]
@@ -89,18 +89,18 @@ class Plan:
         for control in (UNTRAINED, BAG_OF_WORDS):
             yield from self._tune(control, UNTRAINED)
             yield from self._score(control, UNTRAINED)
-        if not self._is_known("electra"):
-            return  # whose learning rate the others have
+        if not self._are_judged(self._with_rates("electra")):
+            return  # the others have its learning rate
         yield from self._ladder(others, [flops for flops in smaller if flops >= TUNED])
         yield from self._ladder(FIRST, budgets)
         yield from self._ladder(others, smaller)
 
     def _ladder(self, systems: Sequence[str], budgets: Sequence[float]) -> Iterator[Job]:
         """The jobs of some systems at some budgets, as far as their learning rates are known."""
-        rates = {system: self._with_rates(system, TUNED) for system in systems}
+        rates = {system: self._with_rates(system) for system in systems}
         for run in itertools.chain.from_iterable(rates.values()):
             yield from (self._pretrain(run), self._judge(run))
-        known = [system for system in systems if self._is_known(system)]
+        known = [system for system, runs in rates.items() if self._are_judged(runs)]
         for system in known:
             middle = self.run_of(system, TUNED)
             yield self._pretrain(middle)
@@ -116,16 +116,16 @@ class Plan:
 
     def run_of(self, system: str, flops: float) -> Run:
         """The run of a system at a budget, with the learning rate that was best at `TUNED`."""
-        best = max(self._with_rates(system, TUNED), key=self.merit)
+        best = max(self._with_rates(system), key=self.merit)
         return Run(system, flops, self.shape_for(flops), best.rate)
 
-    def _with_rates(self, system: str, flops: float) -> list[Run]:
+    def _with_rates(self, system: str) -> list[Run]:
+        """The runs of a system from which its learning rate is chosen."""
         rates = RATES if system in FIRST else [self.run_of("electra", TUNED).rate]
-        return [Run(system, flops, self.shape_for(flops), rate) for rate in rates]
+        return [Run(system, TUNED, self.shape_for(TUNED), rate) for rate in rates]
 
-    def _is_known(self, system: str) -> bool:
-        """Whether the learning rate of a system is."""
-        return all(self.merit(run) > -math.inf for run in self._with_rates(system, TUNED))
+    def _are_judged(self, runs: Sequence[Run]) -> bool:
+        return all(self.merit(run) > -math.inf for run in runs)
 
     def shape_for(self, flops: float) -> Shape:
         """The shape of all systems at a budget.

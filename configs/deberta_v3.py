@@ -28,7 +28,7 @@ def get_config(arg: str = "") -> ConfigDict:
     for part in parts:
         if part in _SIZES:
             raise UserError(f"config argument {part!r} is unknown: expected size={part}")
-    size = [part.removeprefix("size=") for part in ("size=base", *parts) if part.startswith("size=")][-1]
+    size = next((part.removeprefix("size=") for part in reversed(parts) if part.startswith("size=")), "base")
     if size not in _SIZES:
         raise UserError(f"config argument size={size} is unknown: expected size={' or '.join(_SIZES)}")
     layers, width, heads, learning_rate, batch_size = _SIZES[size]

@@ -217,9 +217,9 @@ def as_dataclass(config: ConfigDict | TrainConfig | Mapping[str, Any]) -> TrainC
 
 
 def with_later_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of a run that an earlier version may have written, with the settings that there were not yet.
+    """The saved config of a run, with the settings that were added since at their defaults.
 
-    They have their defaults: what a new setting adds is off by default, so the run is what it was.
+    With its default, an added setting changes nothing (CONTRIBUTING.md), so the run computes what it did.
 
     Args:
       saved: what the run's config.json holds.
@@ -234,7 +234,7 @@ def with_later_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
     later = {
         name: value
         for name, value in settings.flatten(config).items()
-        # A damaged file may have a group in the place of a setting.
+        # A damaged file may have a group where there should be a setting.
         if name not in given and not any(other.startswith(f"{name}.") for other in given)
     }
     return settings.nest({**later, **given})

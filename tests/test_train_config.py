@@ -109,7 +109,7 @@ def test_the_callers_config_is_left_as_it_was():
 
 
 @every_objective
-def test_a_run_of_an_earlier_version_has_the_defaults_of_later_settings(objective):
+def test_a_run_of_an_earlier_version_has_the_defaults_of_added_settings(objective):
     config = train_config.resolve(small_config(arg=f"objective={objective}", seed=7))
     written = train_config.to_dict(config)
     del written["mesh"], written["data"]["temperature"], written["init"]["generator"]

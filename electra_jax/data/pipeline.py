@@ -96,7 +96,7 @@ def _with_settings(config: CorpusConfig, changes: dict[str, Any]) -> CorpusConfi
 def corpus_key(config: CorpusConfig) -> str:
     """A hash of what a corpus is prepared from: the sources as they are now, and the settings."""
     defaults = corpus_settings(CorpusConfig())
-    # Settings at their defaults are left out, so that a corpus is still known once there are more of them.
+    # Settings at their defaults are left out, so that adding a setting does not change the keys of earlier corpora.
     settings = {name: value for name, value in corpus_settings(config).items() if value != defaults[name]}
     if config.vocabulary:
         settings["vocabulary"] = blake2b(tokenizer.load(Path(config.vocabulary)).model).hexdigest()

@@ -45,7 +45,7 @@ def interrupts_blocked() -> Iterator[None]:
 
     The process that started them handles it, and they would print a traceback if it came during their imports.
     """
-    resource_tracker.ensure_running()  # else the first semaphore starts it, and that lets Ctrl-C through again
+    resource_tracker.ensure_running()  # else the first semaphore starts it, which unblocks SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

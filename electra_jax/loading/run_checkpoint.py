@@ -86,7 +86,7 @@ def saved_steps(workdir: Path) -> list[int]:
 
 
 def read_config(workdir: Path) -> TrainConfig:
-    """The settings of a run, also of one that an earlier version began.
+    """The settings of a run; those added since it began have their defaults.
 
     Raises:
       UserError: `workdir` is not a run, or has settings that this version does not know.

@@ -197,7 +197,7 @@ def _attend(form: Form, qkv: Array, sequence_ids_BL: Array, scalars: Array, is_l
 
 
 def _forward(form: Form, qkv: Array, sequence_ids_BL: Array, scalars: Array, is_local: Array | None) -> Any:
-    from electra_jax.modeling import pallas_attention  # slow to import, and not needed elsewhere than on TPUs
+    from electra_jax.modeling import pallas_attention  # slow to import, and only TPUs need it
 
     out, lse = _switch(pallas_attention.forward, form, is_local, qkv, sequence_ids_BL, scalars)
     out, lse = checkpoint_name(out, "attended"), checkpoint_name(lse, "attended")

@@ -106,8 +106,8 @@ def _check_generator_steps(objective: ObjectiveConfig, model: ModelConfig, steps
         raise UserError(f"{name} is invalid: expected {least} or more and less than config.steps={steps}")
     if objective.generator_steps and objective.name != "two_stage" and model.tying in ("all", "none"):
         raise UserError(
-            f"{name} is invalid with config.model.tying={model.tying}: these steps leave the embeddings, which both "
-            "networks have, as they are, and train the rest of the generator; expected embeddings or gdes"
+            f"{name} is invalid with config.model.tying={model.tying}: the networks must share their embeddings, which "
+            "these steps leave as they are, and nothing else; expected embeddings or gdes"
         )
 
 

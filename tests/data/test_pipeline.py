@@ -377,7 +377,7 @@ def test_the_key_changes_with_each_setting(text_file, tmp_path):
     assert pipeline.corpus_key(data) == keys[0]
 
 
-def test_the_key_does_not_change_when_there_is_one_more_setting(text_file, monkeypatch):
+def test_the_key_does_not_change_when_a_setting_is_added(text_file, monkeypatch):
     key = pipeline.corpus_key(settings(text_file))
     monkeypatch.setattr(pipeline, "corpus_settings", lambda config: {**corpus_settings(config), "new": "default"})
     assert pipeline.corpus_key(settings(text_file)) == key

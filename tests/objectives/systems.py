@@ -49,10 +49,12 @@ def config(name: str, tying: str = "", generator: str = "transformer", **overrid
 
 
 @functools.cache
-def objective(name: str, tying: str = "", generator: str = "transformer") -> Objective:
+def objective(name: str, tying: str = "", generator: str = "transformer", **overrides: Any) -> Objective:
     """Token i of the training text is as frequent as i + 1, special ones included; every third begins a word."""
     starts = np.arange(VOCABULARY) % 3 == 0
-    return make_objective(config(name, tying, generator), VOCABULARY, np.arange(1, VOCABULARY + 1), OWN, starts)
+    return make_objective(
+        config(name, tying, generator, **overrides), VOCABULARY, np.arange(1, VOCABULARY + 1), OWN, starts
+    )
 
 
 def shapes(o: Objective) -> Any:

@@ -6,9 +6,7 @@ import jax
 import numpy as np
 import pytest
 import systems
-from cli_runs import make_objective
 
-from electra_jax.data.tokenizer import OWN
 from electra_jax.modeling import electra as networks
 from electra_jax.objectives import registry
 
@@ -80,9 +78,7 @@ def test_the_table_has_every_system_term_and_parameter():
 @pytest.mark.parametrize("system", registry.SYSTEMS)
 def test_every_system_trains_a_deberta(system):
     """All of its parts, over the stages."""
-    config = systems.config(system, model__encoder="deberta", model__deberta__position_buckets=8)
-    starts = np.arange(systems.VOCABULARY) % 3 == 0
-    o = make_objective(config, systems.VOCABULARY, np.arange(1, systems.VOCABULARY + 1), OWN, starts)
+    o = systems.objective(system, model__encoder="deberta", model__deberta__position_buckets=8)
     params = systems.random_parameters(o)
     trained = set()
     for stage in o.stages:

@@ -100,7 +100,7 @@ def read(folder: Path) -> Directory:
     kind = hf_config.kind_of(described, str(path))
     architectures = described.get("architectures")
     architecture = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
-    hf_config.read(described, None, str(path))  # before it is said how weights are converted
+    hf_config.read(described, None, str(path))  # nobody should convert the weights of a model that is refused
     state = weights.rename(kind, _tensors(folder, kind, architecture))
     head = weights.head_in(kind, state, architecture)
     is_tagger = head == "discriminator_head" and architecture.endswith("ForTokenClassification")
@@ -130,8 +130,8 @@ def read(folder: Path) -> Directory:
     of_layers = [name for name in ignored if weights.is_of_layers(kind, name)]
     if of_layers:
         raise UserError(
-            f"{folder / WEIGHTS} has {of_layers[0]}, of which config.json says nothing, and without it the encoder "
-            "would be another one; use the config.json of these weights"
+            f"{folder / WEIGHTS} has {of_layers[0]}, which config.json does not describe, so the encoder would compute "
+            "something else; use the config.json of these weights"
         )
     if ignored:
         notes.append(f"{len(ignored)} tensors of another head were ignored ({ignored[0]}, ...)")

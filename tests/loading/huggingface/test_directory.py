@@ -118,7 +118,7 @@ def test_tensors_of_the_layers_are_not_left_out(tmp_path, pieces, kind):
         state = load_file(place / "model.safetensors")
         for extra in (f"{prefix}.2.mlp.bias", f"{prefix}.0.conv.weight"):
             save_file({**state, extra: np.zeros(3, np.float32)}, place / "model.safetensors")
-            with pytest.raises(UserError, match=rf"has {extra}, of which config\.json says nothing"):
+            with pytest.raises(UserError, match=rf"has {extra}, which config\.json does not describe"):
                 directory.read(place)
 
 
