@@ -34,6 +34,7 @@ from ladder_plan import ASSUMED, BUDGETS, Plan
 
 from electra_jax.config import cli, errors
 from electra_jax.config.settings import above, check_value
+from electra_jax.data import corpus
 from electra_jax.runtime.io import write_whole
 from electra_jax.runtime.metric_text import short_number
 from electra_jax.runtime.progress import ConsoleProgress
@@ -78,7 +79,8 @@ def prepare(chosen: Mapping[str, Any], output: Path) -> Folders:
     """The prepared text and the task of word order, made where they are missing."""
     text, word_order = output / "text", output / "word_order"
     source = f"--input={chosen['input']}"
-    _call("-m", "electra_jax", "prepare", source, f"--vocab_size={VOCABULARY}", f"--output={text}")
+    if not corpus.is_prepared(text):  # one that is there is kept, even where a copy has given its sources new dates
+        _call("-m", "electra_jax", "prepare", source, f"--vocab_size={VOCABULARY}", f"--output={text}")
     if not (word_order / "dev.tsv").exists():
         script = Path(__file__).with_name("word_order.py")
         _call(str(script), source, f"--output={word_order}")
