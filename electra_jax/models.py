@@ -100,7 +100,8 @@ def push(
       path: the work directory of a run, or of a fine-tuning, of which the best seed's model is uploaded.
       repo: USER/NAME on the Hub; made if it does not exist.
       step: for a run, the step of the checkpoint; None: the last.
-      every_checkpoint: for a run, whether each checkpoint, and step 0, becomes a branch `step-N` too.
+      every_checkpoint: for a run, whether each checkpoint becomes a branch `step-N` too; so does step 0, unless the run
+        began with the parameters of another model.
       private: whether a repository that is made is private.
 
     Returns:
@@ -114,7 +115,9 @@ def push(
         raise UserError(f"{path} is fine-tuned and has no checkpoints; leave every_checkpoint out")
     uploads: list[tuple[int | None, str | None]] = [(step, None)]
     if every_checkpoint:
-        uploads += [(each, f"step-{each}") for each in (0, *run_checkpoint.saved_steps(source))]
+        # Of a run that started from another model, step 0 is that model.
+        drawn = [] if run_checkpoint.start_of(run_checkpoint.read_config(source)) else [0]
+        uploads += [(each, f"step-{each}") for each in (*drawn, *run_checkpoint.saved_steps(source))]
     addresses = []
     for each, revision in uploads:
         with tempfile.TemporaryDirectory() as temporary:

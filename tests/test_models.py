@@ -1,5 +1,7 @@
 """Uploads to the Hub and models from it, with a stand-in of the Hub that the test starts."""
 
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +62,15 @@ def test_every_checkpoint_is_a_branch_and_so_is_step_0(small_run, uploaded, caps
     assert weights[0] == weights[-1]
     assert len(set(weights)) == len(weights) - 1
     assert capsys.readouterr().out.splitlines() == [f"commit-{i}" for i in range(1, len(weights) + 1)]
+
+
+def test_a_run_that_began_with_another_model_has_no_branch_for_step_0(small_run, uploaded, tmp_path):
+    workdir = shutil.copytree(small_run, tmp_path / "run")
+    config = json.loads((workdir / "config.json").read_text())
+    (workdir / "config.json").write_text(json.dumps({**config, "init_from": "another"}))
+    electra_jax.push(workdir, "me/mine", every_checkpoint=True)
+    steps = models.run_checkpoint.saved_steps(workdir)
+    assert [branch for _, branch, *_ in uploaded] == [None, *(f"step-{step}" for step in steps)]
 
 
 @pytest.mark.slow

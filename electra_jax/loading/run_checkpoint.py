@@ -52,8 +52,7 @@ def load_run_checkpoint(workdir: Path, step: int | None = None) -> RunCheckpoint
         vocabulary = tokenizer.load_from_folder(workdir)
         sharded_step = step_on_one_device(config, vocabulary)
         if step == 0:
-            start = config.init_from or config.generator_from
-            if start:
+            if start := start_of(config):
                 raise UserError(f"{workdir} at step 0 has the parameters of {start}; use that")
             return RunCheckpoint(config, vocabulary, sharded_step.objective, sharded_step.fresh_state(), _NOTHING_DONE)
         state = checkpoints.restore(step, sharded_step.state)
@@ -99,6 +98,11 @@ def read_config(workdir: Path) -> TrainConfig:
             f"{workdir / 'config.json'} has settings that this version of electra_jax cannot use ({error}); use the "
             "version that wrote it"
         ) from error
+
+
+def start_of(config: TrainConfig) -> str:
+    """The model whose parameters a run began with; empty where they were drawn."""
+    return config.init_from or config.generator_from
 
 
 def step_on_one_device(config: TrainConfig, vocabulary: Tokenizer) -> ShardedStep:
