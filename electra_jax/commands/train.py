@@ -72,28 +72,39 @@ def main(argv: list[str]) -> int:
         with compile_cache(config.compile_cache):
             result = train(config, workdir, ConsoleProgress(console), rewind, clock)
         if result.finished and distributed.is_main_process():
-            attach_page(config, workdir, ConsoleProgress(console))
+            attach_results(config, workdir, result, ConsoleProgress(console))
         show(console, config, workdir, result)
     # A scheduler takes 0 for a finished job: a Job of Kubernetes that a preemption stopped would not start again.
     return 0 if result.finished else exit_status(signal.SIGTERM)
 
 
-def attach_page(config: TrainConfig, workdir: AnyPath, progress: Progress) -> None:
-    """Stores the page of `electra-jax report` with the run, where it has trackers besides TensorBoard."""
+def attach_results(config: TrainConfig, workdir: AnyPath, result: TrainResult, progress: Progress) -> None:
+    """Stores the final table and the page of `electra-jax report` with a run that has trackers besides TensorBoard."""
     if set(trackers.chosen(config.tracker)) <= {trackers.TENSORBOARD}:
-        return
-    try:
-        from electra_jax.report.page import make_page  # matplotlib is an extra, and takes a second to import
-    except UserError as error:
-        progress.say(f"the trackers get no report page: {error}")
         return
     home = WorkDir(workdir)
     with tempfile.TemporaryDirectory() as folder:
-        page = Path(folder) / "report.html"
-        page.write_text(make_page(read_run_logs([home.folder]), [], []), encoding="utf-8", errors="replace")
+        table, page = Path(folder) / "final.csv", Path(folder) / "report.html"
+        table.write_text(final_table(result), encoding="utf-8")
+        files = [table]
+        try:
+            from electra_jax.report.page import make_page  # matplotlib is an extra, and takes a second to import
+
+            html = make_page(read_run_logs([home.folder]), [], [])
+            page.write_text(html, encoding="utf-8", errors="replace")
+            files.append(page)
+        except UserError as error:
+            progress.say(f"the trackers get no report page: {error}")
         started = start_trackers(config, home, progress)
-        started.attach([page])
+        started.attach(files)
         started.close()
+
+
+def final_table(result: TrainResult) -> str:
+    """CSV of what a run ended with: the held-out metrics, their baselines among them, and what it cost."""
+    rows = {"step": result.step, **{f"heldout_{name}": value for name, value in result.heldout.items()}}
+    rows |= {f"total_{name}": value for name, value in result.totals.items()}
+    return "".join(f"{name},{value}\n" for name, value in {"metric": "value", **rows}.items())
 
 
 def make_rewind(step: str, skip_batches: str) -> Rewind | None:
