@@ -1,4 +1,4 @@
-"""Reads the texts of web pages from WET files: WARC archives of text that Common Crawl extracted from its pages.
+"""Reads the texts of web pages from Common Crawl's archives: WET files, which hold text, and WARC files, with HTML.
 
 WARC is a text header, then as many bytes as it says; see ISO 28500. As the few fields needed here are read with one
 split, no library is needed, and damage is reported as that of other files is.
@@ -7,49 +7,62 @@ split, no library is needed, and damage is reported as that of other files is.
 from collections.abc import Iterator
 
 from electra_jax.config.errors import UserError
+from electra_jax.data import fetched_pages
 from electra_jax.data.documents import OTHER_LANGUAGE, Record, normalize_ends
 from electra_jax.data.input_file import InputFile
 
 _LONGEST_HEADER = 2**20  # bytes
 _LONGEST_PAGE = 2**27  # bytes: a page is in memory as a whole
 _END = b"\r\n\r\n"  # of a header, and of a record
-_AS_FETCHED = (b"response", b"resource", b"revisit")  # types of records with pages of HTML or images
+_WITHOUT_PAGES = (b"warcinfo", b"request", b"revisit")  # types of records that archives with pages have besides
 
 
 def read_pages(file: InputFile, languages: str = "") -> Iterator[Record]:
-    """The texts in the `conversion` records of a WET file, in order; their place is the number of the record.
+    """The texts of the pages of an archive, in order; their place is the number of the record.
+
+    A record of type `conversion` is the text of a page; one of type `response` is a page as it was fetched, whose main
+    text is extracted.
 
     Args:
       file: the archive, compressed or not.
-      languages: codes as in its `WARC-Identified-Content-Language`, separated by commas: pages whose first language is
-        another, or unknown, have an empty text and a note. Empty: all pages.
+      languages: codes as in `WARC-Identified-Content-Language` of WET files, separated by commas: pages whose first
+        language is another, or unknown, have an empty text and a note. Empty: all pages.
 
     Raises:
-      UserError: the archive is damaged, or holds pages as they were fetched.
+      UserError: the archive is damaged or has no pages, the language of its pages is not known, or the package that
+        extracts text is not installed.
     """
     wanted = {language.strip().encode() for language in languages.split(",")} if languages else None
     data = _Bytes(file.blocks())
+    extract: fetched_pages.Extractor | None = None
     others = pages = 0
     for number, (header, size) in enumerate(_headers(data, file), 1):
         file.line = number
         content = _take_content(data, file, size)
         kind = header.get(b"warc-type", b"").lower()
-        if kind in _AS_FETCHED:
-            raise UserError(
-                f"{file.place} is a page as it was fetched (WARC-Type {kind.decode()}), not its text; use the WET "
-                "files of the crawl, or extract the text first"
-            )
-        if kind == b"conversion":
+        if kind == b"response":
+            if wanted is not None:
+                raise UserError(
+                    f"language={languages} has no effect on {file.place}, a page as it was fetched, whose language is "
+                    "not known; leave it out, or use the crawl's WET files"
+                )
+            pages += 1
+            extract = extract or fetched_pages.make_extractor()
+            text, note = extract(content)
+            yield Record(file.place, normalize_ends(text), file.position, note)
+        elif kind == b"conversion":
             pages += 1
             identified = header.get(b"warc-identified-content-language", b"").split(b",")[0]
             if wanted is not None and identified not in wanted:
                 yield Record(file.place, b"", file.position, OTHER_LANGUAGE)
             else:
                 yield Record(file.place, normalize_ends(content), file.position)
-        elif kind != b"warcinfo":
+        elif kind not in _WITHOUT_PAGES:
             others += 1
     if others and not pages:
-        raise UserError(f"{file.name} has no record of WARC-Type conversion; use the WET files of the crawl")
+        raise UserError(
+            f"{file.name} has no record of WARC-Type conversion or response; use the WET or WARC files of the crawl"
+        )
 
 
 class _Bytes:

@@ -1,9 +1,10 @@
 import gzip
+import sys
 
 import pytest
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import documents, input_file, web_archives
+from electra_jax.data import documents, fetched_pages, input_file, web_archives
 from electra_jax.data.input_file import InputFile
 
 
@@ -52,17 +53,61 @@ def test_a_page_s_first_language_decides(tmp_path):
     assert [bool(each.note) for each in read(path, "deu, eng")] == [False, False, False, True]
 
 
-@pytest.mark.parametrize("kind", ["response", "resource", "revisit"])
-def test_pages_as_they_were_fetched_are_refused(tmp_path, kind):
-    path = write(tmp_path, [INFO, record("request", b"GET"), record(kind, b"HTTP/1.1 200 OK\r\n\r\n<html>")])
-    with pytest.raises(
-        UserError, match=rf"a.warc.wet.gz:3 is a page as it was fetched \(WARC-Type {kind}\), .*WET files"
-    ):
-        read(path)
+def response(body, kind="text/html", status="200 OK", **fields):
+    lines = [f"HTTP/1.1 {status}", f"Content-Type: {kind}", *(f"{n.replace('_', '-')}: {v}" for n, v in fields.items())]
+    return record("response", "\r\n".join(lines).encode() + b"\r\n\r\n" + body)
+
+
+HTML = """<html><head><title>T</title><style>p {}</style></head><body><nav><a href="/">Home</a></nav>
+<main><h1>Title</h1><p>Drei <b>über</b> &amp; zwei.</p><p>Two.</p></main><footer>Imprint</footer></body></html>"""
+SAID = "Title\n\nDrei über & zwei.\n\nTwo."
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (HTML.encode(), "text/html"),
+        (HTML.encode("latin-1"), "text/html; charset=ISO-8859-1"),
+        (HTML.encode("latin-1").replace(b"<head>", b'<head><meta charset="iso-8859-1">'), "Text/HTML"),
+        (HTML.encode(), "application/xhtml+xml; charset=bogus"),
+    ],
+)
+def test_the_main_text_of_a_page_as_it_was_fetched(tmp_path, body, kind):
+    pytest.importorskip("resiliparse", reason="WARC files need an extra: pip install 'electra_jax[warc]'")
+    path = write(tmp_path, [INFO, record("request", b"GET / HTTP/1.1\r\n\r\n"), response(body, kind)], "a.warc.gz")
+    (found,) = read(path)
+    assert found.text.decode() == SAID
+    assert (found.place, found.note) == (f"{path}:3", "")
+
+
+@pytest.mark.parametrize(
+    ("records", "note"),
+    [
+        ([response(b"%PDF", "application/pdf")], fetched_pages.NOT_HTML),
+        ([response(HTML.encode(), status="404 Not Found")], fetched_pages.NOT_HTML),
+        ([response(gzip.compress(HTML.encode()), Content_Encoding="gzip")], fetched_pages.ENCODED),
+        ([record("response", b"")], fetched_pages.NOT_HTML),
+    ],
+)
+def test_what_is_not_a_page_is_counted(tmp_path, records, note):
+    pytest.importorskip("resiliparse", reason="WARC files need an extra: pip install 'electra_jax[warc]'")
+    assert [(each.text, each.note) for each in read(write(tmp_path, records, "a.warc"))] == [(b"", note)]
+
+
+def test_fetched_pages_have_no_language(tmp_path):
+    path = write(tmp_path, [response(HTML.encode())], "a.warc")
+    with pytest.raises(UserError, match=r"language=eng has no effect on .*a.warc:1, a page as it was fetched, "):
+        read(path, "eng")
+
+
+def test_without_resiliparse(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "resiliparse.extract.html2text", None)
+    with pytest.raises(UserError, match=r"\(WARC\) need resiliparse; pip install 'electra_jax\[warc\]'"):
+        read(write(tmp_path, [response(HTML.encode())], "a.warc"))
 
 
 def test_an_archive_of_metadata_is_refused_and_an_empty_one_is_empty(tmp_path):
-    with pytest.raises(UserError, match=r"b.wat has no record of WARC-Type conversion; use the WET files"):
+    with pytest.raises(UserError, match=r"b.wat has no record of WARC-Type conversion or response; use"):
         read(write(tmp_path, [INFO, record("metadata", b"{}")], "b.wat"))
     assert read(write(tmp_path, [INFO])) == []
 
