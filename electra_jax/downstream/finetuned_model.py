@@ -12,7 +12,6 @@ from electra_jax.config.errors import UserError
 from electra_jax.downstream import predictions
 from electra_jax.downstream.finetuning import kept, results
 from electra_jax.downstream.finetuning.kept import Kept
-from electra_jax.downstream.tasks.sentences import Sentences
 from electra_jax.downstream.tasks.task import Rows
 from electra_jax.loading.model import Model
 from electra_jax.loading.networks import Pretrained
@@ -48,7 +47,8 @@ class FinetunedModel(Model):
       labels: the classes or tags, in the order of their numbers; empty for tasks without.
       scores: its scores on the development set, in percent.
       max_length: tokens of the longest row; longer texts are cut, or read in windows.
-      cut: how many texts, or pairs of texts, `predict` has cut so far.
+      cut: how many inputs of `predict` lost tokens so far: texts and pairs that are too long, SQuAD's questions of more
+        than 64 tokens, tagged texts with a word of more than a row.
     """
 
     def __init__(self, name: str, model: Kept, batch_size: int = 16):
@@ -85,16 +85,9 @@ class FinetunedModel(Model):
     def _predict(self, texts: Sequence[tuple[str, ...]]) -> list[Any]:
         examples = predictions.make_examples(self.task, texts)
         rows = self.task.encode(examples, self.tokenizer, self.max_length, train=False)
-        self.cut += self._count_cut(texts, rows)
+        self.cut += rows.cut
         outputs = self._outputs(rows) if rows.input_ids else {"scores": []}
         return predictions.make_predictions(self.task, texts, outputs, rows, examples)
-
-    def _count_cut(self, texts: Sequence[tuple[str, ...]], rows: Rows) -> int:
-        if not isinstance(self.task, Sentences):
-            return 0  # these are read in parts
-        full = [text for text, ids in zip(texts, rows.input_ids, strict=True) if len(ids) == self.max_length]
-        room = self.max_length - 1 - len(self.task.columns.texts)
-        return sum(sum(map(len, self.tokenizer.encode(each))) > room for each in full)
 
     def _outputs(self, rows: Rows) -> dict[str, Any]:
         """By name the outputs for each row, [rows, ...]; where they are for each token, a list of [tokens, ...]."""

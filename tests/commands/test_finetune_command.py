@@ -22,6 +22,7 @@ def test_from_a_run_to_scores(small_run, folder, tmp_path, capsys):
     assert errors.run(finetune.main, [*argv, "--step=1", "--config.seeds=1"]) == 0
     out = capsys.readouterr().out
     assert "sst2: 12 rows to train on, 12 examples to evaluate on" in out
+    assert "cut to fit rows" not in out
     assert "sst2, seed 0: accuracy " in out
     assert "sst2, 1 seed" in out
     result = json.loads((tmp_path / "out" / "scores.json").read_text())

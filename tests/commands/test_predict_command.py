@@ -92,7 +92,7 @@ def test_texts_that_are_cut_are_counted(sst2, tmp_path, capsys):
     assert errors.run(predict.main, [f"--model={sst2}", f"--input={tmp_path}/in.txt"]) == 0
     captured = capsys.readouterr()
     assert len(lines(captured.out)) == 2
-    assert "1 texts were cut to the 64 tokens that this model reads" in captured.err
+    assert "1 rows were cut: this model reads 64 tokens" in captured.err
 
 
 @pytest.mark.parametrize(

@@ -185,6 +185,10 @@ def _describe_data(job: Job, progress: Progress) -> None:
         )
     dev = " + ".join(f"{len(split.examples):,}" for split in data.dev.values())
     progress.say(f"{name}: {len(data.train.input_ids):,} rows to train on, {dev} examples to evaluate on")
+    cut = {"train": data.train.cut, **{split: each.rows.cut for split, each in (data.dev | data.test).items()}}
+    if any(cut.values()):
+        counts = ", ".join(f"{count:,} of {split}" for split, count in cut.items() if count)
+        progress.say(f"{name}: cut to fit rows of {job.config.max_length} tokens: {counts}")
 
 
 def _report_unanswered(

@@ -155,22 +155,24 @@ class Sentences(Task):
     def encode(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int, train: bool) -> Rows:
         encoded = [tokenizer.encode([example.texts[i] for example in examples]) for i in range(len(self.columns.texts))]
         pairs = list(zip(*encoded, strict=True))
+        room = max_length - 1 - len(encoded)
+        cut = sum(sum(map(len, texts)) > room for texts in pairs)
         if train and self.swapped:
             pairs += [texts[::-1] for texts in pairs]
         ids, second = [], []
         for first, *other in pairs:
             if other:
-                row, begin = frame(*truncate(first, other[0], max_length - 3), tokenizer.special)
+                row, begin = frame(*truncate(first, other[0], room), tokenizer.special)
             else:
-                row, begin = frame(first[: max_length - 2], None, tokenizer.special)
+                row, begin = frame(first[:room], None, tokenizer.special)
             ids.append(row)
             second.append(begin)
         example = np.arange(len(pairs)) % len(examples)
         if examples[0].target is None:
-            return Rows(ids, second, example, {})
+            return Rows(ids, second, example, {}, cut=cut)
         numbers = np.array([example.target for example in examples])[example]
         target = numbers.astype(np.int32) if self.labels else (numbers - self.scale[0]) / self.scale[1]
-        return Rows(ids, second, example, {"target": target})
+        return Rows(ids, second, example, {"target": target}, cut=cut)
 
     def answer(self, outputs: Mapping[str, Any], rows: Rows, examples: Sequence[Example]) -> list[float]:
         del rows, examples  # each example has one row

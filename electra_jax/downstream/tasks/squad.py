@@ -152,7 +152,8 @@ class Answering(Task):
         if train:
             targets["start"], targets["end"] = np.array(bounds, np.int32).T
             targets["impossible"] = np.array([examples[i].impossible for i in owners], np.int32)
-        return rows._replace(example=np.array(owners, np.int64), targets=targets)
+        cut = sum(len(query) > self.query for query in queries)
+        return rows._replace(example=np.array(owners, np.int64), targets=targets, cut=cut)
 
     def answer(self, outputs: Mapping[str, Any], rows: Rows, examples: Sequence[Example]) -> list[Answer]:
         """The best answer to each example, over all of its rows.

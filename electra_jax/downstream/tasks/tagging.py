@@ -66,9 +66,10 @@ class Tagging(Task):
         ids: list[list[int]] = []
         firsts: list[np.ndarray] = []
         targets: list[np.ndarray] = []
-        owners = []
+        owners, cut_sentences = [], 0
         for number, (example, pieces) in enumerate(zip(examples, _encode_words(examples, tokenizer), strict=True)):
             cut = [(word or [special.unk])[:room] for word in pieces]  # normalization may leave nothing of a word
+            cut_sentences += any(len(word) > room for word in pieces)
             at = 0
             for count in _words_per_row([len(word) for word in cut], room):
                 row, _ = frame([*itertools.chain(*cut[at : at + count])], None, special)
@@ -82,7 +83,7 @@ class Tagging(Task):
                 owners.append(number)
                 at += count
         named = {"target": targets} if targets else {}
-        return Rows(ids, [len(row) for row in ids], np.array(owners, np.int64), named, firsts)
+        return Rows(ids, [len(row) for row in ids], np.array(owners, np.int64), named, firsts, cut_sentences)
 
     def answer(self, outputs: Mapping[str, Any], rows: Rows, examples: Sequence[Sentence]) -> list[list[str]]:
         """The tags of each example; `outputs["scores"]` has [tokens, C] for each row."""

@@ -69,6 +69,7 @@ class Rows(NamedTuple):
       example: [rows], the number of each row's example.
       targets: by name, a number for each row (an array), or for each token of each row (a list).
       extra: what the task needs to know about each row in order to answer.
+      cut: how many examples lost tokens, because a text, a question or a word is longer than a row has room for.
     """
 
     input_ids: list[list[int]]
@@ -76,6 +77,7 @@ class Rows(NamedTuple):
     example: np.ndarray
     targets: dict[str, Any]
     extra: Any = None
+    cut: int = 0
 
     def lengths(self) -> np.ndarray:
         """[rows], tokens of each row."""

@@ -64,6 +64,13 @@ def test_scores_and_answers_are_written(folder, tmp_path):
     assert [line.split("\t")[0] for line in test] == ["index", "5", "9"]
 
 
+def test_examples_that_are_cut_are_counted(folder, tmp_path):
+    lines, progress = [], Progress()
+    progress.say = lines.append
+    finetune(folder, tmp_path / "out", config(max_length=6), progress=progress)  # texts have 5 letters
+    assert "sst2: cut to fit rows of 6 tokens: 12 of train, 7 of dev" in lines
+
+
 def test_config_and_workdir_are_checked_first(folder, tmp_path):
     invalid = config_file.load(ROOT / "configs" / "glue.py", "task=sst2")
     invalid.epochs = 0

@@ -70,6 +70,13 @@ def test_single_sentences_are_cut():
     assert rows.input_ids == [[CLS, 10, 11, 12, SEP]]
     assert rows.second == [5]
     assert rows.targets == {}
+    assert rows.cut == 1
+
+
+@pytest.mark.parametrize(("length", "cut"), [(8, 0), (7, 1), (5, 1), (4, 2)])
+def test_examples_that_are_cut_are_counted_once(length, cut):
+    assert PAIRS.encode(EXAMPLES, Letters(), length, train=False).cut == cut
+    assert PAIRS.encode(EXAMPLES, Letters(), length, train=True).cut == cut
 
 
 @given(st.integers(0, 12), st.integers(0, 12), st.integers(1, 20))

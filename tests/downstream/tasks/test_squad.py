@@ -194,7 +194,9 @@ def test_a_row_is_the_question_and_the_context(pieces):
 
 def test_the_question_is_cut(pieces):
     task = answering(name="squad1", query=3)
-    (ids,) = task.encode([example(query="Where from? " * 9)], pieces, 128, train=False).input_ids
+    rows = task.encode([example(query="Where from? " * 9), example(query="in")], pieces, 128, train=False)
+    ids, _ = rows.input_ids
+    assert rows.cut == 1
     assert ids[1:5] == [*pieces.encode(["Where from?"])[0][:3], pieces.special.sep]
     message = "config.max_length=67 leaves no room for the context: expected more than config.task.query=64"
     with pytest.raises(UserError, match=message):

@@ -169,6 +169,12 @@ def test_byte_level_words_after_the_first_have_their_space():
     assert all(found.word_starts[rows.input_ids[0][i]] for i in rows.extra[0][1:])
 
 
+def test_sentences_with_a_word_that_is_cut_are_counted(pieces):
+    examples = [Sentence(("markets" * 9, "markets" * 9), None), Sentence(("sent",), None)]
+    assert tagger().encode(examples, pieces, 8, train=False).cut == 1
+    assert tagger().encode(examples, pieces, 128, train=False).cut == 0
+
+
 SENTENCES = st.lists(st.lists(st.sampled_from([*WORDS, "\u200b", "markets" * 9]), min_size=1, max_size=30), min_size=1)
 
 
