@@ -46,9 +46,9 @@ def script(page: str) -> str:
     return "\n".join(parts)
 
 
-def run(page: str, folder: Path) -> None:
-    """Runs the blocks of a page in an empty folder."""
-    env = environment()
+def run(page: str, folder: Path, **variables: str) -> None:
+    """Runs the blocks of a page in an empty folder, with more environment variables."""
+    env = {**environment(), **variables}
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env["PATH"]])
     command = ["bash", "-c", script(page)]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=900, check=False)
@@ -57,4 +57,5 @@ def run(page: str, folder: Path) -> None:
 
 RUNNABLE = {page for page in PAGES if any(block.language in ("bash", "python") for block in blocks(page))}
 # What is done with models; the others are about training them. Two files of tests, so that two workers share the pages.
-OF_MODELS = {f"docs/howto/{name}.md" for name in ("compare", "curves", "export", "finetune", "predict")}
+OF_MODELS = {f"docs/howto/{name}.md" for name in ("compare", "curves", "export", "finetune", "hub", "predict")}
+NEEDS_HUB = "docs/howto/hub.md"
