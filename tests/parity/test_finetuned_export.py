@@ -13,6 +13,7 @@ import numpy as np
 from tiny_finetuned import make, train_pieces
 
 from electra_jax.config.errors import UserError
+from electra_jax.downstream import predictions
 from electra_jax.downstream.finetuned_model import FinetunedModel
 from electra_jax.downstream.finetuning import hf_export
 from electra_jax.downstream.tasks.squad_files import Example
@@ -26,6 +27,9 @@ CLASSES = {
     "tagging": "TokenClassification",
     "answering": "QuestionAnswering",
 }
+
+
+GENERAL = {"regression": "classification"}  # transformers has one class for both
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +52,24 @@ def our_logits(model, examples):
     """The outputs of the head, without what the tasks make of them."""
     rows = model.task.encode(examples, model.tokenizer, model.config.max_length, train=False)
     return FinetunedModel("ours", model)._outputs(rows), rows
+
+
+@pytest.mark.parametrize("name", ["classes", "pairs", "numbers", "tags"])
+def test_logits_are_equal(name, pieces, tmp_path):
+    for kind, embedding_size in KINDS:
+        model = make(name, pieces, kind, embedding_size)
+        folder, task = tmp_path / f"{kind}-{embedding_size}", model.task.kind
+        theirs, _ = exported(model, folder, GENERAL.get(task, task))
+        texts = PAIRS if name == "pairs" else [(text,) for text in TEXTS]
+        ours, rows = our_logits(model, predictions.make_examples(model.task, texts))
+        offset, factor = model.task.scale if task == "regression" else (0.0, 1.0)
+        for ids, second, scores in zip(rows.input_ids, rows.second, ours["scores"], strict=True):
+            segments = {} if kind == "modernbert" else {"token_type_ids": [[0] * second + [1] * (len(ids) - second)]}
+            inputs = {"input_ids": [ids], "attention_mask": [[1] * len(ids)], **segments}
+            with torch.no_grad():
+                logits = theirs(**{key: torch.tensor(value) for key, value in inputs.items()}).logits[0]
+            expected = scores * factor + offset
+            np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5 * max(1.0, abs(expected).max()))
 
 
 def test_text_classification(pieces, tmp_path):
