@@ -119,10 +119,21 @@ def flops_per_step(config: ConfigDict) -> float:
     )
 
 
-def finetuning_config(task: str, rate: float, pooling: str, seeds: Sequence[int]) -> FinetuneConfig:
-    """The fine-tuning of a run: the paper's recipe with three epochs and another learning rate."""
+def finetuning_config(task: str, rate: float, seeds: Sequence[int], cache: Path) -> FinetuneConfig:
+    """The fine-tuning of a run: the paper's recipe with three epochs, another learning rate, and mean pooling.
+
+    The head reads the mean of the states, as transformers' ModernBERT does and as a bag of words must. With `electra` at
+    1e14 FLOPs, STS-B was 76.1 by the mean and 52.8 by the state of [CLS] (seed 100).
+
+    Args:
+      task: the task.
+      rate: the learning rate.
+      seeds: consecutive numbers.
+      cache: a folder for compiled programs, which jobs with the same task, shape and rate share.
+    """
     config = recipe.make(task, "size=small,head=paper")
-    config.update(epochs=3, examples=_MOST_EXAMPLES.get(task, 0), pooling=pooling, seed=seeds[0], seeds=len(seeds))
+    config.update(epochs=3, examples=_MOST_EXAMPLES.get(task, 0), pooling="mean", seed=seeds[0], seeds=len(seeds))
+    config.compile_cache = str(cache)
     config.optim.learning_rate = rate
     return recipe.resolve(config)
 
@@ -172,7 +183,7 @@ def finetune(folders: Folders, name: str, settings: Mapping[str, Any], progress:
     task, bag = settings["task"], settings["bag_of_words"]
     source = networks.find_source(folders.runs / settings["run"])
     result = run.finetune_source(
-        finetuning_config(task, settings["rate"], "mean" if bag else "cls", settings["seeds"]),
+        finetuning_config(task, settings["rate"], settings["seeds"], folders.runs.with_name("compiled")),
         bag_of_words(source) if bag else source,
         glue.task_dir(folders.glue, task),
         folders.runs / name,

@@ -105,7 +105,7 @@ class Plan:
             middle = self.run_of(system, TUNED)
             yield self._pretrain(middle)
             yield from self._tune(system, middle.name)
-        for flops, system in itertools.product(budgets, known):
+        for flops, system in itertools.product(sorted(budgets, reverse=True), known):  # where they differ most, first
             run = self.run_of(system, flops)
             yield self._pretrain(run)  # and scored before the next begins, as its folder may be lost with the machine
             yield from self._score(system, run.name)
