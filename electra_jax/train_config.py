@@ -127,7 +127,7 @@ def finish(config: ConfigDict, arg: str) -> ConfigDict:
       config: the run.
       arg: empty, or some of these, separated by commas. `runlocal`: the same run shrunk to less than a
         minute on a CPU. `objective=NAME`: another objective of `registry.SYSTEMS` at this size. `generator=KIND`:
-        `unigram` or `uniform` instead of a network.
+        `unigram`, `uniform` or `clusters` instead of a network.
 
     Raises:
       UserError: an argument is unknown.

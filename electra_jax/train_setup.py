@@ -117,16 +117,7 @@ def set_up(
 
 def make_step(config: TrainConfig, mesh: Mesh, text: Corpus) -> ShardedStep:
     """The run's objective on a text, as a step on the mesh."""
-    vocabulary = text.tokenizer
-    objective = registry.make(
-        config.objective,
-        config.model,
-        config.steps,
-        len(vocabulary),
-        text.unigram,
-        vocabulary.special,
-        vocabulary.word_starts,
-    )
+    objective = registry.make_for_text(config.objective, config.model, config.steps, text)
     return ShardedStep(config, objective, mesh)
 
 

@@ -76,6 +76,14 @@ def unigram_logits(o: Objective, x: Inputs) -> Array:
     return jnp.broadcast_to(jnp.asarray(o.unigram), (*x.masked.positions.shape, len(o.unigram)))
 
 
+def _clusters(o: Objective, params: Params, x: Inputs) -> tuple[Array, Array | None]:
+    """Log-frequencies of the tokens in the original's cluster; of all tokens, where it has none."""
+    clusters_V = jnp.asarray(o.clusters)
+    own_BM1 = clusters_V[x.masked.targets][..., None]
+    logits_BMV, _ = _unigram(o, params, x)
+    return jnp.where((own_BM1 == clusters_V[None, None]) | (own_BM1 < 0), logits_BMV, LOWEST), None
+
+
 def _uniform(o: Objective, params: Params, x: Inputs) -> tuple[Array, Array | None]:
     """The same logit for every token that is not special (google-research/electra, `uniform_generator`)."""
     del params
@@ -84,7 +92,7 @@ def _uniform(o: Objective, params: Params, x: Inputs) -> tuple[Array, Array | No
     return jnp.broadcast_to(jnp.asarray(logits), (*x.masked.positions.shape, len(logits))), None
 
 
-_GENERATORS = {"transformer": _transformer, "unigram": _unigram, "uniform": _uniform}
+_GENERATORS = {"transformer": _transformer, "unigram": _unigram, "uniform": _uniform, "clusters": _clusters}
 
 
 def log_frequencies(counts: np.ndarray, padded_size: int, special: Special) -> np.ndarray:

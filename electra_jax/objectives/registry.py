@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_jax.config.errors import UserError
+from electra_jax.data import token_clusters
+from electra_jax.data.corpus import Corpus
 from electra_jax.data.tokenizer import OWN, Special
 from electra_jax.modeling import config as model_config
 from electra_jax.modeling.config import ElectraConfig, ModelConfig
@@ -34,13 +36,12 @@ SYSTEMS: dict[str, spec.ObjectiveSpec] = {
 }
 
 # Settings without effect on each kind of generator.
+_OF_NETWORKS = ("generator_weight", "generator_steps", "replace_prob", "random_prob")
 _UNUSED_BY_GENERATOR = {
     "transformer": (),
-    "unigram": ("generator_weight", "generator_steps", "replace_prob", "random_prob"),
-    "uniform": (
-        *("generator_weight", "generator_steps", "replace_prob", "random_prob"),
-        *("temperature", "temperature_decay"),
-    ),
+    "unigram": _OF_NETWORKS,
+    "uniform": (*_OF_NETWORKS, "temperature", "temperature_decay"),
+    "clusters": _OF_NETWORKS,
 }
 _MODEL_SETTINGS_OF_GENERATORS = ("generator_width", "generator_layers", "tying")
 
@@ -126,6 +127,7 @@ def make(
     unigram_counts: np.ndarray | None = None,
     special: Special = OWN,
     word_starts: np.ndarray | None = None,
+    clusters: np.ndarray | None = None,
 ) -> spec.Objective:
     """An objective with its networks.
 
@@ -137,6 +139,7 @@ def make(
       unigram_counts: [vocab_size], how often each token occurs in the training text; training and evaluation need it.
       special: ids of the special tokens.
       word_starts: [vocab_size] bool, the pieces that begin a word; whole-word masking needs it.
+      clusters: [vocab_size], the cluster of each token; training and evaluation with `generator=clusters` need it.
 
     Raises:
       UserError: a setting that no network can have.
@@ -145,7 +148,29 @@ def make(
     counts = np.ones(vocab_size) if unigram_counts is None else unigram_counts
     unigram = electra.log_frequencies(counts, networks.padded_vocab_size, special)
     starts = np.ones(vocab_size, bool) if word_starts is None else word_starts
-    return spec.Objective(SYSTEMS[objective.name], objective, steps, Electra(networks), unigram, special, starts)
+    by_token = np.full(networks.padded_vocab_size, token_clusters.NONE, np.int32)
+    if clusters is not None:
+        by_token[:vocab_size] = clusters
+    row = SYSTEMS[objective.name]
+    return spec.Objective(row, objective, steps, Electra(networks), unigram, special, starts, by_token)
+
+
+def make_for_text(objective: ObjectiveConfig, model: ModelConfig, steps: int, text: Corpus) -> spec.Objective:
+    """An objective with its networks, to train on a text. The arguments and errors are those of `make`."""
+    vocabulary = text.tokenizer
+    clusters = None
+    if objective.generator == "clusters":
+        clusters = token_clusters.cluster_tokens(text.train, text.unigram, vocabulary.special)
+    return make(
+        objective,
+        model,
+        steps,
+        len(vocabulary),
+        text.unigram,
+        vocabulary.special,
+        vocabulary.word_starts,
+        clusters,
+    )
 
 
 class SystemInfo(NamedTuple):

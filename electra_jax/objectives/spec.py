@@ -29,7 +29,7 @@ Loss = tuple[Array, metrics.Unsummed]  # a float32 scalar, and what is measured 
 MASKING = {"mask_prob": 0.15, "mask_prob_end": -1.0, "replace_prob": 0.85, "random_prob": 0.0, "whole_words": False}
 GENERATOR = {"generator": "transformer"}
 SAMPLING = {"temperature": 1.0, "temperature_decay": 0.0, "disallow_correct": False}
-GENERATORS = ("transformer", "unigram", "uniform")
+GENERATORS = ("transformer", "unigram", "uniform", "clusters")
 _CONSTANT = -1.0  # of `mask_prob_end`: as `mask_prob`
 _SHARE = Check(lambda value: value == _CONSTANT or 0 < value < 1, "more than 0, less than 1, or -1")
 
@@ -183,6 +183,7 @@ class Objective:
       unigram: [V] float32, log-probabilities of the tokens in the training text.
       special: ids of the special tokens.
       word_starts: [V] bool, the pieces that begin a word.
+      clusters: [V] int32, the clusters of `data.token_clusters`; with other generators all -1.
     """
 
     system: ObjectiveSpec
@@ -192,6 +193,7 @@ class Objective:
     unigram: np.ndarray
     special: Special
     word_starts: np.ndarray
+    clusters: np.ndarray
 
     @property
     def stages(self) -> tuple[Stage, ...]:

@@ -45,15 +45,7 @@ def _sample(workdir: Path, count: int) -> Samples:
     checkpoint = run_checkpoint.load_run_checkpoint(workdir)
     config, tokenizer, state = checkpoint.config, checkpoint.tokenizer, checkpoint.state
     text = _load_corpus(workdir, config.data.input, str(checkpoint.metadata.get("corpus")))
-    objective = registry.make(
-        config.objective,
-        config.model,
-        config.steps,
-        len(tokenizer),
-        text.unigram,
-        tokenizer.special,
-        tokenizer.word_starts,
-    )
+    objective = registry.make_for_text(config.objective, config.model, config.steps, text)
     length, seed = config.data.seq_length, config.seed
     sentences = sample_fakes(objective, state.params, state.step, text.heldout, tokenizer, length, seed, count)
     if not sentences:

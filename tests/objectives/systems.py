@@ -23,6 +23,7 @@ from electra_jax.objectives.segments import Phase, make_segments, segment_at
 from electra_jax.objectives.spec import Inputs, Objective
 
 VOCABULARY, PADDED, LENGTH = 60, 128, 16
+ALONE = 31  # a token without a cluster
 STEPS = 10
 TYINGS = ("none", "embeddings", "all", "gdes")
 # Numbers that a compiled loss takes as inputs: another value is no other program.
@@ -50,11 +51,15 @@ def config(name: str, tying: str = "", generator: str = "transformer", **overrid
 
 @functools.cache
 def objective(name: str, tying: str = "", generator: str = "transformer", **overrides: Any) -> Objective:
-    """Token i of the training text is as frequent as i + 1, special ones included; every third begins a word."""
+    """Token i of the training text is as frequent as i + 1, special ones included; every third begins a word.
+
+    Those that are equal modulo 4 are a cluster, but for special tokens and `ALONE`.
+    """
     starts = np.arange(VOCABULARY) % 3 == 0
-    return make_objective(
-        config(name, tying, generator, **overrides), VOCABULARY, np.arange(1, VOCABULARY + 1), OWN, starts
-    )
+    clusters = np.where(np.arange(VOCABULARY) < len(OWN), -1, np.arange(VOCABULARY) % 4)
+    clusters[ALONE] = -1
+    counts = np.arange(1, VOCABULARY + 1)
+    return make_objective(config(name, tying, generator, **overrides), VOCABULARY, counts, OWN, starts, clusters)
 
 
 def shapes(o: Objective) -> Any:

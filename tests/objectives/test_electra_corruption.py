@@ -14,7 +14,7 @@ from electra_jax.modeling.batch import Batch
 from electra_jax.objectives import electra, masking
 from electra_jax.objectives.spec import Inputs
 
-FREE = ("unigram", "uniform")  # generators without parameters
+FREE = ("unigram", "uniform", "clusters")  # generators without parameters
 FIRST = len(SPECIAL_TOKENS)
 ROWS, LENGTH = 50, 400
 COUNTS = np.arange(1, systems.VOCABULARY + 1)  # of the training text in `systems.objective`
@@ -69,7 +69,30 @@ def test_fakes_are_as_frequent_as_they_should_be(generator, temperature):
     assert agree(fakes(generator, temperature=temperature), shares(generator, temperature))
 
 
-@pytest.mark.parametrize("generator", FREE)
+def in_cluster(token: int, temperature: float = 1.0) -> np.ndarray:
+    """The probability of every token as the fake of `token` by its cluster."""
+    mass = shares("unigram", temperature)
+    mass[np.arange(systems.VOCABULARY) % 4 != token % 4] = 0
+    mass[systems.ALONE] = 0
+    return mass / mass.sum()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_fakes_are_of_the_cluster_of_the_original(temperature):
+    assert agree(fakes("clusters", 9, temperature), in_cluster(9, temperature))
+
+
+def test_a_token_without_a_cluster_has_fakes_of_all_tokens():
+    assert agree(fakes("clusters", systems.ALONE), shares("unigram"))
+
+
+def test_in_a_cluster_too_the_original_may_be_forbidden():
+    expected = in_cluster(9)
+    expected[9] = 0
+    assert agree(fakes("clusters", 9, disallow_correct=True), expected / expected.sum())
+
+
+@pytest.mark.parametrize("generator", ["unigram", "uniform"])
 def test_the_original_is_forbidden_and_the_others_keep_their_odds(generator):
     expected = shares(generator)
     expected[50] = 0

@@ -1,0 +1,86 @@
+"""Clusters of tokens that occur between the same neighbours, so that one of them can take another's place.
+
+They cost one pass over a sample of the text. All arithmetic is on integers (float64 holds them exactly), so every
+process of a run, and every later start of it, finds the same clusters.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from electra_jax.data.records import Split
+
+Ints = npt.NDArray[Any]
+
+NONE = -1  # the number of tokens that are in no cluster
+_SIZE = 32  # tokens in a cluster, on average
+_NEIGHBOURS = 128  # the most frequent tokens, by which others are described
+_SAMPLE = 4_000_000  # ids of the text that are read
+_ROUNDS = 10  # of k-means
+
+
+def cluster_tokens(split: Split, counts: Ints, special: tuple[int, ...]) -> npt.NDArray[np.int32]:
+    """The cluster of each token.
+
+    A token is described by how much more often than by chance each of the most frequent tokens stands before and after
+    it, in powers of two (positive pointwise mutual information in bits, rounded down). k-means on these vectors gives
+    the clusters.
+
+    Args:
+      split: the text.
+      counts: [V], how often each token occurs in it.
+      special: ids of special tokens.
+
+    Returns:
+      [V] int32; `NONE` for special tokens, for those that do not occur, and for one that would be alone.
+    """
+    known = counts.astype(np.int64)
+    known[list(special)] = 0
+    by_count = np.argsort(-known, kind="stable")[: np.count_nonzero(known)]
+    clusters = np.full(len(counts), NONE, np.int32)
+    if len(by_count):
+        found = _k_means(_describe(_sample_lines(split), by_count, len(counts)))
+        clusters[by_count] = np.where(np.bincount(found)[found] > 1, found, NONE)
+    return clusters
+
+
+def _sample_lines(split: Split) -> tuple[Ints, Ints]:
+    """The ids of evenly spaced lines, and where each of these lines begins."""
+    every = -(-len(split.tokens) // _SAMPLE)
+    begins, lengths = split.lines[:-1][::every], np.diff(split.lines)[::every]
+    return split.tokens.take(begins, lengths).astype(np.int64), np.cumsum(lengths) - lengths
+
+
+def _describe(sample: tuple[Ints, Ints], by_count: Ints, vocab_size: int) -> Ints:
+    """The vectors of tokens, [tokens, 2 x neighbours] float64 of whole numbers, in the order of `by_count`."""
+    ids, begins = sample
+    column = np.full(vocab_size, NONE)
+    column[by_count[:_NEIGHBOURS]] = np.arange(min(_NEIGHBOURS, len(by_count)))
+    inside = np.ones(len(ids), bool)
+    inside[begins[begins < len(ids)]] = False  # the first of a line has none before it
+    left, right = ids[:-1][inside[1:]], ids[1:][inside[1:]]
+    pairs = np.zeros((vocab_size, 2, _NEIGHBOURS), np.int64)
+    for side, (token, neighbour) in enumerate(((right, left), (left, right))):
+        place = column[neighbour]
+        at = token[place != NONE] * _NEIGHBOURS + place[place != NONE]
+        pairs[:, side] = np.bincount(at, minlength=vocab_size * _NEIGHBOURS).reshape(vocab_size, _NEIGHBOURS)
+    total, seen = max(1, len(left)), np.maximum(1, np.bincount(ids, minlength=vocab_size))
+    by_chance = seen[:, None] * np.pad(seen[by_count[:_NEIGHBOURS]], (0, max(0, _NEIGHBOURS - len(by_count))))
+    ratio = np.where(pairs > 1, pairs, 0) * total // np.maximum(1, by_chance)[:, None]  # a single pair says little
+    bits: Ints = np.frexp(ratio[by_count].astype(np.float64))[1]  # 0 below 1, then 1 + the whole part of the logarithm
+    return bits.reshape(len(by_count), -1).astype(np.float64)
+
+
+def _k_means(vectors_ND: Ints) -> Ints:
+    """The cluster of each vector; the first centres are vectors at even distances in their order."""
+    centres_KD = vectors_ND[::_SIZE].copy()
+    for _ in range(_ROUNDS):
+        distance_NK = (centres_KD**2).sum(axis=1) - 2 * (vectors_ND @ centres_KD.T)
+        nearest_N = distance_NK.argmin(axis=1)
+        member_KN = (nearest_N == np.arange(len(centres_KD))[:, None]).astype(np.float64)
+        sizes_K = member_KN.sum(axis=1)
+        means_KD = np.rint(np.floor_divide(member_KN @ vectors_ND, np.maximum(1, sizes_K)[:, None]))
+        centres_KD = np.where(sizes_K[:, None] > 0, means_KD, centres_KD)
+    result: Ints = nearest_N.astype(np.int32)
+    return result
