@@ -8,7 +8,7 @@ from ladder_jobs import Shape, pretraining_config
 import electra_jax
 
 SHAPE = Shape(1, 64)
-PAYS = "masked 20%"
+PAYS, VARIES = "masked 30%", "batch 16"
 
 
 def made_up(job):
@@ -18,7 +18,8 @@ def made_up(job):
     run = job.settings["run"]
     seed = int(run.rpartition("-")[2])
     score = 70.0 + seed + 5 * ("muon" in run or "adam" not in run) + 3 * ("0.003" in run)
-    return {"word_order": score + 3 + 2 * (PAYS.replace(" ", "_") in run) + 0.5 * (seed - 1) * ("b2" in run)}
+    pays, varies = (f"-{name.replace(' ', '_')}-" in run for name in (PAYS, VARIES))
+    return {"word_order": score + 3 + 2 * pays + 0.5 * (seed - 1) * varies + 1.0 * ("averaged" in job.settings)}
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +40,9 @@ def test_the_base_is_the_better_optimizer_at_its_best_rate(finished):
 def test_every_variant_has_the_base_s_settings_and_all_seeds(finished):
     jobs = [job for job in finished.jobs() if job.settings["kind"] == "pretrain"]
     tuned = sum(map(len, OPTIMIZERS.values()))
-    assert len(jobs) == tuned + len(SEEDS) * (len(OPTIMIZERS) + len(VARIANTS))
-    of_variant = [job for job in jobs if "masked_20%" in job.name]
+    trained = [name for name, changes in VARIANTS.items() if "averaged" not in changes]
+    assert len(jobs) == tuned + len(SEEDS) * (len(OPTIMIZERS) + len(trained))
+    of_variant = [job for job in jobs if "masked_30%-" in job.name]
     assert [job.settings["changes"]["seed"] for job in of_variant] == list(SEEDS)
     assert all(job.settings["rate"] == 3e-3 for job in of_variant)
     assert of_variant[0].settings["changes"]["optim.name"] == "muon"
@@ -58,11 +60,13 @@ def test_every_variant_is_a_run_of_as_many_flops(changes):
 
 
 def test_averages_are_of_the_probe(finished):
-    jobs = {job.name: job for job in finished.jobs() if "mean" in job.name}
-    assert len(jobs) == 2 * 2 * len(SEEDS)
-    for name, job in jobs.items():
-        assert "averaged" not in job.settings.get("changes", {})
-        assert job.settings.get("averaged", False) is name.startswith("word_order/")
+    jobs = {job.name: job for job in finished.jobs()}
+    assert sum("mean" in name for name in jobs) == 2 * len(SEEDS)
+    for recipe in ("muon", "schedule_stable,_decay_.2"):
+        job = jobs[f"word_order/1e09-1x64-{recipe}-0-mean"]
+        assert job.settings["averaged"]
+        assert job.needs == (f"pretrain/1e09-1x64-{recipe}-0",)
+        assert job.settings["run"] == f"1e09-1x64-{recipe}-0"
 
 
 def test_the_report(finished, tmp_path, capsys):
@@ -71,7 +75,8 @@ def test_the_report(finished, tmp_path, capsys):
     assert "| muon | 79.0 (78.0 to 80.0) |  | the base |" in text
     assert "| adam | 74.0 (73.0 to 75.0) | -5.0 ± 0.0 | worse |" in text
     assert f"| {PAYS} | 81.0 (80.0 to 82.0) | +2.0 ± 0.0 | better |" in text
-    assert "| b2 .95 | 79.0 (77.5 to 80.5) | +0.0 ± 1.2 | no difference shown |" in text  # t(2) .975 x .5 / sqrt 3
+    assert "| mean of the last checkpoints | 80.0 (79.0 to 81.0) | +1.0 ± 0.0 | better |" in text
+    assert f"| {VARIES} | 79.0 (77.5 to 80.5) | +0.0 ± 1.2 | no difference shown |" in text  # t(2) .975 x .5 / sqrt 3
     results = tmp_path / "ablations.jsonl"
     results.write_text("".join(json.dumps({"job": name, **result}) + "\n" for name, result in finished.results.items()))
     arguments = [f"--results={results}", "--shape=1x64", "--flops=1e9"]
