@@ -1,4 +1,4 @@
-"""SQuAD 1.1 and 2.0, with the recipe and the heads of the ELECTRA paper.
+"""SQuAD 1.1 and 2.0, with the recipe of the ELECTRA paper; `head=paper` has its heads too.
 
 electra-jax finetune --config=squad:version=2.0 --init_from=runs/base --data_dir=squad
 """

@@ -97,7 +97,7 @@ def main(argv: list[str]) -> int:
         if bad.count:
             progress.say(f"{bad.count} rows could not be used and have no output")
         if model.cut:
-            progress.say(f"{model.cut} rows were cut: this model reads {model.max_length} tokens")
+            progress.say(f"rows that were cut, as this model reads {model.max_length} tokens: {model.cut}")
     return 0
 
 

@@ -92,7 +92,7 @@ def test_texts_that_are_cut_are_counted(sst2, tmp_path, capsys):
     assert errors.run(predict.main, [f"--model={sst2}", f"--input={tmp_path}/in.txt"]) == 0
     captured = capsys.readouterr()
     assert len(lines(captured.out)) == 2
-    assert "1 rows were cut: this model reads 64 tokens" in captured.err
+    assert "rows that were cut, as this model reads 64 tokens: 1" in captured.err
 
 
 @pytest.mark.parametrize(
@@ -114,3 +114,51 @@ def test_bad_arguments_are_one_line(arguments, message, sst2, small_run, tmp_pat
     err = capsys.readouterr().err
     assert message in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_tags_have_their_words_and_no_cells(small_run, tmp_path, capsys):
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.txt").write_text("Ada B-PER\nlives O\nin O\nOslo B-LOC\n\n" * 10)
+    argv = [f"--config={ROOT}/configs/tags.py:runlocal", f"--init_from={small_run}", f"--data_dir={tmp_path}"]
+    assert errors.run(finetune.main, [*argv, f"--workdir={tmp_path}/out", "--config.seeds=1"]) == 0
+    capsys.readouterr()
+    (tmp_path / "in.txt").write_text("Ada  lives\nOslo\n")
+    argv = [f"--model={tmp_path}/out", f"--input={tmp_path}/in.txt"]
+    assert errors.run(predict.main, argv) == 0
+    found = lines(capsys.readouterr().out)
+    assert [[(word["text"], word["begin"], word["end"]) for word in row["words"]] for row in found] == [
+        [("Ada", 0, 3), ("lives", 5, 10)],
+        [("Oslo", 0, 4)],
+    ]
+    assert {word["tag"] for row in found for word in row["words"]} <= {"O", "B-PER", "B-LOC"}
+    assert errors.run(predict.main, [*argv, f"--output={tmp_path}/out.tsv"]) == 2
+    assert "out.tsv is invalid for tags: expected a .jsonl file" in capsys.readouterr().err
+    assert not (tmp_path / "out.tsv").exists()
+
+
+@pytest.mark.slow
+def test_questions_of_a_table_have_answers_in_cells(small_run, tmp_path, capsys):
+    context = "ada lives in oslo and ben lives in bergen"
+    asked = [
+        {"question": "where does ada live?", "answers": [{"text": "oslo", "answer_start": 13}]},
+        {"question": "who is carl?", "answers": [], "is_impossible": True},
+    ]
+    questions = [{**question, "id": str(number)} for number, question in enumerate(asked * 6)]
+    for split in ("train", "dev"):
+        data = {"version": "v2.0", "data": [{"title": "", "paragraphs": [{"context": context, "qas": questions}]}]}
+        (tmp_path / f"{split}-v2.0.json").write_text(json.dumps(data))
+    argv = [f"--config={ROOT}/configs/squad.py:version=2.0,runlocal", f"--init_from={small_run}"]
+    settings = ["--config.seeds=1", "--config.max_length=64", "--config.shortest_bucket=64", "--config.task.query=16"]
+    argv += [f"--data_dir={tmp_path}", f"--workdir={tmp_path}/out", *settings]
+    assert errors.run(finetune.main, argv) == 0
+    table = f"question\tcontext\nben?\t{context}\n" + f"{'where ' * 40}?\t{context}\n"
+    (tmp_path / "in.tsv").write_text(table)
+    capsys.readouterr()
+    argv = [f"--model={tmp_path}/out", f"--input={tmp_path}/in.tsv", f"--output={tmp_path}/out.tsv"]
+    assert errors.run(predict.main, argv) == 0
+    assert "as this model reads 64 tokens: 1\n" in capsys.readouterr().err
+    header, *rows = [line.split("\t") for line in (tmp_path / "out.tsv").read_text().splitlines()]
+    assert header == ["line", "prediction", "begin", "end", "probability", "no_answer"]
+    assert [row[0] for row in rows] == ["2", "3"]
+    assert all(context[int(begin) : int(end)] == text for _, text, begin, end, *_ in rows)
