@@ -8,11 +8,12 @@ The jobs, in this order:
 1. Shapes: `electra` at 1e13 and 3e13 FLOPs with encoders of several shapes. From the best of each budget, by word
    order (`Plan.merit`), follows the shape at every budget (`Plan.shape_for`).
 2. Of `electra` and `mlm`: learning rates, each system with three at 3e13, chosen by word order too; learning rates of
-   fine-tuning, three for each task, at 3e13, with a seed that is not reported; then scores at 1e13, 3e13 and 1e14: GLUE
-   tasks with three seeds, and linear models on frozen states (benchmarks/frozen.py).
+   fine-tuning, three for each task, at 3e13, with a seed that is not reported; then scores at 1e14: GLUE tasks with
+   three seeds, and linear models on frozen states (benchmarks/frozen.py).
 3. The same of an untrained encoder and of a bag of words (the mean of untrained embeddings), without pre-training.
-4. As 2, of the paper's other systems at 3e13 and 1e14, with the learning rate of `electra`.
-5. Scores of `electra` and `mlm` at 3e14, then of the others at 1e13.
+4. Scores of `electra` and `mlm` at 3e13 and 1e13.
+5. As 2, of the paper's other systems at 1e14 and 3e13, with the learning rate of `electra`.
+6. Scores of `electra` and `mlm` at 3e14, then of the others at 1e13.
 Every schedule ends at its budget. OUT has the prepared text and the runs. RESULTS gets a line of JSON for each finished
 job; a job with a line is not done again. Stopped at any moment, the same command goes on. --draw writes a table and
 figures of what is complete, from the results alone. --dry_run says what all jobs cost, and what is left.

@@ -84,11 +84,12 @@ class Plan:
         others = [system for system in SYSTEMS if system not in FIRST]
         budgets = [flops for flops in BUDGETS if flops <= self.largest]
         smaller = [flops for flops in budgets if flops <= LARGEST_FOR_ALL]
-        yield from self._ladder(FIRST, smaller)
+        yield from self._ladder(FIRST, smaller[-1:])
         yield self._pretrain_control()
         for control in (UNTRAINED, BAG_OF_WORDS):
             yield from self._tune(control, UNTRAINED)
             yield from self._score(control, UNTRAINED)
+        yield from self._ladder(FIRST, smaller)
         if not self._are_judged(self._with_rates("electra")):
             return  # the others have its learning rate
         yield from self._ladder(others, [flops for flops in smaller if flops >= TUNED])
@@ -105,7 +106,7 @@ class Plan:
             middle = self.run_of(system, TUNED)
             yield self._pretrain(middle)
             yield from self._tune(system, middle.name)
-        for flops, system in itertools.product(sorted(budgets, reverse=True), known):  # where they differ most, first
+        for flops, system in itertools.product(sorted(budgets, reverse=True), known):
             run = self.run_of(system, flops)
             yield self._pretrain(run)  # and scored before the next begins, as its folder may be lost with the machine
             yield from self._score(system, run.name)
