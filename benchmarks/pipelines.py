@@ -11,7 +11,8 @@ longer than `config.task.query`: transformers cuts them, or has no tag for the w
 
 transformers 5 has no pipeline for questions, so for SQuAD this file has the algorithm of version 4's, with the windows
 of the fine-tuning: of all windows, the span with the largest product of the probabilities of its start and end. That
-pipeline by default widened an answer to whole words, which this one does not.
+pipeline by default widened an answer to whole words, and that of version 4.57 adds up the probabilities of the same text
+in several windows; this one does neither.
 
 Needs `'.[downstream,onnx]'`; `--examples=N` takes the first N.
 """
