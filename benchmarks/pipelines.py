@@ -10,9 +10,9 @@ sentences to tag that are longer than the model, or have a word of which normali
 longer than `config.task.query`: transformers cuts them, or has no tag for the word.
 
 transformers 5 has no pipeline for questions, so for SQuAD this file has the algorithm of version 4's, with the windows
-of the fine-tuning: of all windows, the span with the largest product of the probabilities of its start and end. That
-pipeline by default widened an answer to whole words, and that of version 4.57 adds up the probabilities of the same text
-in several windows; this one does neither.
+of the fine-tuning: of all windows, the span with the largest product of the probabilities of its start and end. By
+default that pipeline widened an answer to whole words, and version 4.57's adds up the probabilities of the same text in
+several windows; this file does neither.
 
 Needs `'.[downstream,onnx]'`; `--examples=N` takes the first N.
 """
