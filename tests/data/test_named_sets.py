@@ -95,6 +95,40 @@ def test_a_set_on_the_hub_is_read_at_one_commit_in_parts(tmp_path):
         assert text.endswith("check name and network, or log in with `hf auth login`")
 
 
+@pytest.mark.slow
+def test_a_set_on_the_hub_is_prepared_and_an_interrupted_preparation_goes_on(tmp_path):
+    pytest.importorskip("datasets", reason="datasets is an extra")
+
+    def prepare():
+        command = [sys.executable, "-m", "electra_jax", "prepare", "--input=hf:user/name", f"--output={tmp_path}/out"]
+        command += ["--vocab_size=60", "--heldout_fraction=0.2", "--workers=1"]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+
+    with hub_server.serve() as hub:
+        files = {}
+        for part in range(2):
+            texts = [f"The text of number {n} in part {part}.\nIts next line is {n * n}." for n in range(30)]
+            rows = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+            files[f"data/train-0000{part}-of-00002.jsonl"] = rows.encode()
+        commit = hub.commit(files)
+        hub.repos["user/name"] = {"main": commit}
+        env = {**environment(), "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}
+        env.pop("HF_HUB_OFFLINE", None)
+        whole = prepare()
+        (source,) = json.loads(whole["manifest.json"])["sources"]
+        assert source["read"] == f"hf:user/name:train@{commit}"
+        shards = sorted(name for name in whole if name.endswith(".npz"))
+        assert len(shards) == 2
+        kept = tmp_path / "out" / shards[0]
+        written = kept.stat().st_mtime_ns
+        for name in ("manifest.json", "report.json", shards[1]):  # as a kill during the second shard leaves it
+            (tmp_path / "out" / name).unlink()
+        assert prepare() == whole
+        assert kept.stat().st_mtime_ns == written
+
+
 def test_without_a_network_a_set_on_the_hub_is_refused_in_one_line():
     code = f"from electra_jax.data import named_sets\n{_ONE_LINE}"
     env = {**environment(), "HF_ENDPOINT": "http://127.0.0.1:9"}  # nothing listens there
