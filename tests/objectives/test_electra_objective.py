@@ -66,7 +66,8 @@ def with_bias(params, bias: np.ndarray):
 
 def make(name: str = "electra", **settings) -> Objective:
     chosen = ObjectiveConfig(**{**SYSTEMS[name].settings, **settings})
-    return Objective(SYSTEMS[name], chosen, 1000, MODEL, UNIGRAM, OWN, np.ones(VOCABULARY, bool))
+    nowhere = np.full(MODEL.config.padded_vocab_size, -1, np.int32)
+    return Objective(SYSTEMS[name], chosen, 1000, MODEL, UNIGRAM, OWN, np.ones(VOCABULARY, bool), nowhere)
 
 
 def _prepare(o: Objective, batch, key, train: bool) -> Inputs:
