@@ -5,10 +5,11 @@ import contextlib
 import hashlib
 import json
 import re
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, unquote, urlsplit
+
+import local_server
 
 
 class Store:
@@ -23,16 +24,8 @@ class Store:
 def serve() -> Iterator[Store]:
     """Runs a store on a free port of this machine."""
     store = Store()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"store": store}))
-    store.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with local_server.serve(type("Handler", (_Handler,), {"store": store})) as store.url:
         yield store
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 class _Handler(BaseHTTPRequestHandler):
