@@ -150,10 +150,10 @@ class Plan(NamedTuple):
         shared = {"kind": "pretrain", "run": run, "system": "electra", "flops": self.flops}
         settings = {**shared, "shape": self.shape, "rate": rate, "changes": changes}
         trained = Job(f"pretrain/{run}", self.flops, (), settings, self.runs / run)
-        if averaged is None:
-            name, judged = run, {"kind": "probe", "run": run, "tasks": ()}
-        else:
-            name, judged = f"{run}-mean", {"kind": "probe", "run": run, "tasks": (), "averaged": True}
+        judged: dict[str, Any] = {"kind": "probe", "run": run, "tasks": ()}
+        name = run
+        if averaged is not None:
+            judged["averaged"], name = True, f"{run}-mean"
         return trained, Job(f"word_order/{name}", 1e11, (trained.name,), judged)
 
     def difference(self, name: str, changes: Changes) -> Difference | None:

@@ -116,7 +116,7 @@ def push(
     uploads: list[tuple[int | None, str | None]] = [(step, None)]
     if every_checkpoint:
         # Of a run that started from another model, step 0 is that model.
-        drawn = [] if run_checkpoint.start_of(run_checkpoint.read_config(source)) else [0]
+        drawn = [] if run_checkpoint.read_config(source).starts_from else [0]
         uploads += [(each, f"step-{each}") for each in (*drawn, *run_checkpoint.saved_steps(source))]
     addresses = []
     for each, revision in uploads:

@@ -111,6 +111,11 @@ class TrainConfig:
     guard: GuardConfig = GuardConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
 
+    @property
+    def starts_from(self) -> str:
+        """The model whose parameters the run begins with; empty where they are drawn."""
+        return self.init_from or self.generator_from
+
 
 RESUMABLE = frozenset(name for name, each in settings.settings_of(TrainConfig).items() if each.resumable)
 
@@ -281,7 +286,7 @@ def _check_warm_start(config: TrainConfig) -> None:
     """Raises UserError where what a run starts from, or how, contradicts its other settings."""
     same = settings.flatten(WarmStartConfig())
     adapted = {name: value for name, value in settings.flatten(config.init).items() if value != same[name]}
-    if adapted and not (config.init_from or config.generator_from):
+    if adapted and not config.starts_from:
         name, value = next(iter(adapted.items()))
         raise UserError(f"config.init.{name}={value} has no effect without config.init_from; give both or neither")
     if not registry.has_generator(config.objective):

@@ -128,7 +128,7 @@ def adopt_settings(config: TrainConfig, workdir: AnyPath, progress: Progress) ->
     changes = {name: value for name, value in prepared.items() if getattr(data, name) != value}
     for name, value in changes.items():
         progress.say(f"{data.input} was prepared with {name}={value!r}, which replaces {getattr(data, name)!r}")
-    start = config.init_from or config.generator_from
+    start = config.starts_from
     if start and not data.vocabulary and not corpus.is_prepared(Path(data.input)):
         path = workdir / "config.json"
         begun = read_json(path) if path.exists() else {}

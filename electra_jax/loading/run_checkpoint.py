@@ -52,8 +52,8 @@ def load_run_checkpoint(workdir: Path, step: int | None = None) -> RunCheckpoint
         vocabulary = tokenizer.load_from_folder(workdir)
         sharded_step = step_on_one_device(config, vocabulary)
         if step == 0:
-            if start := start_of(config):
-                raise UserError(f"{workdir} at step 0 has the parameters of {start}; use that")
+            if config.starts_from:
+                raise UserError(f"{workdir} at step 0 has the parameters of {config.starts_from}; use that")
             return RunCheckpoint(config, vocabulary, sharded_step.objective, sharded_step.fresh_state(), _NOTHING_DONE)
         state = checkpoints.restore(step, sharded_step.state)
         return RunCheckpoint(config, vocabulary, sharded_step.objective, state, checkpoints.metadata(step))
@@ -98,11 +98,6 @@ def read_config(workdir: Path) -> TrainConfig:
             f"{workdir / 'config.json'} has settings that this version of electra_jax cannot use ({error}); use the "
             "version that wrote it"
         ) from error
-
-
-def start_of(config: TrainConfig) -> str:
-    """The model whose parameters a run began with; empty where they were drawn."""
-    return config.init_from or config.generator_from
 
 
 def step_on_one_device(config: TrainConfig, vocabulary: Tokenizer) -> ShardedStep:

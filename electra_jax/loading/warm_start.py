@@ -99,7 +99,7 @@ def load_donors(config: TrainConfig, say: Callable[[str], None]) -> list[Donor]:
 
 def vocabulary_of_donors(config: TrainConfig) -> str:
     """The vocabulary file of the network that a run starts from, which the run must use; "" where there is none."""
-    path = config.init_from or config.generator_from
+    path = config.starts_from
     if not path or config.init.vocabulary != "same":
         return ""
     return str(find_vocabulary(Path(path)) or "")
