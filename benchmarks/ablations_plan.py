@@ -68,7 +68,7 @@ class Trial(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """How much better a recipe is than the base, over pairs of the same seed, with its 95% interval."""
+    """How much better a recipe is than the base, the mean over pairs of the same seed, with its 95% interval."""
 
     mean: float
     margin: float
@@ -156,15 +156,30 @@ class Plan(NamedTuple):
             judged["averaged"], name = True, f"{run}-mean"
         return trained, Job(f"word_order/{name}", 1e11, (trained.name,), judged)
 
-    def difference(self, name: str, changes: Changes) -> Difference | None:
-        """A recipe minus the base; None as long as a score is missing."""
-        pairs = list(zip(self.seeds(name, changes), self.seeds(*self.base), strict=True))
+    def differences(self, name: str, changes: Changes) -> list[float]:
+        """A recipe minus the base, for each seed; empty as long as a score is missing."""
+        pairs = zip(self.seeds(name, changes), self.seeds(*self.base), strict=True)
         scores = [(self.score(one), self.score(other)) for one, other in pairs]
         if any(None in pair for pair in scores):
-            return None
-        differences = [one - other for one, other in scores if one is not None and other is not None]
-        error = statistics.stdev(differences) / math.sqrt(len(differences))
-        return Difference(statistics.mean(differences), float(students_t.ppf(0.975, len(differences) - 1)) * error)
+            return []
+        return [one - other for one, other in scores if one is not None and other is not None]
+
+
+def intervals(differences: Mapping[str, Sequence[float]]) -> dict[str, Difference]:
+    """The mean difference of each recipe from the base.
+
+    Three seeds say little of their own variance, so it is pooled over the recipes: the differences of all are assumed
+    to vary alike from seed to seed.
+    """
+    freedom = sum(len(of_one) - 1 for of_one in differences.values())
+    if not freedom:
+        return {}
+    variance = sum(statistics.variance(of_one) * (len(of_one) - 1) for of_one in differences.values()) / freedom
+    factor = float(students_t.ppf(0.975, freedom)) * math.sqrt(variance)
+    return {
+        name: Difference(statistics.mean(of_one), factor / math.sqrt(len(of_one)))
+        for name, of_one in differences.items()
+    }
 
 
 def _short(changes: Changes) -> str:
@@ -183,11 +198,14 @@ def report(plan: Plan) -> str:
         return "\n".join(lines) + "\n"
     base = plan.base[0]
     lines += ["", f"| change | word order | minus {base} | |", "|---|---|---|---|"]
-    for name, changes in [*chosen, *((name, {**plan.base[1], **more}) for name, more in VARIANTS.items())]:
-        by = plan.difference(name, changes)
-        if by is not None:
+    recipes = {**dict(chosen), **{name: {**plan.base[1], **more} for name, more in VARIANTS.items()}}
+    differences = {name: plan.differences(name, changes) for name, changes in recipes.items() if name != base}
+    found = intervals({name: of_one for name, of_one in differences.items() if of_one})
+    for name, changes in recipes.items():
+        if name == base or name in found:
+            by = found.get(name)
             scores = _spread([plan._score(trial) for trial in plan.seeds(name, changes)])
-            cells = ("", "the base") if name == base else (f"{by.mean:+.1f} ± {by.margin:.1f}", by.verdict)
+            cells = (f"{by.mean:+.1f} ± {by.margin:.1f}", by.verdict) if by else ("", "the base")
             lines.append(f"| {name} | {scores} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

@@ -11,16 +11,18 @@ else should run meanwhile. Started again, it continues.
 import json
 import shlex
 import statistics
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from efficiency import call, steps_for
-
 from electra_jax import train_config
-from electra_jax.config import cli, errors
+from electra_jax.config import cli, config_file, errors
 from electra_jax.config.settings import above, check_value
 from electra_jax.modeling.electra import ENCODERS
+from electra_jax.objectives import registry
+from electra_jax.planning.flops import hardware
+from electra_jax.planning.flops.breakdown import sum_networks
 from electra_jax.runtime import run_log
 
 HELDOUT = ("mlm_loss", "disc_loss", "disc_auc")
@@ -32,6 +34,25 @@ _OPTIONS = {
     "vocab_size": 4096,
     "pretraining": "",
 }
+
+
+def steps_for(config_path: Path, vocab_size: int, flops: float, overrides: list[str]) -> int:
+    """The number of training steps that `flops` pay for."""
+    config = config_file.load(config_path)
+    for text in overrides:
+        name, _, value = text.removeprefix("--config.").partition("=")
+        config_file.override(config, name, value)
+    typed = train_config.resolve(config)
+    objective = registry.make(typed.objective, typed.model, typed.steps, vocab_size)
+    shape = (typed.batch_size, typed.data.seq_length)
+    return round(flops / sum_networks(hardware.train_step(objective, objective.stages[0], *shape, typed.optim.name)))
+
+
+def call(subcommand: str, *argv: str) -> None:
+    print(f"electra-jax {subcommand} {shlex.join(argv)}", flush=True)
+    status = subprocess.run([sys.executable, "-m", "electra_jax", subcommand, *argv], check=False).returncode
+    if status:
+        sys.exit(status)  # the subcommand printed the error
 
 
 def summary(workdir: Path) -> dict[str, Any]:
@@ -70,7 +91,7 @@ def main(argv: list[str]) -> int:
     call("prepare", f"--input={chosen['input']}", f"--vocab_size={chosen['vocab_size']}", f"--output={text}")
     for encoder in ENCODERS:
         overrides = [*shlex.split(chosen["pretraining"]), f"--config.model.encoder={encoder}"]
-        steps = steps_for(Path(chosen["config"]), "electra", chosen["vocab_size"], chosen["flops"], overrides)
+        steps = steps_for(Path(chosen["config"]), chosen["vocab_size"], chosen["flops"], overrides)
         given = [f"--config={chosen['config']}", f"--workdir={output / encoder}", f"--config.data.input={text}"]
         call("train", *given, f"--config.steps={steps}", f"--config.eval_every={max(1, steps // 4)}", *overrides)
     found = [summary(output / encoder) for encoder in ENCODERS]

@@ -1,8 +1,9 @@
 import json
+import math
 
 import ablations
 import pytest
-from ablations_plan import OPTIMIZERS, SEEDS, VARIANTS, Plan, report
+from ablations_plan import OPTIMIZERS, SEEDS, VARIANTS, Plan, intervals, report
 from ladder_jobs import Shape, pretraining_config
 
 import electra_jax
@@ -73,10 +74,10 @@ def test_the_report(finished, tmp_path, capsys):
     text = report(finished)
     assert "| muon 0.003 1 | 181.0 |" in text
     assert "| muon | 79.0 (78.0 to 80.0) |  | the base |" in text
-    assert "| adam | 74.0 (73.0 to 75.0) | -5.0 ± 0.0 | worse |" in text
-    assert f"| {PAYS} | 81.0 (80.0 to 82.0) | +2.0 ± 0.0 | better |" in text
-    assert "| mean of the last checkpoints | 80.0 (79.0 to 81.0) | +1.0 ± 0.0 | better |" in text
-    assert f"| {VARIES} | 79.0 (77.5 to 80.5) | +0.0 ± 1.2 | no difference shown |" in text  # t(2) .975 x .5 / sqrt 3
+    assert "| adam | 74.0 (73.0 to 75.0) | -5.0 ± 0.1 | worse |" in text
+    assert f"| {PAYS} | 81.0 (80.0 to 82.0) | +2.0 ± 0.1 | better |" in text
+    assert "| mean of the last checkpoints | 80.0 (79.0 to 81.0) | +1.0 ± 0.1 | better |" in text
+    assert f"| {VARIES} | 79.0 (77.5 to 80.5) | +0.0 ± 0.1 | no difference shown |" in text
     results = tmp_path / "ablations.jsonl"
     results.write_text("".join(json.dumps({"job": name, **result}) + "\n" for name, result in finished.results.items()))
     arguments = [f"--results={results}", "--shape=1x64", "--flops=1e9"]
@@ -84,6 +85,16 @@ def test_the_report(finished, tmp_path, capsys):
     assert capsys.readouterr().out == text == (tmp_path / "out" / "ablations.md").read_text()
     assert ablations.main(["--input=x", "--data_dir=x", f"--output={tmp_path}", "--dry_run", *arguments]) == 0
     assert capsys.readouterr().out.splitlines()[-1].split()[:3] == ["left", "0", "0"]
+
+
+def test_the_variance_is_pooled_over_recipes():
+    found = intervals({"a": [1.0, 2.0, 3.0], "b": [-5.0, -5.0, -5.0], "c": [0.0, 2.0]})
+    # Sums of squares 2, 0 and 2 over 5 degrees of freedom; t(5) .975 = 2.571.
+    assert found["a"] == pytest.approx((2.0, 2.571 * math.sqrt(0.8 / 3)), rel=1e-3)
+    assert found["b"] == pytest.approx((-5.0, 2.571 * math.sqrt(0.8 / 3)), rel=1e-3)
+    assert found["c"] == pytest.approx((1.0, 2.571 * math.sqrt(0.8 / 2)), rel=1e-3)
+    assert [found[name].verdict for name in "abc"] == ["better", "worse", "no difference shown"]
+    assert intervals({}) == {}
 
 
 def test_a_shape_that_is_none():
