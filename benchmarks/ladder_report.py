@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ladder_plan import BAG_OF_WORDS, BUDGETS, SEEDS, TASKS, UNTRAINED, Plan, power
+import numpy as np
+from ladder_plan import BAG_OF_WORDS, BUDGETS, SEEDS, SYSTEMS, TASKS, UNTRAINED, Plan, power
 from scipy.stats import t as students_t
 
 from electra_jax.downstream.curves import AVERAGE
@@ -41,6 +42,11 @@ class Entry(NamedTuple):
     def averages(self) -> list[float]:
         """The average over the tasks, for each seed."""
         return [statistics.mean(self.scores[task][seed] for task in TASKS) for seed in SEEDS]
+
+    def error(self) -> float:
+        """The standard error of the average over tasks and seeds, from the variance between seeds."""
+        variances = (statistics.variance(self.scores[task].values()) / len(SEEDS) for task in TASKS)
+        return math.sqrt(sum(variances)) / len(TASKS)
 
 
 class Difference(NamedTuple):
@@ -81,8 +87,57 @@ def difference(one: Entry, other: Entry) -> Difference:
     return Difference(statistics.mean(means), margin, sum(mean > 0 for mean in means))
 
 
+class Saving(NamedTuple):
+    """How many times fewer FLOPs one system needs than another to reach a score, with its 95% interval.
+
+    A curve has ends: `most` is the ratio if the score is reached at the smallest budget or before, and `least` the
+    one if it is reached at the largest; beyond them a ratio is not known, and is `most` or 0.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    least: float
+    most: float
+
+    def __str__(self) -> str:
+        if not self.ratio or self.low >= self.most:
+            return self._text(self.ratio)
+        return f"{self._text(self.ratio)} ({self._text(self.low)} to {self._text(self.high)})"
+
+    def _text(self, ratio: float) -> str:
+        if ratio < self.least:
+            return f"less than {self.least:.1f}"
+        return f"{ratio:.1f}{' or more' if ratio >= self.most else ''}"
+
+
+def saving(curve: Sequence[Entry], other: Entry) -> Saving:
+    """How many times fewer FLOPs the system of `curve` needs for the average of `other`.
+
+    The curve is linear in the logarithm of FLOPs between its budgets. The interval is that of 10,000 draws in which all
+    averages vary normally by their standard errors over seeds of fine-tuning.
+    """
+    curve = sorted(curve, key=lambda entry: entry.flops)
+    flops = [entry.flops for entry in curve]
+
+    def ratio(averages: Sequence[float], wanted: float) -> float:
+        if averages[0] >= wanted:
+            return other.flops / flops[0]
+        for (x, below), (y, above) in itertools.pairwise(zip(flops, averages, strict=True)):
+            if above >= wanted:
+                return float(other.flops / (x * (y / x) ** ((wanted - below) / (above - below))))
+        return 0.0
+
+    means = [statistics.mean(entry.averages()) for entry in (*curve, other)]
+    errors = [entry.error() for entry in (*curve, other)]
+    draws = np.random.default_rng(0).normal(means, errors, (10_000, len(means)))
+    low, high = np.quantile([ratio(draw[:-1], draw[-1]) for draw in draws], (0.025, 0.975))
+    least, most = other.flops / flops[-1], other.flops / flops[0]
+    return Saving(ratio(means[:-1], means[-1]), float(low), float(high), least, most)
+
+
 def table(found: Sequence[Entry], plan: Plan) -> str:
-    """Markdown: the scores of every run, and the differences between systems at each budget."""
+    """Markdown: scores of every run, differences between systems at each budget, and how many FLOPs `electra` saves."""
     metrics = {task: _metric(plan, task) for task in TASKS}
     heads = [f"{task} ({metric})" for task, metric in metrics.items()]
     lines = [
@@ -99,7 +154,7 @@ def table(found: Sequence[Entry], plan: Plan) -> str:
             first = ["", _CONTROLS[entry.system], "", ""]
         last = (f"{x:.1f}" if x is not None else "" for x in (frozen, entry.frozen.get("word_order")))
         lines.append(f"| {' | '.join([*first, *cells, _spread(entry.averages()), *last])} |")
-    return "\n".join([*lines, "", *_ranking(found)]) + "\n"
+    return "\n".join([*lines, "", *_ranking(found), "", *_savings(found)]) + "\n"
 
 
 def _ranking(found: Sequence[Entry]) -> list[str]:
@@ -115,6 +170,17 @@ def _ranking(found: Sequence[Entry]) -> list[str]:
                 f"| {power(flops)} | `{one.system}` | `{other.system}` | {by.mean:+.1f} ± {by.margin:.1f} | "
                 f"{by.better_on} of {len(TASKS)} |"
             )
+    return lines
+
+
+def _savings(found: Sequence[Entry]) -> list[str]:
+    """How many times fewer FLOPs `electra` needs than the others for what they reach with their largest budget."""
+    curve = [entry for entry in found if entry.system == SYSTEMS[0]]
+    largest = {entry.system: entry for entry in sorted(found, key=lambda entry: entry.flops)}
+    lines = [f"| the average of | is reached by `{SYSTEMS[0]}` with fewer FLOPs, times |", "|---|---|"]
+    for system, entry in largest.items():
+        if curve and entry.flops and system != SYSTEMS[0]:
+            lines.append(f"| `{system}` at {power(entry.flops)} | {saving(curve, entry)} |")
     return lines
 
 

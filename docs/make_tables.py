@@ -2,7 +2,8 @@
 
     python docs/make_tables.py                             # reference/settings.md and reference/commands.md
     python docs/make_tables.py first_run runs/tiny         # from the run of the README's first command
-    python docs/make_tables.py comparison runs/efficiency  # from what benchmarks/efficiency.py wrote
+    python docs/make_tables.py ladder                      # from benchmarks/results/ladder.jsonl, and its figures
+    python docs/make_tables.py ablations 3x128             # from benchmarks/results/ablations.jsonl
     python docs/make_tables.py preparation TEXT            # runs benchmarks/preparation.py and loader.py on a text
     python docs/make_tables.py cpu_step runs/step.json     # from what benchmarks/step.py wrote
     python docs/make_tables.py encoders TEXT runs/encoders # runs benchmarks/encoders.py on a text
@@ -22,6 +23,7 @@ import inspect
 import io
 import json
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -128,36 +130,24 @@ def first_run(workdir: str) -> str:
     )
 
 
-def comparison(output: str) -> str:
-    """Scores of the last checkpoints: median (lowest to highest) over seeds."""
-    lines = []
-    for name in ("curves", "floor"):
-        path = Path(output) / name / "curves.jsonl"
-        lines += [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    scores: dict[str, dict[str, dict[int, float]]] = collections.defaultdict(lambda: collections.defaultdict(dict))
-    last: dict[str, int] = {}
-    for line in lines:
-        last[line["run"]] = max(last.get(line["run"], 0), line["step"])
-    for line in lines:
-        if line["step"] == last[line["run"]]:
-            scores[line["run"]][line["task"]][line["seed"]] = line["score"]
-    tasks = list(dict.fromkeys(line["task"] for line in lines))
-    rows = []
-    for run, by_task in scores.items():
-        means = [statistics.mean(by_task[task][seed] for task in by_task) for seed in next(iter(by_task.values()))]
-        cells = [_spread(by_task[task].values()) if task in by_task else "" for task in tasks]
-        order = Path(output) / f"order-{run}" / "scores.json"
-        words = (
-            [seed["scores"]["accuracy"] for seed in json.loads(order.read_text())["seeds"]] if order.exists() else []
-        )
-        name = "none (initial parameters)" if run == "untrained" else f"`{run}`"
-        rows.append([name, _spread(words) if words else "", _spread(means), *cells])
-    return table(["pre-trained by", "word order", "average of GLUE's", *tasks], rows)
+def ladder() -> str:
+    """The ladder's scores and the differences between systems; also puts its figures into this folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        text = _benchmark("ladder.py", f"--draw={folder}", f"--results={_results('ladder')}")
+        for figure in sorted(Path(folder).glob("*.svg")):
+            shutil.copyfile(figure, DOCS / figure.name)
+    return text.strip()
 
 
-def _spread(values: Iterable[float]) -> str:
-    values = sorted(values)
-    return f"{statistics.median(values):.1f} ({values[0]:.1f} to {values[-1]:.1f})"
+def ablations(shape: str) -> str:
+    """Which changes to the recipe pay."""
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = f"--draw={folder}", f"--shape={shape}", f"--results={_results('ablations')}"
+        return _benchmark("ablations.py", *arguments).strip()
+
+
+def _results(name: str) -> Path:
+    return ROOT / "benchmarks" / "results" / f"{name}.jsonl"
 
 
 def preparation(text: str) -> str:
@@ -228,7 +218,8 @@ def encoders(text: str, output: str) -> str:
 
 TABLES: dict[str, Callable[..., str]] = {
     "first_run": first_run,
-    "comparison": comparison,
+    "ladder": ladder,
+    "ablations": ablations,
     "preparation": preparation,
     "cpu_step": cpu_step,
     "encoders": encoders,

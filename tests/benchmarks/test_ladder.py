@@ -103,6 +103,22 @@ def test_the_systems_of_a_budget_are_compared_seed_by_seed(finished):
     assert (by.mean, by.margin) == (pytest.approx(4), pytest.approx(2.228 * math.sqrt(4 / 15), rel=1e-3))
 
 
+def test_how_many_times_fewer_flops_a_system_needs(finished):
+    plan, _ = finished
+    found = {(entry.system, entry.flops): entry for entry in ladder_report.entries(plan)}
+    curve = [found["electra", flops] for flops in BUDGETS]  # 23.1, 33.1, 43.1, 53.1
+    flat = [dict.fromkeys(SEEDS, score) for score in (28.1, 20.0, 80.0)]
+    half, below, above = (found["mlm", 1e14]._replace(scores=dict.fromkeys(TASKS, scores)) for scores in flat)
+    found = ladder_report.saving(curve, half)
+    assert found.ratio == pytest.approx(1e14 / math.sqrt(1e13 * 3e13))
+    assert found.low < found.ratio < found.high
+    # Seeds differ by .1, so averages have a standard error of .026; the slope is 10 for a factor of 3.
+    assert found.high / found.ratio == pytest.approx(3 ** (1.96 * 0.026 * math.sqrt(0.5) / 10), rel=1e-3)
+    assert str(found) == "5.8 (5.8 to 5.8)"
+    assert str(ladder_report.saving(curve, below)) == "10.0 or more"
+    assert str(ladder_report.saving(curve, above)) == "less than 0.3"
+
+
 def test_the_table_and_the_figures(finished, tmp_path, capsys):
     plan, _ = finished
     results = tmp_path / "ladder.jsonl"
