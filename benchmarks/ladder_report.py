@@ -17,7 +17,7 @@ from electra_jax.report.curve_plots import Line
 from electra_jax.runtime.io import write_whole
 
 TABLE, FIGURE = "ladder.md", "ladder"
-_CONTROLS = {UNTRAINED: "encoder that was not pre-trained", BAG_OF_WORDS: "bag of words"}
+_CONTROLS = {UNTRAINED: "untrained encoder", BAG_OF_WORDS: "bag of words"}
 
 Scores = dict[str, dict[int, float]]  # task -> seed -> score
 

@@ -27,7 +27,8 @@ _DASHES = ("--", ":", "-.")
 _X_LABELS = {"flops": "pre-training FLOPs", "flops_paper": "pre-training FLOPs, as the paper counts them"}
 _GREY = "#707070"
 _PANEL_HEIGHT, _PANEL_WIDTH, _COLUMNS = 2.9, 3.6, 3  # inches
-_LEGEND_ENTRY = (1.7, 0.2)  # width and height in inches of most entries
+_LEGEND_ENTRY = (1.7, 0.2)  # least width, and height, of an entry in inches
+_LEGEND_HANDLE, _LEGEND_LETTER = 0.6, 0.07  # width of an entry's line with its margins, and of a letter
 _SETTINGS: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -218,6 +219,7 @@ def _add_legend(figure: Figure, panel: Axes) -> None:
     """Adds the legend of a panel above all panels."""
     handles, labels = panel.get_legend_handles_labels()
     width, height = _LEGEND_ENTRY
+    width = max(width, _LEGEND_HANDLE + _LEGEND_LETTER * max(map(len, labels)))
     columns = max(1, min(len(labels), int(figure.get_figwidth() / width)))
     above = 0.15 + height * -(-len(labels) // columns)
     figure.tight_layout(rect=(0, 0, 1, 1 - above / figure.get_figheight()))
