@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from ladder_plan import BAG_OF_WORDS, BUDGETS, SEEDS, SYSTEMS, TASKS, UNTRAINED, Plan, power
+from ladder_plan import BAG_OF_WORDS, BUDGETS, SEEDS, TASKS, UNTRAINED, Plan, power
 from scipy.stats import t as students_t
 
 from electra_jax.downstream.curves import AVERAGE
@@ -50,11 +50,14 @@ class Entry(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """How much better one run is than another, with its 95% interval."""
+    """How much better one run's average is than another's, with its 95% interval, and on how many tasks it is."""
 
     mean: float
     margin: float
     better_on: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.1f} ± {self.margin:.1f} ({self.better_on} of {len(TASKS)} tasks)"
 
 
 def entries(plan: Plan) -> list[Entry]:
@@ -158,29 +161,32 @@ def table(found: Sequence[Entry], plan: Plan) -> str:
 
 
 def _ranking(found: Sequence[Entry]) -> list[str]:
-    lines = [
-        "| FLOPs | system | minus | difference of averages | tasks that it is better on |",
-        "|---|---|---|---|---|",
-    ]
+    """At each budget the systems from the best on, each minus the untrained encoder and minus the next one."""
+    untrained = next((entry for entry in found if entry.system == UNTRAINED), None)
+    lines = ["| FLOPs | system | minus the untrained encoder | minus the next system |", "|---|---|---|---|"]
     for flops in BUDGETS:
         ranked = sorted((e for e in found if e.flops == flops), key=lambda e: -statistics.mean(e.averages()))
-        for one, other in itertools.pairwise(ranked):
-            by = difference(one, other)
-            lines.append(
-                f"| {power(flops)} | `{one.system}` | `{other.system}` | {by.mean:+.1f} ± {by.margin:.1f} | "
-                f"{by.better_on} of {len(TASKS)} |"
-            )
+        for one, other in itertools.zip_longest(ranked, ranked[1:]):
+            cells = [str(difference(one, each)) if each else "" for each in (untrained, other)]
+            lines.append(f"| {power(flops)} | `{one.system}` | {' | '.join(cells)} |")
     return lines
 
 
 def _savings(found: Sequence[Entry]) -> list[str]:
-    """How many times fewer FLOPs `electra` needs than the others for what they reach with their largest budget."""
-    curve = [entry for entry in found if entry.system == SYSTEMS[0]]
+    """How many times fewer FLOPs `electra` needs than the others for what they reach with their largest budget.
+
+    The score of an untrained encoder is reached without any FLOPs, so nothing can be saved on it.
+    """
+    curve = [entry for entry in found if entry.system == "electra"]
     largest = {entry.system: entry for entry in sorted(found, key=lambda entry: entry.flops)}
-    lines = [f"| the average of | is reached by `{SYSTEMS[0]}` with fewer FLOPs, times |", "|---|---|"]
+    untrained = largest.get(UNTRAINED)
+    lines = ["| the average of | is reached by `electra` with fewer FLOPs, times |", "|---|---|"]
     for system, entry in largest.items():
-        if curve and entry.flops and system != SYSTEMS[0]:
-            lines.append(f"| `{system}` at {power(entry.flops)} | {saving(curve, entry)} |")
+        if curve and entry.flops and system != "electra":
+            above = difference(entry, untrained) if untrained else None
+            known = above is None or above.mean > above.margin
+            cell = saving(curve, entry) if known else "no gain over the untrained encoder is shown"
+            lines.append(f"| `{system}` at {power(entry.flops)} | {cell} |")
     return lines
 
 

@@ -119,6 +119,17 @@ def test_how_many_times_fewer_flops_a_system_needs(finished):
     assert str(ladder_report.saving(curve, above)) == "less than 0.3"
 
 
+def test_nothing_is_saved_on_what_an_untrained_encoder_reaches():
+    untrained = {"untrained": 10.0, "electra": 20.0, "mlm": 10.0}
+    found = [
+        ladder_report.Entry(
+            name, 1e13 * (name != "untrained"), name, {task: dict.fromkeys(SEEDS, x) for task in TASKS}, {}
+        )
+        for name, x in untrained.items()
+    ]
+    assert ladder_report._savings(found)[-1] == "| `mlm` at 1e13 | no gain over the untrained encoder is shown |"
+
+
 def test_the_table_and_the_figures(finished, tmp_path, capsys):
     plan, _ = finished
     results = tmp_path / "ladder.jsonl"
@@ -130,5 +141,7 @@ def test_the_table_and_the_figures(finished, tmp_path, capsys):
     (row,) = [row for row in rows if row[:3] == ["1e13", "`electra`", "3x128"]]
     score = 20 + 2 + 1  # with the best learning rate
     assert row[3:] == ["2.0M", *[f"{score + 0.1:.1f} ({score:.1f} to {score + 0.2:.1f})"] * 6, "40.0", "55.0"]
-    assert ["3e14", "`electra`", "`mlm`", "+2.0 ± 0.0", "5 of 5"] in rows
+    assert ["3e14", "`electra`", "+43.0 ± 0.0 (5 of 5 tasks)", "+2.0 ± 0.0 (5 of 5 tasks)"] in rows
+    assert ["3e14", "`mlm`", "+41.0 ± 0.0 (5 of 5 tasks)", ""] in rows
+    assert ["`mlm` at 3e14", "1.2 (1.2 to 1.3)"] in rows  # 51.1 between 43.1 at 1e14 and 53.1 at 3e14
     assert {path.name for path in tmp_path.iterdir()} >= {"ladder.png", "ladder.svg", "ladder_and_paper.png"}
