@@ -5,7 +5,6 @@ others, names of subcommands and settings are checked.
 """
 
 import ast
-import json
 import re
 import runpy
 from pathlib import Path
@@ -93,24 +92,6 @@ def test_what_is_written_from_code_is_up_to_date(path):
 @pytest.mark.parametrize("name", TABLES["TABLES"])
 def test_every_table_has_a_place(name):
     assert any(f"<!-- table {name} -->\n\n|" in text_of(page) for page in PAGES)
-
-
-def test_the_comparison_is_of_the_last_checkpoints(tmp_path):
-    for folder, run, scores in (("curves", "mlm", {1: 5.0, 2: 61.0}), ("floor", "untrained", {1: 50.0})):
-        (tmp_path / folder).mkdir()
-        lines = [
-            {"run": run, "step": step, "task": "sst2", "seed": seed, "score": score + seed}
-            for step, score in scores.items()
-            for seed in (0, 1, 2)
-        ]
-        (tmp_path / folder / "curves.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
-    (tmp_path / "order-mlm").mkdir()
-    order = {"seeds": [{"scores": {"accuracy": 70.0}}]}
-    (tmp_path / "order-mlm" / "scores.json").write_text(json.dumps(order))
-    assert TABLES["comparison"](str(tmp_path)).splitlines()[2:] == [
-        "| `mlm` | 70.0 (70.0 to 70.0) | 62.0 (61.0 to 63.0) | 62.0 (61.0 to 63.0) |",
-        "| none (initial parameters) |  | 51.0 (50.0 to 52.0) | 51.0 (50.0 to 52.0) |",
-    ]
 
 
 def test_every_page_is_in_the_contents():

@@ -6,7 +6,8 @@ import math
 import ladder
 import ladder_report
 import pytest
-from job_queue import Job
+from cli_runs import ROOT
+from job_queue import Job, ResultsFile
 from ladder_jobs import Shape
 from ladder_plan import ASSUMED, BUDGETS, SEEDS, SYSTEMS, TASKS, Plan, step_flops
 
@@ -117,6 +118,12 @@ def test_how_many_times_fewer_flops_a_system_needs(finished):
     assert str(found) == "5.8 (5.8 to 5.8)"
     assert str(ladder_report.saving(curve, below)) == "10.0 or more"
     assert str(ladder_report.saving(curve, above)) == "less than 0.3"
+
+
+def test_the_page_has_the_table_of_the_results():
+    plan = Plan(ResultsFile(ROOT / "benchmarks" / "results" / "ladder.jsonl").read(), ROOT, BUDGETS[-1])
+    page = (ROOT / "docs" / "reference" / "ladder.md").read_text(encoding="utf-8")
+    assert ladder_report.table(ladder_report.entries(plan), plan) in page, "run: python docs/make_tables.py ladder"
 
 
 def test_nothing_is_saved_on_what_an_untrained_encoder_reaches():
