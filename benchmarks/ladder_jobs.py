@@ -29,6 +29,7 @@ from electra_jax.runtime.progress import Progress
 
 VOCABULARY = 4096
 LENGTH = 128
+MODERN = "modern"  # the system of configs/modern.py
 _BATCH = 32
 _MOST_EXAMPLES = {"sst2": 16_000}
 _WARMUP = 0.05  # share of the steps
@@ -69,10 +70,11 @@ def pretraining_config(
 ) -> ConfigDict:
     """The run of a system with an encoder of a shape that costs about `flops`.
 
-    It is `configs/tiny.py` with Adam, sequences of 128 tokens, a vocabulary of 4,096 pieces and batches of 32.
+    It is `configs/tiny.py` with Adam, or `configs/modern.py`, with sequences of 128 tokens, a vocabulary of 4,096
+    pieces and batches of 32.
 
     Args:
-      system: the objective.
+      system: the objective, or `MODERN`.
       shape: the encoder's shape.
       rate: the learning rate at width 128; wider encoders take as much less as they are wider.
       flops: FLOPs (`model` count) of the whole run.
@@ -81,7 +83,11 @@ def pretraining_config(
       text: the prepared corpus.
     """
     changes = dict(changes or {})
-    config = electra_jax.configs.tiny(objective=system, generator=changes.pop("generator", "transformer"))
+    if system == MODERN:
+        config = electra_jax.configs.modern(size="tiny")
+    else:
+        config = electra_jax.configs.tiny(objective=system, generator=changes.pop("generator", "transformer"))
+        changes = {"optim.name": "adam", **changes}
     warmup, ffn = changes.pop("warmup", _WARMUP), changes.pop("ffn", _FFN)
     settings = {
         "batch_size": _BATCH,
@@ -95,7 +101,6 @@ def pretraining_config(
         "model.heads": shape.width // 32,
         "model.embedding_size": min(shape.width, 128),
         "model.modernbert.global_every": 3,
-        "optim.name": "adam",
         "optim.learning_rate": rate * min(1.0, 128 / shape.width),
         **changes,
     }

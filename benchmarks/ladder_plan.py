@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from job_queue import Job, Results
-from ladder_jobs import Shape, flops_per_step, pretraining_config
+from ladder_jobs import MODERN, Shape, flops_per_step, pretraining_config
 
-SYSTEMS = ("electra", "mlm", "all_tokens_mlm", "replace_mlm", "electra_15")
-FIRST = ("electra", "mlm")  # done before the others, at all budgets, and with learning rates of their own
+SYSTEMS = ("electra", MODERN, "mlm", "all_tokens_mlm", "replace_mlm", "electra_15")
+FIRST = ("electra", "mlm")  # done before the others, at all budgets
+TUNED_ALONE = (*FIRST, MODERN)  # with learning rates of their own; the others have that of `electra`
 BUDGETS = (1e13, 3e13, 1e14, 3e14)
 LARGEST_FOR_ALL = 1e14  # the largest budget of the other systems
 TUNED = 3e13  # where learning rates are chosen, the middle of all systems' budgets
@@ -81,7 +82,7 @@ class Plan:
             yield from (self._pretrain(run), self._judge(run))
         if not self._are_judged(shapes):
             return
-        others = [system for system in SYSTEMS if system not in FIRST]
+        others = [system for system in SYSTEMS if system not in TUNED_ALONE]
         budgets = [flops for flops in BUDGETS if flops <= self.largest]
         smaller = [flops for flops in budgets if flops <= LARGEST_FOR_ALL]
         yield from self._ladder(FIRST, smaller[-1:])
@@ -90,6 +91,7 @@ class Plan:
             yield from self._tune(control, UNTRAINED)
             yield from self._score(control, UNTRAINED)
         yield from self._ladder(FIRST, smaller)
+        yield from self._ladder([MODERN], smaller)
         if not self._are_judged(self._with_rates("electra")):
             return  # the others have its learning rate
         yield from self._ladder(others, [flops for flops in smaller if flops >= TUNED])
@@ -122,7 +124,7 @@ class Plan:
 
     def _with_rates(self, system: str) -> list[Run]:
         """The runs of a system from which its learning rate is chosen."""
-        rates = RATES if system in FIRST else [self.run_of("electra", TUNED).rate]
+        rates = RATES if system in TUNED_ALONE else [self.run_of("electra", TUNED).rate]
         return [Run(system, TUNED, self.shape_for(TUNED), rate) for rate in rates]
 
     def _are_judged(self, runs: Sequence[Run]) -> bool:

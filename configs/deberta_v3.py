@@ -12,7 +12,6 @@ minute on a CPU.
 from ml_collections import ConfigDict
 
 from electra_jax import train_config
-from electra_jax.config.errors import UserError
 
 # Layers, width and heads from rtd_*.json; peak learning rate and batch from rtd.sh, which has none for small: base's.
 _SIZES = {
@@ -24,13 +23,7 @@ _SIZES = {
 
 
 def get_config(arg: str = "") -> ConfigDict:
-    parts = arg.split(",")
-    for part in parts:
-        if part in _SIZES:
-            raise UserError(f"config argument {part!r} is unknown: expected size={part}")
-    size = next((part.removeprefix("size=") for part in reversed(parts) if part.startswith("size=")), "base")
-    if size not in _SIZES:
-        raise UserError(f"config argument size={size} is unknown: expected size={' or '.join(_SIZES)}")
+    size, rest = train_config.choose_size(arg, _SIZES, "base")
     layers, width, heads, learning_rate, batch_size = _SIZES[size]
     config = train_config.paper()
     config.steps, config.batch_size = 1_000_000, batch_size  # rtd.sh
@@ -45,4 +38,4 @@ def get_config(arg: str = "") -> ConfigDict:
     # sampled at temperature 1, as by default.
     config.objective.update(mask_prob=0.15, replace_prob=1.0, discriminator_weight=10.0)
     config.optim.learning_rate = learning_rate  # the rest of optims/args.py is as in ELECTRA
-    return train_config.finish(config, ",".join(part for part in parts if not part.startswith("size=")))
+    return train_config.finish(config, rest)

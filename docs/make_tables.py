@@ -3,6 +3,7 @@
     python docs/make_tables.py                             # reference/settings.md and reference/commands.md
     python docs/make_tables.py first_run runs/tiny         # from the run of the README's first command
     python docs/make_tables.py ladder                      # from benchmarks/results/ladder.jsonl, and its figures
+    python docs/make_tables.py ablations 2x96              # from benchmarks/results/ablations.jsonl
     python docs/make_tables.py preparation TEXT            # runs benchmarks/preparation.py and loader.py on a text
     python docs/make_tables.py cpu_step runs/step.json     # from what benchmarks/step.py wrote
     python docs/make_tables.py encoders TEXT runs/encoders # runs benchmarks/encoders.py on a text
@@ -132,12 +133,20 @@ def first_run(workdir: str) -> str:
 def ladder() -> str:
     """The ladder's scores and the differences between systems; also puts its figures into this folder."""
     with tempfile.TemporaryDirectory() as folder:
-        text = _benchmark(
-            "ladder.py", f"--draw={folder}", f"--results={ROOT / 'benchmarks' / 'results' / 'ladder.jsonl'}"
-        )
+        text = _benchmark("ladder.py", f"--draw={folder}", _results("ladder"))
         for figure in sorted(Path(folder).glob("*.svg")):
             shutil.copyfile(figure, DOCS / figure.name)
     return text.strip()
+
+
+def ablations(shape: str) -> str:
+    """Which changes to the recipe pay."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _benchmark("ablations.py", f"--draw={folder}", f"--shape={shape}", _results("ablations")).strip()
+
+
+def _results(name: str) -> str:
+    return f"--results={ROOT / 'benchmarks' / 'results' / f'{name}.jsonl'}"
 
 
 def preparation(text: str) -> str:
@@ -209,6 +218,7 @@ def encoders(text: str, output: str) -> str:
 TABLES: dict[str, Callable[..., str]] = {
     "first_run": first_run,
     "ladder": ladder,
+    "ablations": ablations,
     "preparation": preparation,
     "cpu_step": cpu_step,
     "encoders": encoders,

@@ -7,7 +7,7 @@ into a `TrainConfig` once. Inside, only the dataclass is used.
 import bisect
 import dataclasses
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -123,6 +123,27 @@ RESUMABLE = frozenset(name for name, each in settings.settings_of(TrainConfig).i
 def paper() -> ConfigDict:
     """What all sizes of the paper have in common, for a config file to change."""
     return ConfigDict(to_dict(TrainConfig()))
+
+
+def choose_size(arg: str, sizes: Collection[str], default: str) -> tuple[str, str]:
+    """The size that a config file's argument names, and the rest of the argument, for `finish`.
+
+    Args:
+      arg: may have `size=NAME` among its parts; the last one counts.
+      sizes: the sizes of this config file.
+      default: the size if the argument names none.
+
+    Raises:
+      UserError: there is no such size, or it is given without `size=`.
+    """
+    parts = arg.split(",")
+    for part in parts:
+        if part in sizes:
+            raise UserError(f"config argument {part!r} is unknown: expected size={part}")
+    chosen = next((part.removeprefix("size=") for part in reversed(parts) if part.startswith("size=")), default)
+    if chosen not in sizes:
+        raise UserError(f"config argument size={chosen} is unknown: expected size={' or '.join(sizes)}")
+    return chosen, ",".join(part for part in parts if not part.startswith("size="))
 
 
 def finish(config: ConfigDict, arg: str) -> ConfigDict:

@@ -3,12 +3,13 @@
 import pytest
 from cli_runs import ROOT
 
-from electra_jax import train, train_config
+import electra_jax
+from electra_jax import configs, train, train_config
 from electra_jax.config import config_file
 from electra_jax.config.errors import UserError
 from electra_jax.objectives import registry
 
-CONFIGS = ("base", "deberta_v3", "large", "small", "tiny")  # of pre-training
+CONFIGS = ("base", "deberta_v3", "large", "modern", "small", "tiny")  # of pre-training
 
 # ../shared/electra.md's table is the paper's appendix A and the reference's configure_pretraining.py.
 PAPER = {
@@ -77,6 +78,25 @@ def test_deberta_has_every_objective(system):
     for arg in (f"size=xsmall,objective={system}", f"size=xsmall,objective={system},runlocal"):
         config = train_config.resolve(config_file.load(ROOT / "configs" / "deberta_v3.py", arg))
         assert config.model.encoder == "deberta"
+
+
+@pytest.mark.parametrize("size", PAPER)
+def test_sizes_of_modern_cost_what_those_of_the_paper_cost(size):
+    ours, papers = configs.modern(size=size), getattr(configs, size)()
+    cost, of_paper = (electra_jax.count_flops(config).total["model"] for config in (ours, papers))
+    assert cost == pytest.approx(of_paper, rel=0.01)
+    assert (ours.batch_size, ours.data.seq_length) == (papers.batch_size, papers.data.seq_length)
+
+
+def test_modern_can_be_exported_as_modernbert_at_every_size():
+    for size in ("tiny", *PAPER):
+        model = configs.modern(size=size).model
+        assert (model.encoder, model.embedding_size) == ("modernbert", model.width)
+    assert configs.modern() == configs.modern(size="small")
+    # Learning rates and initial weights fall with the width.
+    tiny, large = configs.modern(size="tiny"), configs.modern(size="large")
+    assert tiny.optim.learning_rate / large.optim.learning_rate == pytest.approx(8)
+    assert tiny.model.init_stddev / large.model.init_stddev == pytest.approx(8**0.5, rel=1e-2)
 
 
 @pytest.mark.slow

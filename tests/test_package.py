@@ -170,7 +170,7 @@ def test_a_wheel_works_in_the_folder_above_the_clone(checkout, installed):
 
 
 def test_configs_are_functions_of_their_arguments():
-    assert dir(configs) == ["base", "deberta_v3", "glue", "large", "small", "squad", "table", "tags", "tiny"]
+    assert dir(configs) == ["base", "deberta_v3", "glue", "large", "modern", "small", "squad", "table", "tags", "tiny"]
     assert configs.tiny() == config_file.load(ROOT / "configs" / "tiny.py")
     given = configs.tiny(objective="mlm", runlocal=True)
     assert given == config_file.load("tiny", "objective=mlm,runlocal")
