@@ -44,6 +44,6 @@ def get_config(arg: str = "") -> ConfigDict:
     else:
         config.model.remat = "dots"  # as in base.py
     config.objective.update(discriminator_weight=20.0, temperature=1.5)
-    config.optim.update(name="muon", learning_rate=1.5e-3 * 128 / width, muon_rate=2.0, b2=0.98)
+    config.optim.update(name="muon", learning_rate=1.5e-3 * 128 / width, muon_rate=4.0, b2=0.98)
     config.optim.warmup_steps = min(10_000, steps // 20)
     return train_config.finish(config, rest)
