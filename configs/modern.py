@@ -7,7 +7,7 @@ ahead of Adam (docs/reference/ladder.md; one seed). The optimizer is all that ha
 settings are those of `configs/tiny.py`. The sizes above tiny have not been trained yet:
 - base and large have the shapes of ModernBERT's, and small has as many parameters in its layers as ELECTRA-Small.
 - Learning rates fall as the inverse of the width, and initial weights as the inverse of its root, from what was chosen
-  at width 128.
+  at widths of 96 and 128.
 - Batches and lengths are those of the paper's sizes, and steps cost as many FLOPs (`model` count) in all.
 
 `--config=modern:size=base,runlocal` shrinks the run to less than a minute on a CPU.
