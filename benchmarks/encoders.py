@@ -16,13 +16,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import electra_jax
 from electra_jax import train_config
 from electra_jax.config import cli, config_file, errors
 from electra_jax.config.settings import above, check_value
 from electra_jax.modeling.electra import ENCODERS
-from electra_jax.objectives import registry
-from electra_jax.planning.flops import hardware
-from electra_jax.planning.flops.breakdown import sum_networks
 from electra_jax.runtime import run_log
 
 HELDOUT = ("mlm_loss", "disc_loss", "disc_auc")
@@ -36,16 +34,13 @@ _OPTIONS = {
 }
 
 
-def steps_for(config_path: Path, vocab_size: int, flops: float, overrides: list[str]) -> int:
+def steps_for(config_path: Path, flops: float, overrides: list[str]) -> int:
     """The number of training steps that `flops` pay for."""
     config = config_file.load(config_path)
     for text in overrides:
         name, _, value = text.removeprefix("--config.").partition("=")
         config_file.override(config, name, value)
-    typed = train_config.resolve(config)
-    objective = registry.make(typed.objective, typed.model, typed.steps, vocab_size)
-    shape = (typed.batch_size, typed.data.seq_length)
-    return round(flops / sum_networks(hardware.train_step(objective, objective.stages[0], *shape, typed.optim.name)))
+    return round(flops * int(config.steps) / electra_jax.count_flops(config).total["model"])
 
 
 def call(subcommand: str, *argv: str) -> None:
@@ -90,9 +85,13 @@ def main(argv: list[str]) -> int:
     output, text = Path(chosen["output"]), Path(chosen["output"]) / "text"
     call("prepare", f"--input={chosen['input']}", f"--vocab_size={chosen['vocab_size']}", f"--output={text}")
     for encoder in ENCODERS:
-        overrides = [*shlex.split(chosen["pretraining"]), f"--config.model.encoder={encoder}"]
-        steps = steps_for(Path(chosen["config"]), chosen["vocab_size"], chosen["flops"], overrides)
-        given = [f"--config={chosen['config']}", f"--workdir={output / encoder}", f"--config.data.input={text}"]
+        overrides = [
+            *shlex.split(chosen["pretraining"]),
+            f"--config.model.encoder={encoder}",
+            f"--config.data.input={text}",
+        ]
+        steps = steps_for(Path(chosen["config"]), chosen["flops"], overrides)
+        given = [f"--config={chosen['config']}", f"--workdir={output / encoder}"]
         call("train", *given, f"--config.steps={steps}", f"--config.eval_every={max(1, steps // 4)}", *overrides)
     found = [summary(output / encoder) for encoder in ENCODERS]
     (output / "encoders.json").write_text(json.dumps(found, indent=1) + "\n")

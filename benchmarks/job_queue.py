@@ -56,7 +56,10 @@ class ResultsFile(NamedTuple):
         results: Results = {}
         if self.path.exists():
             for number, line in enumerate(self.path.read_text(encoding="utf-8").splitlines(), 1):
-                result = from_json(line)
+                try:
+                    result = from_json(line)
+                except ValueError:
+                    result = None
                 if not isinstance(result, dict) or "job" not in result:
                     raise UserError(f"{self.path}:{number} is damaged: expected a job's result; remove the line")
                 results[result.pop("job")] = result

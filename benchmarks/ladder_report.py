@@ -12,6 +12,7 @@ from ladder_jobs import MODERN
 from ladder_plan import BAG_OF_WORDS, BUDGETS, SEEDS, SYSTEMS, TASKS, UNTRAINED, Plan, power
 from scipy.stats import t as students_t
 
+from electra_jax.config.errors import UserError
 from electra_jax.downstream.curves import AVERAGE
 from electra_jax.report import curve_plots
 from electra_jax.report.curve_plots import Line
@@ -141,7 +142,7 @@ def saving(curve: Sequence[Entry], other: Entry) -> Saving:
 
 
 def table(found: Sequence[Entry], plan: Plan) -> str:
-    """Markdown: scores of every run, differences between systems at each budget, and how many FLOPs `electra` saves."""
+    """Markdown: scores of every run, differences between systems at each budget, and FLOPs saved."""
     metrics = {task: _metric(plan, task) for task in TASKS}
     heads = [f"{task} ({metric})" for task, metric in metrics.items()]
     lines = [
@@ -205,6 +206,8 @@ def _spread(scores: Sequence[float]) -> str:
 def draw(plan: Plan, folder: Path) -> str:
     """Writes the table and the figures of the runs that are complete to a folder; returns the table."""
     found = entries(plan)
+    if not found:
+        raise UserError("there is nothing to draw: expected --results=FILE with all scores of a run or a control")
     folder.mkdir(parents=True, exist_ok=True)
     text = table(found, plan)
     write_whole(folder / TABLE, text)

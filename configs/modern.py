@@ -1,10 +1,10 @@
-"""ELECTRA with two ModernBERTs that are trained by Muon.
+"""ELECTRA with ModernBERT encoders and Muon.
 
     electra-jax train --config=modern:size=base --config.data.input='data/*.txt' --workdir=runs/modern
 
-`size=` is tiny, small (the default), base or large. With 1e13 FLOPs and each at its best learning rate, Muon ended
-ahead of Adam (docs/reference/ladder.md; one seed). The optimizer is all that has been compared so far; the other
-settings are those of `configs/tiny.py`. The sizes above tiny have not been trained yet:
+`size=` is tiny, small (the default), base or large. With 1e13 FLOPs, and each at the best learning rate tried, Muon
+was ahead of Adam (docs/reference/ladder.md; one seed). Only the optimizer has been compared so far; the other settings
+are those of `configs/tiny.py`, but global attention is that of ModernBERT. No size has been trained as it stands here:
 - base and large have the shapes of ModernBERT's, and small has as many parameters in its layers as ELECTRA-Small.
 - Learning rates fall as the inverse of the width, and initial weights as the inverse of its root, from what was chosen
   at widths of 96 and 128.

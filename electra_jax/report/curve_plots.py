@@ -219,7 +219,7 @@ def _add_legend(figure: Figure, panel: Axes) -> None:
     """Adds the legend of a panel above all panels."""
     handles, labels = panel.get_legend_handles_labels()
     width, height = _LEGEND_ENTRY
-    width = max(width, _LEGEND_HANDLE + _LEGEND_LETTER * max(map(len, labels)))
+    width = max(width, _LEGEND_HANDLE + _LEGEND_LETTER * max(map(len, labels), default=0))
     columns = max(1, min(len(labels), int(figure.get_figwidth() / width)))
     above = 0.15 + height * -(-len(labels) // columns)
     figure.tight_layout(rect=(0, 0, 1, 1 - above / figure.get_figheight()))

@@ -119,8 +119,9 @@ def test_time_that_is_up_and_a_signal_end_it_and_the_next_call_goes_on(queue):
     assert queue.order() == ["quick", "slow"]
 
 
-def test_a_damaged_line_is_named(queue):
+@pytest.mark.parametrize("line", ["[]", '{"job": "b", "num'])
+def test_a_damaged_line_is_named(queue, line):
     queue.results.path.parent.mkdir()
-    queue.results.path.write_text('{"job": "a", "number": 1}\n[]\n')
+    queue.results.path.write_text(f'{{"job": "a", "number": 1}}\n{line}\n')
     with pytest.raises(UserError, match=r"all\.jsonl:2 is damaged: expected a job's result; remove the line"):
         queue.results.read()

@@ -8,8 +8,11 @@ import ladder_report
 import pytest
 from cli_runs import ROOT
 from job_queue import Job, ResultsFile
-from ladder_jobs import Shape
+from ladder_jobs import MODERN, Shape, pretraining_config
 from ladder_plan import ASSUMED, BUDGETS, SEEDS, SYSTEMS, TASKS, Plan, step_flops
+
+import electra_jax
+from electra_jax.config.errors import UserError
 
 METRICS = {"cola": "matthews", "sst2": "accuracy", "mrpc": "accuracy", "stsb": "spearman", "rte": "accuracy"}
 BEST_SHAPES = {1e13: Shape(3, 128), 3e13: Shape(4, 192)}
@@ -118,6 +121,22 @@ def test_how_many_times_fewer_flops_a_system_needs(finished):
     assert str(found) == "5.8 (5.8 to 5.8)"
     assert str(ladder_report.saving(curve, below)) == "10.0 or more"
     assert str(ladder_report.saving(curve, above)) == "less than 0.3"
+
+
+def test_results_without_a_scored_run_cannot_be_drawn(tmp_path):
+    with pytest.raises(UserError, match="there is nothing to draw: expected --results=FILE"):
+        ladder.main([f"--draw={tmp_path}/out", f"--results={tmp_path}/missing.jsonl"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_modern_is_the_config_of_that_name_and_the_others_have_adam():
+    ours, electra = (pretraining_config(system, Shape(3, 128), 3e-3, 1e13) for system in (MODERN, "electra"))
+    config = electra_jax.configs.modern(size="tiny")
+    assert (ours.optim.name, ours.optim.muon_rate) == (config.optim.name, config.optim.muon_rate) == ("muon", 4.0)
+    assert electra.optim.name == "adam"
+    assert ours.optim.learning_rate == electra.optim.learning_rate == 3e-3
+    assert ours.steps < electra.steps  # Muon's FLOPs are counted
+    assert ours.model == electra.model
 
 
 def test_the_page_has_the_table_of_the_results():
