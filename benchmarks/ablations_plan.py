@@ -24,10 +24,14 @@ OPTIMIZERS: dict[str, list[Changes]] = {
         for factor in (1.0, 2.0, 4.0)
     ],
 }
-# Changes to the better optimizer, one at a time, by the name of what they change. With `averaged` nothing is trained:
-# the probe reads the mean of the last checkpoints' parameters of the runs of that name, of the base if it is empty.
+# Changes to the better optimizer, one at a time, by the name of what they change; the more promising ones come first.
+# With `averaged` nothing is trained: the probe reads the mean of the last checkpoints' parameters of the runs of that
+# name, of the base if it is empty.
 VARIANTS: dict[str, Changes] = {
-    "schedule cosine": {"optim.schedule": "cosine"},
+    "batch 16": {"batch_size": 16},
+    "batch 16, doubling to 64": {"batch_size": 64, "batch_doublings": 2},
+    "generator of a quarter of the width": {"model.generator_width": 0.25},
+    "temperature 1": {"objective.temperature": 1.0},
     "schedule stable, decay .2": {"optim.schedule": "stable", "optim.decay": 0.2},
     "mean of the last checkpoints": {"averaged": ""},
     "schedule stable, decay .2, mean": {
@@ -35,26 +39,23 @@ VARIANTS: dict[str, Changes] = {
         "optim.decay": 0.2,
         "averaged": "schedule stable, decay .2",
     },
-    "generator's rate x .5": {"optim.generator_rate": 0.5},
-    "generator's rate x 2": {"optim.generator_rate": 2.0},
-    "clipped apart": {"optim.clip_apart": True},
-    "batch 16": {"batch_size": 16},
-    "batch 64": {"batch_size": 64},
-    "batch 16, doubling to 64": {"batch_size": 64, "batch_doublings": 2},
-    "dropout .1": {"model.dropout": 0.1},
-    "masked 30%": {"objective.mask_prob": 0.30},
     "masked 30%, falling to 15%": {"objective.mask_prob": 0.30, "objective.mask_prob_end": 0.15},
     "discriminator's weight 50": {"objective.discriminator_weight": 50.0},
-    "temperature 1": {"objective.temperature": 1.0},
-    "temperature 2, decaying": {"objective.temperature": 2.0, "objective.temperature_decay": 0.3},
-    "unigram generator": {"generator": "unigram"},
-    "clusters for a generator": {"generator": "clusters"},
-    "generator of a quarter of the width": {"model.generator_width": 0.25},
-    "generator as wide": {"model.generator_width": 1.0},
-    "embeddings apart (GDES)": {"model.tying": "gdes"},
-    "squared ReLU": {"model.modernbert.activation": "relu2"},
     "zero outputs": {"model.modernbert.zero_outputs": True},
+    "embeddings apart (GDES)": {"model.tying": "gdes"},
+    "clipped apart": {"optim.clip_apart": True},
+    "generator's rate x .5": {"optim.generator_rate": 0.5},
+    "generator's rate x 2": {"optim.generator_rate": 2.0},
+    "squared ReLU": {"model.modernbert.activation": "relu2"},
+    "schedule cosine": {"optim.schedule": "cosine"},
+    "clusters for a generator": {"generator": "clusters"},
+    "temperature 2, decaying": {"objective.temperature": 2.0, "objective.temperature_decay": 0.3},
+    "generator as wide": {"model.generator_width": 1.0},
+    "masked 30%": {"objective.mask_prob": 0.30},
     "all layers global": {"model.modernbert.global_every": 1},
+    "batch 64": {"batch_size": 64},
+    "unigram generator": {"generator": "unigram"},
+    "dropout .1": {"model.dropout": 0.1},
 }
 ASSUMED = {"word_order": 0.0}  # a result for a dry run
 
