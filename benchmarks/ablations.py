@@ -7,7 +7,8 @@
 Every run is `electra` with the settings of benchmarks/ladder.py and the same FLOPs, ends at the end of its schedule,
 and is judged by word order (benchmarks/frozen.py). First learning rates of Adam and of Muon are chosen on a seed that
 is not reported. The better one, with three seeds, is the base. Each change to it (`ablations_plan.VARIANTS`) is trained
-with the same three seeds and compared with the base seed by seed. OUT can be that of benchmarks/ladder.py: the text is
+with the first of these seeds, and with the others unless it is far behind the base. It is compared with the base seed
+by seed. OUT can be that of benchmarks/ladder.py: the text is
 the same. Stopped at any moment, the same command goes on.
 """
 
