@@ -13,9 +13,10 @@ from ladder_jobs import MODERN, Shape, flops_per_step, pretraining_config
 
 SYSTEMS = ("electra", MODERN, "mlm", "all_tokens_mlm", "replace_mlm", "electra_15")
 FIRST = ("electra", "mlm")  # done before the others, at all budgets
-TUNED_ALONE = (*FIRST, MODERN)  # with learning rates of their own; the others have that of `electra`
+TUNED_ALONE = ("electra", MODERN, "mlm")  # with learning rates of their own; the others have that of `electra`
 BUDGETS = (1e13, 3e13, 1e14, 3e14)
 LARGEST_FOR_ALL = 1e14  # the largest budget of the other systems
+AGAIN = 1  # the seed of second runs of pre-training, of those with learning rates of their own at `LARGEST_FOR_ALL`
 TUNED = 3e13  # where learning rates are chosen, the middle of all systems' budgets
 TASKS = ("cola", "sst2", "mrpc", "stsb", "rte")
 SEEDS = (0, 1, 2)
@@ -45,10 +46,12 @@ class Run(NamedTuple):
     flops: float
     shape: Shape
     rate: float
+    seed: int = 0
 
     @property
     def name(self) -> str:
-        return f"{power(self.flops)}-{self.system}-{self.shape}-{self.rate:g}"
+        seed = f"-{self.seed}" if self.seed else ""
+        return f"{power(self.flops)}-{self.system}-{self.shape}-{self.rate:g}{seed}"
 
 
 # An encoder that one step at a rate of nothing has left as it was, and its embeddings alone.
@@ -94,11 +97,12 @@ class Plan:
         yield from self._ladder([MODERN], smaller)
         if not self._are_judged(self._with_rates("electra")):
             return  # the others have its learning rate
+        yield from self._ladder(TUNED_ALONE, smaller[-1:], AGAIN)
         yield from self._ladder(others, [flops for flops in smaller if flops >= TUNED])
         yield from self._ladder(FIRST, budgets)
         yield from self._ladder(others, smaller)
 
-    def _ladder(self, systems: Sequence[str], budgets: Sequence[float]) -> Iterator[Job]:
+    def _ladder(self, systems: Sequence[str], budgets: Sequence[float], seed: int = 0) -> Iterator[Job]:
         """The jobs of some systems at some budgets, as far as their learning rates are known."""
         rates = {system: self._with_rates(system) for system in systems}
         for run in itertools.chain.from_iterable(rates.values()):
@@ -109,7 +113,7 @@ class Plan:
             yield self._pretrain(middle)
             yield from self._tune(system, middle.name)
         for flops, system in itertools.product(sorted(budgets, reverse=True), known):
-            run = self.run_of(system, flops)
+            run = self.run_of(system, flops, seed)
             yield self._pretrain(run)  # and scored before the next begins, as its folder may be lost with the machine
             yield from self._score(system, run.name)
 
@@ -117,10 +121,10 @@ class Plan:
         """The systems at a budget."""
         return SYSTEMS if flops <= LARGEST_FOR_ALL else FIRST
 
-    def run_of(self, system: str, flops: float) -> Run:
+    def run_of(self, system: str, flops: float, seed: int = 0) -> Run:
         """The run of a system at a budget, with the learning rate that was best at `TUNED`."""
         best = max(self._with_rates(system), key=self.merit)
-        return Run(system, flops, self.shape_for(flops), best.rate)
+        return Run(system, flops, self.shape_for(flops), best.rate, seed)
 
     def _with_rates(self, system: str) -> list[Run]:
         """The runs of a system from which its learning rate is chosen."""
@@ -164,9 +168,9 @@ class Plan:
         settings = {"kind": "probe", "run": run.name, "tasks": ()}
         return Job(f"word_order/{run.name}", 1e11, (f"pretrain/{run.name}",), settings)
 
-    def _pretrain(self, run: Run, changes: Mapping[str, Any] | None = None) -> Job:
-        settings = {"run": run.name, **run._asdict(), **({"changes": changes} if changes else {})}
-        return Job(f"pretrain/{run.name}", run.flops, (), {"kind": "pretrain", **settings}, self.runs / run.name)
+    def _pretrain(self, run: Run) -> Job:
+        settings = {"kind": "pretrain", "run": run.name, **run._asdict(), "changes": {"seed": run.seed}}
+        return Job(f"pretrain/{run.name}", run.flops, (), settings, self.runs / run.name)
 
     def _finetune(self, system: str, run: str, task: str, rate: float, seeds: Sequence[int]) -> Job:
         settings = {

@@ -9,7 +9,19 @@ from typing import NamedTuple
 
 import numpy as np
 from ladder_jobs import MODERN
-from ladder_plan import BAG_OF_WORDS, BUDGETS, SEEDS, SYSTEMS, TASKS, UNTRAINED, Plan, power
+from ladder_plan import (
+    AGAIN,
+    BAG_OF_WORDS,
+    BUDGETS,
+    LARGEST_FOR_ALL,
+    SEEDS,
+    SYSTEMS,
+    TASKS,
+    TUNED_ALONE,
+    UNTRAINED,
+    Plan,
+    power,
+)
 from scipy.stats import t as students_t
 
 from electra_jax.config.errors import UserError
@@ -33,6 +45,7 @@ class Entry(NamedTuple):
       run: the name of the run.
       scores: by task and seed.
       frozen: by task, of linear models on frozen states; empty for a bag of words.
+      seed: of pre-training.
     """
 
     system: str
@@ -40,6 +53,7 @@ class Entry(NamedTuple):
     run: str
     scores: Scores
     frozen: Mapping[str, float]
+    seed: int = 0
 
     def averages(self) -> list[float]:
         """The average over the tasks, for each seed."""
@@ -63,17 +77,19 @@ class Difference(NamedTuple):
 
 
 def entries(plan: Plan) -> list[Entry]:
-    """The runs whose scores are complete, by budget, and the controls."""
-    found = [(control, 0.0, UNTRAINED) for control in _CONTROLS]
-    found += [(system, flops, plan.run_of(system, flops).name) for flops in BUDGETS for system in plan.systems(flops)]
+    """The controls and the runs whose scores are complete, by budget."""
+    found = [(control, 0.0, UNTRAINED, 0) for control in _CONTROLS]
+    runs = [plan.run_of(system, flops) for flops in BUDGETS for system in plan.systems(flops)]
+    runs += [plan.run_of(system, LARGEST_FOR_ALL, AGAIN) for system in TUNED_ALONE]
+    found += [(run.system, run.flops, run.name, run.seed) for run in sorted(runs, key=lambda run: run.flops)]
     complete = []
-    for system, flops, run in found:
+    for system, flops, run, seed in found:
         jobs = {task: plan.scores_of(system, run, task) for task in TASKS}
         results = {task: plan.results[job.name] for task, job in jobs.items() if job and job.name in plan.results}
         if len(results) == len(TASKS):
             scores = {task: {int(seed): x for seed, x in results[task]["scores"].items()} for task in TASKS}
             frozen = {} if system == BAG_OF_WORDS else plan.results.get(f"probe/{run}", {})
-            complete.append(Entry(system, flops, run, scores, frozen))
+            complete.append(Entry(system, flops, run, scores, frozen, seed))
     return complete
 
 
@@ -154,12 +170,14 @@ def table(found: Sequence[Entry], plan: Plan) -> str:
         frozen = statistics.mean(entry.frozen[task] for task in TASKS) if entry.frozen else None
         if entry.flops:
             tokens = f"{plan.results[f'pretrain/{entry.run}']['tokens'] / 1e6:.1f}M"
-            first = [power(entry.flops), f"`{entry.system}`", entry.run.split("-")[2], tokens]
+            name = f"`{entry.system}`{f', seed {entry.seed}' if entry.seed else ''}"
+            first = [power(entry.flops), name, entry.run.split("-")[2], tokens]
         else:
             first = ["", _CONTROLS[entry.system], "", ""]
         last = (f"{x:.1f}" if x is not None else "" for x in (frozen, entry.frozen.get("word_order")))
         lines.append(f"| {' | '.join([*first, *cells, _spread(entry.averages()), *last])} |")
-    return "\n".join([*lines, "", *_ranking(found), "", *_savings(found)]) + "\n"
+    once = [entry for entry in found if not entry.seed]
+    return "\n".join([*lines, "", *_ranking(once), "", *_savings(once)]) + "\n"
 
 
 def _ranking(found: Sequence[Entry]) -> list[str]:
@@ -211,6 +229,7 @@ def draw(plan: Plan, folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     text = table(found, plan)
     write_whole(folder / TABLE, text)
+    found = [entry for entry in found if not entry.seed]
     panels: dict[str, list[Line]] = {}
     for task in (AVERAGE, *TASKS):
         panels[task] = []

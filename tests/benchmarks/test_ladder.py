@@ -81,12 +81,25 @@ def test_two_systems_are_scored_before_the_others_begin_and_at_3e14_before_the_o
     _, order = finished
     scored = {name: i for i, name in enumerate(order) if name.startswith("finetune/") and name.endswith("-0-1-2")}
     first = [i for name, i in scored.items() if "1e14-electra-" in name or "1e14-mlm-" in name]
+    first = [i for i in first if not order[i].split("/")[1].endswith("-1")]
     others = [i for name, i in scored.items() if "3e13-electra_15-" in name or "1e14-electra_15-" in name]
     last = [i for name, i in scored.items() if "3e14-" in name]
     assert len(first) == len(last) == 2 * len(TASKS)
     assert max(first) < min(others)
     assert max(others) < min(last) <= max(last) < min(i for name, i in scored.items() if "1e13-electra_15-" in name)
     assert not any("electra_15-" in name for name in order if name.startswith("word_order/") and "0.0015" not in name)
+
+
+def test_some_runs_of_pre_training_are_repeated_with_another_seed(finished):
+    plan, order = finished
+    jobs = [job for job in plan.jobs() if job.settings.get("changes", {}).get("seed")]
+    assert [job.settings["run"] for job in jobs] == [
+        f"1e14-{system}-{plan.shape_for(1e14)}-0.0015-1" for system in ("electra", "modern", "mlm")
+    ]
+    changes = jobs[0].settings["changes"]
+    assert pretraining_config("electra", Shape(3, 128), 3e-3, 1e13, changes).seed == 1
+    scored = [name for name in order if name.startswith(f"finetune/{jobs[0].settings['run']}/")]
+    assert len(scored) == len(TASKS)
 
 
 def test_a_smaller_ladder_has_no_larger_runs(finished):
@@ -96,8 +109,10 @@ def test_a_smaller_ladder_has_no_larger_runs(finished):
 
 def test_the_systems_of_a_budget_are_compared_seed_by_seed(finished):
     plan, _ = finished
-    found = {(entry.system, entry.flops): entry for entry in ladder_report.entries(plan)}
+    found = {(entry.system, entry.flops): entry for entry in ladder_report.entries(plan) if not entry.seed}
     assert len(found) == 3 * 6 + 2 + 2
+    again = [entry for entry in ladder_report.entries(plan) if entry.seed]
+    assert [(entry.system, entry.flops) for entry in again] == [(name, 1e14) for name in ("electra", "modern", "mlm")]
     by = ladder_report.difference(found["electra", 1e13], found["mlm", 1e13])
     assert (by.mean, by.margin, by.better_on) == (pytest.approx(2), pytest.approx(0, abs=1e-9), 5)
     uneven = found["mlm", 1e13]._replace(scores={task: {0: 22.0, 1: 24.0, 2: 26.0} for task in TASKS})
@@ -169,6 +184,7 @@ def test_the_table_and_the_figures(finished, tmp_path, capsys):
     (row,) = [row for row in rows if row[:3] == ["1e13", "`electra`", "3x128"]]
     score = 20 + 2 + 1  # with the best learning rate
     assert row[3:] == ["2.0M", *[f"{score + 0.1:.1f} ({score:.1f} to {score + 0.2:.1f})"] * 6, "40.0", "55.0"]
+    assert ["1e14", "`electra`, seed 1"] in [row[:2] for row in rows]
     assert ["3e14", "`electra`", "+43.0 ± 0.0 (5 of 5 tasks)", "+2.0 ± 0.0 (5 of 5 tasks)"] in rows
     assert ["3e14", "`mlm`", "+41.0 ± 0.0 (5 of 5 tasks)", ""] in rows
     assert ["`electra`", "`mlm` at 3e14", "1.2 (1.2 to 1.3)"] in rows  # 51.1 between 43.1 at 1e14 and 53.1 at 3e14
