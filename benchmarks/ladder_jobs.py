@@ -1,7 +1,6 @@
 """The jobs of benchmarks/ladder.py: pre-training, fine-tuning, and linear models on frozen states."""
 
 import dataclasses
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +11,6 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 import electra_jax
-from electra_jax import train_config
 from electra_jax.config import config_file
 from electra_jax.config.errors import UserError
 from electra_jax.downstream.finetuning import recipe, run
@@ -22,9 +20,6 @@ from electra_jax.loading import networks
 from electra_jax.loading.networks import Pretrained, Source
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.subnetwork import Network
-from electra_jax.objectives import registry
-from electra_jax.planning.flops import hardware
-from electra_jax.planning.flops.breakdown import sum_networks
 from electra_jax.runtime.progress import Progress
 
 VOCABULARY = 4096
@@ -115,13 +110,7 @@ def pretraining_config(
 
 def flops_per_step(config: ConfigDict) -> float:
     """The FLOPs of a train step (`model` count), the mean where the batch grows."""
-    typed = train_config.as_dataclass(config)
-    objective = registry.make(typed.objective, typed.model, typed.steps, VOCABULARY)
-    sizes = [typed.batch_size >> halvings for halvings in range(typed.batch_doublings + 1)]  # for equal shares
-    return statistics.mean(
-        sum_networks(hardware.train_step(objective, objective.stages[0], size, typed.data.seq_length, typed.optim.name))
-        for size in sizes
-    )
+    return electra_jax.count_flops(config).total["model"] / int(config.steps)
 
 
 def finetuning_config(task: str, rate: float, seeds: Sequence[int], cache: Path) -> FinetuneConfig:
