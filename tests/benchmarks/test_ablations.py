@@ -33,8 +33,8 @@ def finished(tmp_path_factory):
 
 
 def test_the_base_is_the_better_optimizer_at_its_best_rate(finished):
-    name, changes = finished.base
-    assert name == "muon"
+    assert finished.base == "muon"
+    changes = finished.best("muon")
     assert (changes["optim.name"], changes["optim.learning_rate"]) == ("muon", 3e-3)
     assert finished.best("adam") == {"optim.learning_rate": 3e-3}
 
@@ -43,8 +43,10 @@ def test_every_variant_has_the_base_s_settings_and_all_seeds_unless_it_is_far_be
     jobs = [job for job in finished.jobs() if job.settings["kind"] == "pretrain"]
     tuned = sum(map(len, OPTIMIZERS.values()))
     trained = [name for name, changes in VARIANTS.items() if "averaged" not in changes]
-    assert len(jobs) == tuned + len(SEEDS) * (len(OPTIMIZERS) + len(trained)) - len(SEEDS[1:])
-    assert [job.name for job in jobs if "batch_64-" in job.name] == ["pretrain/1e09-1x64-batch_64-0"]
+    assert len(jobs) == tuned + len(SEEDS) * (len(OPTIMIZERS) + 1 + len(trained)) - len(SEEDS[1:])
+    assert [job.name for job in jobs if "batch_64-" in job.name] == ["pretrain/5e08-1x64-batch_64-0"]
+    assert {job.flops for job in jobs if "batch" in job.name or "masked" in job.name} == {5e8}
+    assert len([job for job in jobs if job.flops == 5e8 and "-muon-" in job.name]) == len(SEEDS)
     of_variant = [job for job in jobs if "masked_30%-" in job.name]
     assert [job.settings["changes"]["seed"] for job in of_variant] == list(SEEDS)
     assert all(job.settings["rate"] == 3e-3 for job in of_variant)
@@ -66,17 +68,19 @@ def test_averages_are_of_the_probe(finished):
     jobs = {job.name: job for job in finished.jobs()}
     assert sum("mean" in name for name in jobs) == 2 * len(SEEDS)
     for recipe in ("muon", "schedule_stable,_decay_.2"):
-        job = jobs[f"word_order/1e09-1x64-{recipe}-0-mean"]
+        job = jobs[f"word_order/5e08-1x64-{recipe}-0-mean"]
         assert job.settings["averaged"]
-        assert job.needs == (f"pretrain/1e09-1x64-{recipe}-0",)
-        assert job.settings["run"] == f"1e09-1x64-{recipe}-0"
+        assert job.needs == (f"pretrain/5e08-1x64-{recipe}-0",)
+        assert job.settings["run"] == f"5e08-1x64-{recipe}-0"
 
 
 def test_the_report(finished, tmp_path, capsys):
     text = report(finished)
     assert "| muon 0.003 1 | 181.0 |" in text
-    assert "| muon | 79.0 (78.0 to 80.0) |  | the base |" in text
-    assert "| adam | 74.0 (73.0 to 75.0) | -5.0 ± 0.1 | worse |" in text
+    optimizers, changes = text.split("| 5e08 FLOPs, 1x64 |")
+    assert "| muon | 79.0 (78.0 to 80.0) |  | the base |" in optimizers
+    assert "| adam | 74.0 (73.0 to 75.0) | -5.0 ± 0.0 | worse |" in optimizers
+    assert "| muon | 79.0 (78.0 to 80.0) |  | the base |" in changes
     assert f"| {PAYS} | 81.0 (80.0 to 82.0) | +2.0 ± 0.1 | better |" in text
     assert f"| {HARMS} | 72.0 (one seed) | -6.0 ± 0.2 | worse |" in text
     assert "| mean of the last checkpoints | 80.0 (79.0 to 81.0) | +1.0 ± 0.1 | better |" in text
