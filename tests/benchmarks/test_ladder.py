@@ -147,7 +147,7 @@ def test_results_without_a_scored_run_cannot_be_drawn(tmp_path):
 def test_modern_is_the_config_of_that_name_and_the_others_have_adam():
     ours, electra = (pretraining_config(system, Shape(3, 128), 3e-3, 1e13) for system in (MODERN, "electra"))
     config = electra_jax.configs.modern(size="tiny")
-    assert (ours.optim.name, ours.optim.muon_rate) == (config.optim.name, config.optim.muon_rate) == ("muon", 4.0)
+    assert (ours.optim.name, ours.optim.muon_rate) == (config.optim.name, config.optim.muon_rate) == ("muon", 2.0)
     assert electra.optim.name == "adam"
     assert ours.optim.learning_rate == electra.optim.learning_rate == 3e-3
     assert ours.steps < electra.steps  # Muon's FLOPs are counted
