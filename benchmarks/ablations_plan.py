@@ -76,7 +76,7 @@ class Trial(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """How much better a recipe is than the base, the mean over pairs of the same seed, with its 95% interval."""
+    """How much better a recipe's mean is than the base's, with its 95% interval."""
 
     mean: float
     margin: float
@@ -123,8 +123,8 @@ class Plan(NamedTuple):
         for name in VARIANTS:
             yield from self.of_variant(name)[:1]
         for name in VARIANTS:
-            first = self.differences(self.of_variant(name), base)[:1]
-            if first and first[0] > -BEHIND:
+            first, of_base = self.score(self.of_variant(name)[0]), self.score(base[0])
+            if first is not None and of_base is not None and first > of_base - BEHIND:
                 yield from self.of_variant(name)[1:]
 
     def tuning(self, optimizer: str) -> list[Trial]:
@@ -174,27 +174,29 @@ class Plan(NamedTuple):
             judged["averaged"], name = True, f"{run}-mean"
         return trained, Job(f"word_order/{name}", 1e11, (trained.name,), judged)
 
-    def differences(self, trials: Sequence[Trial], base: Sequence[Trial]) -> list[float]:
-        """A recipe minus the base, for each seed with which both have been scored."""
-        scores = [(self.score(one), self.score(other)) for one, other in zip(trials, base, strict=True)]
-        return [one - other for one, other in scores if one is not None and other is not None]
+    def scores(self, trials: Sequence[Trial]) -> list[float]:
+        """The scores of a recipe that are known."""
+        return [score for trial in trials if (score := self.score(trial)) is not None]
 
 
-def intervals(differences: Mapping[str, Sequence[float]]) -> dict[str, Difference]:
-    """The mean difference of each recipe from the base.
+def intervals(scores: Mapping[str, Sequence[float]], base: str) -> dict[str, Difference]:
+    """The difference of each recipe's mean from that of the base.
 
-    Three seeds say little of their own variance, so it is pooled over the recipes: the differences of all are assumed
-    to vary alike from seed to seed. Recipes with one seed have an interval too, as long as others have more.
+    Three seeds say little of their own variance, so it is pooled over the recipes, the base among them: the scores of
+    all are assumed to vary alike from seed to seed. Recipes with one seed have an interval too, as long as others have
+    more. It is not corrected for the number of recipes.
     """
-    several = [of_one for of_one in differences.values() if len(of_one) > 1]
+    several = [of_one for of_one in scores.values() if len(of_one) > 1]
     if not several:
         return {}
     freedom = sum(len(of_one) - 1 for of_one in several)
     variance = sum(statistics.variance(of_one) * (len(of_one) - 1) for of_one in several) / freedom
     factor = float(students_t.ppf(0.975, freedom)) * math.sqrt(variance)
+    mean = statistics.mean(scores[base])
     return {
-        name: Difference(statistics.mean(of_one), factor / math.sqrt(len(of_one)))
-        for name, of_one in differences.items()
+        name: Difference(statistics.mean(of_one) - mean, factor * math.sqrt(1 / len(of_one) + 1 / len(scores[base])))
+        for name, of_one in scores.items()
+        if name != base
     }
 
 
@@ -223,14 +225,13 @@ def _compared(plan: Plan, recipes: Mapping[str, Sequence[Trial]]) -> list[str]:
         f"| {power(base[0].flops)} FLOPs, {plan.shape} | word order | minus {plan.base} | |",
         "|---|---|---|---|",
     ]
-    differences = {name: plan.differences(trials, base) for name, trials in recipes.items() if name != plan.base}
-    found = intervals({name: of_one for name, of_one in differences.items() if of_one})
-    for name, trials in recipes.items():
-        scores = [score for trial in trials if (score := plan.score(trial)) is not None]
-        if scores and (name == plan.base or name in found):
-            by = found.get(name)
-            cells = (f"{by.mean:+.1f} ± {by.margin:.1f}", by.verdict) if by else ("", "the base")
-            lines.append(f"| {name} | {_spread(scores)} | {' | '.join(cells)} |")
+    scores = {name: plan.scores(trials) for name, trials in recipes.items()}
+    scores = {name: of_one for name, of_one in scores.items() if of_one}
+    found = intervals(scores, plan.base) if plan.base in scores else {}
+    for name in (name for name in scores if name == plan.base or name in found):
+        by = found.get(name)
+        cells = (f"{by.mean:+.1f} ± {by.margin:.1f}", by.verdict) if by else ("", "the base")
+        lines.append(f"| {name} | {_spread(scores[name])} | {' | '.join(cells)} |")
     return lines
 
 

@@ -79,12 +79,12 @@ def test_the_report(finished, tmp_path, capsys):
     assert "| muon 0.003 1 | 181.0 |" in text
     optimizers, changes = text.split("| 5e08 FLOPs, 1x64 |")
     assert "| muon | 79.0 (78.0 to 80.0) |  | the base |" in optimizers
-    assert "| adam | 74.0 (73.0 to 75.0) | -5.0 ± 0.0 | worse |" in optimizers
+    assert "| adam | 74.0 (73.0 to 75.0) | -5.0 ± 2.3 | worse |" in optimizers
     assert "| muon | 79.0 (78.0 to 80.0) |  | the base |" in changes
-    assert f"| {PAYS} | 81.0 (80.0 to 82.0) | +2.0 ± 0.1 | better |" in text
-    assert f"| {HARMS} | 72.0 (one seed) | -6.0 ± 0.2 | worse |" in text
-    assert "| mean of the last checkpoints | 80.0 (79.0 to 81.0) | +1.0 ± 0.1 | better |" in text
-    assert f"| {VARIES} | 79.0 (77.5 to 80.5) | +0.0 ± 0.1 | no difference shown |" in text
+    assert f"| {PAYS} | 81.0 (80.0 to 82.0) | +2.0 ± 1.7 | better |" in text
+    assert f"| {HARMS} | 72.0 (one seed) | -7.0 ± 2.4 | worse |" in text
+    assert "| mean of the last checkpoints | 80.0 (79.0 to 81.0) | +1.0 ± 1.7 | no difference shown |" in text
+    assert f"| {VARIES} | 79.0 (77.5 to 80.5) | +0.0 ± 1.7 | no difference shown |" in text
     results = tmp_path / "ablations.jsonl"
     results.write_text("".join(json.dumps({"job": name, **result}) + "\n" for name, result in finished.results.items()))
     arguments = [f"--results={results}", "--shape=1x64", "--flops=1e9"]
@@ -95,14 +95,15 @@ def test_the_report(finished, tmp_path, capsys):
 
 
 def test_the_variance_is_pooled_over_recipes():
-    found = intervals({"a": [1.0, 2.0, 3.0], "b": [-5.0, -5.0, -5.0], "c": [0.0, 2.0], "d": [4.0]})
+    scores = {"base": [70.0, 71.0, 72.0], "a": [75.0, 75.0, 75.0], "b": [70.0, 72.0], "c": [60.0]}
+    found = intervals(scores, "base")
     # Sums of squares 2, 0 and 2 over 5 degrees of freedom; t(5) .975 = 2.571.
-    assert found["a"] == pytest.approx((2.0, 2.571 * math.sqrt(0.8 / 3)), rel=1e-3)
-    assert found["b"] == pytest.approx((-5.0, 2.571 * math.sqrt(0.8 / 3)), rel=1e-3)
-    assert found["c"] == pytest.approx((1.0, 2.571 * math.sqrt(0.8 / 2)), rel=1e-3)
-    assert found["d"] == pytest.approx((4.0, 2.571 * math.sqrt(0.8)), rel=1e-3)
-    assert [found[name].verdict for name in "abcd"] == ["better", "worse", "no difference shown", "better"]
-    assert intervals({}) == intervals({"d": [4.0]}) == {}
+    assert found["a"] == pytest.approx((4.0, 2.571 * math.sqrt(0.8 * (1 / 3 + 1 / 3))), rel=1e-3)
+    assert found["b"] == pytest.approx((0.0, 2.571 * math.sqrt(0.8 * (1 / 2 + 1 / 3))), rel=1e-3)
+    assert found["c"] == pytest.approx((-11.0, 2.571 * math.sqrt(0.8 * (1 + 1 / 3))), rel=1e-3)
+    assert [found[name].verdict for name in "abc"] == ["better", "no difference shown", "worse"]
+    assert "base" not in found
+    assert intervals({"base": [1.0]}, "base") == {}
 
 
 def test_a_shape_that_is_none():
