@@ -7,9 +7,9 @@
 Every run is `electra` with the settings of benchmarks/ladder.py, ends at the end of its schedule, and is judged by word
 order (benchmarks/frozen.py). First learning rates of Adam and of Muon are chosen with --flops on a seed that is not
 reported. The better one, with three seeds, is the base. Each change to it (`ablations_plan.VARIANTS`) is trained with
-half of the FLOPs, with the first of these seeds, and with the others unless it is far behind the base. It is compared
-with the base, trained with as many FLOPs. OUT can be that of benchmarks/ladder.py: the text is
-the same. Stopped at any moment, the same command goes on.
+half of the FLOPs, as the base is once more, with the first of these seeds, and with the others unless it is far behind
+the base. OUT can be that of benchmarks/ladder.py: the text is the same. Stopped at any moment, the same command goes
+on.
 """
 
 import sys

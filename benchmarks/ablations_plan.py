@@ -11,12 +11,14 @@ from ladder_jobs import Shape
 from ladder_plan import power
 from scipy.stats import t as students_t
 
+from electra_jax.config.errors import UserError
+
 SEEDS = (0, 1, 2)
 _TUNING_SEED = 100
-# A change that is so many points behind the base with the first seed is not trained with the others. Pairs of runs of
-# one recipe differ by less.
+# A change that is so many points behind the base with the first seed is not trained with the others. The standard
+# deviation between seeds is 1.4 points (5e12 FLOPs, 2x96), so this is 2.5 standard deviations of a difference.
 BEHIND = 5.0
-# The share of the FLOPs with which changes are trained. At 1e13, Muon's word order is 92; with ten times as many FLOPs
+# The share of the FLOPs with which changes are trained. At 1e13, Muon's word order is 91; with ten times as many FLOPs
 # `electra` has 93, so what a change gains there could not be seen.
 SHARE = 0.5
 Changes = Mapping[str, Any]
@@ -205,9 +207,15 @@ def _short(changes: Changes) -> str:
 
 
 def report(plan: Plan) -> str:
-    """Markdown: the optimizers' learning rates, the optimizers, and each change against the base."""
+    """Markdown: the learning rates tried, the optimizers at their best ones, and each change against the base.
+
+    Raises:
+      UserError: there are no results of the plan's shape and FLOPs.
+    """
     lines = [f"| {power(plan.flops)} FLOPs, {plan.shape}, seed {_TUNING_SEED} | word order |", "|---|---|"]
     tuned = [trial for name in OPTIMIZERS for trial in plan.tuning(name)]
+    if not plan.scores(tuned):
+        raise UserError("there is nothing to draw: expected --results=FILE with a run of this --shape and --flops")
     lines += [f"| {trial.name} | {score:.1f} |" for trial in tuned if (score := plan.score(trial)) is not None]
     if all(plan.score(trial) is not None for trial in tuned):
         optimizers = {name: plan.of_optimizer(name) for name in OPTIMIZERS}
@@ -218,20 +226,20 @@ def report(plan: Plan) -> str:
 
 
 def _compared(plan: Plan, recipes: Mapping[str, Sequence[Trial]]) -> list[str]:
-    """A table of recipes, each minus the base, as far as they are scored."""
-    base = recipes[plan.base]
-    lines = [
-        "",
-        f"| {power(base[0].flops)} FLOPs, {plan.shape} | word order | minus {plan.base} | |",
-        "|---|---|---|---|",
-    ]
-    scores = {name: plan.scores(trials) for name, trials in recipes.items()}
-    scores = {name: of_one for name, of_one in scores.items() if of_one}
-    found = intervals(scores, plan.base) if plan.base in scores else {}
-    for name in (name for name in scores if name == plan.base or name in found):
-        by = found.get(name)
-        cells = (f"{by.mean:+.1f} ± {by.margin:.1f}", by.verdict) if by else ("", "the base")
-        lines.append(f"| {name} | {_spread(scores[name])} | {' | '.join(cells)} |")
+    """A table of recipes, each minus the base, as far as they are scored; nothing before the base is."""
+    base = plan.base
+    scores = {name: known for name, trials in recipes.items() if (known := plan.scores(trials))}
+    if base not in scores:
+        return []
+    budget = power(recipes[base][0].flops)
+    lines = ["", f"| {budget} FLOPs, {plan.shape} | word order | minus {base} | |", "|---|---|---|---|"]
+    found = intervals(scores, base)
+    for name, known in scores.items():
+        if name == base:
+            lines.append(f"| {name} | {_spread(known)} |  | the base |")
+        elif name in found:
+            by = found[name]
+            lines.append(f"| {name} | {_spread(known)} | {by.mean:+.1f} ± {by.margin:.1f} | {by.verdict} |")
     return lines
 
 

@@ -116,8 +116,8 @@ def flops_per_step(config: ConfigDict) -> float:
 def finetuning_config(task: str, rate: float, seeds: Sequence[int], cache: Path) -> FinetuneConfig:
     """The fine-tuning of a run: the paper's recipe with three epochs, another learning rate, and mean pooling.
 
-    The head reads the mean of the states, as a bag of words must. With `electra` at
-    1e14 FLOPs, STS-B was 76.1 by the mean and 52.8 by the state of [CLS] (seed 100).
+    The head reads the mean of the states, as that of a bag of words must. With `electra` at 1e14 FLOPs, STS-B was 76.1
+    by the mean and 52.8 by the state of [CLS] (seed 100).
 
     Args:
       task: the task.

@@ -2,10 +2,10 @@
 
     electra-jax train --config=modern:size=base --config.data.input='data/*.txt' --workdir=runs/modern
 
-`size=` is tiny, small (the default), base or large. With 1e13 FLOPs, and each at the best learning rate tried, Muon
-with each of three seeds was ahead of Adam with each, and no other change to the recipe was shown to pay
-(docs/reference/ladder.md). So the other settings are those of `configs/tiny.py`, but global attention is that of
-ModernBERT. No size has been trained as it stands here:
+`size=` is tiny, small (the default), base or large. With 1e13 FLOPs and three seeds, each optimizer at the best
+learning rate tried, Muon was ahead of Adam; no other change to the recipe was shown to pay (docs/reference/ladder.md).
+So the rest is as in `configs/tiny.py`, but global attention is that of ModernBERT. No size has been trained as it
+stands here:
 - base and large have the shapes of ModernBERT's, and small has as many parameters in its layers as ELECTRA-Small.
 - Learning rates fall as the inverse of the width, and initial weights as the inverse of its root, from what was chosen
   at widths of 96 and 128.

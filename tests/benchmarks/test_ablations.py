@@ -106,6 +106,24 @@ def test_the_variance_is_pooled_over_recipes():
     assert intervals({"base": [1.0]}, "base") == {}
 
 
+def test_results_of_another_shape_cannot_be_drawn(finished, tmp_path):
+    with pytest.raises(ablations.errors.UserError, match="there is nothing to draw: expected --results=FILE"):
+        report(finished._replace(shape=Shape(2, 64)))
+    with pytest.raises(ablations.errors.UserError, match="there is nothing to draw: expected --results=FILE"):
+        ablations.main([f"--draw={tmp_path}/out", f"--results={tmp_path}/missing.jsonl", "--shape=2x96"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_table_grows_with_the_results(finished):
+    first = finished.tuning("adam")[0]
+    only = {job.name: finished.results[job.name] for job in finished._of(first)}
+    assert report(finished._replace(results=only)).splitlines()[2:] == ["| adam 0.0015 | 173.0 |"]
+    at_full = {name: result for name, result in finished.results.items() if "/1e09-" in name}
+    text = report(finished._replace(results=at_full))
+    assert "| adam | 74.0 (73.0 to 75.0) | -5.0 ± 2.3 | worse |" in text
+    assert "5e08" not in text
+
+
 def test_a_shape_that_is_none():
     with pytest.raises(ablations.errors.UserError, match="--shape=small is invalid: expected layers and width"):
         ablations.main(["--shape=small"])
