@@ -17,6 +17,14 @@ def disk_error(error: BaseException | None) -> str | None:
     return next((text for text in _REPORTED if text in str(error)), None)
 
 
+def is_left_behind(error: BaseException | None) -> bool:
+    """Whether `error` ends a read that Orbax left behind: one read of a damaged checkpoint failed, the others go on.
+
+    Python reports such errors whenever it collects the abandoned coroutines; the failed read was raised before.
+    """
+    return str(error).startswith(("Event loop is closed", "Encountered error while reading array index"))
+
+
 def quiet_libraries(interrupts: Interrupts | None = None) -> None:
     """Silences what Orbax and TensorStore print about errors in their threads; saving raises these errors again.
 
@@ -37,7 +45,7 @@ def quiet_libraries(interrupts: Interrupts | None = None) -> None:
             threading.__excepthook__(args)
 
     def report_callback_error(args: "sys.UnraisableHookArgs") -> None:
-        if str(args.exc_value) != "Event loop is closed" and not is_interrupted():
+        if not is_left_behind(args.exc_value) and not is_interrupted():
             sys.__unraisablehook__(args)
 
     threading.excepthook, sys.unraisablehook = report_thread_error, report_callback_error

@@ -70,7 +70,6 @@ def test_models(request, tmp_path):
         shutil.rmtree(model)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # reads that Orbax leaves behind
 def test_runs(request, small_run, tmp_path):
     """A checkpoint that is damaged is refused, or has the same bits; other damaged files make a page or a line."""
     fuzz = Fuzz(request, "runs", tmp_path)

@@ -11,9 +11,6 @@ from electra_jax.loading import run_checkpoint
 from electra_jax.loading.verify import Finding, verify
 from electra_jax.sharded_step import ShardedStep
 
-# Orbax leaves reads of a damaged file behind, which fail when nobody waits for them any more.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 
 @pytest.fixture(scope="module")
 def step(small_run) -> ShardedStep:

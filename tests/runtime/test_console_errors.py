@@ -30,7 +30,13 @@ Callback(sys.argv[1])
 
 @pytest.mark.parametrize(
     ("message", "printed"),
-    [("x: No space left on device", 1), ("Event loop is closed", 1), ("a bug", 2)],  # each is hidden in one of the two
+    [
+        # each is hidden in one of the two
+        ("x: No space left on device", 1),
+        ("Event loop is closed", 1),
+        ("Encountered error while reading array index: (). See", 1),
+        ("a bug", 2),
+    ],
 )
 def test_only_errors_that_are_reported_elsewhere_are_hidden(message, printed):
     argv = [sys.executable, "-c", THREADS, message]
