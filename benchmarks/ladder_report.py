@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from ladder_jobs import MODERN
+from ladder_jobs import FINE_EPOCHS, MODERN
 from ladder_plan import (
     AGAIN,
     BAG_OF_WORDS,
     BUDGETS,
     LARGEST_FOR_ALL,
+    LONG_EPOCHS,
+    LONG_TASK,
     SEEDS,
     SYSTEMS,
     TASKS,
@@ -177,7 +179,7 @@ def table(found: Sequence[Entry], plan: Plan) -> str:
         last = (f"{x:.1f}" if x is not None else "" for x in (frozen, entry.frozen.get("word_order")))
         lines.append(f"| {' | '.join([*first, *cells, _spread(entry.averages()), *last])} |")
     once = [entry for entry in found if not entry.seed]
-    return "\n".join([*lines, "", *_ranking(once), "", *_savings(once)]) + "\n"
+    return "\n".join([*lines, "", *_ranking(once), "", *_savings(once), *_longer(found, plan)]) + "\n"
 
 
 def _ranking(found: Sequence[Entry]) -> list[str]:
@@ -210,6 +212,24 @@ def _savings(found: Sequence[Entry]) -> list[str]:
             cell = saving(curves[system], largest) if shown else "which shows no gain over the untrained encoder"
             lines.append(f"| `{system}` | `{other}` at {power(largest.flops)} | {cell} |")
     return lines
+
+
+def _longer(found: Sequence[Entry], plan: Plan) -> list[str]:
+    """The scores of `LONG_TASK` with more epochs beside those of the same runs with `FINE_EPOCHS`."""
+    lines = [
+        "",
+        f"| {LONG_TASK} ({_metric(plan, LONG_TASK)}), {power(LARGEST_FOR_ALL)} FLOPs | {FINE_EPOCHS} epochs | "
+        f"{LONG_EPOCHS} epochs |",
+        "|---|---|---|",
+    ]
+    for entry in found:
+        if entry.system == UNTRAINED or entry.seed:
+            job = plan.longer_scores_of(entry.system, LARGEST_FOR_ALL)
+            if job is not None and job.name in plan.results:
+                name = _CONTROLS.get(entry.system, f"`{entry.system}`, seed {entry.seed}")
+                few, many = entry.scores[LONG_TASK].values(), plan.results[job.name]["scores"].values()
+                lines.append(f"| {name} | {_spread(list(few))} | {_spread(list(many))} |")
+    return lines if len(lines) > 3 else []
 
 
 def _metric(plan: Plan, task: str) -> str:

@@ -2,8 +2,10 @@
 
 import json
 import math
+from pathlib import Path
 
 import ladder
+import ladder_jobs
 import ladder_report
 import pytest
 from cli_runs import ROOT
@@ -36,6 +38,7 @@ def made_up(job: Job) -> dict:
         budget, system, *_ = settings["run"].split("-")
         flops = float(budget)
         score = 20.0 + 10 * BUDGETS.index(flops) + 2 * (system == "electra")
+        score += settings.get("epochs", 0)
         score += settings["rate"] == (2e-3 if system == "electra" else 5e-4)
     return {"metric": METRICS[settings["task"]], "scores": {str(s): score + 0.1 * (s % 100) for s in settings["seeds"]}}
 
@@ -99,7 +102,17 @@ def test_some_runs_of_pre_training_are_repeated_with_another_seed(finished):
     changes = jobs[0].settings["changes"]
     assert pretraining_config("electra", Shape(3, 128), 3e-3, 1e13, changes).seed == 1
     scored = [name for name in order if name.startswith(f"finetune/{jobs[0].settings['run']}/")]
-    assert len(scored) == len(TASKS)
+    assert len(scored) == len(TASKS) + 1  # one of them with more epochs too
+
+
+def test_second_runs_are_fine_tuned_longer_on_one_task(finished):
+    plan, _ = finished
+    jobs = [job for job in plan.jobs() if "epochs" in job.settings]
+    runs = [f"1e14-{system}-{plan.shape_for(1e14)}-0.0015-1" for system in ("electra", "modern", "mlm")]
+    assert [job.settings["run"] for job in jobs] == ["untrained", *runs]
+    assert jobs[1].name == f"finetune/{runs[0]}/stsb-0.002-0-1-2-10epochs"
+    assert jobs[1].flops == pytest.approx(10 / 3 * plan.scores_of("electra", runs[0], "stsb").flops)
+    assert ladder_jobs.finetuning_config("stsb", 1e-3, SEEDS, Path("cache"), epochs=10).epochs == 10
 
 
 def test_a_smaller_ladder_has_no_larger_runs(finished):
@@ -189,4 +202,5 @@ def test_the_table_and_the_figures(finished, tmp_path, capsys):
     assert ["3e14", "`mlm`", "+41.0 ± 0.0 (5 of 5 tasks)", ""] in rows
     assert ["`electra`", "`mlm` at 3e14", "1.2 (1.2 to 1.3)"] in rows  # 51.1 between 43.1 at 1e14 and 53.1 at 3e14
     assert ["`modern`", "`electra` at 3e14", "less than 3.0"] in rows
+    assert ["`mlm`, seed 1", "41.1 (41.0 to 41.2)", "51.1 (51.0 to 51.2)"] in rows
     assert {path.name for path in tmp_path.iterdir()} >= {"ladder.png", "ladder.svg", "ladder_and_paper.png"}

@@ -50,7 +50,9 @@ def test_a_run_is_trained_fine_tuned_and_probed(folders, monkeypatch):
     tuned = {
         system: work(plan._finetune(system, RUN.name, "sst2", 1e-3, (7, 8))) for system in ("electra", BAG_OF_WORDS)
     }
-    for result in tuned.values():
+    longer = work(plan._finetune("electra", RUN.name, "sst2", 1e-3, (7, 8), epochs=4))
+    assert longer["seconds"] > 0
+    for result in (*tuned.values(), longer):
         assert result["metric"] == "accuracy"
         assert set(result["scores"]) == {"7", "8"}
     assert tuned["electra"] != tuned[BAG_OF_WORDS]
