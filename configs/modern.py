@@ -7,8 +7,8 @@ learning rate tried, Muon was ahead of Adam; no other change to the recipe was s
 So the rest is as in `configs/tiny.py`, but global attention is that of ModernBERT. No size has been trained as it
 stands here:
 - base and large have the shapes of ModernBERT's, and small has as many parameters in its layers as ELECTRA-Small.
-- Learning rates fall as the inverse of the width, and initial weights as the inverse of its root, from what was chosen
-  at widths of 96 and 128.
+- Learning rates fall as the inverse of the width from the one that the ladder chose at a width of 128 with 3e13 FLOPs,
+  and initial weights as the inverse of its root from those of `configs/tiny.py`.
 - Batches and lengths are those of the paper's sizes, and steps cost as many FLOPs (`model` count) in all.
 
 `--config=modern:size=base,runlocal` shrinks the run to less than a minute on a CPU.
@@ -45,6 +45,6 @@ def get_config(arg: str = "") -> ConfigDict:
     else:
         config.model.remat = "dots"  # as in base.py
     config.objective.update(discriminator_weight=20.0, temperature=1.5)
-    config.optim.update(name="muon", learning_rate=6e-3 * 128 / width, muon_rate=2.0, b2=0.98)
+    config.optim.update(name="muon", learning_rate=3e-3 * 128 / width, muon_rate=2.0, b2=0.98)
     config.optim.warmup_steps = min(10_000, steps // 20)
     return train_config.finish(config, rest)

@@ -11,7 +11,7 @@ import pytest
 from cli_runs import ROOT
 from job_queue import Job, ResultsFile
 from ladder_jobs import MODERN, Shape, pretraining_config
-from ladder_plan import ASSUMED, BUDGETS, SEEDS, SYSTEMS, TASKS, Plan, step_flops
+from ladder_plan import ASSUMED, BUDGETS, SEEDS, SYSTEMS, TASKS, TUNED, Plan, step_flops
 
 import electra_jax
 from electra_jax.config.errors import UserError
@@ -167,10 +167,22 @@ def test_modern_is_the_config_of_that_name_and_the_others_have_adam():
     assert ours.model == electra.model
 
 
-def test_the_page_has_the_table_of_the_results():
-    plan = Plan(ResultsFile(ROOT / "benchmarks" / "results" / "ladder.jsonl").read(), ROOT, BUDGETS[-1])
+@pytest.fixture(scope="module")
+def of_results() -> Plan:
+    """The plan with the results that are committed."""
+    return Plan(ResultsFile(ROOT / "benchmarks" / "results" / "ladder.jsonl").read(), ROOT, BUDGETS[-1])
+
+
+def test_the_config_has_the_learning_rate_that_was_best(of_results):
+    config, best = electra_jax.configs.modern(size="tiny"), of_results.run_of(MODERN, TUNED)
+    assert (config.optim.learning_rate, config.model.width) == (best.rate, best.shape.width)
+
+
+def test_the_page_has_the_table_of_the_results(of_results):
     page = (ROOT / "docs" / "reference" / "ladder.md").read_text(encoding="utf-8")
-    assert ladder_report.table(ladder_report.entries(plan), plan) in page, "run: python docs/make_tables.py ladder"
+    assert ladder_report.table(ladder_report.entries(of_results), of_results) in page, (
+        "run: python docs/make_tables.py ladder"
+    )
 
 
 def test_nothing_is_saved_on_what_an_untrained_encoder_reaches():
