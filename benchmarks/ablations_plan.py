@@ -69,7 +69,7 @@ ASSUMED = {"word_order": 0.0}  # a result for a dry run
 
 
 class Trial(NamedTuple):
-    """A recipe with a seed and a budget."""
+    """A recipe with a seed and a budget; its name has the learning rates, so that with others it is another run."""
 
     name: str
     changes: Changes
@@ -131,7 +131,7 @@ class Plan(NamedTuple):
 
     def tuning(self, optimizer: str) -> list[Trial]:
         """The trials from which an optimizer's learning rates are chosen."""
-        return [Trial(f"{optimizer} {_short(c)}", c, _TUNING_SEED, self.flops) for c in OPTIMIZERS[optimizer]]
+        return [Trial(_recipe(optimizer, rates), rates, _TUNING_SEED, self.flops) for rates in OPTIMIZERS[optimizer]]
 
     def best(self, optimizer: str) -> Changes:
         """The learning rates of an optimizer that were best on a seed that is not reported."""
@@ -144,12 +144,17 @@ class Plan(NamedTuple):
 
     def of_optimizer(self, name: str) -> list[Trial]:
         """An optimizer at its best learning rates, with each seed that is reported."""
-        return [Trial(name, self.best(name), seed, self.flops) for seed in SEEDS]
+        rates = self.best(name)
+        return [Trial(_recipe(name, rates), rates, seed, self.flops) for seed in SEEDS]
 
     def of_variant(self, name: str) -> list[Trial]:
         """The base, or a change to it, with each seed that is reported."""
         changes = {**self.best(self.base), **VARIANTS.get(name, {})}
-        return [Trial(name, changes, seed, SHARE * self.flops) for seed in SEEDS]
+        return [Trial(self._recipe_of_variant(name), changes, seed, SHARE * self.flops) for seed in SEEDS]
+
+    def _recipe_of_variant(self, name: str) -> str:
+        base = _recipe(self.base, self.best(self.base))
+        return f"{base} {name}" if name in VARIANTS else base
 
     def score(self, trial: Trial) -> float | None:
         """Word order on frozen states, in percent; None as long as it is not known."""
@@ -165,7 +170,7 @@ class Plan(NamedTuple):
         """The jobs of a trial: it is trained, and judged."""
         changes = {"optim.name": "adam", "seed": trial.seed, **trial.changes}
         rate, averaged = float(changes.pop("optim.learning_rate")), changes.pop("averaged", None)
-        recipe = trial.name if averaged is None else averaged or self.base
+        recipe = trial.name if averaged is None else self._recipe_of_variant(averaged)
         run = f"{power(trial.flops)}-{self.shape}-{recipe}-{trial.seed}".replace(" ", "_").replace("/", "of")
         shared = {"kind": "pretrain", "run": run, "system": "electra", "flops": trial.flops}
         settings = {**shared, "shape": self.shape, "rate": rate, "changes": changes}
@@ -202,8 +207,8 @@ def intervals(scores: Mapping[str, Sequence[float]], base: str) -> dict[str, Dif
     }
 
 
-def _short(changes: Changes) -> str:
-    return " ".join(f"{value:g}" for name, value in changes.items() if name != "optim.name")
+def _recipe(optimizer: str, rates: Changes) -> str:
+    return " ".join([optimizer, *(f"{value:g}" for name, value in rates.items() if name != "optim.name")])
 
 
 def report(plan: Plan) -> str:

@@ -18,9 +18,9 @@ def made_up(job):
         return {"steps": 1}
     run = job.settings["run"]
     seed = int(run.rpartition("-")[2])
-    score = 70.0 + seed + 5 * ("muon" in run or "adam" not in run) + 3 * ("0.003" in run)
-    pays, varies, harms = (f"-{name.replace(' ', '_')}-" in run for name in (PAYS, VARIES, HARMS))
-    score += 3 + 2 * pays + 0.5 * (seed - 1) * varies - 6 * harms
+    score = 70.0 + seed + 5 * ("muon" in run) + 3 * ("0.003" in run)
+    pays, varies, harms = (f"_{name.replace(' ', '_')}-" in run for name in (PAYS, VARIES, HARMS))
+    score += 2 * pays + 0.5 * (seed - 1) * varies - 6 * harms
     return {"word_order": score + 1.0 * ("averaged" in job.settings)}
 
 
@@ -44,9 +44,9 @@ def test_every_variant_has_the_base_s_settings_and_all_seeds_unless_it_is_far_be
     tuned = sum(map(len, OPTIMIZERS.values()))
     trained = [name for name, changes in VARIANTS.items() if "averaged" not in changes]
     assert len(jobs) == tuned + len(SEEDS) * (len(OPTIMIZERS) + 1 + len(trained)) - len(SEEDS[1:])
-    assert [job.name for job in jobs if "batch_64-" in job.name] == ["pretrain/5e08-1x64-batch_64-0"]
+    assert [job.name for job in jobs if "batch_64-" in job.name] == ["pretrain/5e08-1x64-muon_0.003_1_batch_64-0"]
     assert {job.flops for job in jobs if "batch" in job.name or "masked" in job.name} == {5e8}
-    assert len([job for job in jobs if job.flops == 5e8 and "-muon-" in job.name]) == len(SEEDS)
+    assert len([job for job in jobs if job.flops == 5e8 and "-muon_0.003_1-" in job.name]) == len(SEEDS)
     of_variant = [job for job in jobs if "masked_30%-" in job.name]
     assert [job.settings["changes"]["seed"] for job in of_variant] == list(SEEDS)
     assert all(job.settings["rate"] == 3e-3 for job in of_variant)
@@ -67,7 +67,7 @@ def test_every_variant_is_a_run_of_as_many_flops(changes):
 def test_averages_are_of_the_probe(finished):
     jobs = {job.name: job for job in finished.jobs()}
     assert sum("mean" in name for name in jobs) == 2 * len(SEEDS)
-    for recipe in ("muon", "schedule_stable,_decay_.2"):
+    for recipe in ("muon_0.003_1", "muon_0.003_1_schedule_stable,_decay_.2"):
         job = jobs[f"word_order/5e08-1x64-{recipe}-0-mean"]
         assert job.settings["averaged"]
         assert job.needs == (f"pretrain/5e08-1x64-{recipe}-0",)
@@ -76,7 +76,7 @@ def test_averages_are_of_the_probe(finished):
 
 def test_the_report(finished, tmp_path, capsys):
     text = report(finished)
-    assert "| muon 0.003 1 | 181.0 |" in text
+    assert "| muon 0.003 1 | 178.0 |" in text
     optimizers, changes = text.split("| 5e08 FLOPs, 1x64 |")
     assert "| muon | 79.0 (78.0 to 80.0) |  | the base |" in optimizers
     assert "| adam | 74.0 (73.0 to 75.0) | -5.0 ± 2.3 | worse |" in optimizers
@@ -117,7 +117,7 @@ def test_results_of_another_shape_cannot_be_drawn(finished, tmp_path):
 def test_a_table_grows_with_the_results(finished):
     first = finished.tuning("adam")[0]
     only = {job.name: finished.results[job.name] for job in finished._of(first)}
-    assert report(finished._replace(results=only)).splitlines()[2:] == ["| adam 0.0015 | 173.0 |"]
+    assert report(finished._replace(results=only)).splitlines()[2:] == ["| adam 0.0015 | 170.0 |"]
     at_full = {name: result for name, result in finished.results.items() if "/1e09-" in name}
     text = report(finished._replace(results=at_full))
     assert "| adam | 74.0 (73.0 to 75.0) | -5.0 ± 2.3 | worse |" in text
