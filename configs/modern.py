@@ -4,7 +4,8 @@
 
 `size=` is tiny, small (the default), base or large. With 1e13 FLOPs and three seeds, each optimizer at the best
 learning rate tried, Muon was ahead of Adam; no other change to the recipe was shown to pay (docs/reference/ladder.md).
-So the rest is as in `configs/tiny.py`, but global attention is that of ModernBERT. No size has been trained as it
+Fine-tuned, it was ahead with 1e13 and 3e13 FLOPs, and with 1e14 level with Adam.
+The rest is as in `configs/tiny.py`, but global attention is that of ModernBERT. No size has been trained as it
 stands here:
 - base and large have the shapes of ModernBERT's, and small has as many parameters in its layers as ELECTRA-Small.
 - Learning rates fall as the inverse of the width from the one that the ladder chose at a width of 128 with 3e13 FLOPs,
