@@ -171,7 +171,7 @@ class Plan(NamedTuple):
         changes = {"optim.name": "adam", "seed": trial.seed, **trial.changes}
         rate, averaged = float(changes.pop("optim.learning_rate")), changes.pop("averaged", None)
         recipe = trial.name if averaged is None else self._recipe_of_variant(averaged)
-        run = f"{power(trial.flops)}-{self.shape}-{recipe}-{trial.seed}".replace(" ", "_").replace("/", "of")
+        run = f"{power(trial.flops)}-{self.shape}-{recipe}-{trial.seed}".replace(" ", "_")
         shared = {"kind": "pretrain", "run": run, "system": "electra", "flops": trial.flops}
         settings = {**shared, "shape": self.shape, "rate": rate, "changes": changes}
         trained = Job(f"pretrain/{run}", trial.flops, (), settings, self.runs / run)

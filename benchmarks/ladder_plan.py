@@ -35,7 +35,13 @@ RATES = (1.5e-3, 3e-3, 6e-3)
 FINE_RATES = (5e-4, 1e-3, 2e-3)
 TUNING_SEEDS = (100,)
 LONG_TASK, LONG_EPOCHS = "stsb", 10  # fine-tuned once more with the paper's epochs, which are more than three
-_TOKENS = {"cola": 4e5, "sst2": 8e5, "mrpc": 1.4e6, "stsb": 1.2e6, "rte": 7e5}  # that a seed reads, with padding
+_TOKENS = {
+    "cola": 4e5,
+    "sst2": 8e5,
+    "mrpc": 1.4e6,
+    "stsb": 1.2e6,
+    "rte": 7e5,
+}  # of a seed in `FINE_EPOCHS`, with padding
 _NO_RATE = 1e-12
 ASSUMED: Mapping[str, Any] = {"scores": {0: 0.0}, "word_order": 0.0}  # a result for a dry run
 
@@ -176,21 +182,21 @@ class Plan:
         return Job(f"pretrain/{run.name}", run.flops, (), settings, self.runs / run.name)
 
     def _finetune(
-        self, system: str, run: str, task: str, rate: float, seeds: Sequence[int], epochs: int | None = None
+        self, system: str, run: str, task: str, rate: float, seeds: Sequence[int], epochs: int = FINE_EPOCHS
     ) -> Job:
-        settings: dict[str, Any] = {
+        settings = {
             "run": run,
             "task": task,
             "rate": rate,
             "seeds": tuple(seeds),
+            "epochs": epochs,
             "bag_of_words": system == BAG_OF_WORDS,
         }
         owner = BAG_OF_WORDS if system == BAG_OF_WORDS else run
         name = f"finetune/{owner}/{task}-{rate:g}-{'-'.join(map(str, seeds))}"
-        flops = len(seeds) * _TOKENS[task] * 3e6
-        if epochs is not None:
-            settings["epochs"] = epochs
-            name, flops = f"{name}-{epochs}epochs", flops * epochs / FINE_EPOCHS
+        if epochs != FINE_EPOCHS:
+            name += f"-{epochs}epochs"
+        flops = len(seeds) * _TOKENS[task] * 3e6 * epochs / FINE_EPOCHS
         return Job(name, flops, (f"pretrain/{run}",), {"kind": "finetune", **settings})
 
     def _tune(self, system: str, run: str) -> Iterator[Job]:
@@ -213,9 +219,9 @@ class Plan:
         return None if rate is None else self._finetune(system, run, task, rate, SEEDS)
 
     def longer_scores_of(self, system: str, flops: float) -> Job | None:
-        """The job that fine-tunes a system's second run at a budget with `LONG_EPOCHS`; a control has one run only.
+        """The job that fine-tunes a system's second run at a budget, or the untrained encoder, for `LONG_EPOCHS`.
 
-        None as long as the learning rate is not known: it is that of `FINE_EPOCHS`.
+        Its learning rate is the best one of `FINE_EPOCHS`; None as long as that is not known.
         """
         rate = self.fine_rate(system, LONG_TASK)
         if rate is None:

@@ -216,20 +216,17 @@ def _savings(found: Sequence[Entry]) -> list[str]:
 
 def _longer(found: Sequence[Entry], plan: Plan) -> list[str]:
     """The scores of `LONG_TASK` with more epochs beside those of the same runs with `FINE_EPOCHS`."""
-    lines = [
-        "",
-        f"| {LONG_TASK} ({_metric(plan, LONG_TASK)}), {power(LARGEST_FOR_ALL)} FLOPs | {FINE_EPOCHS} epochs | "
-        f"{LONG_EPOCHS} epochs |",
-        "|---|---|---|",
-    ]
+    rows = []
     for entry in found:
-        if entry.system == UNTRAINED or entry.seed:
-            job = plan.longer_scores_of(entry.system, LARGEST_FOR_ALL)
-            if job is not None and job.name in plan.results:
-                name = _CONTROLS.get(entry.system, f"`{entry.system}`, seed {entry.seed}")
-                few, many = entry.scores[LONG_TASK].values(), plan.results[job.name]["scores"].values()
-                lines.append(f"| {name} | {_spread(list(few))} | {_spread(list(many))} |")
-    return lines if len(lines) > 3 else []
+        job = plan.longer_scores_of(entry.system, LARGEST_FOR_ALL) if entry.system == UNTRAINED or entry.seed else None
+        if job is not None and job.name in plan.results:
+            name = _CONTROLS.get(entry.system, f"`{entry.system}`, seed {entry.seed}")
+            few, many = entry.scores[LONG_TASK].values(), plan.results[job.name]["scores"].values()
+            rows.append(f"| {name} | {_spread(list(few))} | {_spread(list(many))} |")
+    if not rows:
+        return []
+    what = f"{LONG_TASK} ({_metric(plan, LONG_TASK)}), {power(LARGEST_FOR_ALL)} FLOPs"
+    return ["", f"| {what} | {FINE_EPOCHS} epochs | {LONG_EPOCHS} epochs |", "|---|---|---|", *rows]
 
 
 def _metric(plan: Plan, task: str) -> str:

@@ -76,7 +76,7 @@ _WORDS = """the model reads a line of text and says which word was replaced by a
 
 @pytest.fixture(scope="session", autouse=True)
 def ignore_reads_left_behind() -> Iterator[None]:
-    """Their errors come when Python collects them, in any test; the command line hides them too."""
+    """Python may report their errors in any later test; the command line hides them too."""
     from electra_jax.runtime.console_errors import is_left_behind  # after the settings above
 
     hook = sys.unraisablehook

@@ -18,11 +18,12 @@ def disk_error(error: BaseException | None) -> str | None:
 
 
 def is_left_behind(error: BaseException | None) -> bool:
-    """Whether `error` ends a read that Orbax left behind: one read of a damaged checkpoint failed, the others go on.
+    """Whether `error` is of a read that Orbax abandoned, after another read of the same checkpoint had failed.
 
-    Python reports such errors whenever it collects the abandoned coroutines; the failed read was raised before.
+    Orbax raised the error of the failed read. Those of the abandoned ones come when Python collects their coroutines.
     """
-    return str(error).startswith(("Event loop is closed", "Encountered error while reading array index"))
+    text = str(error)
+    return text == "Event loop is closed" or text.startswith("Encountered error while reading array index")
 
 
 def quiet_libraries(interrupts: Interrupts | None = None) -> None:

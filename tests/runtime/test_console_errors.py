@@ -31,7 +31,7 @@ Callback(sys.argv[1])
 @pytest.mark.parametrize(
     ("message", "printed"),
     [
-        # each is hidden in one of the two
+        # Each is hidden in one of the two.
         ("x: No space left on device", 1),
         ("Event loop is closed", 1),
         ("Encountered error while reading array index: (). See", 1),
