@@ -25,7 +25,7 @@ def pool(workers: int, start: Callable[..., None], arguments: tuple[Any, ...]) -
     """
     executor = ProcessPoolExecutor(workers, CONTEXT, start, arguments)
     try:
-        with interrupts_blocked():
+        with starting():
             for _ in range(workers):
                 executor.submit(int)
         yield executor
@@ -40,17 +40,45 @@ def pool(workers: int, start: Callable[..., None], arguments: tuple[Any, ...]) -
 
 
 @contextlib.contextmanager
-def interrupts_blocked() -> Iterator[None]:
-    """Processes that are started meanwhile inherit that Ctrl-C does not reach them.
+def starting() -> Iterator[None]:
+    """For the time in which processes are started: an interrupt waits until all of them have what they need.
 
-    The process that started them handles it, and they would print a traceback if it came during their imports.
+    A process that is interrupted between starting another and sending it its task leaves one behind that prints a
+    traceback. The started processes inherit that Ctrl-C does not reach them: this one ends them, and they would print a
+    traceback if it came during their imports.
     """
     resource_tracker.ensure_running()  # else the first semaphore starts it, which unblocks SIGINT
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    with _interrupts_deferred():
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _interrupts_deferred() -> Iterator[None]:
+    """Handles the first Ctrl-C or SIGTERM of the context after it.
+
+    Blocking them does not do: the kernel gives a signal to any thread that takes it, and Python then calls its handler
+    in the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():  # no handler is called there
+        yield
+        return
+    noticed: list[int] = []
+    left_alone = (signal.SIG_IGN, None)  # None: a handler that is not Python's
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in numbers if signal.getsignal(number) not in left_alone}
+    for number in before:
+        signal.signal(number, lambda number, frame: noticed.append(number))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for first in noticed[:1]:
+            signal.raise_signal(first)
 
 
 def end_with_parent() -> None:

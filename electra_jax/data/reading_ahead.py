@@ -78,7 +78,7 @@ def read_ahead(job: Job, readers: int) -> Iterator[Iterator[ReadChunk]]:
     """
     started = []
     try:
-        with processes.interrupts_blocked():
+        with processes.starting():
             for number in range(min(readers, len(job.units))):
                 allowance = processes.CONTEXT.Semaphore(max(1, _AHEAD // job.config.shard_bytes))
                 receiver, sender = processes.CONTEXT.Pipe(duplex=False)

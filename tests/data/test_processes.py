@@ -3,13 +3,17 @@
 import signal
 import subprocess
 import sys
+import threading
+
+import pytest
+from cli_runs import run
 
 from electra_jax.data import processes
 
 
 def test_ctrl_c_is_blocked_for_the_processes_that_are_started_and_no_longer():
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    with processes.interrupts_blocked():
+    with processes.starting():
         assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == {*mask, signal.SIGINT}
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
 
@@ -19,8 +23,77 @@ def test_the_first_semaphore_of_a_process_does_not_unblock_it():
     code = (
         "import signal\n"
         "from electra_jax.data import processes\n"
-        "with processes.interrupts_blocked():\n"
+        "with processes.starting():\n"
         "    processes.CONTEXT.Semaphore(1)\n"
         "    assert signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_while_processes_are_started_is_handled_once_and_afterwards(number):
+    events = []
+    before = signal.signal(number, lambda number, frame: events.append(number))
+    try:
+        with processes.starting():
+            for _ in range(3):
+                signal.raise_signal(number)
+            events.append("started")
+        events.append("after")
+        signal.raise_signal(number)
+    finally:
+        signal.signal(number, before)
+    assert events == ["started", number, "after", number]
+
+
+def test_ignored_signals_stay_ignored_and_other_threads_have_no_handlers():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    found = []
+
+    def start():
+        with processes.starting():
+            found.append(signal.getsignal(signal.SIGTERM))
+
+    try:
+        with processes.starting():
+            assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+        thread = threading.Thread(target=start)
+        thread.start()
+        thread.join()
+        assert found == [signal.getsignal(signal.SIGTERM)]
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+INTERRUPTED = """
+import multiprocessing.util, os, signal, sys, time
+from electra_jax.config import errors, interrupts
+from electra_jax.data import processes
+
+spawn = multiprocessing.util.spawnv_passfds
+
+def spawn_and_interrupt(*arguments):
+    pid = spawn(*arguments)
+    os.kill(os.getpid(), int(sys.argv[1]))  # any thread takes it
+    time.sleep(0.2)
+    return pid
+
+def main(argv):
+    with handled.unwinding(), processes.pool(1, int, ()):
+        pass
+
+processes.resource_tracker.ensure_running()
+multiprocessing.util.spawnv_passfds = spawn_and_interrupt
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background process inherits that Ctrl-C is ignored
+handled = interrupts.Interrupts()
+with handled.installed():
+    errors.run(main, [])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_between_a_process_and_its_task_is_one_line(number):
+    done = run([sys.executable, "-c", INTERRUPTED, str(int(number))])
+    assert done.stderr == "interrupted; run the same command again to continue\n"
+    assert done.returncode == 128 + number
