@@ -104,11 +104,11 @@ class Plan:
         yield from self._ladder([MODERN], smaller)
         if not self._are_judged(self._with_rates("electra")):
             return  # the others have its learning rate
+        yield from self._ladder(others, smaller[-1:])
+        yield from self._ladder(FIRST, budgets)
         yield from self._ladder(TUNED_ALONE, smaller[-1:], AGAIN)
         longer = (self.longer_scores_of(system, smaller[-1]) for system in (UNTRAINED, *TUNED_ALONE))
         yield from filter(None, longer)
-        yield from self._ladder(others, [flops for flops in smaller if flops >= TUNED])
-        yield from self._ladder(FIRST, budgets)
         yield from self._ladder(others, smaller)
 
     def _ladder(self, systems: Sequence[str], budgets: Sequence[float], seed: int = 0) -> Iterator[Job]:

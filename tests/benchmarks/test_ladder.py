@@ -1,5 +1,6 @@
 """The ladder's plan and report on results that are made up, and its jobs for real on a small text."""
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -80,16 +81,29 @@ def test_every_job_is_named_once_and_costs_what_the_dry_run_says(finished):
     assert ladder.cost(plan.jobs(), plan.results).splitlines()[-1].split() == ["left", "0", "0", "0.0e+00", "0.0"]
 
 
-def test_two_systems_are_scored_before_the_others_begin_and_at_3e14_before_the_others_at_1e13(finished):
+def test_the_largest_budgets_are_scored_before_second_runs_and_before_the_smaller_budgets_of_the_others(finished):
     _, order = finished
     scored = {name: i for i, name in enumerate(order) if name.startswith("finetune/") and name.endswith("-0-1-2")}
-    first = [i for name, i in scored.items() if "1e14-electra-" in name or "1e14-mlm-" in name]
-    first = [i for i in first if not order[i].split("/")[1].endswith("-1")]
-    others = [i for name, i in scored.items() if "3e13-electra_15-" in name or "1e14-electra_15-" in name]
-    last = [i for name, i in scored.items() if "3e14-" in name]
-    assert len(first) == len(last) == 2 * len(TASKS)
-    assert max(first) < min(others)
-    assert max(others) < min(last) <= max(last) < min(i for name, i in scored.items() if "1e13-electra_15-" in name)
+
+    def places(budget: str, *systems: str, again: bool = False) -> list[int]:
+        return [
+            i
+            for name, i in scored.items()
+            if name.split("/")[1].startswith(tuple(f"{budget}-{system}-" for system in systems))
+            and name.split("/")[1].endswith("-1") == again
+        ]
+
+    others = ("all_tokens_mlm", "replace_mlm", "electra_15")
+    phases = [
+        places("1e14", "electra", "mlm"),
+        places("1e14", *others),
+        places("3e14", "electra", "mlm"),
+        places("1e14", "electra", "modern", "mlm", again=True),
+        places("3e13", *others) + places("1e13", *others),
+    ]
+    assert [len(phase) // len(TASKS) for phase in phases] == [2, 3, 2, 3, 6]
+    for phase, following in itertools.pairwise(phases):
+        assert max(phase) < min(following)
     assert not any("electra_15-" in name for name in order if name.startswith("word_order/") and "0.0015" not in name)
 
 
