@@ -114,21 +114,21 @@ def flops_per_step(config: ConfigDict) -> float:
     return electra_jax.count_flops(config).total["model"] / int(config.steps)
 
 
-def finetuning_config(task: str, rate: float, seeds: Sequence[int], epochs: int, cache: Path) -> FinetuneConfig:
-    """The fine-tuning of a run: the paper's recipe with other epochs, another learning rate, and mean pooling.
-
-    The head reads the mean of the states, as that of a bag of words must. With `electra` at 1e14 FLOPs, STS-B was 76.1
-    by the mean and 52.8 by the state of [CLS] (seed 100).
+def finetuning_config(
+    task: str, rate: float, seeds: Sequence[int], epochs: int, pooling: str, cache: Path
+) -> FinetuneConfig:
+    """The fine-tuning of a run: the paper's recipe with another learning rate, other epochs and another pooling.
 
     Args:
       task: the task.
       rate: the learning rate.
       seeds: consecutive numbers.
       epochs: passes over the training set.
+      pooling: what the head reads, as `FinetuneConfig.pooling`.
       cache: a folder for compiled programs, which jobs with the same task, shape and rate share.
     """
     config = recipe.make(task, "size=small,head=paper")
-    config.update(epochs=epochs, examples=_MOST_EXAMPLES.get(task, 0), pooling="mean", seed=seeds[0], seeds=len(seeds))
+    config.update(epochs=epochs, examples=_MOST_EXAMPLES.get(task, 0), pooling=pooling, seed=seeds[0], seeds=len(seeds))
     config.compile_cache = str(cache)
     config.optim.learning_rate = rate
     return recipe.resolve(config)
@@ -176,12 +176,13 @@ def pretrain(folders: Folders, name: str, settings: Mapping[str, Any], progress:
 
 def finetune(folders: Folders, name: str, settings: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
     """Fine-tunes a run on a task with some seeds; the main score of each."""
-    task, bag = settings["task"], settings["bag_of_words"]
+    task = settings["task"]
+    rate, seeds, epochs, pooling = (settings[name] for name in ("rate", "seeds", "epochs", "pooling"))
     source = networks.find_source(folders.runs / settings["run"])
     cache = folders.runs.with_name("compiled")
     result = run.finetune_source(
-        finetuning_config(task, settings["rate"], settings["seeds"], settings["epochs"], cache),
-        bag_of_words(source) if bag else source,
+        finetuning_config(task, rate, seeds, epochs, pooling, cache),
+        bag_of_words(source) if settings["bag_of_words"] else source,
         glue.task_dir(folders.glue, task),
         folders.runs / name,
         tests=False,

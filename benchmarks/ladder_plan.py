@@ -3,6 +3,7 @@
 import functools
 import itertools
 import math
+import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -34,7 +35,8 @@ SWEPT = {
 RATES = (1.5e-3, 3e-3, 6e-3)
 FINE_RATES = (5e-4, 1e-3, 2e-3)
 TUNING_SEEDS = (100,)
-LONG_TASK, LONG_EPOCHS = "stsb", 10  # fine-tuned once more with the paper's epochs, which are more than three
+VARIED_TASK = "stsb"  # also fine-tuned in these ways of the paper, by name: the settings that differ
+VARIANTS: Mapping[str, Mapping[str, Any]] = {"10 epochs": {"epochs": 10}, "state of [CLS]": {"pooling": "cls"}}
 _TOKENS = {
     "cola": 4e5,
     "sst2": 8e5,
@@ -107,8 +109,10 @@ class Plan:
         yield from self._ladder(others, smaller[-1:])
         yield from self._ladder(FIRST, budgets)
         yield from self._ladder(TUNED_ALONE, smaller[-1:], AGAIN)
-        longer = (self.longer_scores_of(system, smaller[-1]) for system in (UNTRAINED, *TUNED_ALONE))
-        yield from filter(None, longer)
+        for system, variant in itertools.product((UNTRAINED, *TUNED_ALONE), VARIANTS):
+            job = self.variant_of(system, smaller[-1], variant)
+            if job is not None:
+                yield job
         yield from self._ladder(others, smaller)
 
     def _ladder(self, systems: Sequence[str], budgets: Sequence[float], seed: int = 0) -> Iterator[Job]:
@@ -181,23 +185,24 @@ class Plan:
         settings = {"kind": "pretrain", "run": run.name, **run._asdict(), "changes": {"seed": run.seed}}
         return Job(f"pretrain/{run.name}", run.flops, (), settings, self.runs / run.name)
 
-    def _finetune(
-        self, system: str, run: str, task: str, rate: float, seeds: Sequence[int], epochs: int = FINE_EPOCHS
-    ) -> Job:
-        settings = {
+    def _finetune(self, system: str, run: str, task: str, rate: float, seeds: Sequence[int], variant: str = "") -> Job:
+        settings: dict[str, Any] = {
+            "kind": "finetune",
             "run": run,
             "task": task,
             "rate": rate,
             "seeds": tuple(seeds),
-            "epochs": epochs,
+            "epochs": FINE_EPOCHS,
+            "pooling": "mean",  # as that of a bag of words must be
             "bag_of_words": system == BAG_OF_WORDS,
+            **VARIANTS.get(variant, {}),
         }
         owner = BAG_OF_WORDS if system == BAG_OF_WORDS else run
         name = f"finetune/{owner}/{task}-{rate:g}-{'-'.join(map(str, seeds))}"
-        if epochs != FINE_EPOCHS:
-            name += f"-{epochs}epochs"
-        flops = len(seeds) * _TOKENS[task] * 3e6 * epochs / FINE_EPOCHS
-        return Job(name, flops, (f"pretrain/{run}",), {"kind": "finetune", **settings})
+        if variant:
+            name += "-" + re.sub(r"\W+", "_", variant).strip("_")
+        flops = len(seeds) * _TOKENS[task] * 3e6 * settings["epochs"] / FINE_EPOCHS
+        return Job(name, flops, (f"pretrain/{run}",), settings)
 
     def _tune(self, system: str, run: str) -> Iterator[Job]:
         for task in TASKS:
@@ -218,16 +223,16 @@ class Plan:
         rate = self.fine_rate(system, task)
         return None if rate is None else self._finetune(system, run, task, rate, SEEDS)
 
-    def longer_scores_of(self, system: str, flops: float) -> Job | None:
-        """The job that fine-tunes a system's second run at a budget, or the untrained encoder, for `LONG_EPOCHS`.
+    def variant_of(self, system: str, flops: float, variant: str) -> Job | None:
+        """The job that fine-tunes a system's second run at a budget, or the untrained encoder, in another way.
 
-        Its learning rate is the best one of `FINE_EPOCHS`; None as long as that is not known.
+        Its learning rate is the one that is best in the usual way; None as long as that is not known.
         """
-        rate = self.fine_rate(system, LONG_TASK)
+        rate = self.fine_rate(system, VARIED_TASK)
         if rate is None:
             return None
         run = system if system == UNTRAINED else self.run_of(system, flops, AGAIN).name
-        return self._finetune(system, run, LONG_TASK, rate, SEEDS, LONG_EPOCHS)
+        return self._finetune(system, run, VARIED_TASK, rate, SEEDS, variant)
 
     def _score(self, system: str, run: str) -> Iterator[Job]:
         for task in TASKS:

@@ -14,13 +14,13 @@ from ladder_plan import (
     BAG_OF_WORDS,
     BUDGETS,
     LARGEST_FOR_ALL,
-    LONG_EPOCHS,
-    LONG_TASK,
     SEEDS,
     SYSTEMS,
     TASKS,
     TUNED_ALONE,
     UNTRAINED,
+    VARIANTS,
+    VARIED_TASK,
     Plan,
     power,
 )
@@ -179,7 +179,7 @@ def table(found: Sequence[Entry], plan: Plan) -> str:
         last = (f"{x:.1f}" if x is not None else "" for x in (frozen, entry.frozen.get("word_order")))
         lines.append(f"| {' | '.join([*first, *cells, _spread(entry.averages()), *last])} |")
     once = [entry for entry in found if not entry.seed]
-    return "\n".join([*lines, "", *_ranking(once), "", *_savings(once), *_longer(found, plan)]) + "\n"
+    return "\n".join([*lines, "", *_ranking(once), "", *_savings(once), *_variants(found, plan)]) + "\n"
 
 
 def _ranking(found: Sequence[Entry]) -> list[str]:
@@ -214,19 +214,24 @@ def _savings(found: Sequence[Entry]) -> list[str]:
     return lines
 
 
-def _longer(found: Sequence[Entry], plan: Plan) -> list[str]:
-    """The scores of `LONG_TASK` with more epochs beside those of the same runs with `FINE_EPOCHS`."""
+def _variants(found: Sequence[Entry], plan: Plan) -> list[str]:
+    """The scores of `VARIED_TASK` in other ways of fine-tuning, beside the usual one of the same runs."""
     rows = []
     for entry in found:
-        job = plan.longer_scores_of(entry.system, LARGEST_FOR_ALL) if entry.system == UNTRAINED or entry.seed else None
-        if job is not None and job.name in plan.results:
+        if entry.system != UNTRAINED and not entry.seed:
+            continue
+        jobs = [plan.variant_of(entry.system, LARGEST_FOR_ALL, variant) for variant in VARIANTS]
+        results = [plan.results.get(job.name) if job else None for job in jobs]
+        if any(results):
             name = _CONTROLS.get(entry.system, f"`{entry.system}`, seed {entry.seed}")
-            few, many = entry.scores[LONG_TASK].values(), plan.results[job.name]["scores"].values()
-            rows.append(f"| {name} | {_spread(list(few))} | {_spread(list(many))} |")
+            scores = [entry.scores[VARIED_TASK], *(result["scores"] if result else {} for result in results)]
+            cells = (_spread(list(each.values())) if each else "" for each in scores)
+            rows.append(f"| {name} | {' | '.join(cells)} |")
     if not rows:
         return []
-    what = f"{LONG_TASK} ({_metric(plan, LONG_TASK)}), {power(LARGEST_FOR_ALL)} FLOPs"
-    return ["", f"| {what} | {FINE_EPOCHS} epochs | {LONG_EPOCHS} epochs |", "|---|---|---|", *rows]
+    what = f"{VARIED_TASK} ({_metric(plan, VARIED_TASK)}), {power(LARGEST_FOR_ALL)} FLOPs"
+    heads = [what, f"{FINE_EPOCHS} epochs, mean of the states", *VARIANTS]
+    return ["", f"| {' | '.join(heads)} |", "|" + "---|" * len(heads), *rows]
 
 
 def _metric(plan: Plan, task: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 from cli_runs import ROOT
 from job_queue import Job, ResultsFile
 from ladder_jobs import MODERN, Shape, pretraining_config
-from ladder_plan import ASSUMED, BUDGETS, SEEDS, SYSTEMS, TASKS, TUNED, Plan, step_flops
+from ladder_plan import ASSUMED, BUDGETS, SEEDS, SYSTEMS, TASKS, TUNED, VARIANTS, Plan, step_flops
 
 import electra_jax
 from electra_jax.config.errors import UserError
@@ -39,7 +39,7 @@ def made_up(job: Job) -> dict:
         budget, system, *_ = settings["run"].split("-")
         flops = float(budget)
         score = 20.0 + 10 * BUDGETS.index(flops) + 2 * (system == "electra")
-        score += 10 * (settings["epochs"] == 10)
+        score += 10 * (settings["epochs"] == 10) - 20 * (settings["pooling"] == "cls")
         score += settings["rate"] == (2e-3 if system == "electra" else 5e-4)
     return {"metric": METRICS[settings["task"]], "scores": {str(s): score + 0.1 * (s % 100) for s in settings["seeds"]}}
 
@@ -116,17 +116,27 @@ def test_some_runs_of_pre_training_are_repeated_with_another_seed(finished):
     changes = jobs[0].settings["changes"]
     assert pretraining_config("electra", Shape(3, 128), 3e-3, 1e13, changes).seed == 1
     scored = [name for name in order if name.startswith(f"finetune/{jobs[0].settings['run']}/")]
-    assert len(scored) == len(TASKS) + 1  # one of them with more epochs too
+    assert len(scored) == len(TASKS) + len(VARIANTS)
 
 
-def test_second_runs_are_fine_tuned_longer_on_one_task(finished):
+def test_second_runs_are_fine_tuned_in_other_ways_on_one_task(finished):
     plan, _ = finished
-    jobs = [job for job in plan.jobs() if job.settings.get("epochs") == 10]
-    runs = [f"1e14-{system}-{plan.shape_for(1e14)}-0.0015-1" for system in ("electra", "modern", "mlm")]
-    assert [job.settings["run"] for job in jobs] == ["untrained", *runs]
-    assert jobs[1].name == f"finetune/{runs[0]}/stsb-0.002-0-1-2-10epochs"
-    assert jobs[1].flops == pytest.approx(10 / 3 * plan.scores_of("electra", runs[0], "stsb").flops)
-    assert ladder_jobs.finetuning_config("stsb", 1e-3, SEEDS, 10, Path("cache")).epochs == 10
+    usual = {"epochs": 3, "pooling": "mean"}
+    jobs = [job for job in plan.jobs() if job.settings["kind"] == "finetune"]
+    varied = [job for job in jobs if {name: job.settings[name] for name in usual} != usual]
+    runs = ["untrained", *(f"1e14-{name}-{plan.shape_for(1e14)}-0.0015-1" for name in ("electra", "modern", "mlm"))]
+    rates = ("0.0005", "0.002", "0.0005", "0.0005")
+    assert [job.name for job in varied] == [
+        f"finetune/{run}/stsb-{rate}-0-1-2-{variant}"
+        for run, rate in zip(runs, rates, strict=True)
+        for variant in ("10_epochs", "state_of_CLS")
+    ]
+    longer, first_state = varied[:2]
+    assert (longer.settings["epochs"], longer.settings["pooling"]) == (10, "mean")
+    assert (first_state.settings["epochs"], first_state.settings["pooling"]) == (3, "cls")
+    assert longer.flops == pytest.approx(10 / 3 * first_state.flops)
+    config = ladder_jobs.finetuning_config("stsb", 1e-3, SEEDS, 10, "cls", Path("cache"))
+    assert (config.epochs, config.pooling) == (10, "cls")
 
 
 def test_a_smaller_ladder_has_no_larger_runs(finished):
@@ -228,5 +238,5 @@ def test_the_table_and_the_figures(finished, tmp_path, capsys):
     assert ["3e14", "`mlm`", "+41.0 ± 0.0 (5 of 5 tasks)", ""] in rows
     assert ["`electra`", "`mlm` at 3e14", "1.2 (1.2 to 1.3)"] in rows  # 51.1 between 43.1 at 1e14 and 53.1 at 3e14
     assert ["`modern`", "`electra` at 3e14", "less than 3.0"] in rows
-    assert ["`mlm`, seed 1", "41.1 (41.0 to 41.2)", "51.1 (51.0 to 51.2)"] in rows
+    assert ["`mlm`, seed 1", "41.1 (41.0 to 41.2)", "51.1 (51.0 to 51.2)", "21.1 (21.0 to 21.2)"] in rows
     assert {path.name for path in tmp_path.iterdir()} >= {"ladder.png", "ladder.svg", "ladder_and_paper.png"}
