@@ -13,7 +13,7 @@ The jobs, in this order:
 3. The same of an untrained encoder and of a bag of words (the mean of untrained embeddings), without pre-training.
 4. Scores of `electra` and `mlm` at 3e13 and 1e13.
 5. As 2, of configs/modern.py at all budgets up to 1e14.
-6. As 2, of the paper's other systems at 1e14, with the learning rate of `electra`.
+6. As 2, of the paper's other systems at 1e14, one after the other, with the learning rate of `electra`.
 7. Scores of `electra` and `mlm` at 3e14.
 8. Scores of second runs of pre-training, with another seed, of `electra`, `modern` and `mlm` at 1e14; STS-B of these
    and of the untrained encoder once more with ten epochs, and with a head that reads the state of [CLS].

@@ -106,7 +106,8 @@ class Plan:
         yield from self._ladder([MODERN], smaller)
         if not self._are_judged(self._with_rates("electra")):
             return  # the others have its learning rate
-        yield from self._ladder(others, smaller[-1:])
+        for system in others:
+            yield from self._ladder([system], smaller[-1:])
         yield from self._ladder(FIRST, budgets)
         yield from self._ladder(TUNED_ALONE, smaller[-1:], AGAIN)
         for system, variant in itertools.product((UNTRAINED, *TUNED_ALONE), VARIANTS):
