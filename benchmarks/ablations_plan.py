@@ -19,7 +19,7 @@ _TUNING_SEED = 100
 # deviation between seeds is 1.4 points (5e12 FLOPs, 2x96), so this is 2.5 standard deviations of a difference.
 BEHIND = 5.0
 # The share of the FLOPs with which changes are trained. At 1e13, Muon's word order is 91; with ten times as many FLOPs
-# `electra` has 93, so what a change gains there could not be seen.
+# `electra` has 93, which leaves little to gain there.
 SHARE = 0.5
 Changes = Mapping[str, Any]
 
@@ -78,7 +78,7 @@ class Trial(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """How much better a recipe's mean is than the base's, with its 95% interval."""
+    """How much better a recipe's mean is than the base's, with its interval."""
 
     mean: float
     margin: float
@@ -187,18 +187,18 @@ class Plan(NamedTuple):
 
 
 def intervals(scores: Mapping[str, Sequence[float]], base: str) -> dict[str, Difference]:
-    """The difference of each recipe's mean from that of the base.
+    """The difference of each recipe's mean from that of the base, with intervals of which all hold in 95% of cases.
 
     Three seeds say little of their own variance, so it is pooled over the recipes, the base among them: the scores of
     all are assumed to vary alike from seed to seed. Recipes with one seed have an interval too, as long as others have
-    more. It is not corrected for the number of recipes.
+    more. The correction for the number of recipes is Bonferroni's.
     """
     several = [of_one for of_one in scores.values() if len(of_one) > 1]
     if not several:
         return {}
     freedom = sum(len(of_one) - 1 for of_one in several)
     variance = sum(statistics.variance(of_one) * (len(of_one) - 1) for of_one in several) / freedom
-    factor = float(students_t.ppf(0.975, freedom)) * math.sqrt(variance)
+    factor = float(students_t.ppf(1 - 0.025 / (len(scores) - 1), freedom)) * math.sqrt(variance)
     mean = statistics.mean(scores[base])
     return {
         name: Difference(statistics.mean(of_one) - mean, factor * math.sqrt(1 / len(of_one) + 1 / len(scores[base])))

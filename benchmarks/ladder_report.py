@@ -13,6 +13,7 @@ from ladder_plan import (
     AGAIN,
     BAG_OF_WORDS,
     BUDGETS,
+    DECISIVE_TASK,
     LARGEST_FOR_ALL,
     SEEDS,
     SYSTEMS,
@@ -20,10 +21,10 @@ from ladder_plan import (
     TUNED_ALONE,
     UNTRAINED,
     VARIANTS,
-    VARIED_TASK,
     Plan,
     power,
 )
+from numpy.typing import NDArray
 from scipy.stats import t as students_t
 
 from electra_jax.config.errors import UserError
@@ -61,21 +62,41 @@ class Entry(NamedTuple):
         """The average over the tasks, for each seed."""
         return [statistics.mean(self.scores[task][seed] for task in TASKS) for seed in SEEDS]
 
-    def error(self) -> float:
-        """The standard error of the average over tasks and seeds, from the variance between seeds."""
-        variances = (statistics.variance(self.scores[task].values()) / len(SEEDS) for task in TASKS)
-        return math.sqrt(sum(variances)) / len(TASKS)
+    def better_of_both(self) -> float:
+        """The average over the tasks of the better of fine-tuning (mean over seeds) and a linear model."""
+        return statistics.mean(max(statistics.mean(self.scores[task].values()), self.frozen[task]) for task in TASKS)
 
 
-class Difference(NamedTuple):
-    """How much better one run's average is than another's, with its 95% interval, and on how many tasks it is."""
+class Estimate(NamedTuple):
+    """A mean over tasks and seeds, the standard error that seeds of fine-tuning give it, and its degrees of freedom."""
 
     mean: float
-    margin: float
-    better_on: int
+    error: float
+    freedom: float
+
+    @property
+    def margin(self) -> float:
+        """Half of the 95% interval."""
+        return float(students_t.ppf(0.975, self.freedom)) * self.error
 
     def __str__(self) -> str:
-        return f"{self.mean:+.1f} ± {self.margin:.1f} ({self.better_on} of {len(TASKS)} tasks)"
+        return f"{self.mean:+.1f} ± {self.margin:.1f}"
+
+
+def estimate(values: Mapping[str, Sequence[float]]) -> Estimate:
+    """The mean over some tasks of the values of their seeds.
+
+    The variance between seeds differs much between tasks, so it is not pooled, and degrees of freedom are those of
+    Welch and Satterthwaite (doi:10.2307/3002019).
+    """
+    count = len(SEEDS)
+    variances = [statistics.variance(of_task) / count for of_task in values.values()]
+    squares = sum(variance**2 for variance in variances) / (count - 1)
+    return Estimate(
+        statistics.mean(statistics.mean(of_task) for of_task in values.values()),
+        math.sqrt(sum(variances)) / len(values),
+        sum(variances) ** 2 / squares if squares else math.inf,
+    )
 
 
 def entries(plan: Plan) -> list[Entry]:
@@ -95,19 +116,12 @@ def entries(plan: Plan) -> list[Entry]:
     return complete
 
 
-def difference(one: Entry, other: Entry) -> Difference:
-    """The difference of two averages, seed by seed.
+def difference(one: Entry, other: Entry, tasks: Sequence[str] = TASKS) -> Estimate:
+    """How much better one run's average over some tasks is than another's, seed by seed.
 
-    Its variance is that of the differences between seeds within a task, pooled over the tasks. It knows nothing of
-    other tasks, and nothing of other seeds of pre-training.
+    Its error knows nothing of other tasks, of other examples, and of other seeds of pre-training.
     """
-    count = len(SEEDS)
-    pairs = {task: [one.scores[task][seed] - other.scores[task][seed] for seed in SEEDS] for task in TASKS}
-    variance = sum(statistics.variance(values) / count for values in pairs.values()) / len(TASKS) ** 2
-    freedom = len(TASKS) * (count - 1)
-    means = [statistics.mean(values) for values in pairs.values()]
-    margin = float(students_t.ppf(0.975, freedom)) * math.sqrt(variance)
-    return Difference(statistics.mean(means), margin, sum(mean > 0 for mean in means))
+    return estimate({task: [one.scores[task][seed] - other.scores[task][seed] for seed in SEEDS] for task in tasks})
 
 
 class Saving(NamedTuple):
@@ -138,12 +152,12 @@ def saving(curve: Sequence[Entry], other: Entry) -> Saving:
     """How many times fewer FLOPs the system of `curve` needs for the average of `other`.
 
     The curve is linear in the logarithm of FLOPs between its budgets. The interval is that of 10,000 draws in which all
-    averages vary normally by their standard errors over seeds of fine-tuning.
+    averages vary by their errors over seeds of fine-tuning, as Student's t.
     """
     curve = sorted(curve, key=lambda entry: entry.flops)
     flops = [entry.flops for entry in curve]
 
-    def ratio(averages: Sequence[float], wanted: float) -> float:
+    def ratio(averages: NDArray[np.float64], wanted: float) -> float:
         if averages[0] >= wanted:
             return other.flops / flops[0]
         for (x, below), (y, above) in itertools.pairwise(zip(flops, averages, strict=True)):
@@ -151,46 +165,58 @@ def saving(curve: Sequence[Entry], other: Entry) -> Saving:
                 return float(other.flops / (x * (y / x) ** ((wanted - below) / (above - below))))
         return 0.0
 
-    means = [statistics.mean(entry.averages()) for entry in (*curve, other)]
-    errors = [entry.error() for entry in (*curve, other)]
-    draws = np.random.default_rng(0).normal(means, errors, (10_000, len(means)))
+    found = [estimate({task: list(of_task.values()) for task, of_task in e.scores.items()}) for e in (*curve, other)]
+    means, errors, freedoms = (np.asarray(values) for values in zip(*found, strict=True))
+    draws = means + errors * np.random.default_rng(0).standard_t(np.minimum(freedoms, 1e6), (10_000, len(means)))
     low, high = np.quantile([ratio(draw[:-1], draw[-1]) for draw in draws], (0.025, 0.975))
     least, most = other.flops / flops[-1], other.flops / flops[0]
-    return Saving(ratio(means[:-1], means[-1]), float(low), float(high), least, most)
+    return Saving(ratio(means[:-1], float(means[-1])), float(low), float(high), least, most)
 
 
 def table(found: Sequence[Entry], plan: Plan) -> str:
     """Markdown: scores of every run, differences between systems at each budget, and FLOPs saved."""
     metrics = {task: _metric(plan, task) for task in TASKS}
-    heads = [f"{task} ({metric})" for task, metric in metrics.items()]
-    lines = [
-        f"| FLOPs | system | shape | tokens | {' | '.join(heads)} | average | frozen | word order |",
-        "|---|---|---|---|" + "---|" * (len(TASKS) + 3),
-    ]
+    heads = ["FLOPs", "system", "shape", "tokens", *(f"{task} ({metric})" for task, metric in metrics.items())]
+    heads += ["average", "frozen", "the better of both", "word order"]
+    lines = _head(heads)
     for entry in found:
         cells = [_spread(list(entry.scores[task].values())) for task in TASKS]
-        frozen = statistics.mean(entry.frozen[task] for task in TASKS) if entry.frozen else None
         if entry.flops:
             tokens = f"{plan.results[f'pretrain/{entry.run}']['tokens'] / 1e6:.1f}M"
             name = f"`{entry.system}`{f', seed {entry.seed}' if entry.seed else ''}"
             first = [power(entry.flops), name, entry.run.split("-")[2], tokens]
         else:
             first = ["", _CONTROLS[entry.system], "", ""]
-        last = (f"{x:.1f}" if x is not None else "" for x in (frozen, entry.frozen.get("word_order")))
-        lines.append(f"| {' | '.join([*first, *cells, _spread(entry.averages()), *last])} |")
+        last = ["", "", ""]
+        if entry.frozen:
+            frozen = statistics.mean(entry.frozen[task] for task in TASKS)
+            last = [f"{x:.1f}" for x in (frozen, entry.better_of_both(), entry.frozen["word_order"])]
+        lines.append(_row([*first, *cells, _spread(entry.averages()), *last]))
     once = [entry for entry in found if not entry.seed]
-    return "\n".join([*lines, "", *_ranking(once), "", *_savings(once), *_variants(found, plan)]) + "\n"
+    return "\n".join([*lines, "", *_differences(once), "", *_savings(once), *_variants(found, plan)]) + "\n"
 
 
-def _ranking(found: Sequence[Entry]) -> list[str]:
-    """At each budget the systems from the best on, each minus the untrained encoder and minus the next one."""
+def _head(cells: Sequence[str]) -> list[str]:
+    return [_row(cells), "|" + "---|" * len(cells)]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _differences(found: Sequence[Entry]) -> list[str]:
+    """At each budget the systems from the best on, each minus the untrained encoder and minus `electra`."""
     untrained = next((entry for entry in found if entry.system == UNTRAINED), None)
-    lines = ["| FLOPs | system | minus the untrained encoder | minus the next system |", "|---|---|---|---|"]
+    rest = [task for task in TASKS if task != DECISIVE_TASK]
+    without = f"without {DECISIVE_TASK}"
+    lines = _head(["FLOPs", "system", "minus the untrained encoder", without, "minus `electra`", without])
     for flops in BUDGETS:
         ranked = sorted((e for e in found if e.flops == flops), key=lambda e: -statistics.mean(e.averages()))
-        for one, other in itertools.zip_longest(ranked, ranked[1:]):
-            cells = [str(difference(one, each)) if each else "" for each in (untrained, other)]
-            lines.append(f"| {power(flops)} | `{one.system}` | {' | '.join(cells)} |")
+        electra = next((entry for entry in ranked if entry.system == "electra"), None)
+        for entry in ranked:
+            others = (untrained, None if entry is electra else electra)
+            cells = [str(difference(entry, o, tasks)) if o else "" for o in others for tasks in (TASKS, rest)]
+            lines.append(_row([power(flops), f"`{entry.system}`", *cells]))
     return lines
 
 
@@ -203,19 +229,20 @@ def _savings(found: Sequence[Entry]) -> list[str]:
     curves = {system: [entry for entry in found if entry.system == system] for system in SYSTEMS}
     untrained = next((entry for entry in found if entry.system == UNTRAINED), None)
     pairs = [("electra", other) for other in SYSTEMS if other not in ("electra", MODERN)]
-    lines = ["| system | reaches the average of | with fewer FLOPs, times |", "|---|---|---|"]
+    lines = _head(["system", "reaches the average of", "with fewer FLOPs, times"])
     for system, other in [*pairs, (MODERN, "electra")]:
         if curves[system] and curves[other]:
             largest = max(curves[other], key=lambda entry: entry.flops)
             gain = difference(largest, untrained) if untrained else None
             shown = gain is None or gain.mean > gain.margin
-            cell = saving(curves[system], largest) if shown else "which shows no gain over the untrained encoder"
-            lines.append(f"| `{system}` | `{other}` at {power(largest.flops)} | {cell} |")
+            unknown = "not computed: no gain over the untrained encoder is shown"
+            cell = saving(curves[system], largest) if shown else unknown
+            lines.append(_row([f"`{system}`", f"`{other}` at {power(largest.flops)}", str(cell)]))
     return lines
 
 
 def _variants(found: Sequence[Entry], plan: Plan) -> list[str]:
-    """The scores of `VARIED_TASK` in other ways of fine-tuning, beside the usual one of the same runs."""
+    """The scores of `DECISIVE_TASK` in other ways of fine-tuning, beside the usual one of the same runs."""
     rows = []
     for entry in found:
         if entry.system != UNTRAINED and not entry.seed:
@@ -224,14 +251,12 @@ def _variants(found: Sequence[Entry], plan: Plan) -> list[str]:
         results = [plan.results.get(job.name) if job else None for job in jobs]
         if any(results):
             name = _CONTROLS.get(entry.system, f"`{entry.system}`, seed {entry.seed}")
-            scores = [entry.scores[VARIED_TASK], *(result["scores"] if result else {} for result in results)]
-            cells = (_spread(list(each.values())) if each else "" for each in scores)
-            rows.append(f"| {name} | {' | '.join(cells)} |")
+            scores = [entry.scores[DECISIVE_TASK], *(result["scores"] if result else {} for result in results)]
+            rows.append(_row([name, *(_spread(list(each.values())) if each else "" for each in scores)]))
     if not rows:
         return []
-    what = f"{VARIED_TASK} ({_metric(plan, VARIED_TASK)}), {power(LARGEST_FOR_ALL)} FLOPs"
-    heads = [what, f"{FINE_EPOCHS} epochs, mean of the states", *VARIANTS]
-    return ["", f"| {' | '.join(heads)} |", "|" + "---|" * len(heads), *rows]
+    what = f"{DECISIVE_TASK} ({_metric(plan, DECISIVE_TASK)}), {power(LARGEST_FOR_ALL)} FLOPs"
+    return ["", *_head([what, f"{FINE_EPOCHS} epochs, mean of the states", *VARIANTS]), *rows]
 
 
 def _metric(plan: Plan, task: str) -> str:
