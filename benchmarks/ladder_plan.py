@@ -106,14 +106,12 @@ class Plan:
         yield from self._ladder([MODERN], smaller)
         if not self._are_judged(self._with_rates("electra")):
             return  # the others have its learning rate
-        for system in others:
-            yield from self._ladder([system], smaller[-1:])
+        yield from self._variants([UNTRAINED], smaller[-1])
+        for system, flops in itertools.product(others, [flops for flops in smaller if flops >= TUNED]):
+            yield from self._ladder([system], [flops])
         yield from self._ladder(FIRST, budgets)
         yield from self._ladder(TUNED_ALONE, smaller[-1:], AGAIN)
-        for system, variant in itertools.product((UNTRAINED, *TUNED_ALONE), VARIANTS):
-            job = self.variant_of(system, smaller[-1], variant)
-            if job is not None:
-                yield job
+        yield from self._variants(TUNED_ALONE, smaller[-1])
         yield from self._ladder(others, smaller)
 
     def _ladder(self, systems: Sequence[str], budgets: Sequence[float], seed: int = 0) -> Iterator[Job]:
@@ -130,6 +128,10 @@ class Plan:
             run = self.run_of(system, flops, seed)
             yield self._pretrain(run)  # and scored before the next begins, as its folder may be lost with the machine
             yield from self._score(system, run.name)
+
+    def _variants(self, systems: Sequence[str], flops: float) -> Iterator[Job]:
+        jobs = (self.variant_of(system, flops, variant) for system in systems for variant in VARIANTS)
+        yield from (job for job in jobs if job is not None)
 
     def systems(self, flops: float) -> Sequence[str]:
         """The systems at a budget."""
