@@ -78,7 +78,7 @@ class Trial(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """How much better a recipe's mean is than the base's, with its interval."""
+    """How much better a recipe's mean is than the base's, with half the width of its interval."""
 
     mean: float
     margin: float
@@ -187,7 +187,7 @@ class Plan(NamedTuple):
 
 
 def intervals(scores: Mapping[str, Sequence[float]], base: str) -> dict[str, Difference]:
-    """The difference of each recipe's mean from that of the base, with intervals of which all hold in 95% of cases.
+    """The difference of each recipe's mean from that of the base, with simultaneous 95% intervals.
 
     Three seeds say little of their own variance, so it is pooled over the recipes, the base among them: the scores of
     all are assumed to vary alike from seed to seed. Recipes with one seed have an interval too, as long as others have

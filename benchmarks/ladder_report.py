@@ -86,8 +86,8 @@ class Estimate(NamedTuple):
 def estimate(values: Mapping[str, Sequence[float]]) -> Estimate:
     """The mean over some tasks of the values of their seeds.
 
-    The variance between seeds differs much between tasks, so it is not pooled, and degrees of freedom are those of
-    Welch and Satterthwaite (doi:10.2307/3002019).
+    Some tasks vary much more between seeds than others, so the variance is not pooled, and degrees of freedom are those
+    of Welch and Satterthwaite (doi:10.2307/3002019).
     """
     count = len(SEEDS)
     variances = [statistics.variance(of_task) / count for of_task in values.values()]
@@ -119,7 +119,7 @@ def entries(plan: Plan) -> list[Entry]:
 def difference(one: Entry, other: Entry, tasks: Sequence[str] = TASKS) -> Estimate:
     """How much better one run's average over some tasks is than another's, seed by seed.
 
-    Its error knows nothing of other tasks, of other examples, and of other seeds of pre-training.
+    The error does not cover other tasks, other examples and other seeds of pre-training.
     """
     return estimate({task: [one.scores[task][seed] - other.scores[task][seed] for seed in SEEDS] for task in tasks})
 
@@ -152,7 +152,7 @@ def saving(curve: Sequence[Entry], other: Entry) -> Saving:
     """How many times fewer FLOPs the system of `curve` needs for the average of `other`.
 
     The curve is linear in the logarithm of FLOPs between its budgets. The interval is that of 10,000 draws in which all
-    averages vary by their errors over seeds of fine-tuning, as Student's t.
+    averages vary by their standard errors over seeds of fine-tuning, with Student's t distribution.
     """
     curve = sorted(curve, key=lambda entry: entry.flops)
     flops = [entry.flops for entry in curve]

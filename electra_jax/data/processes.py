@@ -60,8 +60,8 @@ def starting() -> Iterator[None]:
 def _interrupts_deferred() -> Iterator[None]:
     """Handles the first Ctrl-C or SIGTERM of the context after it.
 
-    Blocking them does not do: the kernel gives a signal to any thread that takes it, and Python then calls its handler
-    in the main thread.
+    Blocking them is not enough: the kernel delivers a signal to any thread that does not block it, and Python then
+    calls the handler in the main thread.
     """
     if threading.current_thread() is not threading.main_thread():  # no handler is called there
         yield

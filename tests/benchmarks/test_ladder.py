@@ -162,7 +162,7 @@ def test_the_systems_of_a_budget_are_compared_seed_by_seed(finished):
     by = ladder_report.difference(uneven._replace(scores=steady), shifted)
     assert (by.mean, by.margin) == (pytest.approx(4), pytest.approx(4.303 * math.sqrt(4 / 3) / 5, rel=1e-3))
     assert str(by) == "+4.0 ± 1.0"
-    # Two of three degrees of freedom: variances 4 and 1 count as (4 + 1)^2 / (4^2 / 2 + 1^2 / 2) = 2.94; t is 3.22.
+    # Variances 4 and 1 with two degrees of freedom each have (4 + 1)^2 / (4^2 / 2 + 1^2 / 2) = 50 / 17 together.
     by = ladder_report.estimate({"cola": [2.0, 4.0, 6.0], "rte": [1.0, 2.0, 3.0]})
     assert by == pytest.approx((3.0, math.sqrt(5 / 3) / 2, 50 / 17))
 
