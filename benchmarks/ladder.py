@@ -14,10 +14,11 @@ The jobs, in this order:
 4. Scores of `electra` and `mlm` at 3e13 and 1e13.
 5. As 2, of configs/modern.py at all budgets up to 1e14.
 6. STS-B of the untrained encoder with ten epochs, and with a head that reads the state of [CLS].
-7. As 2, of the paper's other systems, one after the other, at 3e13 and 1e14, with the learning rate of `electra`.
-8. Scores of `electra` and `mlm` at 3e14.
-9. Scores of second runs of pre-training, with another seed, of `electra`, `modern` and `mlm` at 1e14; of these 6 too.
-10. Scores of the paper's other systems at 1e13.
+7. Scores of `electra` at 3e14, the longest run: with several workers the next jobs are done beside it.
+8. As 2, of the paper's other systems, one after the other, at 3e13 and 1e14, with the learning rate of `electra`.
+9. Scores of `mlm` at 3e14.
+10. Scores of second runs of pre-training, with another seed, of `electra`, `modern` and `mlm` at 1e14; of these 6 too.
+11. Scores of the paper's other systems at 1e13.
 Every schedule ends at its budget. OUT has the prepared text and the runs. RESULTS gets a line of JSON for each finished
 job; a job with a line is not done again. Stopped at any moment, the same command goes on. --draw writes a table and
 figures of what is complete, from the results alone. --dry_run says what all jobs cost, and what is left.

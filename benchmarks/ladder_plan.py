@@ -108,6 +108,7 @@ class Plan:
         if not self._are_judged(self._with_rates("electra")):
             return  # the others have its learning rate
         yield from self._variants([UNTRAINED], smaller[-1])
+        yield from self._ladder(FIRST[:1], budgets[-1:])  # the longest run, so that the others are done beside it
         for system, flops in itertools.product(others, [flops for flops in smaller if flops >= TUNED]):
             yield from self._ladder([system], [flops])
         yield from self._ladder(FIRST, budgets)
