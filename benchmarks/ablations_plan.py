@@ -194,7 +194,7 @@ def intervals(scores: Mapping[str, Sequence[float]], base: str) -> dict[str, Dif
     more. The correction for the number of recipes is Bonferroni's.
     """
     several = [of_one for of_one in scores.values() if len(of_one) > 1]
-    if not several:
+    if not several or len(scores) == 1:
         return {}
     freedom = sum(len(of_one) - 1 for of_one in several)
     variance = sum(statistics.variance(of_one) * (len(of_one) - 1) for of_one in several) / freedom

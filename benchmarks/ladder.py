@@ -39,7 +39,7 @@ from ladder_jobs import KINDS, VOCABULARY, Folders
 from ladder_plan import ASSUMED, BUDGETS, Plan
 
 from electra_jax.config import cli, errors
-from electra_jax.config.settings import above, check_value
+from electra_jax.config.settings import above, at_least, check_value
 from electra_jax.data import corpus
 from electra_jax.runtime.io import write_whole
 from electra_jax.runtime.metric_text import short_number
@@ -112,6 +112,7 @@ def main(argv: list[str]) -> int:
     if chosen is None:
         return 0
     output, results = Path(chosen["output"]), ResultsFile(Path(chosen["results"]))
+    check_value("--flops", chosen["flops"], at_least(BUDGETS[0]))
     if chosen["draw"]:
         print(ladder_report.draw(Plan(results.read(), output, chosen["flops"]), Path(chosen["draw"])), end="")
         return 0

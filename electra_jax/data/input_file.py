@@ -61,7 +61,7 @@ class InputFile:
                     self.position = raw.tell()
                     yield self._without_mark(block) if first else block
                     first = False
-                if first and suffix in _DECOMPRESSORS:
+                if first and suffix in _DECOMPRESSORS and not raw.tell():  # an empty text makes a few bytes
                     raise EOFError("the file is empty")
             except (EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError, OSError) as error:
                 if isinstance(error, OSError) and error.errno is not None:  # the system's, not the decompressor's

@@ -171,7 +171,7 @@ def build_corpus(
     mixture = mixtures.parse(config)
     units = _list_units(mixture, config)
     key = corpus_key(config)
-    _make_folder(folder, units)
+    _make_folder(folder, mixture, units)
     job = Job(folder, config, units, progress)
     _check_split(job)
     try:
@@ -195,11 +195,17 @@ def _list_units(mixture: Sequence[sources.Source], config: CorpusConfig) -> list
     return list(sources.units(mixture, config.shard_bytes))
 
 
-def _make_folder(folder: Path, units: Sequence[sources.Unit]) -> None:
+def _make_folder(folder: Path, mixture: Sequence[sources.Source], units: Sequence[sources.Unit]) -> None:
     """Makes the output folder; deletes an old manifest, since the folder is not prepared until a new one is written."""
     for name in (name for unit in units if unit.size for name in unit.names if not is_url(name)):
         if Path(name).absolute().is_relative_to(folder.absolute()):
             raise UserError(f"{name} is in the output folder {folder}; use an output folder outside the input")
+    for source in mixture:
+        if sources.reads_below(source, folder):
+            raise UserError(
+                f"the output folder {folder} is inside the input {source.name}, so its files would be read as text; use "
+                "an output folder outside the input"
+            )
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():
         if not _OWN_FILES.fullmatch(path.name):

@@ -5,7 +5,9 @@ glob, on this machine or in an object store; `docstrings` (or `docstrings:PACKAG
 `hf:USER/NAME/CONFIG:SPLIT@REVISION`.
 """
 
+import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from electra_jax.config.errors import UserError
@@ -95,6 +97,17 @@ def files(pattern: str) -> list[SourceFile]:
 def left_out(sources: Sequence[Source]) -> list[str]:
     """Paths in the sources' folders and globs that are not read: files of other kinds, broken links."""
     return [name for source in sources if not _is_named(source) for name in list_files(source.name)[1]]
+
+
+def reads_below(source: Source, folder: Path) -> bool:
+    """Whether a source is a folder of this machine whose files include those of `folder`."""
+    if _is_named(source) or is_url(source.name) or not os.path.isdir(source.name):
+        return False
+    inside, whole = Path(os.path.realpath(folder)), Path(os.path.realpath(source.name))
+    return inside.is_relative_to(whole) and not any(
+        part.startswith(".")
+        for part in inside.relative_to(whole).parts  # hidden files are not read
+    )
 
 
 def _is_named(source: Source) -> bool:

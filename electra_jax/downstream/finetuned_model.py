@@ -60,6 +60,7 @@ class FinetunedModel(Model):
         self._batch_size = batch_size
         self._apply = functools.partial(_apply, model=model.model)
         self._per_token = model.model.per_token
+        self._beam = model.model.beam
         self._task_params = jax.device_put(model.params)
 
     def __repr__(self) -> str:
@@ -92,8 +93,10 @@ class FinetunedModel(Model):
     def _outputs(self, rows: Rows) -> dict[str, Any]:
         """By name the outputs for each row, [rows, ...]; where they are for each token, a list of [tokens, ...]."""
         lengths = rows.lengths()
+        # The paper's head gives no more answers than a batch has positions: no batch is shorter than the beam.
+        padded = np.maximum(lengths, min(self._beam, self.max_length))
         found: dict[str, list[Any]] = {}
-        for length, size, numbers in length_batches(lengths.tolist(), self.max_length, self._batch_size):
+        for length, size, numbers in length_batches(padded.tolist(), self.max_length, self._batch_size):
             batch = rows.make_batch(numbers, size, length, self.tokenizer.special)
             for name, values in self._apply(self._task_params, batch.inputs, batch.targets.get("allowed")).items():
                 by_row = found.setdefault(name, [None] * len(lengths))

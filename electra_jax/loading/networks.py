@@ -14,7 +14,6 @@ from electra_jax.loading import hub
 from electra_jax.loading.huggingface import directory, tokenizer_files
 from electra_jax.loading.run_checkpoint import load_run_checkpoint, read_metadata
 from electra_jax.modeling.subnetwork import Network, extract
-from electra_jax.runtime.io import sha256
 from electra_jax.runtime.run_log import METRICS
 
 DISCRIMINATOR, MASKED_LM, ENCODER, GENERATOR = "discriminator", "masked_lm", "encoder", "generator"  # in an export
@@ -93,8 +92,7 @@ def find_source(path: Path, step: int | None = None) -> Source:
         digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode()).hexdigest()
         return Source(f"{name} at step {step}", digest[:_DIGITS], functools.partial(load_networks, path, step))
     _check_no_step(path, step)
-    weights = _encoder_directory(path) / directory.WEIGHTS
-    digest = sha256(weights)[:_DIGITS] if weights.is_file() else ""
+    digest = directory.digest(_encoder_directory(path))[:_DIGITS]
     return Source(name, digest, functools.partial(load_networks, path))
 
 

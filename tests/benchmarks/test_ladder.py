@@ -196,6 +196,8 @@ def test_how_many_times_fewer_flops_a_system_needs(finished):
 def test_results_without_a_scored_run_cannot_be_drawn(tmp_path):
     with pytest.raises(UserError, match="there is nothing to draw: expected --results=FILE"):
         ladder.main([f"--draw={tmp_path}/out", f"--results={tmp_path}/missing.jsonl"])
+    with pytest.raises(UserError, match=r"--flops=5000000000000\.0 is invalid: expected 1e\+13 or more"):
+        ladder.main([f"--output={tmp_path}", "--flops=5e12", "--dry_run"])
     assert not (tmp_path / "out").exists()
 
 

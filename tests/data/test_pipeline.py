@@ -194,6 +194,17 @@ def test_records_do_not_go_into_the_input(text_file, tmp_path):
             pipeline.build_corpus(output, settings(tmp_path), LocalRunner(1))
 
 
+def test_the_output_is_not_inside_the_input(text_file, tmp_path):
+    """Else the next command would read it as text, and neither go on with it nor find it finished."""
+    shutil.copy(text_file, tmp_path / "a.txt")
+    with pytest.raises(UserError, match=r"out is inside the input .*, so its files would be read as text; use an"):
+        pipeline.build_corpus(tmp_path / "out", settings(tmp_path), LocalRunner(1))
+    assert not (tmp_path / "out").exists()
+    hidden = tmp_path / ".out"  # hidden folders are not read
+    assert pipeline.build_corpus(hidden, settings(tmp_path), LocalRunner(1)).key
+    pipeline.build_corpus(hidden, settings(tmp_path), LocalRunner(1))
+
+
 @pytest.mark.parametrize("finished", [True, False])
 def test_a_prepared_text_is_no_text(text_file, tmp_path, finished):
     pipeline.build_corpus(tmp_path / "out", settings(text_file), LocalRunner(1))

@@ -159,6 +159,13 @@ def test_an_empty_compressed_file_is_a_download_that_failed(tmp_path, suffix):
         read(tmp_path / f"a{suffix}")
 
 
+@compressed
+def test_an_empty_text_may_be_compressed(tmp_path, suffix):
+    """As programs leave it that write a fixed number of parts."""
+    (tmp_path / f"a{suffix}").write_bytes(COMPRESS[suffix](b""))
+    assert read(tmp_path / f"a{suffix}") == []
+
+
 def test_the_same_text_is_the_same_document_in_any_file(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"One.\nTwo.")
     (tmp_path / "b.txt").write_bytes(b"\xef\xbb\xbfOne.\r\nTwo.\r\n")

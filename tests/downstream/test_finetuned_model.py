@@ -147,6 +147,15 @@ def test_answers_have_places(pieces, head):
     assert answer.probability > 0
 
 
+def test_answers_of_short_and_long_rows_come_together(pieces):
+    """The paper's head has a beam of 20, and the shortest batch would have 16 positions."""
+    model, _ = make("squad1", pieces, head="paper", **{**SQUAD, "max_length": 64})
+    pairs = [("ada lives", "ben saw oslo"), ("ada lives", " ".join(WORDS * 2))]
+    together = FinetunedModel("m", model).predict(pairs)
+    assert together == [FinetunedModel("m", model).predict(pair) for pair in pairs]
+    assert together[0].text in pairs[0][1]
+
+
 def test_pairs_and_single_texts_are_not_mixed_up(pieces):
     pairs, _ = make("mrpc", pieces)
     pair_model, text_model = FinetunedModel("pairs", pairs), FinetunedModel("texts", make("classes", pieces)[0])

@@ -150,7 +150,7 @@ class Keeper(NamedTuple):
     def save(self, job: Job, outcome: Outcome) -> None:
         """Keeps the model of a seed, where it is to be kept; call it before the seed's result is written."""
         scores, seed = outcome.result["scores"], outcome.result["seed"]
-        if self.keep == "none" or (self.keep == "best" and not self._is_better(job.task, scores)):
+        if self.keep == "none" or (self.keep == "best" and not self._is_better(job.task, scores, seed)):
             return
         folder = self.results.model_dir(seed)
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -165,9 +165,13 @@ class Keeper(NamedTuple):
         except UserError as error:  # no file of transformers can express the tokenizer
             self.progress.say(f"the model of seed {seed} is not kept: {error}")
 
-    def _is_better(self, task: Task, scores: Mapping[str, float]) -> bool:
+    def _is_better(self, task: Task, scores: Mapping[str, float], seed: int) -> bool:
+        """Whether a seed will be `Results.best`, which of equal scores takes the first seed's."""
         best = self.results.best(task, self.seeds)
-        return best is None or scores[task.main_metric] > self.results.read_seed(best)["scores"][task.main_metric]
+        if best is None:
+            return True
+        difference = scores[task.main_metric] - self.results.read_seed(best)["scores"][task.main_metric]
+        return difference > 0 or (difference == 0 and self.seeds.index(seed) < self.seeds.index(best))
 
     def drop(self, task: Task) -> None:
         """Deletes models that are not to be kept; call it after the seed's result is written."""

@@ -37,7 +37,7 @@ class Probe:
         )
         self._special = tokenizer.special
         self._task = registry.make_task(self._config.task, config.data_dir)
-        self._data = load_data(self._config, self._task, tokenizer, config.data_dir, BadRows())
+        self._data = load_data(self._config, self._task, tokenizer, config.data_dir, BadRows(advice="fix it"))
 
     def __call__(self, network: Network) -> dict[str, float]:
         """The scores of an encoder by `probe_TASK_SCORE`; NaN if the fine-tuning diverges; the run continues."""

@@ -1,6 +1,7 @@
 """Writes a network as a Hugging Face directory, and reads one with every tensor checked."""
 
 import dataclasses
+import hashlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from electra_jax.config.errors import UserError
 from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.loading.huggingface import hf_config, tokenizer_files, weights
 from electra_jax.modeling.subnetwork import Network
-from electra_jax.runtime.io import read_json, write_whole
+from electra_jax.runtime.io import read_json, sha256, write_whole
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 # A ModernBERT with E != D is written with its maps multiplied into the tables. This file keeps the factors, so that
@@ -156,6 +157,14 @@ def _has_another_decoder(kind: str, state: Mapping[str, np.ndarray]) -> bool:
         state.get(name) for name in (weights.DECODERS[kind], weights.PREFIXES[kind] + weights.WORD_TABLES[kind])
     )
     return decoder is not None and word is not None and not np.array_equal(decoder, word)
+
+
+def digest(folder: Path) -> str:
+    """Identifies the weights of a directory, whether they are in one file or in several; empty where it has none."""
+    if (folder / WEIGHTS).is_file():
+        return sha256(folder / WEIGHTS)
+    parts = sorted(folder.glob("*.safetensors")) if (folder / _INDEX).is_file() else []
+    return hashlib.sha256("".join(map(sha256, parts)).encode()).hexdigest() if parts else ""
 
 
 def _tensors(folder: Path, kind: str, architecture: str) -> dict[str, np.ndarray]:

@@ -387,6 +387,20 @@ def test_the_best_seed_s_model_is_kept(folder, with_pieces, tmp_path, monkeypatc
     assert [label.label for label in loaded.predict(texts)] == [line.split("\t")[1] for line in answers]
 
 
+def test_of_equal_seeds_the_first_one_s_model_is_kept_whenever_it_was_trained(
+    folder, with_pieces, tmp_path, monkeypatch
+):
+    evaluate = job._evaluate
+    monkeypatch.setattr(job, "_evaluate", lambda *args: ([{"accuracy": 0.0} for _ in args[1]], evaluate(*args)[1]))
+
+    def tune(**settings):
+        return finetune(folder, tmp_path / "out", config(**settings), get=lambda: with_pieces, keep="best")
+
+    assert tune(seed=1)["model"] == "models/seed-1"
+    assert tune(seeds=2)["model"] == "models/seed-0"
+    assert models(tmp_path / "out") == ["seed-0"]
+
+
 def test_all_models_or_none_are_kept(folder, with_pieces, tmp_path):
     result = finetune(folder, tmp_path / "all", config(seeds=2), get=lambda: with_pieces, keep="all")
     assert models(tmp_path / "all") == ["seed-0", "seed-1"]

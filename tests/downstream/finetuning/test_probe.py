@@ -13,9 +13,9 @@ from electra_jax.downstream.finetuning.probe import Probe
 from electra_jax.train_config import ProbeConfig
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return sst2_files(tmp_path_factory.mktemp("sst2"))
+@pytest.fixture
+def folder(tmp_path):
+    return sst2_files(tmp_path)
 
 
 def settings(folder):
@@ -42,6 +42,13 @@ def test_a_run_with_probes_is_the_run_without(folder, text_file, tmp_path):
     assert probed == [2, 3]
     before, after = (arrays(tmp_path / name, 3) for name in ("without", "with"))
     assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_a_bad_row_is_no_reason_to_name_an_option_of_finetune(folder):
+    with (folder / "train.tsv").open("a") as file:
+        file.write("a\t7\n")
+    with pytest.raises(UserError, match=r"train\.tsv:\d+: label is '7', expected 0 or 1; fix it$"):
+        Probe(settings(folder), 16, Letters())
 
 
 def test_files_are_asked_for_before_the_run_begins(folder, text_file, tmp_path):

@@ -82,6 +82,11 @@ def test_weights_in_several_files(electra):
     (electra / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     (electra / "model.safetensors").unlink()
     assert tiny_models.same(directory.read(electra).network.params, whole)
+    before = directory.digest(electra)
+    assert directory.digest(electra) == before
+    first = names[0]
+    save_file({name: state[name] + (name == first) for name in parts["a.safetensors"]}, electra / "a.safetensors")
+    assert directory.digest(electra) != before
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
