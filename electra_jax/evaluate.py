@@ -84,7 +84,11 @@ def make_eval_step(objective: Objective, stage: Stage, sources: int = 0) -> Eval
 
 
 class Evaluator:
-    """Evaluates parameters on fixed batches with fixed keys, so that two results differ by the parameters only."""
+    """Evaluates parameters on fixed batches with fixed keys.
+
+    Two results differ by the parameters only, unless the objective changes with the step (`mask_prob_end`,
+    `temperature_decay`).
+    """
 
     def __init__(
         self,

@@ -132,8 +132,8 @@ class SkipCounter:
         back = "" if saved is None else f", or go back before it with --rewind_to={saved} --skip_batches=M"
         raise UserError(
             f"{self.in_a_row} updates in a row were skipped, up to step {step}: {cause}; nothing is saved after step "
-            f"{saved or 0}; start again with a lower config.optim.learning_rate or a longer config.optim.warmup_steps"
-            f"{back}"
+            f"{saved or 0}; start again in another --workdir with a lower config.optim.learning_rate or a longer "
+            f"config.optim.warmup_steps{back}"
         )
 
 

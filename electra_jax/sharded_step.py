@@ -86,15 +86,16 @@ class ShardedStep:
     def begin(self, segment: Segment, state: step.TrainState) -> step.TrainState:
         """The state to start a segment from, given the state after the segment before it.
 
-        Where the segment is the first of a stage with `init_params`, they are applied to the parameters, and the
-        gradient norms of the stage before are forgotten.
+        Where a new stage begins, the gradient norms of the one before are forgotten, as its loss was another, and the
+        stage's `init_params` are applied to the parameters.
         """
-        init_params = segment.stage.init_params
-        before = [other for other in self.segments if other.stop == segment.start]
-        if init_params is None or (before and before[0].stage is segment.stage):
+        before = [other.stage for other in self.segments if other.stop == segment.start]
+        if not before or before[0] is segment.stage:
             return state
-        params = self.jit(init_params, out_shardings=sharding.shardings(self.state.params))(state.params)
         norms = self.jit(guard.no_norms, out_shardings=sharding.replicated(self.mesh))()
+        params, init_params = state.params, segment.stage.init_params
+        if init_params is not None:
+            params = self.jit(init_params, out_shardings=sharding.shardings(self.state.params))(params)
         return step.TrainState(state.step, params, state.opt_state, norms)
 
     def compile(self, segment: Segment) -> jax.stages.Compiled:

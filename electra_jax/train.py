@@ -21,6 +21,7 @@ import jax
 from ml_collections import ConfigDict
 
 from electra_jax import evaluate, guard, metrics, train_config
+from electra_jax.config.errors import UserError
 from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.downstream.finetuning.probe import Probe
 from electra_jax.loading import samples
@@ -85,6 +86,8 @@ def pretrain(
     Raises:
       UserError: the config, the text or the work directory cannot be used.
     """
+    if rewind_to is None and skip_batches:
+        raise UserError(f"skip_batches={skip_batches} has no effect without rewind_to; give both or neither")
     path = resolve(str(workdir))
     with compile_cache(train_config.as_dataclass(config).compile_cache):
         train(config, path, progress, None if rewind_to is None else Rewind(rewind_to, skip_batches))

@@ -339,11 +339,14 @@ def _check_warm_start(config: TrainConfig) -> None:
 def _check_optimizer(config: TrainConfig) -> None:
     """Raises UserError where a setting of the optimizer has no effect."""
     without = OptimConfig()
+    trains_generator = (
+        registry.has_generator(config.objective) and not registry.SYSTEMS[config.objective.name].pretrained_generator
+    )
     for name, needed, used in (
         ("muon_rate", "config.optim.name=muon", config.optim.name == "muon"),
         ("decay", "config.optim.schedule=stable", config.optim.schedule == "stable"),
-        ("generator_rate", "a generator network", registry.has_generator(config.objective)),
-        ("clip_apart", "a generator network", registry.has_generator(config.objective)),
+        ("generator_rate", "a generator network that is trained", trains_generator),
+        ("clip_apart", "a generator network that is trained", trains_generator),
     ):
         value = getattr(config.optim, name)
         if value != getattr(without, name) and not used:

@@ -93,7 +93,7 @@ def set_up(
     distributed.main_process_first(lambda: held.enter_context(lock(workdir, progress.say)), others=lambda: None)
     checkpoints = Checkpoints(home.checkpoints, config.checkpoint.keep_last, config.checkpoint.keep_every)
     saved_step = checkpoints.latest()
-    distributed.main_process_first(lambda: claim(home, config, saved_step, progress), others=lambda: None)
+    distributed.main_process_first(lambda: claim(home, config, saved_step, asked, progress), others=lambda: None)
     rewinds = go_back(home, checkpoints, asked, progress)
     saved_step = checkpoints.latest()
     saved: dict[str, Any] = checkpoints.metadata(saved_step) if saved_step is not None else {}
@@ -141,8 +141,8 @@ def adopt_settings(config: TrainConfig, workdir: AnyPath, progress: Progress) ->
     return dataclasses.replace(config, data=dataclasses.replace(data, **changes))
 
 
-def claim(home: WorkDir, config: TrainConfig, saved_step: int | None, progress: Progress) -> None:
-    """Checks that a run in the work directory is this one.
+def claim(home: WorkDir, config: TrainConfig, saved_step: int | None, asked: Rewind | None, progress: Progress) -> None:
+    """Checks that a run in the work directory is this one, and that it goes on from a step within `config.steps`.
 
     Without a checkpoint a run starts again at step 0. What it has logged is kept under another name: nobody knows
     whether it was killed before its first checkpoint, or its checkpoints were moved away.
@@ -153,8 +153,9 @@ def claim(home: WorkDir, config: TrainConfig, saved_step: int | None, progress: 
     home.fetch()
     path = home.folder / "config.json"
     logged = run_log.read_metrics(home.folder)
-    if saved_step is not None and saved_step > config.steps:
-        raise UserError(f"{home.path} is at step {saved_step}: expected config.steps={saved_step} or more")
+    resumed_at = saved_step if asked is None else asked.step
+    if resumed_at is not None and resumed_at > config.steps:
+        raise UserError(f"{home.path} is at step {resumed_at}: expected config.steps={resumed_at} or more")
     if path.exists() and (saved_step is not None or logged):
         changed = differences(train_config.with_later_settings(read_json(path)), train_config.to_dict(config))
         fixed = [f"{name}: {change}" for name, change in changed.items() if name not in train_config.RESUMABLE]

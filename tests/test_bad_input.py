@@ -115,7 +115,10 @@ def test_a_truncated_manifest(text_file, workdir, capsys):
 
 def test_a_loss_of_nan_ends_the_run_before_it_is_saved(text_file, tmp_path, capsys):
     settings = ("--config.optim.weight_decay=1e38", "--config.optim.warmup_steps=1", "--config.steps=8")
-    message = "2 updates in a row were skipped, up to step 4: its loss or gradient is not finite"
+    message = (
+        "2 updates in a row were skipped, up to step 4: its loss or gradient is not finite; nothing is saved after "
+        "step 0; start again in another --workdir with a lower config.optim.learning_rate"
+    )
     settings += ("--config.guard.patience=2",)
     refused(capsys, message, text_file, tmp_path / "run", *settings, arg="objective=mlm")
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == []

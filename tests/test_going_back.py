@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 from cli_runs import arrays, logged, small_config
 
+from electra_jax import train_config, train_setup
+from electra_jax.config.errors import UserError
 from electra_jax.data.batches import HeldoutBatch
 from electra_jax.runtime import rewind, sharding
 from electra_jax.runtime.checkpoint import Checkpoints
+from electra_jax.runtime.progress import Progress
 from electra_jax.runtime.rewind import Rewind
 from electra_jax.runtime.workdir import WorkDir
 from electra_jax.train import train
@@ -56,6 +59,10 @@ def test_a_batch_is_left_out(small_run, text_file, tmp_path, batches):
     checkpoints = Checkpoints(workdir / "checkpoints", read_only=True)
     assert [checkpoints.metadata(step)["data"]["next_index"] for step in (1, 2)] == [1, 3]
     checkpoints.close()
+    fewer = train_config.resolve(small_config(text_file, steps=1, eval_batches=1, checkpoint__every=1))
+    train_setup.claim(WorkDir(workdir), fewer, 2, Rewind(1, 0), Progress())  # a run that goes back may end earlier
+    with pytest.raises(UserError, match=r"is at step 2: expected config\.steps=2 or more"):
+        train_setup.claim(WorkDir(workdir), fewer, 2, None, Progress())
 
 
 @pytest.mark.slow

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from cli_runs import make_objective, small_config
 
+from electra_jax import guard
 from electra_jax.config.errors import UserError
 from electra_jax.modeling.batch import Batch
 from electra_jax.runtime import sharding
 from electra_jax.runtime.checkpoint import Checkpoints
 from electra_jax.sharded_step import ShardedStep
+from electra_jax.step import TrainState
 
 
 def program(**settings) -> ShardedStep:
@@ -55,6 +57,18 @@ def test_an_option_that_the_compiler_does_not_know_is_refused():
     run = program(compiler_options="xla_foo=1")
     with pytest.raises(UserError, match=r"config\.compiler_options=xla_foo=1 is invalid: .*No such compile option"):
         run.compile(run.segments[0])
+
+
+def test_a_new_stage_begins_without_the_norms_of_the_one_before():
+    """Its loss is another one, so that they say nothing of what is usual; parameters and moments are kept."""
+    run = program(steps=4, objective__generator_steps=2, data__short_steps=1, data__short_length=8)
+    first, longer, second = run.segments
+    state = TrainState(jnp.int32(1), {"kernel": jnp.ones(1)}, {"mu": jnp.ones(1)}, jnp.ones(guard.WINDOW))
+    assert run.begin(first, state) is state
+    assert run.begin(longer, state) is state  # other lengths, the same loss
+    begun = run.begin(second, state)
+    np.testing.assert_array_equal(begun.grad_norms, guard.no_norms())
+    assert (begun.params, begun.opt_state) == (state.params, state.opt_state)
 
 
 def test_the_second_stage_begins_with_copies_and_can_be_stepped():

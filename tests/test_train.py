@@ -9,6 +9,7 @@ import pytest
 from cli_runs import arrays, command, logged, run, small_config
 
 import electra_jax
+from electra_jax.config.errors import UserError
 from electra_jax.runtime import sharding
 from electra_jax.train import train
 
@@ -22,6 +23,11 @@ def test_nothing_is_transferred_but_what_is_meant(text_file, tmp_path, monkeypat
     monkeypatch.setattr(sharding, "put_batch", lambda batch, mesh, batch_size: batch)
     with pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed host-to-device transfer"):
         train(config, tmp_path / "other")
+
+
+def test_batches_cannot_be_left_out_without_going_back(tmp_path):
+    with pytest.raises(UserError, match="skip_batches=3 has no effect without rewind_to; give both or neither"):
+        electra_jax.pretrain(small_config(), tmp_path, skip_batches=3)
 
 
 @pytest.mark.slow

@@ -72,8 +72,9 @@ def test_settings_that_contradict_each_other_are_refused():
     [
         ("muon_rate", 2.0, "electra", "config.optim.name=muon"),
         ("decay", 0.5, "electra", "config.optim.schedule=stable"),
-        ("generator_rate", 2.0, "mlm", "a generator network"),
-        ("clip_apart", True, "mlm", "a generator network"),
+        ("generator_rate", 2.0, "mlm", "a generator network that is trained"),
+        ("clip_apart", True, "mlm", "a generator network that is trained"),
+        ("generator_rate", 2.0, "frozen_generator", "a generator network that is trained"),
     ],
 )
 def test_settings_of_the_optimizer_without_effect_are_refused(name, value, objective, needed):

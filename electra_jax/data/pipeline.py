@@ -203,8 +203,8 @@ def _make_folder(folder: Path, mixture: Sequence[sources.Source], units: Sequenc
     for source in mixture:
         if sources.reads_below(source, folder):
             raise UserError(
-                f"the output folder {folder} is inside the input {source.name}, so its files would be read as text; use "
-                "an output folder outside the input"
+                f"the output folder {folder} is inside the input {source.name}, so its files would be read as text; "
+                "use an output folder outside the input"
             )
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():

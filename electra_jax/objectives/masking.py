@@ -63,9 +63,9 @@ class Counts(NamedTuple):
 def max_masked(length: int, mask_prob: float) -> int:
     """M, the maximum number of masked positions in a sequence: 19 of 128 or 79 of 512 at .15.
 
-    google-research/electra, configure_pretraining.py: int((mask_prob + .005) * max_seq_length).
+    google-research/electra, configure_pretraining.py: int((mask_prob + .005) * max_seq_length). It is 1 to `length`.
     """
-    return max(1, int((mask_prob + 0.005) * length))
+    return min(length, max(1, int((mask_prob + 0.005) * length)))
 
 
 def is_maskable(input_ids_BL: Array, special: Special) -> Array:

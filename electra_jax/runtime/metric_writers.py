@@ -115,9 +115,15 @@ class Profile:
 
 def environment() -> dict[str, Any]:
     """Versions, devices, and the commit of this package where it runs from a git checkout."""
-    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    here = Path(__file__)
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(here.parent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
     try:
-        commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+        git("ls-files", "--error-unmatch", here.name)  # not another repository, with an environment in it
+        commit = git("describe", "--always", "--dirty", "--abbrev=40")
     except (OSError, subprocess.CalledProcessError):
         commit = None
     return {

@@ -185,3 +185,5 @@ def test_a_prepared_text_says_how_large_the_vocabulary_is(capsys, text_file, tmp
     small = read_json(capsys, BASE, f"--config.data.input={tmp_path}")
     assert small["total"] == read_json(capsys, BASE, "--config.data.vocab_size=40")["total"]
     assert small["total"]["model"] < read_json(capsys, BASE)["total"]["model"]
+    vocabulary = f"--config.data.vocabulary={tmp_path / 'vocab.model'}"
+    assert read_json(capsys, BASE, vocabulary)["total"] == small["total"]  # of other text, which is not prepared yet

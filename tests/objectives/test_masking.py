@@ -42,7 +42,8 @@ def mask(ids: np.ndarray, replace_prob: float, random_prob: float = 0.0, seed: i
 
 
 @pytest.mark.parametrize(
-    ("length", "mask_prob", "most"), [(128, 0.15, 19), (512, 0.15, 79), (512, 0.25, 130), (4, 0.15, 1)]
+    ("length", "mask_prob", "most"),
+    [(128, 0.15, 19), (512, 0.15, 79), (512, 0.25, 130), (4, 0.15, 1), (512, 0.999, 512)],
 )
 def test_most_masked_positions_are_the_references(length, mask_prob, most):
     assert masking.max_masked(length, mask_prob) == most

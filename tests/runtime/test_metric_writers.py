@@ -1,4 +1,5 @@
 import json
+import subprocess
 import sys
 
 import pytest
@@ -75,6 +76,20 @@ def test_the_environment_says_what_ran():
     assert found["devices"] == ["cpu"] * 8
     assert found["packages"].keys() >= {"jax", "flax", "optax", "orbax-checkpoint"}
     json.dumps(found)
+
+
+def test_the_commit_is_not_that_of_a_repository_around_the_package(tmp_path, monkeypatch):
+    installed = tmp_path / "venv" / "metric_writers.py"
+    installed.parent.mkdir()
+    installed.write_text("")
+    (tmp_path / ".gitignore").write_text("venv\n")
+    person = ["-c", "user.name=me", "-c", "user.email=me@example.org"]
+    for arguments in (["init", "-q"], ["add", "."], [*person, "commit", "-qm", "thesis"]):
+        subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True)
+    monkeypatch.setattr(metric_writers, "__file__", str(installed))
+    assert metric_writers.environment()["commit"] is None
+    subprocess.run(["git", "-C", str(tmp_path), "add", "--force", str(installed)], check=True)
+    assert metric_writers.environment()["commit"].endswith("-dirty")
 
 
 def test_a_file_is_replaced_whole(tmp_path):

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from electra_jax import train_config
 from electra_jax.config.errors import UserError
-from electra_jax.data import pipeline
+from electra_jax.data import pipeline, tokenizer
 from electra_jax.objectives import registry
 from electra_jax.objectives.segments import make_segments
 from electra_jax.objectives.spec import Objective
@@ -110,7 +110,15 @@ def count_flops(config: ConfigDict | TrainConfig | Mapping[str, Any]) -> RunFlop
 
 
 def make_objective(config: TrainConfig) -> Objective:
-    """The objective of a config with the vocabulary size of its corpus, if that is prepared already."""
-    prepared = pipeline.settings_of(Path(config.data.input))
-    vocab_size = prepared.get("vocab_size", config.data.vocab_size)
+    """The objective of a config, with as many tokens as its prepared corpus or the vocabulary that it names has.
+
+    Raises:
+      UserError: the vocabulary cannot be read.
+    """
+    data = config.data
+    prepared = pipeline.settings_of(Path(data.input))
+    if prepared:
+        vocab_size = prepared["vocab_size"]
+    else:
+        vocab_size = len(tokenizer.load(Path(data.vocabulary))) if data.vocabulary else data.vocab_size
     return registry.make(config.objective, config.model, config.steps, vocab_size)
