@@ -187,8 +187,8 @@ def clean(document: Document, notes: Notes) -> list[str]:
             line = " ".join(_CONTROL.sub("", plain).split())
             if line != plain:
                 first_lines.setdefault(CONTROL, number)
-        elif line[:1] == " " or line[-1:] == " ":
-            line = line.strip()
+        elif "  " in line or line[:1] == " " or line[-1:] == " ":
+            line = " ".join(line.split())
         if len(line) > LONGEST_LINE:
             pieces = list(_cut_line(line))
             if len(pieces) > 1:
