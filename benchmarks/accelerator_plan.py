@@ -56,8 +56,8 @@ class Plan(NamedTuple):
             return
         for recipe in self.recipes():
             yield from self._speeds(recipe)
-        best = self.best(Recipe("small")) if all(self.best(recipe) for recipe in self.recipes()) else None
-        if best is None:
+        best = self.best(Recipe("small"))
+        if best is None or not all(map(self._is_measured, self.recipes())):
             return
         for share in self.shares:
             steps = max(1, round(share * _PAPER_STEPS / (_REHEARSED if self.rehearse else 1)))
@@ -103,12 +103,15 @@ class Plan(NamedTuple):
                 too_large = result.get("bytes", 0) / (result["limit"] or math.inf)
                 parts *= 2 ** max(1, math.floor(math.log2(max(2.0, too_large))))
 
+    def _is_measured(self, recipe: Recipe) -> bool:
+        """Whether no job of a recipe is missing."""
+        return all(name in self.results for name in self._tried(recipe))
+
     def best(self, recipe: Recipe) -> str | None:
         """The fastest job of a recipe; None as long as one is missing, or where nothing fits."""
-        tried = list(self._tried(recipe))
-        if any(name not in self.results for name in tried):
+        if not self._is_measured(recipe):
             return None
-        fitting = [name for name in tried if self.results[name]["fits"]]
+        fitting = [name for name in self._tried(recipe) if self.results[name]["fits"]]
         return max(fitting, key=lambda name: self.results[name]["tokens_per_second"], default=None)
 
 

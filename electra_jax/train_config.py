@@ -226,7 +226,8 @@ def as_dataclass(config: ConfigDict | TrainConfig | Mapping[str, Any]) -> TrainC
       UserError: a setting is unknown or missing, or is not one of the config's objective.
     """
     if not isinstance(config, TrainConfig):
-        name, generator = config["objective"]["name"], config["objective"].get("generator", "transformer")
+        name = settings.name_in(config, "objective")
+        generator = config["objective"].get("generator", "transformer")
         if name not in registry.SYSTEMS:
             raise UserError(f"config.objective.name={name!r} is invalid: expected {' or '.join(registry.SYSTEMS)}")
         unused = registry.unused_settings(name, generator)

@@ -132,7 +132,8 @@ def adopt_settings(config: TrainConfig, workdir: AnyPath, progress: Progress) ->
     if start and not data.vocabulary and not corpus.is_prepared(Path(data.input)):
         path = workdir / "config.json"
         begun = read_json(path) if path.exists() else {}
-        if all(begun.get(name) == getattr(config, name) for name in ("init_from", "generator_from")):
+        same = all(begun.get(name) == getattr(config, name) for name in ("init_from", "generator_from"))
+        if same and begun.get("init", {}).get("vocabulary", "same") == config.init.vocabulary:
             changes["vocabulary"] = begun["data"]["vocabulary"]  # as when this run was started
         else:
             changes["vocabulary"] = warm_start.vocabulary_of_donors(config)
@@ -158,7 +159,9 @@ def claim(home: WorkDir, config: TrainConfig, saved_step: int | None, asked: Rew
         raise UserError(f"{home.path} is at step {resumed_at}: expected config.steps={resumed_at} or more")
     if path.exists() and (saved_step is not None or logged):
         changed = differences(train_config.with_later_settings(read_json(path)), train_config.to_dict(config))
-        fixed = [f"{name}: {change}" for name, change in changed.items() if name not in train_config.RESUMABLE]
+        # Batches double at shares of the steps: with others, earlier steps would have had other batches.
+        may_change = train_config.RESUMABLE - ({"steps"} if config.batch_doublings else set())
+        fixed = [f"{name}: {change}" for name, change in changed.items() if name not in may_change]
         if fixed:
             named = "; ".join(fixed)
             if saved_step is None:

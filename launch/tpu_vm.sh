@@ -44,7 +44,10 @@ create() {
 
 command="cd electra_jax && .venv/bin/python -m electra_jax.train $(printf '%q ' "$@")"
 # A status other than 0 may also be the connection's, so the output tells how the run ended.
-finished() { on_all "$command" 2>&1 | tee "$log" && grep -q 'Done: ' "$log"; }
+finished() {
+  on_all "$command" 2>&1 | tee "$log" || true
+  grep -q 'Done: ' "$log"
+}
 
 until [[ $(state) == READY ]] && finished; do
   case $(state) in

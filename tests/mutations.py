@@ -68,8 +68,10 @@ def is_noticed(mutation: Mutation, checkout: Path) -> str:
         result = run_tests(checkout, mutation.tests)
     finally:
         path.write_text(original, encoding="utf-8")
+    if result.returncode in (4, 5):  # wrong arguments, or no test was selected
+        raise ValueError(f"{mutation.tests} cannot be run (status {result.returncode}): {result.stdout[-500:]}")
     failed = [line for line in result.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return failed[0] if failed and result.returncode == 1 else "" if result.returncode == 0 else result.stdout[-500:]
+    return "" if result.returncode == 0 else failed[0] if failed else result.stdout[-500:]
 
 
 def main(words: list[str]) -> int:

@@ -1,5 +1,6 @@
 """Runs that go back to a checkpoint and leave out batches."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -63,6 +64,27 @@ def test_a_batch_is_left_out(small_run, text_file, tmp_path, batches):
     train_setup.claim(WorkDir(workdir), fewer, 2, Rewind(1, 0), Progress())  # a run that goes back may end earlier
     with pytest.raises(UserError, match=r"is at step 2: expected config\.steps=2 or more"):
         train_setup.claim(WorkDir(workdir), fewer, 2, None, Progress())
+
+
+def test_a_run_whose_batches_double_keeps_its_number_of_steps(tmp_path):
+    """They double at shares of the steps, so with another number the earlier steps would have had other batches."""
+    config, longer = (train_config.resolve(small_config(steps=steps, batch_doublings=1)) for steps in (8, 16))
+    (tmp_path / "config.json").write_text(json.dumps(train_config.to_dict(config)))
+    train_setup.claim(WorkDir(tmp_path), config, 8, None, Progress())
+    with pytest.raises(UserError, match=r"holds a run with other settings \(steps: 8 -> 16\)"):
+        train_setup.claim(WorkDir(tmp_path), longer, 8, None, Progress())
+
+
+def test_a_start_that_left_no_checkpoint_does_not_decide_on_the_vocabulary(tmp_path):
+    first, other = (small_config(init_from="there", init__vocabulary=taken) for taken in ("same", "pieces"))
+    begun = train_config.to_dict(train_config.resolve(first))
+    begun["data"]["vocabulary"] = "there/vocab.model"
+    (tmp_path / "config.json").write_text(json.dumps(begun))
+    adopted = [
+        train_setup.adopt_settings(train_config.resolve(each), tmp_path, Progress()).data.vocabulary
+        for each in (first, other)
+    ]
+    assert adopted == ["there/vocab.model", ""]
 
 
 @pytest.mark.slow

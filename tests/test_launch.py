@@ -91,18 +91,23 @@ case "$*" in
       echo "interrupted and saved at step 5"
     else
       echo "$OUTCOME"
+      exit "$STATUS"
     fi
     ;;
 esac
 """
 
 
-@pytest.mark.parametrize(("outcome", "status"), [("Done: 10 steps", 0), ("error: no such text", 1)])
-def test_a_preempted_slice_is_replaced_and_deleted_at_the_end(tmp_path, outcome, status):
+@pytest.mark.parametrize(
+    ("outcome", "of_ssh", "status"),
+    [("Done: 10 steps", 0, 0), ("Done: 10 steps", 255, 0), ("error: no such text", 2, 1)],
+)
+def test_a_preempted_slice_is_replaced_and_deleted_at_the_end(tmp_path, outcome, of_ssh, status):
     for name, text in (("gcloud", GCLOUD), ("git", "#!/bin/sh\n")):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
-    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CLOUD": str(tmp_path), "OUTCOME": outcome, "PROJECT": "p", "ZONE": "z"}
+    settings = {"OUTCOME": outcome, "STATUS": str(of_ssh), "PROJECT": "p", "ZONE": "z"}
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CLOUD": str(tmp_path), **settings}
     script = [str(LAUNCH / "tpu_vm.sh"), "v3-32", "--config=configs/base.py", "--workdir=gs://b/run"]
     done = subprocess.run(script, capture_output=True, text=True, env=env, timeout=60, check=False)
     assert done.returncode == status, done.stderr

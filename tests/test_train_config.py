@@ -67,6 +67,12 @@ def test_settings_that_contradict_each_other_are_refused():
         train_config.resolve(small_config(probe__every=5))
 
 
+@pytest.mark.parametrize("objective", [{}, {"name": 3}, "mlm", None])
+def test_an_objective_needs_a_name(objective):
+    with pytest.raises(UserError, match=r"config\.objective\.name is missing: expected a string; add it to the config"):
+        train_config.resolve({} if objective is None else {"objective": objective})
+
+
 @pytest.mark.parametrize(
     ("name", "value", "objective", "needed"),
     [

@@ -193,6 +193,25 @@ def from_dict(
     return _build(config_class, typed, "")
 
 
+def name_in(config: Any, group: str) -> str:
+    """The name in a group of a config, which decides what other settings the group has.
+
+    Args:
+      config: a nested mapping.
+      group: `objective` or `task`.
+
+    Raises:
+      UserError: the group is no mapping, or it has no name.
+    """
+    try:
+        name = config[group]["name"]
+    except (KeyError, TypeError):
+        name = None
+    if not isinstance(name, str):
+        raise UserError(f"config.{group}.name is missing: expected a string; add it to the config")
+    return name
+
+
 def _typed(known: Setting, value: Any, prefix: str) -> Any:
     if known.type is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)

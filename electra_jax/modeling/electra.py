@@ -66,7 +66,9 @@ class Embeddings(nn.Module):
         x_BLE = jnp.take(self.table("word"), batch.input_ids, axis=0)
         if not c.absolute:
             return x_BLE.astype(c.encoder.dtype)
-        x_BLE += jnp.take(self.table("position"), transformer.sequence_positions(batch.sequence_ids), axis=0)
+        positions_BL = transformer.sequence_positions(batch.sequence_ids)
+        # Padding may be longer than the table, whose rows beyond its end would be NaN.
+        x_BLE += jnp.take(self.table("position"), positions_BL, axis=0, mode="clip")
         x_BLE += jnp.take(self.table("segment"), batch.token_type_ids, axis=0)
         return cast(Array, self.drop(self.norm(x_BLE), train))
 

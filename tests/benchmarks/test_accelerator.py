@@ -49,13 +49,24 @@ def test_more_parts_are_tried_until_the_step_fits():
     ]
 
 
+def fits_in_no_way(size, most):
+    parts = [2**n for n in range(most.bit_length())]
+    return {f"speed/{size}/{n}-{remat}": {"fits": False, "limit": 1} for n in parts for remat in ("none", "dots")}
+
+
 def test_what_fits_in_no_way_is_given_up():
-    results = checked("TPU v4")
-    for parts in (2**n for n in range(7)):  # 64 sequences on each of two devices
-        results |= {f"speed/small/{parts}-{remat}": {"fits": False, "limit": 1} for remat in ("none", "dots")}
+    results = checked("TPU v4") | fits_in_no_way("small", most=64)  # 64 sequences on each of two devices
     plan = Plan(results, sizes=("small",))
     assert named(plan)[-1] == "speed/small/64-dots"
     assert plan.best(Recipe("small")) is None
+
+
+def test_small_is_trained_where_a_larger_one_fits_in_no_way():
+    results = checked("TPU v4") | fits_in_no_way("large", most=1024)
+    plan = Plan(results, sizes=("large",), shares=(0.25,))
+    assert not any(name.startswith("train/") for name in named(plan))
+    results |= {"speed/small/1-none": speed(100), "speed/small/1-dots": speed(200)}
+    assert named(plan)[-1] == "train/small-0.25"
 
 
 def test_on_a_gpu_steps_without_dropout_of_attention_are_measured_too():

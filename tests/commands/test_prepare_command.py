@@ -108,6 +108,7 @@ def test_workers_end_with_the_command(large, tmp_path, number):
     process = subprocess.Popen(arguments, env=environment(), start_new_session=True, **output)
     while not list((tmp_path / "out").glob("0*.npz")) and process.poll() is None:
         time.sleep(0.002)
+    assert process.poll() is None
     process.send_signal(number)
     process.wait()
     until(lambda: not members(process.pid), seconds=60)

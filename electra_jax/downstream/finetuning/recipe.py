@@ -117,7 +117,7 @@ def resolve(config: ConfigDict | FinetuneConfig | Mapping[str, Any]) -> Finetune
       UserError: a setting is unknown, missing or invalid, or two settings contradict each other.
     """
     if not isinstance(config, FinetuneConfig):
-        name = config["task"]["name"]
+        name = settings.name_in(config, "task")
         check_value("config.task.name", name, one_of(*tasks_config.NAMES))
         unused = _unused_settings(name)
         known = {each for each in settings.settings_of(FinetuneConfig) if each.startswith("task.")}

@@ -4,7 +4,7 @@ import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -97,12 +97,23 @@ def read_lines(path: Path, bad_rows: BadRows) -> Iterator[tuple[int, str]]:
 
 def decode_lines(lines: Iterable[bytes], name: str, bad_rows: BadRows) -> Iterator[tuple[int, str]]:
     """(number, text) of each line in UTF-8; `name` is what bad rows are called by."""
-    for number, line in enumerate(lines, 1):
-        try:
-            yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            problem = f"byte {line[error.start]:#04x} in column {error.start + 1} is not valid UTF-8"
+    for number, line, problem in _decoded(lines):
+        if problem:
             bad_rows.add(f"{name}:{number}", problem)
+        else:
+            yield number, line
+
+
+def _decoded(lines: Iterable[bytes]) -> Iterator[tuple[int, str, str]]:
+    """(number, text, what is wrong with it) of each line; bytes that are not UTF-8 are replaced by U+FFFD."""
+    for number, line in enumerate(lines, 1):
+        encoding, problem = "utf-8-sig" if number == 1 else "utf-8", ""
+        try:
+            text = line.decode(encoding)
+        except UnicodeDecodeError as error:
+            text = line.decode(encoding, errors="replace")
+            problem = f"byte {line[error.start]:#04x} in column {error.start + 1} is not valid UTF-8"
+        yield number, text.rstrip("\r\n"), problem
 
 
 def _read_table(
@@ -137,20 +148,28 @@ def _split_at_commas(path: Path, bad_rows: BadRows) -> Iterator[tuple[int, list[
     """(last line number, fields) of each row; quoted fields may hold commas and line breaks (RFC 4180)."""
     csv.field_size_limit(2**31 - 1)
     number = ended = 0
+    problems: list[tuple[str, str]] = []  # places in the current row that are not UTF-8
 
-    def numbered_lines() -> Iterator[str]:
+    def numbered_lines(file: IO[bytes]) -> Iterator[str]:
         nonlocal number
-        for line_number, line in read_lines(path, bad_rows):
+        for line_number, line, problem in _decoded(file):
             number = line_number
+            if problem:
+                problems.append((f"{path}:{number}", problem))
             yield line + "\n"
 
-    reader = csv.reader(numbered_lines(), strict=True)
-    try:
-        for fields in reader:
-            yield number, fields or [""]
-            ended = number
-    except csv.Error as error:
-        raise UserError(f"{path}:{ended + 1}: {error}; fix the row that begins there") from error
+    with path.open("rb") as file:
+        reader = csv.reader(numbered_lines(file), strict=True)
+        try:
+            for fields in reader:
+                if problems:
+                    bad_rows.add(*problems[0])
+                    problems.clear()
+                else:
+                    yield number, fields or [""]
+                ended = number
+        except csv.Error as error:
+            raise UserError(f"{path}:{ended + 1}: {error}; fix the row that begins there") from error
 
 
 def _read_json_lines(

@@ -183,6 +183,7 @@ def test_padding_may_exceed_the_position_table(folder, tmp_path):
     given = Pretrained(short._replace(config=config_, params=params), None, Letters())
     with (folder / "train.tsv").open("a") as file:
         file.write("abcdefghijklm\t0\n")  # which makes the last batch a short one
+        file.write("a\t0\n")  # with 13 positions of padding
     result = finetune(folder, tmp_path / "out", config(max_length=10), get=lambda: given)
     assert np.isfinite(result["seeds"][0]["losses"]).all()
 

@@ -91,6 +91,16 @@ def test_a_column_that_is_not_there_is_refused_in_any_case(tmp_path):
         rows(path, strict=False)
 
 
+def test_a_row_of_several_lines_is_left_out_whole_where_one_is_not_utf_8(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'text,label\n"one\ncaf\xe9\nthree",1\n"a\xe9\nb",1\ngood,0\n"x\n\xe9",1\nlast,1\n')
+    found, bad_rows = rows(path, strict=False)
+    assert found == [{"text": "good", "label": "0"}, {"text": "last", "label": "1"}]
+    assert [problem.partition(" ")[0] for problem in bad_rows.problems] == [f"{path}:{line}:" for line in (3, 5, 9)]
+    with pytest.raises(UserError, match=r"a\.csv:3: byte 0xe9 in column 4 is not valid UTF-8; .*--strict=false"):
+        rows(path)
+
+
 def test_an_open_quotation_mark_says_where(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text('text,label\n"one\ntwo",1\n"x,1\ny,0\n')
