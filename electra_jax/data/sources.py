@@ -104,10 +104,8 @@ def reads_below(source: Source, folder: Path) -> bool:
     if _is_named(source) or is_url(source.name) or not os.path.isdir(source.name):
         return False
     inside, whole = Path(os.path.realpath(folder)), Path(os.path.realpath(source.name))
-    return inside.is_relative_to(whole) and not any(
-        part.startswith(".")
-        for part in inside.relative_to(whole).parts  # hidden files are not read
-    )
+    # Hidden folders are not read.
+    return inside.is_relative_to(whole) and not any(part.startswith(".") for part in inside.relative_to(whole).parts)
 
 
 def _is_named(source: Source) -> bool:
