@@ -110,7 +110,7 @@ def test_the_readme_has_the_test_command():
 
 def test_what_may_change_on_resume_is_what_the_page_says():
     text = text_of("docs/understand/exact_resume.md")
-    pattern = r"A run may be resumed with (.+?) All other settings, (.+?) included"
+    pattern = r"A run may be resumed with (.+?)\s+All other settings, (.+?)\s+included"
     ((may, may_not),) = re.findall(pattern, text, flags=re.S)
     known = settings.settings_of(train_config.TrainConfig)
     for name in re.findall(r"`([\w.]+?)(?:\.\*)?`", may):
