@@ -25,6 +25,7 @@ from ml_collections import ConfigDict
 import electra_jax
 from electra_jax.config import cli, errors
 from electra_jax.config.settings import above, at_least, check_value
+from electra_jax.runtime import host_memory
 from electra_jax.runtime.io import from_json, write_whole
 from electra_jax.runtime.progress import ConsoleProgress
 
@@ -134,6 +135,7 @@ def main(argv: list[str]) -> int:
     cli.require(chosen, ("input", "output"))
     check_value("--flops", chosen["flops"], above(0))
     check_value("--steps", chosen["steps"], at_least(10))
+    host_memory.keep_freed()
     output, steps = Path(chosen["output"]), chosen["steps"]
     folders = ladder.prepare({**chosen, "data_dir": ""}, output)
     trial = Trial(output, folders.text, folders.word_order)

@@ -18,7 +18,6 @@ from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
 import jax
-from jax.experimental import multihost_utils
 
 from electra_jax.config.errors import EXIT_USER_ERROR, MISTAKES, UserError, explain, first_line
 from electra_jax.runtime.goodput import Clock
@@ -57,7 +56,8 @@ def initialize(given: Mapping[str, Any], clock: Clock | None = None) -> Iterator
     watchdog = Watchdog(patience, clock or Clock(), _client() if several else None)
     watchdog.start()
     try:
-        yield
+        with _remember_sigterm() if several else contextlib.nullcontext():
+            yield
         if several:
             _client().wait_at_barrier("end", _FOREVER)  # heartbeats go on until all processes are done
     except jax.errors.JaxRuntimeError as error:
@@ -129,6 +129,7 @@ def _connect(given: Mapping[str, Any]) -> Relay | None:
             return None
         if place.process > 0:
             relay = Relay(place.coordinator, lost=functools.partial(end_without_process_0, place.process))
+        jax.config.update("jax_enable_preemption_service", False)  # see PreemptionGuard
         jax.distributed.initialize(
             coordinator_address=place.coordinator if relay is None else relay.address,
             num_processes=place.processes,
@@ -266,43 +267,80 @@ class PreemptionGuard:
     """Notices SIGTERM and Ctrl-C in any process, so that all processes save the same step before they exit.
 
     In a single-process run a second Ctrl-C ends it at once. Python handles signals in the main thread only: in another
-    thread this notices none in a single-process run.
+    thread this notices none, but for a SIGTERM to one of several processes.
+
+    The process that got the signal at step n has all of them stop at n + 2. That is late enough: before any process
+    asks about n + 2, it has read the metrics of n + 1, to which the signalled process contributed after it had
+    announced the step.
+
+    JAX's own protocol, `multihost_utils.reached_preemption_sync_point`, does not fit here. It waits for the answers of
+    the other processes with the GIL held, which the relay needs to receive them. And Orbax calls it with the steps of
+    earlier saves, which sets its count of steps back.
     """
 
     def __init__(self) -> None:
         self._signalled = False
         self._previous: dict[int, Any] = {}
+        self._key = f"stop/{next(_exchange)}"
 
     def __enter__(self) -> "PreemptionGuard":
-        # In a multi-process run JAX handles SIGTERM: it tells the other processes and agrees on a step to stop at.
-        if threading.current_thread() is not threading.main_thread():
-            return self
-        handlers: Mapping[signal.Signals, Any] = (
-            {signal.SIGINT: _forward_as_sigterm}
-            if is_multi_process()
-            else dict.fromkeys((signal.SIGTERM, signal.SIGINT), self._notice)
-        )
-        self._previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {number: signal.signal(number, self._notice) for number in (signal.SIGTERM, signal.SIGINT)}
         return self
 
     def _notice(self, number: int, frame: FrameType | None) -> None:
         self._signalled = True
-        signal.signal(signal.SIGINT, self._interrupt)
+        if not is_multi_process():  # where a launcher may pass on the same Ctrl-C again
+            signal.signal(signal.SIGINT, self._interrupt)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         before = self._previous[number]
         (before if callable(before) else signal.default_int_handler)(number, frame)
 
     def should_stop(self, step: int) -> bool:
-        """Whether to stop after `step`; the answer is the same in all processes. Call it in every step."""
-        if is_multi_process():
-            return bool(multihost_utils.reached_preemption_sync_point(step))
-        return self._signalled
+        """Whether to stop after `step`; the answer is the same in all processes.
+
+        Call it in every step, after the metrics of the previous step have been read and before the next one starts.
+        """
+        signalled = self._signalled or _sigterm.is_set()
+        if not is_multi_process():
+            return signalled
+        last = _try_get(self._key)
+        if last is None and signalled:
+            with contextlib.suppress(jax.errors.JaxRuntimeError):  # another process was signalled and came first
+                _client().key_value_set(self._key, str(step + 2))
+            last = _try_get(self._key)
+        return last is not None and step >= int(last)
 
     def __exit__(self, *error: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+        _restore(self._previous)
 
 
-def _forward_as_sigterm(number: int, frame: FrameType | None) -> None:
-    os.kill(os.getpid(), signal.SIGTERM)
+def _try_get(key: str) -> str | None:
+    """What a process has stored; None if none has."""
+    try:
+        return str(_client().key_value_try_get(key))
+    except jax.errors.JaxRuntimeError as error:
+        if str(error).startswith("NOT_FOUND"):
+            return None
+        raise
+
+
+_sigterm = threading.Event()  # SIGTERM came to one of several processes outside the training loop
+
+
+@contextlib.contextmanager
+def _remember_sigterm() -> Iterator[None]:
+    """Lets a SIGTERM wait for the training loop, where all processes can save and end with the status for it."""
+    previous: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        previous = {signal.SIGTERM: signal.signal(signal.SIGTERM, lambda number, frame: _sigterm.set())}
+    try:
+        yield
+    finally:
+        _restore(previous)
+
+
+def _restore(handlers: Mapping[int, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: it was not Python's

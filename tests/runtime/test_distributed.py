@@ -9,9 +9,12 @@ import threading
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from cli_runs import arrays, command, environment, free_port, logged, processes, run, sst2_files, until
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from electra_jax.config.errors import UserError
 from electra_jax.runtime import distributed
@@ -234,6 +237,89 @@ def test_the_preemption_guard_of_a_single_process(number):
         with pytest.raises(KeyboardInterrupt):  # a second Ctrl-C ends it at once
             signal.raise_signal(signal.SIGINT)
     assert {each: signal.getsignal(each) for each in before} == before
+
+
+class Store:
+    """What all processes see of process 0's keys and values."""
+
+    def __init__(self):
+        self.values = {}
+
+    def key_value_set(self, key, value):
+        if key in self.values:
+            raise jax.errors.JaxRuntimeError(f"ALREADY_EXISTS: {key}")
+        self.values[key] = value
+
+    def key_value_try_get(self, key):
+        if key not in self.values:
+            raise jax.errors.JaxRuntimeError(f"NOT_FOUND: {key}")
+        return self.values[key]
+
+
+@settings(deadline=None)
+@given(st.integers(2, 4), st.data())
+def test_processes_that_are_signalled_in_any_order_stop_at_the_same_step(count, data):
+    """As metrics are sums over all, no process asks about a step before all have started the one before it."""
+    signals = data.draw(st.dictionaries(st.integers(0, count - 1), st.integers(1, 6), min_size=1))
+    store = Store()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(distributed, "_client", lambda: store)
+        patch.setattr(distributed, "is_multi_process", lambda: True)
+        guards = [distributed.PreemptionGuard() for _ in range(count)]
+        asked, stopped = [0] * count, [0] * count
+        while not all(stopped):
+            started = [step if stop else step + 1 for step, stop in zip(asked, stopped, strict=True)]
+            free = [one for one in range(count) if not stopped[one] and asked[one] <= min(started)]
+            assert free, (asked, stopped)  # else they wait for each other
+            one = data.draw(st.sampled_from(free))
+            asked[one] += 1
+            guards[one]._key = "stop"
+            guards[one]._signalled = asked[one] >= signals.get(one, 100)
+            if guards[one].should_stop(asked[one]):
+                stopped[one] = asked[one]
+    assert len(set(stopped)) == 1
+    assert stopped[0] - 2 in signals.values()
+
+
+STOPPED_OFTEN = """
+import os, signal, sys
+from electra_jax.runtime import distributed
+this = int(sys.argv[2])
+options = {"coordinator": sys.argv[1], "processes": 2, "process": this, "patience": 60}
+with distributed.initialize(options):
+    client = distributed._client()
+    for times in range(40):
+        with distributed.PreemptionGuard() as guard:
+            step = 0
+            while True:  # step + 1 starts before the metrics of `step` are read
+                client.key_value_set(f"metrics/{times}/{step + 1}/{this}", "1")
+                client.blocking_key_value_get(f"metrics/{times}/{step}/{1 - this}", 60_000) if step else None
+                step += 1
+                if this == times % 2 and step == 5:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                if guard.should_stop(step):
+                    break
+            print(step, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_signals_to_either_process_stop_both_at_the_same_step():
+    """Once, one of them waited for the other with the GIL held, which its own relay needed to receive the answer."""
+    coordinator = f"localhost:{free_port()}"
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", STOPPED_OFTEN, coordinator, str(number)],
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    for process in started:
+        printed, errors = process.communicate(timeout=300)
+        assert (process.returncode, printed) == (0, "7\n" * 40), errors
 
 
 def test_in_another_thread_no_signal_is_handled():
