@@ -58,8 +58,8 @@ def initialize(given: Mapping[str, Any], clock: Clock | None = None) -> Iterator
     try:
         with _remember_sigterm() if several else contextlib.nullcontext():
             yield
-        if several:
-            _client().wait_at_barrier("end", _FOREVER)  # heartbeats go on until all processes are done
+            if several:
+                _client().wait_at_barrier("end", _FOREVER)  # heartbeats go on until all processes are done
     except jax.errors.JaxRuntimeError as error:
         if several:
             text = f"process {jax.process_index()}: {first_line(error)}; another process may have stopped"
@@ -267,7 +267,7 @@ class PreemptionGuard:
     """Notices SIGTERM and Ctrl-C in any process, so that all processes save the same step before they exit.
 
     In a single-process run a second Ctrl-C ends it at once. Python handles signals in the main thread only: in another
-    thread this notices none, but for a SIGTERM to one of several processes.
+    thread this notices none.
 
     The process that got the signal at step n has all of them stop at n + 2. That is late enough: before any process
     asks about n + 2, it has read the metrics of n + 1, to which the signalled process contributed after it had
@@ -290,7 +290,7 @@ class PreemptionGuard:
 
     def _notice(self, number: int, frame: FrameType | None) -> None:
         self._signalled = True
-        if not is_multi_process():  # where a launcher may pass on the same Ctrl-C again
+        if not is_multi_process():  # with several, a launcher may pass on the same Ctrl-C twice
             signal.signal(signal.SIGINT, self._interrupt)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
@@ -302,14 +302,13 @@ class PreemptionGuard:
 
         Call it in every step, after the metrics of the previous step have been read and before the next one starts.
         """
-        signalled = self._signalled or _sigterm.is_set()
+        signalled = self._signalled or bool(_remembered)
         if not is_multi_process():
             return signalled
         last = _try_get(self._key)
         if last is None and signalled:
             with contextlib.suppress(jax.errors.JaxRuntimeError):  # another process was signalled and came first
                 _client().key_value_set(self._key, str(step + 2))
-            last = _try_get(self._key)
         return last is not None and step >= int(last)
 
     def __exit__(self, *error: object) -> None:
@@ -326,7 +325,7 @@ def _try_get(key: str) -> str | None:
         raise
 
 
-_sigterm = threading.Event()  # SIGTERM came to one of several processes outside the training loop
+_remembered: list[int] = []  # the signals of `_remember_sigterm`
 
 
 @contextlib.contextmanager
@@ -334,7 +333,7 @@ def _remember_sigterm() -> Iterator[None]:
     """Lets a SIGTERM wait for the training loop, where all processes can save and end with the status for it."""
     previous: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        previous = {signal.SIGTERM: signal.signal(signal.SIGTERM, lambda number, frame: _sigterm.set())}
+        previous = {signal.SIGTERM: signal.signal(signal.SIGTERM, lambda number, frame: _remembered.append(number))}
     try:
         yield
     finally:
@@ -343,4 +342,4 @@ def _remember_sigterm() -> Iterator[None]:
 
 def _restore(handlers: Mapping[int, Any]) -> None:
     for number, handler in handlers.items():
-        signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: it was not Python's
+        signal.signal(number, handler)

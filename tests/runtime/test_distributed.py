@@ -240,12 +240,13 @@ def test_the_preemption_guard_of_a_single_process(number):
 
 
 class Store:
-    """What all processes see of process 0's keys and values."""
+    """What all processes see of process 0's keys and values. `meanwhile` happens before a value is set."""
 
-    def __init__(self):
-        self.values = {}
+    def __init__(self, meanwhile):
+        self.values, self.meanwhile = {}, meanwhile
 
     def key_value_set(self, key, value):
+        self.meanwhile()
         if key in self.values:
             raise jax.errors.JaxRuntimeError(f"ALREADY_EXISTS: {key}")
         self.values[key] = value
@@ -256,55 +257,80 @@ class Store:
         return self.values[key]
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=300)
 @given(st.integers(2, 4), st.data())
 def test_processes_that_are_signalled_in_any_order_stop_at_the_same_step(count, data):
     """As metrics are sums over all, no process asks about a step before all have started the one before it."""
-    signals = data.draw(st.dictionaries(st.integers(0, count - 1), st.integers(1, 6), min_size=1))
-    store = Store()
+    signals = data.draw(st.dictionaries(st.integers(0, count - 1), st.integers(2, 4), min_size=1))
+    asked, started, stopped, busy = [0] * count, [1] * count, [0] * count, set()
+
+    def free():
+        return [one for one in range(count) if one not in busy and not stopped[one] and asked[one] <= min(started)]
+
+    def ask(one):
+        asked[one] += 1
+        busy.add(one)
+        guards[one]._signalled = asked[one] >= signals.get(one, 100)
+        if guards[one].should_stop(asked[one]):
+            stopped[one] = asked[one]
+        else:
+            started[one] += 1
+        busy.remove(one)
+
+    def others_ask():
+        while (others := free()) and data.draw(st.booleans()):
+            ask(data.draw(st.sampled_from(others)))
+
+    store = Store(meanwhile=others_ask)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(distributed, "_client", lambda: store)
         patch.setattr(distributed, "is_multi_process", lambda: True)
         guards = [distributed.PreemptionGuard() for _ in range(count)]
-        asked, stopped = [0] * count, [0] * count
+        for guard in guards:
+            guard._key = "stop"
         while not all(stopped):
-            started = [step if stop else step + 1 for step, stop in zip(asked, stopped, strict=True)]
-            free = [one for one in range(count) if not stopped[one] and asked[one] <= min(started)]
-            assert free, (asked, stopped)  # else they wait for each other
-            one = data.draw(st.sampled_from(free))
-            asked[one] += 1
-            guards[one]._key = "stop"
-            guards[one]._signalled = asked[one] >= signals.get(one, 100)
-            if guards[one].should_stop(asked[one]):
-                stopped[one] = asked[one]
+            assert free(), (asked, stopped)  # else they wait for each other
+            ask(data.draw(st.sampled_from(free())))
     assert len(set(stopped)) == 1
     assert stopped[0] - 2 in signals.values()
 
 
 STOPPED_OFTEN = """
-import os, signal, sys
+import os, signal, sys, time
 from electra_jax.runtime import distributed
 this = int(sys.argv[2])
 options = {"coordinator": sys.argv[1], "processes": 2, "process": this, "patience": 60}
+
+def stops_at(name, signals):
+    with distributed.PreemptionGuard() as guard:
+        step = 0
+        while True:  # step + 1 starts before the metrics of `step` are read
+            client.key_value_set(f"{name}/{step + 1}/{this}", "started")
+            if step:
+                client.blocking_key_value_get(f"{name}/{step}/{1 - this}", 60_000)
+            step += 1
+            if step == signals.get(this):
+                os.kill(os.getpid(), signal.SIGINT if this else signal.SIGTERM)
+            if guard.should_stop(step):
+                return step
+
 with distributed.initialize(options):
     client = distributed._client()
-    for times in range(40):
-        with distributed.PreemptionGuard() as guard:
-            step = 0
-            while True:  # step + 1 starts before the metrics of `step` are read
-                client.key_value_set(f"metrics/{times}/{step + 1}/{this}", "1")
-                client.blocking_key_value_get(f"metrics/{times}/{step}/{1 - this}", 60_000) if step else None
-                step += 1
-                if this == times % 2 and step == 5:
-                    os.kill(os.getpid(), signal.SIGTERM)
-                if guard.should_stop(step):
-                    break
-            print(step, flush=True)
+    for turn in range(40):
+        print(stops_at(turn, ({0: 5}, {1: 5}, {0: 5, 1: 5}, {0: 6, 1: 5})[turn % 4]))
+    os.kill(os.getpid(), signal.SIGTERM)  # outside of the loop
+    distributed.all_gather("signalled")
+    print(stops_at("last", {}))
+    pids = distributed.all_gather(str(os.getpid()))
+    if this == 0:
+        time.sleep(1)  # until process 1 waits for this one to end
+        os.kill(int(pids[1]), signal.SIGTERM)
+        time.sleep(1)
 """
 
 
 @pytest.mark.slow
-def test_signals_to_either_process_stop_both_at_the_same_step():
+def test_signals_to_any_process_at_any_time_stop_both_at_the_same_step():
     """Once, one of them waited for the other with the GIL held, which its own relay needed to receive the answer."""
     coordinator = f"localhost:{free_port()}"
     started = [
@@ -317,9 +343,15 @@ def test_signals_to_either_process_stop_both_at_the_same_step():
         )
         for number in range(2)
     ]
+    printed = []
     for process in started:
-        printed, errors = process.communicate(timeout=300)
-        assert (process.returncode, printed) == (0, "7\n" * 40), errors
+        output, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors
+        printed.append([int(step) for step in output.split()])
+    assert printed[0] == printed[1]
+    assert len(printed[0]) == 41
+    assert set(printed[0][:40]) <= {7, 8}
+    assert printed[0][40] == 3
 
 
 def test_in_another_thread_no_signal_is_handled():
