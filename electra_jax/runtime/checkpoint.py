@@ -106,6 +106,8 @@ class Checkpoints:
     def save(self, step: int, state: Any, metadata: dict[str, Any]) -> None:
         """Starts to write a checkpoint and returns as soon as `state` may change.
 
+        If the checkpoint before could not be written, it warns and returns when this one is on disk.
+
         Args:
           step: the step it is named after; a step is saved once.
           state: a tree of arrays.
@@ -125,6 +127,7 @@ class Checkpoints:
         arrays = {name: summary.checksum for name, summary in summaries.items()}
         checksums = {"step": step, "arrays": arrays, "progress": json_checksum(metadata)}
         checksums["checksum"] = json_checksum(checksums)
+        retry = self._previous_failed(step)
         with _report_disk_errors(self.folder):
             args = ocp.args.Composite(
                 state=ocp.args.PyTreeSave(state),
@@ -132,6 +135,18 @@ class Checkpoints:
                 checksums=ocp.args.JsonSave(checksums),
             )
             self._manager.save(step, args=args, force=True)
+            if retry:
+                self._manager.wait_until_finished()
+
+    def _previous_failed(self, step: int) -> bool:
+        """Waits for the checkpoint that is being written. Orbax would raise its error instead of saving `step`."""
+        try:
+            self._manager.wait_until_finished()
+        except Exception as error:
+            reason = disk_error(error) or f"{type(error).__name__}: {first_line(error)[:_REASON]}"
+            _log.warning("warning: the checkpoint before step %d was not written (%s)", step, reason)
+            return True
+        return False
 
     def metadata(self, step: int) -> dict[str, Any]:
         """The `metadata` that was saved at `step`; the checkpoint calls it "progress".

@@ -1,5 +1,7 @@
 import random
+import resource
 import shutil
+import threading
 from pathlib import Path
 
 import jax
@@ -49,6 +51,32 @@ def test_a_step_is_saved_once(tmp_path):
     checkpoints.save(5, state(6), {})
     checkpoints.wait()
     assert float(checkpoints.restore(5, state(0)).params["kernel"][0, 0]) == 5.0
+    checkpoints.close()
+
+
+@pytest.mark.parametrize("recovers", [True, False])
+def test_after_a_checkpoint_that_could_not_be_written_the_next_one_is(tmp_path, caplog, recovers):
+    noise = jax.random.normal(jax.random.key(0), (100, 100))
+    checkpoints = Checkpoints(tmp_path, keep_last=2, keep_every=100)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    checkpoints.save(1, noise, {})
+    checkpoints.wait()
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))  # bytes of a file
+        checkpoints.save(2, noise, {})
+        for thread in (each for each in threading.enumerate() if each.name == "save_finalize"):
+            threading.Thread.join(thread)  # Orbax's own `join` would raise the error
+        if recovers:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            checkpoints.save(3, noise, {})
+        else:
+            with pytest.raises(UserError, match=r"File too large while writing a checkpoint; earlier ones are"):
+                checkpoints.save(3, noise, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    ours = [text for text in caplog.messages if text.startswith("warning: ")]
+    assert ours == ["warning: the checkpoint before step 3 was not written (File too large)"]
+    assert checkpoints.steps() == ([1, 3] if recovers else [1])
     checkpoints.close()
 
 
