@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -27,6 +28,8 @@ _RESUME = "run the same command in all processes to resume from the last checkpo
 
 class Watchdog(threading.Thread):
     """A thread that looks every second after the steps of this process, and after the other processes.
+
+    It never waits for process 0: another thread exchanges the heartbeats, in calls of JAX that have no timeout.
 
     Attributes:
       patience: the seconds in which a step must end, and another process must answer.
@@ -49,7 +52,7 @@ class Watchdog(threading.Thread):
         self._failure = ""
 
     def stop(self) -> None:
-        """Ends the thread. Python must not exit before: a thread that then returns from JAX aborts the process."""
+        """Ends both threads. Python must not exit before: a thread that then returns from JAX aborts the process."""
         self._stopped.set()
         self.join()
 
@@ -61,14 +64,28 @@ class Watchdog(threading.Thread):
 
     def run(self) -> None:
         peers = None if self._client is None else _Peers(self._client)
+        heartbeats = threading.Thread(target=self._repeat, args=(self._exchange, peers), name="heartbeats", daemon=True)
+        if peers is not None:
+            heartbeats.start()
+        self._repeat(self._look, peers)
+        if peers is not None:
+            heartbeats.join()
+
+    def _repeat(self, action: Callable[[Any], None], peers: "_Peers | None") -> None:
         while True:
-            if self._hangs_now():
-                self._hangs += 1
-                self._report_hang("no step has finished")
-            if peers is not None:
-                self._look_after(peers)
+            action(peers)
             if self._stopped.wait(min(_HEARTBEAT, self.patience / 5)):
                 return
+
+    def _exchange(self, peers: "_Peers") -> None:
+        peers.exchange(self._hangs, self._failure)
+
+    def _look(self, peers: "_Peers | None") -> None:
+        if self._hangs_now():
+            self._hangs += 1
+            self._report_hang("no step has finished")
+        if peers is not None:
+            self._look_after(peers)
 
     def _hangs_now(self) -> bool:
         """Whether to report that no step ends; once in `patience` seconds of it."""
@@ -93,8 +110,7 @@ class Watchdog(threading.Thread):
         _print_stacks()
 
     def _look_after(self, peers: "_Peers") -> None:
-        """Sends a heartbeat, and acts on those of the others."""
-        peers.exchange(self._hangs, self._failure)
+        """Acts on the heartbeats of the other processes."""
         if self._failure:
             return  # this process reports its own error, and ends
         number, reason = peers.failed(self.patience)
@@ -116,6 +132,7 @@ class _Peers:
     def __init__(self, client: Any):
         self.this, self.count = jax.process_index(), jax.process_count()
         self._client = client
+        self._lock = threading.Lock()  # between the two threads of a watchdog
         self._beat = 0
         self._reached = time.monotonic()  # when process 0, which keeps the list, answered
         self._last = dict.fromkeys(range(self.count), ("", self._reached))  # what it said, when that changed
@@ -131,35 +148,38 @@ class _Peers:
             heard = self._client.key_value_dir_get("alive/")
         except jax.errors.JaxRuntimeError:
             return
-        self._reached = now = time.monotonic()
-        for key, value in heard:
-            number = int(key.rpartition("/")[2])
-            if number == self.this or value == self._last[number][0]:
-                continue
-            self._last[number] = (value, now)
-            _, hung, reason = json.loads(value)
-            if hung > self._hangs[number]:
-                self._hanging.append(number)
-            self._hangs[number] = hung
-            if reason:
-                self._failures.setdefault(number, (reason, now))
+        with self._lock:
+            self._reached = now = time.monotonic()
+            for key, value in heard:
+                number = int(key.rpartition("/")[2])
+                if number == self.this or value == self._last[number][0]:
+                    continue
+                self._last[number] = (value, now)
+                _, hung, reason = json.loads(value)
+                if hung > self._hangs[number]:
+                    self._hanging.append(number)
+                self._hangs[number] = hung
+                if reason:
+                    self._failures.setdefault(number, (reason, now))
 
     def hanging(self) -> list[int]:
         """The processes that have reported a hang since the last call."""
-        hanging, self._hanging = self._hanging, []
+        with self._lock:
+            hanging, self._hanging = self._hanging, []
         return hanging
 
     def failed(self, patience: float) -> tuple[int | None, str]:
         """A process that has failed, with its reason, or that has been silent for `patience` seconds; else None."""
-        now = time.monotonic()
         grace = GRACE_OF_PROCESS_0 if self.this == 0 else GRACE
-        for number, (reason, since) in self._failures.items():
-            if now - since > grace:
-                return number, reason
-        if now - self._reached > patience:
-            return 0, ""
-        silent = (number for number, (_, at) in self._last.items() if self._reached - at > patience)
-        return next((number for number in silent if number != self.this), None), ""
+        with self._lock:
+            now = time.monotonic()
+            for number, (reason, since) in self._failures.items():
+                if now - since > grace:
+                    return number, reason
+            if now - self._reached > patience:
+                return 0, ""
+            silent = (number for number, (_, at) in self._last.items() if self._reached - at > patience)
+            return next((number for number in silent if number != self.this), None), ""
 
 
 def _say(client: Any, beat: int, hangs: int, failure: str) -> None:

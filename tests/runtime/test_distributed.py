@@ -434,3 +434,21 @@ def test_an_error_in_one_process_ends_the_others_with_its_reason(failing, error,
     assert (ended[failing][0][-1], ended[failing][1]) == (line, status)
     reason = "bad disk" if error == "mistake" else "ZeroDivisionError: bug"
     assert ended[1 - failing] == ([f"error: process {failing}: {reason}"], 2)
+
+
+@pytest.mark.slow
+def test_when_process_0_does_not_answer_the_others_stop_with_a_line(text_file, tmp_path):
+    """Its connection stays open, as that of a host that has lost its power or its network."""
+    workdir, patience = tmp_path / "run", 5
+    with processes(text_file, workdir, 2, *SETTINGS, "--config.steps=100000", f"--patience={patience}") as started:
+        until(lambda: (workdir / "metrics.jsonl").exists() and len(logged(workdir)) > 5)
+        started[0].send_signal(signal.SIGSTOP)
+        stopped = time.monotonic()
+        assert started[1].wait(timeout=60) == 2
+        assert time.monotonic() - stopped < 2 * patience  # then JAX would abort
+        started[0].kill()
+    last = Path(f"{workdir}-1.err").read_text().splitlines()[-1]
+    assert last == (
+        f"error: process 1 stops: process 0 of 2 has not answered for {patience} seconds; run the same command in all "
+        "processes to resume from the last checkpoint"
+    )

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+import threading
 import types
 
 import pytest
@@ -59,6 +60,12 @@ def several(monkeypatch):
     return time, client, clock, Watchdog(20, clock, client), watchdog._Peers(client)
 
 
+def turn(dog, peers):
+    """What its two threads do in a second."""
+    dog._exchange(peers)
+    dog._look_after(peers)
+
+
 @pytest.mark.parametrize(
     ("phase", "seconds", "expected"),
     [
@@ -94,10 +101,10 @@ def test_the_others_say_what_they_do_when_a_step_hangs_in_one(several, capfd):
     _, client, clock, dog, peers = several
     clock.now = Activity("checkpoint", 33.0)
     client.say(0, 1)
-    dog._look_after(peers)
+    turn(dog, peers)
     client.say(0, 2, hangs=1)
     for _ in range(2):  # reported once
-        dog._look_after(peers)
+        turn(dog, peers)
     err = capfd.readouterr().err
     assert err.count("warning: ") == 1
     assert (
@@ -111,22 +118,22 @@ def test_the_reason_for_which_another_process_ends_is_passed_on(several):
     time, client, _, dog, peers = several
     client.say(0, 1)
     client.say(2, 1, failure="no space left")
-    dog._look_after(peers)
+    turn(dog, peers)
     time.now += watchdog.GRACE
-    dog._look_after(peers)
+    turn(dog, peers)
     time.now += 0.1
     with pytest.raises(EndedError, match=r"^process 2: no space left$"):
-        dog._look_after(peers)
+        turn(dog, peers)
 
 
 def test_a_process_that_fails_itself_reports_only_that(several):
     time, client, _, dog, peers = several
     client.say(2, 1, failure="no space left")
-    dog._look_after(peers)
+    turn(dog, peers)
     dog.fail("no space left")
     assert json.loads(client.store["alive/1"])[2] == "no space left"  # told at once
     time.now += 1000
-    dog._look_after(peers)
+    turn(dog, peers)
 
 
 def test_silent_processes_are_named(several):
@@ -137,19 +144,43 @@ def test_silent_processes_are_named(several):
         if beat < 5:
             client.say(2, beat)
         if time.now <= 25:
-            dog._look_after(peers)
+            turn(dog, peers)
     with pytest.raises(EndedError, match="process 1 stops: process 2 of 3 has not answered for 20 seconds; run"):
-        dog._look_after(peers)
+        turn(dog, peers)
 
 
 def test_process_0_keeps_the_list(several):
     time, client, _, dog, peers = several
     client.answers = False
     time.now = 20.0
-    dog._look_after(peers)
+    turn(dog, peers)
     time.now = 20.1
     with pytest.raises(EndedError, match="process 1 stops: process 0 of 3 has not answered for 20 seconds"):
-        dog._look_after(peers)
+        turn(dog, peers)
+
+
+def test_a_call_that_never_returns_does_not_keep_the_watchdog_from_ending_the_process(monkeypatch):
+    returns, ended, messages = threading.Event(), threading.Event(), []
+
+    class SilentClient(FakeClient):
+        def key_value_dir_get(self, folder):
+            returns.wait()
+            return []
+
+    def end(message):
+        messages.append(message)
+        ended.set()
+        returns.wait()
+
+    monkeypatch.setattr(watchdog.jax, "process_index", lambda: 1)
+    monkeypatch.setattr(watchdog.jax, "process_count", lambda: 2)
+    monkeypatch.setattr(watchdog, "end", end)
+    dog = Watchdog(0.1, FakeClock(), SilentClient())
+    dog.start()
+    assert ended.wait(60)
+    returns.set()
+    dog.stop()
+    assert messages[0].startswith("process 1 stops: process 0 of 2 has not answered for 0.1 seconds")
 
 
 HANGING = """
