@@ -92,6 +92,7 @@ def set_up(
     donors = [] if (workdir / "config.json").exists() else warm_start.load_donors(config, progress.say)
     distributed.main_process_first(lambda: held.enter_context(lock(workdir, progress.say)), others=lambda: None)
     checkpoints = Checkpoints(home.checkpoints, config.checkpoint.keep_last, config.checkpoint.keep_every)
+    distributed.check_same("a list of checkpoints", str(checkpoints.steps()), "run the same command again in a minute")
     saved_step = checkpoints.latest()
     distributed.main_process_first(lambda: claim(home, config, saved_step, asked, progress), others=lambda: None)
     rewinds = go_back(home, checkpoints, asked, progress)

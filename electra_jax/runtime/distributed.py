@@ -233,12 +233,12 @@ def check_shared_folder(folder: AnyPath) -> None:
         )
 
 
-def check_same(what: str, value: str) -> None:
+def check_same(what: str, value: str, way_out: str = "make them the same") -> None:
     """Raises UserError in all processes unless `value`, which the message calls `what`, is the same in all of them."""
     values = all_gather(value) if is_multi_process() else []
     odd = [number for number, other in enumerate(values) if other != values[0]]
     if odd:
-        raise UserError(f"process {odd[0]} has {what} that differs from that of process 0; make them the same")
+        raise UserError(f"process {odd[0]} has {what} that differs from that of process 0; {way_out}")
 
 
 _exchange = itertools.count()  # every process makes the same exchanges in the same order

@@ -227,6 +227,14 @@ def test_a_single_process_needs_no_agreement():
     distributed.check_same("a text", "x")
 
 
+def test_what_must_be_the_same_in_all_processes(monkeypatch):
+    monkeypatch.setattr(distributed, "is_multi_process", lambda: True)
+    monkeypatch.setattr(distributed, "all_gather", lambda value: [value, value, "[5, 10]"])
+    distributed.check_same("a list", "[5, 10]")
+    with pytest.raises(UserError, match=r"^process 2 has a list that differs from that of process 0; try again$"):
+        distributed.check_same("a list", "[5]", "try again")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_preemption_guard_of_a_single_process(number):
     before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
