@@ -102,7 +102,7 @@ def push(
       step: for a run, the step of the checkpoint; None: the last.
       every_checkpoint: for a run, whether each checkpoint becomes a branch `step-N` too; so does step 0, unless the run
         began with the parameters of another model.
-      private: whether a repository that is made is private.
+      private: whether the repository is to be private; one that exists and is public is refused.
 
     Returns:
       The address of each commit.

@@ -114,6 +114,8 @@ class _Handler(BaseHTTPRequestHandler):
         for line in map(json.loads, body.splitlines()):
             if line["key"] == "header":
                 self.hub.messages.append(line["value"]["summary"])
+            elif line["key"] == "deletedFile":
+                del files[line["value"]["path"]]
             else:
                 assert line["key"] == "file", line
                 files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])

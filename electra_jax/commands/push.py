@@ -20,7 +20,7 @@ its head becomes the repository, so that from_pretrained("USER/NAME") loads it, 
   --repo=USER/NAME    the repository; it is made if it does not exist
   --step=N            the step of the checkpoint (default: the last)
   --every_checkpoint  upload each checkpoint to a branch step-N too, and step 0 unless the run began with another model
-  --private           make the repository private
+  --private           make the repository private; one that exists and is public is refused
 
 It needs a token that may write: `hf auth login`, or HF_TOKEN. What was uploaded is used as hf:USER/NAME, or
 hf:USER/NAME@step-N, wherever a model's folder is given."""

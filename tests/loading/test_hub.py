@@ -1,5 +1,7 @@
 """A Hub that refuses, or breaks down, at each step of an upload; tests/test_models.py uploads and loads for real."""
 
+from pathlib import Path
+
 import hub_server
 import pytest
 from huggingface_hub import constants
@@ -35,6 +37,35 @@ def check_is_one_line(error):
     assert line.endswith("); check name and network, or log in with `hf auth login` and a token that may write")
     assert "\n" not in line
     assert len(line) < 400
+
+
+def test_files_of_an_earlier_model_are_deleted_and_others_stay(upload, served):
+    stay = {"README.md": b"card", "notes.json": b"{}", "images/curve.png": b"png"}
+    old = dict.fromkeys(("generator/model.safetensors", "head.safetensors", "task.json", "spiece.model"), b"old")
+    served.repos["me/mine"] = {"main": served.commit({"config.json": b"old", **old, **stay})}
+    upload()
+    assert served.commits[served.repos["me/mine"]["step-1"]] == {"config.json": b"{}", **stay}
+
+
+def test_a_public_repository_gets_nothing_that_is_private(upload, served, tmp_path):
+    before = served.commit({})
+    served.repos["me/mine"] = {"main": before}
+    with pytest.raises(
+        UserError, match=r"^me/mine is public; make it private in its settings on the Hub, give another"
+    ):
+        hub.upload(tmp_path, "me/mine", "a message", private=True)
+    assert served.repos["me/mine"] == {"main": before}
+
+
+def test_weights_in_a_pickle_are_not_downloaded(upload, served, monkeypatch, tmp_path):
+    served.repos["me/old"] = {"main": served.commit({"pytorch_model.bin": b"code"})}
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    message = (
+        r"^hf:me/old has its weights in pytorch_model.bin, a pickle, .*`hf download me/old --local-dir=DIR`, and give"
+    )
+    with pytest.raises(UserError, match=message):
+        hub.local(Path("hf:me/old"))
+    assert not list(tmp_path.rglob("*.bin"))
 
 
 def test_a_hub_that_takes_it(upload, served):

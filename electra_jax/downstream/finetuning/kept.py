@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from electra_jax.config.errors import UserError
 from electra_jax.data.tokenizer import Tokenizer
@@ -88,7 +88,7 @@ def write(folder: Path, job: Job, tokenizer: Tokenizer, params: Any, facts: dict
 
 def write_task(folder: Path, config: FinetuneConfig, task: Task, head: Any, facts: dict[str, Any]) -> None:
     """Adds the two files of a task to the directory of an encoder."""
-    save_file(flatten_params(head), folder / HEAD)
+    directory.save_arrays(flatten_params(head), folder / HEAD)
     shutil.copymode(folder / directory.CARD, folder / HEAD)  # safetensors writes files that only their owner can read
     described = {"config": recipe.to_dict(config), "learned": registry.learned(task), **facts}
     write_whole(folder / TASK, json.dumps(described, indent=2) + "\n")

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors import SafetensorError, numpy, safe_open
 
 from electra_jax.config.errors import UserError
 from electra_jax.data.tokenizer import Tokenizer
@@ -25,6 +24,12 @@ FACTORS = "embedding_factors.safetensors"
 _SCORES = "scores"  # the key in config.json for `ObjectiveSpec.scores`
 _INDEX = f"{WEIGHTS}.index.json"
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+
+
+def save_arrays(arrays: Mapping[str, Any], path: Path, framework: str = "np") -> None:
+    """Writes a safetensors file, which says of which framework its arrays are."""
+    # safetensors writes memory as it lies, and an array from a device may lie as it did there, column by column.
+    numpy.save_file({name: np.ascontiguousarray(value) for name, value in arrays.items()}, path, {"format": framework})
 
 
 class Directory(NamedTuple):
@@ -72,9 +77,9 @@ def write(
     state = weights.export(network, head)
     _check_finite(state, "the checkpoint")
     folder.mkdir(parents=True)
-    save_file(state, folder / WEIGHTS, metadata={"format": "pt"})
+    save_arrays(state, folder / WEIGHTS, framework="pt")
     if weights.is_folded(network.config):
-        save_file(weights.factors(network), folder / FACTORS, metadata={"format": "np"})
+        save_arrays(weights.factors(network), folder / FACTORS)
     config = hf_config.write(network.config, head, tokenizer.special)
     config |= {_SCORES: scores} if scores and head == "discriminator_head" else {}
     config |= more or {}

@@ -52,7 +52,7 @@ def files(vocabulary: Tokenizer, max_length: int, segments: bool, deberta: bool 
         model.no_padding()
         model.no_truncation()
     names = {role: model.id_to_token(id_) for role, id_ in zip(_SPECIAL_NAMES, vocabulary.special, strict=True)}
-    model.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in names.values()])
+    model.add_special_tokens([_special(model, name) for name in names.values()])
     cls, sep = names["cls_token"], names["sep_token"]
     model.post_processor = processors.TemplateProcessing(
         single=f"{cls}:0 $A:0 {sep}:0",
@@ -70,6 +70,13 @@ def files(vocabulary: Tokenizer, max_length: int, segments: bool, deberta: bool 
     result["tokenizer_config.json"] = (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode()
     result["special_tokens_map.json"] = (json.dumps(names, indent=2, ensure_ascii=False) + "\n").encode()
     return result
+
+
+def _special(model: tokenizers.Tokenizer, name: str | None) -> AddedToken:
+    """A special token, which takes in the spaces beside it where the model's own does, as ModernBERT's [MASK]."""
+    own = next((each for each in model.get_added_tokens_decoder().values() if each.content == name), AddedToken(name))
+    spaces = {"lstrip": own.lstrip, "rstrip": own.rstrip, "single_word": own.single_word}
+    return AddedToken(name, normalized=False, special=True, **spaces)
 
 
 def find(folder: Path) -> Path | None:

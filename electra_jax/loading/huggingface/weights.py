@@ -201,7 +201,7 @@ def export(network: Network, head: str | None) -> State:
         for where, names in _entries(tensor, c.encoder.layers):
             state.update(_to_theirs(tensor, names, value[where]))
     state |= folded(network, head) if is_folded(c) else {}
-    return {name: np.ascontiguousarray(value) for name, value in state.items()}
+    return state
 
 
 def is_folded(config: ElectraConfig) -> bool:

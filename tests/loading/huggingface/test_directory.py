@@ -71,6 +71,14 @@ def test_its_files_may_be_read_by_whom_others_may(electra, folded):
         assert len({path.stat().st_mode for path in place.iterdir()}) == 1
 
 
+def test_arrays_in_any_order_of_memory_are_saved_as_they_are(tmp_path):
+    matrix = np.arange(6.0).reshape(3, 2)
+    directory.save_arrays({"columns": np.asfortranarray(matrix), "turned": matrix.T, "rows": matrix}, tmp_path / "x")
+    read = load_file(tmp_path / "x")
+    for name, value in {"columns": matrix, "turned": matrix.T, "rows": matrix}.items():
+        np.testing.assert_array_equal(read[name], value)
+
+
 def test_weights_in_several_files(electra):
     state = load_file(electra / "model.safetensors")
     whole = directory.read(electra).network.params

@@ -250,6 +250,18 @@ def test_byte_level_pieces_as_those_of_modernbert(tmp_path):
     assert ours.decode(ids) == "a line of text"
 
 
+def test_a_mask_that_takes_in_the_space_before_it_still_does():
+    model = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="[UNK]"))
+    model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", tokenizers.AddedToken("[MASK]", lstrip=True, special=True)]
+    trainer = tokenizers.trainers.BpeTrainer(special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    model.train_from_iterator(["a b"], trainer)
+    ours = tokenizer.Library(model.to_str().encode())
+    before, after = ours.encode(["a", " b"])
+    assert theirs(ours).encode("a [MASK] b").ids == framed(ours, [*before, ours.special.mask, *after])
+
+
 def foreign(**options):
     model = io.BytesIO()
     spm.SentencePieceTrainer.train(
