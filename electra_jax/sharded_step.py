@@ -73,7 +73,10 @@ class ShardedStep:
         return sharding.gather_over_data(self.mesh, params, jnp.dtype(self.config.model.dtype))
 
     def _scatter(self, grads: Params) -> Params:
-        """Sums a gradient over the devices, each of which receives its share, in float32."""
+        """Sums a gradient over the devices; each receives its share, in float32.
+
+        Of a kernel that is read in bfloat16, the sum over the devices is in bfloat16, as its gradient is.
+        """
         return cast(
             Params,
             jax.tree.map(

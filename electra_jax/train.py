@@ -252,7 +252,7 @@ def run_probe(
 def save(setup: Setup, step: int, state: TrainState, totals: dict[str, float], skipped_in_a_row: int) -> None:
     """Starts to write a checkpoint, and publishes the files of the work directory."""
     if distributed.is_main_process():
-        setup.home.publish()
+        setup.home.publish_if_possible()
     metadata = {
         "data": setup.data.train.get_state(),
         "totals": totals,

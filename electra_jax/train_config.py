@@ -68,11 +68,14 @@ class ProbeConfig:
     epochs: int = setting(1, "Epochs over the training examples.", above(0), resumable=True)
 
 
+_SEED = Check(lambda value: 0 <= value < 2**32, "0 or more and less than 2^32")  # JAX drops the bits above
+
+
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
     """A pre-training run. Defaults are what all sizes of the paper share (arXiv 2003.10555, appendix A)."""
 
-    seed: int = setting(0, "Seed of parameters, data order, masks, fakes and dropout.")
+    seed: int = setting(0, "Seed of parameters, data order, masks, fakes and dropout.", _SEED)
     steps: int = setting(1_000_000, "Optimizer steps.", above(0), resumable=True)
     batch_size: int = setting(128, "Sequences in a step, over all devices.", above(0))
     batch_doublings: int = setting(

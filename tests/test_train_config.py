@@ -21,6 +21,8 @@ every_objective = pytest.mark.parametrize("objective", registry.SYSTEMS)
         ("objective.mask_prob_end", 0.0),
         ("objective.replace_prob", 1.1),
         ("objective.temperature", 0.0),
+        ("seed", -1),
+        ("seed", 2**32),
         ("steps", 0),
         ("batch_size", -1),
         ("grad_accum_steps", 0),

@@ -33,7 +33,7 @@ class LocalRunner(Runner):
 
     def __init__(self, workers: int = 0):
         """Takes the number of processes that encode; 0: one per core."""
-        self._workers = workers or os.cpu_count() or 1
+        self._workers = workers or processes.cores()
 
     def draw_sample(self, job: Job) -> Sample:
         if self._is_alone(job) or len(job.units) == 1:

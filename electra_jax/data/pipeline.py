@@ -16,7 +16,7 @@ from typing import Any
 
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import from_dict, validate
-from electra_jax.data import corpus, duplicates, mixtures, readers, shards, sources, tokenizer
+from electra_jax.data import corpus, duplicates, mixtures, processes, readers, shards, sources, tokenizer
 from electra_jax.data.config import VOCABULARY_TRAINING, CorpusConfig, corpus_settings
 from electra_jax.data.corpus import Corpus, CorpusReport
 from electra_jax.data.local_runner import LocalRunner
@@ -165,6 +165,7 @@ def build_corpus(
     Raises:
       UserError: a setting is invalid, a file is broken, the text is too small, or `folder` holds something else.
     """
+    processes.check_main_is_guarded()
     runner, progress = runner or LocalRunner(), progress or Progress()
     if config.near_duplicates:
         duplicates.require_package()

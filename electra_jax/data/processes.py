@@ -81,6 +81,26 @@ def _interrupts_deferred() -> Iterator[None]:
             signal.raise_signal(first)
 
 
+def cores() -> int:
+    """How many cores this process may use: those of its SLURM job, not all of the machine."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS
+        return os.cpu_count() or 1
+
+
+def check_main_is_guarded() -> None:
+    """Raises UserError in a process that prepares text for another one and, as it starts, runs the user's script again.
+
+    multiprocessing imports the script there, under another name than "__main__", and marks the process meanwhile.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise UserError(
+            "a process that prepares text runs this script again: put the calls of electra_jax below "
+            'if __name__ == "__main__":'
+        )
+
+
 def end_with_parent() -> None:
     """Has this process end when its parent has been killed, which cannot end it."""
     threading.Thread(target=_wait_for_parent, name="parent", daemon=True).start()

@@ -10,6 +10,9 @@ import dataclasses
 import errno
 import itertools
 import os
+import resource
+import sys
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -104,7 +107,7 @@ class InMemory:
 
 
 class Shards:
-    """ArrayRecord files as `Tokens`; each is opened when it is first read."""
+    """ArrayRecord files as `Tokens`; each is opened when it is read, and stays open if there are not too many."""
 
     def __init__(self, files: Sequence[Path], sizes: Sequence[int], dtype: np.dtype[Any]):
         """Takes the files in order, the number of tokens in each, and the type of an id."""
@@ -112,7 +115,8 @@ class Shards:
         self._starts = offsets(sizes)
         self._dtype = np.dtype(dtype).newbyteorder("<")
         self._most_blocks = -(-max(sizes, default=1) // BLOCK)
-        self._readers: dict[int, ArrayRecordReader] = {}
+        self._most_open = _openable(len(files))
+        self._readers: OrderedDict[int, ArrayRecordReader] = OrderedDict()  # the one that was read last is the last
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -151,15 +155,35 @@ class Shards:
 
     def _records(self, shard: int, numbers: list[int]) -> list[bytes]:
         try:
-            if shard not in self._readers:
-                self._readers[shard] = ArrayRecordReader(str(self._files[shard]), _READER)
-            return list(self._readers[shard].read(numbers))
+            reader = self._readers.pop(shard, None) or ArrayRecordReader(str(self._files[shard]), _READER)
+            records = list(reader.read(numbers))
         except (RuntimeError, ValueError, IndexError, OSError) as error:
+            if os.strerror(errno.EMFILE) in str(error):
+                raise UserError("this process has too many open files; allow more: ulimit -n 65536") from error
             reason = " ".join(str(error).split())[:200]
             raise UserError(
                 f"{self._files[shard]} is damaged ({reason}); delete it and the manifest.json in its folder, and "
                 "prepare the text again"
             ) from error
+        self._readers[shard] = reader
+        if len(self._readers) > self._most_open:
+            self._readers.popitem(last=False)
+        return records
+
+
+def _openable(files: int) -> int:
+    """How many of `files` to keep open: all if the system lets this process open four times as many, else fewer.
+
+    A process begins with a limit of its own, often 1,024, which it may raise to a higher one.
+    """
+    now, most = (
+        sys.maxsize if limit == resource.RLIM_INFINITY else limit
+        for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
+    )
+    if now < 4 * files and now < most:
+        now = min(4 * files, most)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (now, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    return max(1, min(files, now // 4))
 
 
 def write(path: Path, ids: Ints) -> None:

@@ -92,9 +92,17 @@ def _local_file(path: Path) -> SourceFile:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """The files in a folder and its subfolders, following links, without hidden ones."""
+    """The files in a folder and its subfolders, following links, without hidden ones.
+
+    Raises:
+      OSError: a folder cannot be listed.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise error
+
     seen = set()
-    for parent, folders, names in os.walk(folder, followlinks=True):
+    for parent, folders, names in os.walk(folder, followlinks=True, onerror=refuse):
         real = os.path.realpath(parent)
         folders[:] = [] if real in seen else [name for name in folders if not name.startswith(".")]
         if real not in seen:

@@ -62,7 +62,7 @@ def lock(folder: AnyPath, say: Callable[[str], None]) -> Iterator[None]:
             yield
         finally:
             heart.stop()
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(Exception):  # as in `run`
                 path.unlink()
 
 
@@ -164,13 +164,17 @@ class _Heart(threading.Thread):
 
     def run(self) -> None:
         while not self._stopped.wait(HEARTBEAT):
-            holder = _read(self._path)
-            if holder and holder.get("id") != self._record["id"]:
-                text = f"error: {_in_use(self._path, holder)}; this run had not answered for {PATIENCE:.0f} s"
-                print(text, file=sys.stderr, flush=True)
-                os._exit(EXIT_USER_ERROR)
-            with contextlib.suppress(OSError):  # the disk may be full: the run itself reports that
-                self._write()
+            # The disk may be full, which the run itself reports, and gs:// has errors of many kinds, which pass.
+            with contextlib.suppress(Exception):
+                self._beat()
+
+    def _beat(self) -> None:
+        holder = _read(self._path)
+        if holder and holder.get("id") != self._record["id"]:
+            text = f"error: {_in_use(self._path, holder)}; this run had not answered for {PATIENCE:.0f} s"
+            print(text, file=sys.stderr, flush=True)
+            os._exit(EXIT_USER_ERROR)
+        self._write()
 
     def _write(self) -> None:
         """Writes the record in place: a file that replaced this one would not have its lock."""

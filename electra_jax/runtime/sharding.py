@@ -71,7 +71,8 @@ def make_mesh(
 ) -> Mesh:
     """The devices along the axes `data`, `fsdp` and `tensor`.
 
-    Several TPU slices are laid along `data`: the slower network between them then carries only the gradients.
+    Several TPU slices are laid along `data`: the slower network between them then carries only the gradients. So are
+    machines with GPUs, where their number divides `data`.
 
     Args:
       settings: the size of each axis, `config.mesh`.
@@ -87,12 +88,15 @@ def make_mesh(
     sizes = _sizes(settings, len(devices))
     _check_batch_size(batch_size, sizes[0] * sizes[1], grad_accum_steps, doublings)
     slices = len({getattr(device, "slice_index", 0) or 0 for device in devices})
-    if slices == 1:
-        return jax.make_mesh(sizes, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
-    if sizes[0] % slices:
+    if slices > 1 and sizes[0] % slices and devices[0].platform == "gpu":
+        grid = np.reshape(sorted(devices, key=lambda device: device.id), sizes)
+    elif sizes[0] % slices:
         raise UserError(f"config.mesh.data={sizes[0]} is not divisible by {slices} slices; use a multiple of {slices}")
-    per_slice = (sizes[0] // slices, *sizes[1:])
-    grid = mesh_utils.create_hybrid_device_mesh(per_slice, (slices, 1, 1), devices)
+    elif slices > 1:
+        per_slice = (sizes[0] // slices, *sizes[1:])
+        grid = mesh_utils.create_hybrid_device_mesh(per_slice, (slices, 1, 1), devices, allow_split_physical_axes=True)
+    else:
+        grid = mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
     return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 3)
 
 

@@ -46,6 +46,26 @@ def test_an_interrupt_while_processes_are_started_is_handled_once_and_afterwards
     assert events == ["started", number, "after", number]
 
 
+SCRIPT = """
+import sys
+import electra_jax
+electra_jax.prepare(sys.argv[2], input=sys.argv[1], vocab_size=100, shard_mb=1)
+"""
+
+
+@pytest.mark.slow
+def test_a_script_that_would_start_itself_again_is_told_what_to_do(tmp_path):
+    script, text = tmp_path / "script.py", tmp_path / "text.txt"
+    text.write_text("".join(f"This is line number {number} of a text.\n\n" for number in range(60_000)))
+    script.write_text(SCRIPT)
+    done = run([sys.executable, str(script), str(text), str(tmp_path / "out")])
+    assert done.returncode == 1
+    assert "a process that prepares text runs this script again: put the calls of electra_jax below" in done.stderr
+    script.write_text(SCRIPT.replace("electra_jax.prepare", 'if __name__ == "__main__":\n    electra_jax.prepare'))
+    done = run([sys.executable, str(script), str(text), str(tmp_path / "out")])
+    assert done.returncode == 0, done.stderr
+
+
 def test_ignored_signals_stay_ignored_and_other_threads_have_no_handlers():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     found = []

@@ -1,3 +1,7 @@
+import os
+import resource
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -96,6 +100,47 @@ def test_a_file_cut_short_is_refused(tmp_path):
     file.write_bytes(file.read_bytes()[:100_000])
     with pytest.raises(UserError, match=r"0.array_record is damaged"):
         shards.take(np.array([0]), np.array([len(ids)]))
+
+
+def test_of_many_files_few_stay_open(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "_openable", lambda files: 2)
+    shards, ids = make(tmp_path, [BLOCK] * 6)
+    for number in (3, 3, 0, 5, 3, 4, 1, 2, 3):
+        begin = number * BLOCK + 7
+        np.testing.assert_array_equal(shards.take(np.array([begin]), np.array([5])), ids[begin : begin + 5])
+    links = [os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    assert sorted(link for link in links if link.startswith(str(tmp_path))) == [
+        str(tmp_path / f"{number}.array_record") for number in (2, 3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("limits", "files", "expected", "set_to"),
+    [
+        ((1024, 1024), 100, 100, None),
+        ((1024, 1024), 3000, 256, None),
+        ((1024, 65536), 3000, 3000, 12000),
+        ((1024, 4096), 3000, 1024, 4096),
+        ((1024, resource.RLIM_INFINITY), 3000, 3000, 12000),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), 3000, 3000, None),
+    ],
+)
+def test_how_many_files_may_stay_open(limits, files, expected, set_to, monkeypatch):
+    made = []
+    monkeypatch.setattr(records.resource, "getrlimit", lambda kind: limits)
+    monkeypatch.setattr(records.resource, "setrlimit", lambda kind, both: made.append(both))
+    assert records._openable(files) == expected
+    assert made == ([] if set_to is None else [(set_to, limits[1])])
+
+
+def test_too_many_open_files_are_no_damage(written, monkeypatch):
+    def refuse(*arguments):
+        raise RuntimeError("open() failed: Too many open files; path: x")
+
+    monkeypatch.setattr(records, "ArrayRecordReader", refuse)
+    shards = records.Shards([Path("x")], [5], np.uint16)
+    with pytest.raises(UserError, match=r"^this process has too many open files; allow more: ulimit -n 65536$"):
+        shards.take(np.array([0]), np.array([1]))
 
 
 def test_the_same_ids_give_the_same_bytes(tmp_path):

@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import fsspec
@@ -31,6 +32,22 @@ def names(pattern):
 )
 def test_the_suffix_says_the_format(name, kind):
     assert source_files.kind(name) == kind
+
+
+def test_a_folder_that_cannot_be_listed_is_not_left_out(tmp_path, monkeypatch):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.txt").write_text("x")
+    scan = os.scandir
+
+    def refuse(path):
+        if str(path).endswith("b"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(PermissionError, match="/b'"):
+        source_files.list_files(str(tmp_path))
 
 
 def test_a_folder_in_a_store_is_listed_as_one_of_this_machine(tmp_path, store):

@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from cli_runs import environment
+from cli_runs import environment, until
 from etils import epath
 
 from electra_jax.config.errors import UserError
@@ -116,6 +116,21 @@ def test_without_flock_the_heartbeat_decides(tmp_path, monkeypatch):
         lock.lock(tmp_path, lambda text: None).__enter__()
     with lock.lock(tmp_path, no_waiting):  # it has ended in an orderly way: nobody waits
         pass
+
+
+def test_the_heart_beats_on_after_an_error_of_the_store(tmp_path, monkeypatch):
+    read, errors = lock._read, iter([RuntimeError("503")] * 3)
+
+    def read_with_errors(path):
+        for error in errors:
+            raise error
+        return read(path)
+
+    monkeypatch.setattr(lock, "HEARTBEAT", 0.02)
+    with lock.lock(epath.Path(tmp_path), no_waiting):
+        monkeypatch.setattr(lock, "_read", read_with_errors)
+        until(lambda: (read(tmp_path / lock.LOCK) or {}).get("beat", 0) > 3)
+    assert next(errors, None) is None
 
 
 def test_a_run_that_ends_while_it_is_watched_is_not_waited_for(tmp_path, holder):

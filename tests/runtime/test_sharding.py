@@ -56,14 +56,30 @@ def test_slices_lie_along_data():
         sharding.make_mesh(sizes(1, 8), 8, devices=devices)
 
 
-class FakeTpu:
-    """A device of two slices of four, with the attributes that making a mesh reads."""
+def test_an_axis_of_the_mesh_may_be_a_part_of_one_of_the_slice():
+    devices = [FakeTpu(number, slices_of=16, side=4, kind="TPU v6 lite") for number in range(16)]
+    mesh = sharding.make_mesh(sizes(2, 4, 2), 16, devices=devices)
+    assert {device.id for device in mesh.devices.ravel()} == set(range(16))
+    for one, other in mesh.devices.reshape(-1, 2):  # along `tensor`
+        assert sum(abs(a - b) for a, b in zip(one.coords, other.coords, strict=True)) in (1, 3)  # neighbors in a ring
 
-    def __init__(self, number: int):
+
+def test_machines_with_gpus_need_not_lie_along_data():
+    devices = [FakeTpu(number, platform="gpu") for number in (5, 0, 1, 2, 3, 4, 7, 6)]
+    mesh = sharding.make_mesh(sizes(1, 8), 8, devices=devices)
+    assert [device.id for device in mesh.devices.ravel()] == list(range(8))
+    mesh = sharding.make_mesh(sizes(2, 4), 8, devices=devices)
+    assert [[d.slice_index for d in row.ravel()] for row in mesh.devices] == [[0] * 4, [1] * 4]
+
+
+class FakeTpu:
+    """A device, by default of two slices of four, with the attributes that making a mesh reads."""
+
+    def __init__(self, number: int, slices_of: int = 4, side: int = 2, kind: str = "cpu", platform: str = "cpu"):
         self.id = number
-        self.slice_index, self.process_index = number // 4, number // 4
-        self.platform, self.device_kind, self.core_on_chip = "cpu", "cpu", 0
-        self.coords = (number % 2, number // 2 % 2, 0)
+        self.slice_index = self.process_index = number // slices_of
+        self.platform, self.device_kind, self.core_on_chip = platform, kind, 0
+        self.coords = (number % side, number // side % side, 0)
         self.client = SimpleNamespace(platform="cpu", runtime_type="fake", process_index=lambda: 0)
 
 

@@ -75,6 +75,30 @@ def test_only_changed_files_are_copied_again(bucket, tmp_path):
     assert (tmp_path / "bucket" / "a").read_text() == "longer"
 
 
+def test_while_training_a_store_that_refuses_is_left_to_the_next_time(bucket, tmp_path, monkeypatch, caplog):
+    run = workdir.WorkDir(bucket("one"))
+    run.fetch()
+    (run.folder / "a").write_text("a")
+
+    class RefusedError(Exception):
+        """As gcsfs's, of no class that others know."""
+
+    def refuse(*arguments):
+        raise RefusedError("503: try later")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(epath.gpath.PosixGPath, "write_bytes", refuse)
+        run.publish_if_possible()
+        with pytest.raises(RefusedError):
+            run.publish()
+    assert caplog.messages == [
+        f"warning: logs were not copied to {tmp_path / 'bucket'} (RefusedError: 503: try later); the next checkpoint "
+        "tries again"
+    ]
+    run.publish_if_possible()
+    assert (tmp_path / "bucket" / "a").read_text() == "a"
+
+
 @pytest.mark.slow
 def test_a_run_resumes_from_the_bucket_on_another_host(bucket, tmp_path, text_file):
     for host, steps in (("one", 6), ("other", 12)):
