@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 
 from electra_jax.config.errors import EXIT_USER_ERROR, MISTAKES, UserError, explain, first_line
+from electra_jax.config.interrupts import exit_status
 from electra_jax.runtime.goodput import Clock
 from electra_jax.runtime.relay import Relay
 from electra_jax.runtime.watchdog import GRACE, GRACE_OF_PROCESS_0, Watchdog, end, end_without_process_0
@@ -98,7 +99,8 @@ def _leave() -> None:
         _client().wait_at_barrier("error", round(1000 * seconds))
     sys.stdout.flush()
     printed_traceback = hasattr(sys, "last_value")
-    os._exit(1 if printed_traceback else EXIT_USER_ERROR)
+    # A launcher that signals all processes of a job also ends those that prepare the text, which is then the error.
+    os._exit(exit_status(signal.SIGTERM) if _remembered else 1 if printed_traceback else EXIT_USER_ERROR)
 
 
 def _connect(given: Mapping[str, Any]) -> Relay | None:

@@ -362,6 +362,30 @@ def test_signals_to_any_process_at_any_time_stop_both_at_the_same_step():
     assert printed[0][40] == 3
 
 
+SIGNALLED_BEFORE_AN_ERROR = """
+import os, signal, sys
+from electra_jax.config import errors
+from electra_jax.runtime import distributed
+
+def main(argv):
+    with distributed.initialize({"coordinator": argv[0], "processes": 2, "process": int(argv[1]), "patience": 60}):
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise errors.UserError("a worker process was killed")
+
+sys.exit(errors.run(main))
+"""
+
+
+@pytest.mark.slow
+def test_an_error_after_a_signal_has_the_status_of_the_signal():
+    coordinator = f"localhost:{free_port()}"
+    started = [
+        subprocess.Popen([sys.executable, "-c", SIGNALLED_BEFORE_AN_ERROR, coordinator, str(number)], env=environment())
+        for number in range(2)
+    ]
+    assert [process.wait(timeout=300) for process in started] == [143, 143]
+
+
 def test_in_another_thread_no_signal_is_handled():
     """Python has signal handlers in the main thread only."""
     stopped = []
