@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from electra_jax import train_config
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import differences
-from electra_jax.data import batches, corpus, pipeline, tokenizer
+from electra_jax.data import batches, corpus, pipeline, processes, tokenizer
 from electra_jax.data.batches import HeldoutBatch
 from electra_jax.data.corpus import Corpus
 from electra_jax.loading import warm_start
@@ -87,6 +87,7 @@ def set_up(
     attention = fused_attention.chosen(
         model_config.encoder_config(config.model), config.data.seq_length, mesh.abstract_mesh
     )
+    processes.check_main_is_guarded()
     distributed.check_shared_folder(workdir)
     # Read before anything is written. A run that is resumed has these networks in its checkpoints.
     donors = [] if (workdir / "config.json").exists() else warm_start.load_donors(config, progress.say)

@@ -6,6 +6,7 @@ is then simple arithmetic, and a document of a million ids is read as cheaply as
 documents are stored separately. No document crosses shards.
 """
 
+import contextlib
 import dataclasses
 import errno
 import itertools
@@ -176,13 +177,13 @@ def _openable(files: int) -> int:
 
     A process begins with a limit of its own, often 1,024, which it may raise to a higher one.
     """
-    now, most = (
-        sys.maxsize if limit == resource.RLIM_INFINITY else limit
-        for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
-    )
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    now, most = (sys.maxsize if limit == resource.RLIM_INFINITY else limit for limit in limits)
     if now < 4 * files and now < most:
-        now = min(4 * files, most)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (now, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        with contextlib.suppress(ValueError, OSError):  # macOS has yet another limit
+            raised = min(4 * files, most)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, limits[1]))
+            now = raised
     return max(1, min(files, now // 4))
 
 

@@ -104,10 +104,14 @@ def _walk(folder: Path) -> Iterator[Path]:
     seen = set()
     for parent, folders, names in os.walk(folder, followlinks=True, onerror=refuse):
         real = os.path.realpath(parent)
-        folders[:] = [] if real in seen else [name for name in folders if not name.startswith(".")]
+        folders[:] = [] if real in seen else [name for name in folders if not _is_of_the_system(name)]
         if real not in seen:
-            yield from (Path(parent) / name for name in names if not name.startswith("."))
+            yield from (Path(parent) / name for name in names if not _is_of_the_system(name))
         seen.add(real)
+
+
+def _is_of_the_system(name: str) -> bool:
+    return name.startswith(".") or name == "lost+found"  # which only root can list
 
 
 def _list_remote(pattern: str) -> tuple[list[SourceFile], list[str], str | None]:

@@ -13,7 +13,8 @@ _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _FILES = ("*.json", "*.safetensors", "*.model", "*.txt")  # those of ours and of transformers, in folders too
 # Where a model of another kind was in the repository, its files would be read with those of the new one.
 _OLD_FILES = (
-    *("generator/*", "*.safetensors", "*.safetensors.index.json", "config.json", "task.json"),
+    *("generator/*", "config.json", "task.json", "head.safetensors", "embedding_factors.safetensors"),
+    *("model.safetensors", "model-*.safetensors", "model.safetensors.index.json"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("spiece.model", "spm.model", "vocab.txt"),
 )
@@ -46,7 +47,7 @@ def local(path: Path) -> Path:
             f"{path} cannot be downloaded ({first_line(error)[:_REASON]}); check name and network, or log in with "
             "`hf auth login`"
         ) from error
-    if pickles := [file for file in others if file.endswith((".bin", ".bin.index.json"))]:
+    if pickles := [file for file in others if file.startswith("pytorch_model")]:
         raise UserError(
             f"{path} has its weights in {pickles[0]}, a pickle, which electra_jax does not read because it can run "
             f"code; if you trust it, get it with `hf download {name} --local-dir=DIR`, and give DIR: then the message "

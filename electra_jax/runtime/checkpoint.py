@@ -106,7 +106,7 @@ class Checkpoints:
     def save(self, step: int, state: Any, metadata: dict[str, Any]) -> None:
         """Starts to write a checkpoint and returns as soon as `state` may change.
 
-        If the checkpoint before could not be written, it warns and returns when this one is on disk.
+        If a run of one process could not write the checkpoint before, it warns and returns when this one is on disk.
 
         Args:
           step: the step it is named after; a step is saved once.
@@ -139,12 +139,18 @@ class Checkpoints:
                 self._manager.wait_until_finished()
 
     def _previous_failed(self, step: int) -> bool:
-        """Waits for the checkpoint that is being written. Orbax would raise its error instead of saving `step`."""
+        """Waits for the checkpoint that is being written. Orbax would raise its error instead of saving `step`.
+
+        Not with several processes: it may have failed in one of them, and the others learn that after many minutes.
+        """
+        if jax.process_count() > 1:
+            return False
         try:
             self._manager.wait_until_finished()
         except Exception as error:
             reason = disk_error(error) or f"{type(error).__name__}: {first_line(error)[:_REASON]}"
             _log.warning("warning: the checkpoint before step %d was not written (%s)", step, reason)
+            self._manager.reload()  # it has forgotten those that were to be deleted after that one
             return True
         return False
 

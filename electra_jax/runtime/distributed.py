@@ -344,4 +344,4 @@ def _remember_sigterm() -> Iterator[None]:
 
 def _restore(handlers: Mapping[int, Any]) -> None:
     for number, handler in handlers.items():
-        signal.signal(number, handler)
+        signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: it is not Python's

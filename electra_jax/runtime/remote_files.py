@@ -127,11 +127,11 @@ def _open_store(url: str) -> tuple["AbstractFileSystem", str]:
     if "::" in url:
         raise UserError(f"{url} is a chain of addresses: expected one; unpack the archive, or copy the file first")
     try:
-        try:
-            found = url_to_fs(url, use_listings_cache=False)
-        except TypeError:  # this one passes its options on, as sftp to paramiko, and keeps no listings
-            found = url_to_fs(url)
-        return cast("tuple[AbstractFileSystem, str]", found)
+        return cast("tuple[AbstractFileSystem, str]", url_to_fs(url, use_listings_cache=False))
+    except TypeError as error:  # sftp passes the option on to paramiko
+        raise UserError(
+            f"{url} is in a store that is not supported ({first_line(error)}); copy the files first"
+        ) from error
     except ImportError as error:
         raise UserError(f"{url} needs another package ({first_line(error)}); install it") from error
     except ValueError as error:

@@ -134,7 +134,7 @@ class _Peers:
         self._client = client
         self._lock = threading.Lock()  # between the two threads of a watchdog
         self._beat = 0
-        self._reached = time.monotonic()  # when process 0, which keeps the list, answered
+        self._reached = self._looked = time.monotonic()  # when process 0, which keeps the list, answered; last look
         self._last = dict.fromkeys(range(self.count), ("", self._reached))  # what it said, when that changed
         self._hangs = dict.fromkeys(range(self.count), 0)
         self._hanging: list[int] = []
@@ -173,6 +173,9 @@ class _Peers:
         grace = GRACE_OF_PROCESS_0 if self.this == 0 else GRACE
         with self._lock:
             now = time.monotonic()
+            if now - self._looked > patience / 2:  # this process was paused, and may hear the others in a moment
+                self._reached, self._last = now, {number: (said, now) for number, (said, _) in self._last.items()}
+            self._looked = now
             for number, (reason, since) in self._failures.items():
                 if now - since > grace:
                     return number, reason

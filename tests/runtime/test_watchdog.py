@@ -152,8 +152,9 @@ def test_silent_processes_are_named(several):
 def test_process_0_keeps_the_list(several):
     time, client, _, dog, peers = several
     client.answers = False
-    time.now = 20.0
-    turn(dog, peers)
+    for seconds in range(21):
+        time.now = float(seconds)
+        turn(dog, peers)
     time.now = 20.1
     with pytest.raises(EndedError, match="process 1 stops: process 0 of 3 has not answered for 20 seconds"):
         turn(dog, peers)
@@ -181,6 +182,21 @@ def test_a_call_that_never_returns_does_not_keep_the_watchdog_from_ending_the_pr
     returns.set()
     dog.stop()
     assert messages[0].startswith("process 1 stops: process 0 of 2 has not answered for 0.1 seconds")
+
+
+def test_after_a_pause_of_this_process_the_others_get_their_time_again(several):
+    time, client, _, dog, peers = several
+    for number in (0, 2):
+        client.say(number, 1)
+    turn(dog, peers)
+    time.now += 1000  # as by Ctrl-Z and `fg`
+    dog._look_after(peers)
+    for _ in range(20):
+        time.now += 1
+        dog._look_after(peers)
+    time.now += 1
+    with pytest.raises(EndedError, match="process 0 of 3 has not answered for 20 seconds"):
+        dog._look_after(peers)
 
 
 HANGING = """

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors import SafetensorError, numpy, safe_open
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from electra_jax.config.errors import UserError
 from electra_jax.data.tokenizer import Tokenizer
@@ -29,7 +30,7 @@ _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 def save_arrays(arrays: Mapping[str, Any], path: Path, framework: str = "np") -> None:
     """Writes a safetensors file, which says of which framework its arrays are."""
     # safetensors writes memory as it lies, and an array from a device may lie as it did there, column by column.
-    numpy.save_file({name: np.ascontiguousarray(value) for name, value in arrays.items()}, path, {"format": framework})
+    save_file({name: np.ascontiguousarray(value) for name, value in arrays.items()}, path, {"format": framework})
 
 
 class Directory(NamedTuple):
