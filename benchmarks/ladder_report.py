@@ -138,9 +138,8 @@ class Saving(NamedTuple):
     most: float
 
     def __str__(self) -> str:
-        if not self.ratio or self.low >= self.most:
-            return self._text(self.ratio)
-        return f"{self._text(self.ratio)} ({self._text(self.low)} to {self._text(self.high)})"
+        ratio, low, high = map(self._text, (self.ratio, self.low, self.high))
+        return ratio if low == high else f"{ratio} ({low} to {high})"
 
     def _text(self, ratio: float) -> str:
         if ratio < self.least:
