@@ -63,6 +63,11 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+def describe(error: BaseException) -> str:
+    """An exception of another library, for a message: its type and the first line, 200 characters at most."""
+    return f"{type(error).__name__}: {first_line(error)}"[:200]
+
+
 def run(main: Callable[[list[str]], int | None], argv: list[str] | None = None) -> int:
     """Calls `main(argv)` and returns its exit status; errors that the user can fix are one line and status 2.
 

@@ -16,7 +16,7 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
-from electra_jax.config.errors import UserError, first_line
+from electra_jax.config.errors import UserError, describe
 from electra_jax.config.settings import above, setting
 from electra_jax.runtime.checksums import array_checksums, summarize
 from electra_jax.runtime.console_errors import disk_error
@@ -24,7 +24,6 @@ from electra_jax.runtime.io import json_checksum
 from electra_jax.runtime.workdir import AnyPath
 
 State = TypeVar("State")
-_REASON = 200  # characters of another library's message that are shown
 _LEAST_PART = 2**22  # bytes; smaller parts of an array are not worth saving apart
 _log = logging.getLogger(__name__)
 
@@ -148,7 +147,7 @@ class Checkpoints:
         try:
             self._manager.wait_until_finished()
         except Exception as error:
-            reason = disk_error(error) or f"{type(error).__name__}: {first_line(error)[:_REASON]}"
+            reason = disk_error(error) or describe(error)
             _log.warning("warning: the checkpoint before step %d was not written (%s)", step, reason)
             self._manager.reload()  # it has forgotten those that were to be deleted after that one
             return True
@@ -275,7 +274,7 @@ class Checkpoints:
         except Exception as error:
             if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
                 raise  # nor this: permissions, the network, ...
-            reason = f"{type(error).__name__}: {first_line(error)[:_REASON]}"
+            reason = describe(error)
             raise UserError(
                 f"checkpoint {self.folder / str(step)} cannot be read ({reason}); try again, or, if one of its files "
                 f"is damaged: {self._way_out(step)}"

@@ -10,7 +10,7 @@ import io
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
-from electra_jax.config.errors import UserError, first_line
+from electra_jax.config.errors import UserError, describe, first_line
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -19,7 +19,6 @@ _PACKAGES = {"gs": ("gcsfs", "gcs"), "gcs": ("gcsfs", "gcs"), "s3": ("s3fs", "s3
 _BLOCK = 2**23  # bytes asked for at once: few requests, and a reader needs little memory
 # What a listing says about the content of a file; a store has one of them, and the first of these is preferred.
 _VERSIONS = ("ETag", "etag", "md5Hash", "generation", "blob_id", "mtime", "LastModified", "last_modified", "created")
-_REASON = 200  # characters of an error that are shown
 
 
 class RemoteFile(NamedTuple):
@@ -149,5 +148,6 @@ def _one_line(url: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # each store has its own kinds
-        reason = f"{type(error).__name__}: {first_line(error)}"[:_REASON]
-        raise UserError(f"{url} cannot be read ({reason}); check the name, the network and your credentials") from error
+        raise UserError(
+            f"{url} cannot be read ({describe(error)}); check the name, the network and your credentials"
+        ) from error

@@ -88,7 +88,7 @@ def make_mesh(
     sizes = _sizes(settings, len(devices))
     _check_batch_size(batch_size, sizes[0] * sizes[1], grad_accum_steps, doublings)
     slices = len({getattr(device, "slice_index", 0) or 0 for device in devices})
-    if slices > 1 and sizes[0] % slices and devices[0].platform == "gpu":
+    if sizes[0] % slices and devices[0].platform == "gpu":
         grid = np.reshape(sorted(devices, key=lambda device: device.id), sizes)
     elif sizes[0] % slices:
         raise UserError(f"config.mesh.data={sizes[0]} is not divisible by {slices} slices; use a multiple of {slices}")

@@ -16,12 +16,11 @@ from typing import TypeAlias
 
 from etils import epath
 
-from electra_jax.config.errors import UserError, first_line
+from electra_jax.config.errors import UserError, describe
 from electra_jax.runtime import run_log
 from electra_jax.runtime.io import read_json
 from electra_jax.runtime.remote_files import require_package
 
-_REASON = 200  # characters of another library's message that are shown
 _log = logging.getLogger(__name__)
 AnyPath: TypeAlias = Path | epath.Path  # on gs:// an `epath.Path`, which has the methods of a `Path`
 LOCK = ".lock"  # of the run that is in it, see lock.py
@@ -112,18 +111,8 @@ class WorkDir:
 
     def publish(self) -> None:
         """Copies files of the local folder that have changed to `path`. For process 0."""
-        if self.is_remote:
-            self._copy()
-
-    def publish_if_possible(self) -> None:
-        """As `publish`, but a store that refuses is left to the next call, with a warning: training goes on."""
-        try:
-            self.publish()
-        except Exception as error:  # of as many kinds as there are libraries for stores
-            reason = f"{type(error).__name__}: {first_line(error)[:_REASON]}"
-            _log.warning("warning: logs were not copied to %s (%s); the next checkpoint tries again", self.path, reason)
-
-    def _copy(self) -> None:
+        if not self.is_remote:
+            return
         for source in sorted(self.folder.rglob("*")):
             relative = source.relative_to(self.folder)
             if relative.parts[0] in _NOT_COPIED or not source.is_file():
@@ -135,6 +124,14 @@ class WorkDir:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(source.read_bytes())
                 self._published[relative] = version
+
+    def publish_if_possible(self) -> None:
+        """As `publish`, but a store that refuses is left to the next call, with a warning: training goes on."""
+        try:
+            self.publish()
+        except Exception as error:  # of as many kinds as there are libraries for stores
+            text = "warning: logs were not copied to %s (%s); the next checkpoint tries again"
+            _log.warning(text, self.path, describe(error))
 
     @contextlib.contextmanager
     def lock_data_folder(self) -> Iterator[Path]:

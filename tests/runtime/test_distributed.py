@@ -164,6 +164,21 @@ def test_a_process_that_does_not_start_is_reported(text_file, tmp_path):
     assert "Traceback" not in done.stderr
 
 
+def two_processes(code: str) -> list[subprocess.Popen]:
+    """Starts a script twice, with the address of process 0 and its own number as arguments."""
+    coordinator = f"localhost:{free_port()}"
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", code, coordinator, str(number)],
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+
+
 BUSY_WATCHDOG = """
 import sys
 from electra_jax.runtime import distributed, watchdog
@@ -177,18 +192,7 @@ with distributed.initialize(options):
 @pytest.mark.slow
 def test_the_watchdog_ends_before_python(tmp_path):
     for _ in range(3):
-        coordinator = f"localhost:{free_port()}"
-        started = [
-            subprocess.Popen(
-                [sys.executable, "-c", BUSY_WATCHDOG, coordinator, str(number)],
-                env=environment(),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for number in range(2)
-        ]
-        for process in started:
+        for process in two_processes(BUSY_WATCHDOG):
             printed, errors = process.communicate(timeout=300)
             assert (process.returncode, printed) == (0, "['0', '1']\n"), errors
 
@@ -340,19 +344,8 @@ with distributed.initialize(options):
 @pytest.mark.slow
 def test_signals_to_any_process_at_any_time_stop_both_at_the_same_step():
     """Once, one of them waited for the other with the GIL held, which its own relay needed to receive the answer."""
-    coordinator = f"localhost:{free_port()}"
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", STOPPED_OFTEN, coordinator, str(number)],
-            env=environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(2)
-    ]
     printed = []
-    for process in started:
+    for process in two_processes(STOPPED_OFTEN):
         output, errors = process.communicate(timeout=300)
         assert process.returncode == 0, errors
         printed.append([int(step) for step in output.split()])
@@ -378,12 +371,9 @@ sys.exit(errors.run(main))
 
 @pytest.mark.slow
 def test_an_error_after_a_signal_has_the_status_of_the_signal():
-    coordinator = f"localhost:{free_port()}"
-    started = [
-        subprocess.Popen([sys.executable, "-c", SIGNALLED_BEFORE_AN_ERROR, coordinator, str(number)], env=environment())
-        for number in range(2)
-    ]
-    assert [process.wait(timeout=300) for process in started] == [143, 143]
+    for process in two_processes(SIGNALLED_BEFORE_AN_ERROR):
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 143, errors
 
 
 def test_in_another_thread_no_signal_is_handled():
