@@ -13,7 +13,7 @@ import pytest
 from cli_runs import command, electra_jax_command, environment
 
 LINE = "interrupted; run the same command again to continue\n"
-SEEDS = range(6)  # for each command
+SEEDS = range(4)  # for each command
 
 
 class Outcome(NamedTuple):

@@ -94,6 +94,7 @@ def test_the_report():
 def test_a_rehearsal(tmp_path, capsys, monkeypatch):
     """Each kind of job here, in short rounds, and the last one in a process of its own, as all are in use."""
     monkeypatch.setattr(accelerator_jobs, "_ROUND", 0.1)
+    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     sizes, shares = ("small",), (0.0625,)
     arguments = ["--rehearse", f"--output={tmp_path}", "--sizes", *sizes, "--shares", "0.0625"]
     results = ResultsFile(tmp_path / "results.jsonl")
