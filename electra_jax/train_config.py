@@ -346,11 +346,12 @@ def _check_optimizer(config: TrainConfig) -> None:
     trains_generator = (
         registry.has_generator(config.objective) and not registry.SYSTEMS[config.objective.name].pretrained_generator
     )
+    together = trains_generator and config.objective.name != "two_stage"  # which trains one after the other
     for name, needed, used in (
         ("muon_rate", "config.optim.name=muon", config.optim.name == "muon"),
         ("decay", "config.optim.schedule=stable", config.optim.schedule == "stable"),
         ("generator_rate", "a generator network that is trained", trains_generator),
-        ("clip_apart", "a generator network that is trained", trains_generator),
+        ("clip_apart", "a generator and an encoder that are trained together", together),
     ):
         value = getattr(config.optim, name)
         if value != getattr(without, name) and not used:

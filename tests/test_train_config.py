@@ -81,7 +81,8 @@ def test_an_objective_needs_a_name(objective):
         ("muon_rate", 2.0, "electra", "config.optim.name=muon"),
         ("decay", 0.5, "electra", "config.optim.schedule=stable"),
         ("generator_rate", 2.0, "mlm", "a generator network that is trained"),
-        ("clip_apart", True, "mlm", "a generator network that is trained"),
+        ("clip_apart", True, "mlm", "a generator and an encoder that are trained together"),
+        ("clip_apart", True, "two_stage", "a generator and an encoder that are trained together"),
         ("generator_rate", 2.0, "frozen_generator", "a generator network that is trained"),
     ],
 )
