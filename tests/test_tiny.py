@@ -1,4 +1,4 @@
-"""configs/tiny.py for real, as the README's first command runs it, with a quarter of the steps.
+"""configs/tiny.py for real, as the README's first command runs it, with less than half of the steps.
 
 The text is less than there: the docstrings of a few packages, so that it does not depend on what else is installed.
 """
@@ -15,7 +15,7 @@ from cli_runs import ROOT, environment, logged
 def test_tiny_learns(tmp_path):
     arguments = ["-m", "electra_jax.train", f"--config={ROOT}/configs/tiny.py", f"--workdir={tmp_path}"]
     arguments += ["--config.data.input=docstrings:jax,numpy,scipy"]
-    arguments += ["--config.steps=250", "--config.eval_every=250"]
+    arguments += ["--config.steps=400", "--config.eval_every=400"]
     fast = {**environment(), "JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": ""}  # as a user's
     done = subprocess.run(
         [sys.executable, *arguments], env=fast, capture_output=True, text=True, timeout=3000, check=False
@@ -23,7 +23,7 @@ def test_tiny_learns(tmp_path):
     assert done.returncode == 0, done.stderr
     last = logged(tmp_path)[-1]
     print(done.stdout, json.dumps(last, indent=2))
-    # 0.65, .669 and .89 when these were chosen.
-    assert last["heldout_unigram_entropy"] - last["heldout_mlm_loss"] >= 0.5
-    assert last["heldout_unigram_auc"] >= 0.62
-    assert last["heldout_disc_loss"] < 0.93 * last["heldout_constant_entropy"]
+    # 1.17, .788 and .80 when these were chosen.
+    assert last["heldout_unigram_entropy"] - last["heldout_mlm_loss"] >= 1.0
+    assert last["heldout_unigram_auc"] >= 0.75
+    assert last["heldout_disc_loss"] < 0.88 * last["heldout_constant_entropy"]
