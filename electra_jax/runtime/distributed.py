@@ -36,6 +36,7 @@ USAGE = """\
 
 Result = TypeVar("Result")
 _FOREVER = 10**10  # milliseconds
+_MARGIN = 30  # seconds from when the watchdog ends a process to when JAX may abort it
 
 
 @contextlib.contextmanager
@@ -138,7 +139,7 @@ def _connect(given: Mapping[str, Any]) -> Relay | None:
             process_id=place.process,
             cluster_detection_method="deactivate" if explicit else None,
             initialization_timeout=2 * patience,
-            heartbeat_timeout_seconds=2 * patience,
+            heartbeat_timeout_seconds=_heartbeat_timeout(patience),
             shutdown_timeout_seconds=2 * patience,
         )
     except RuntimeError as error:
@@ -148,6 +149,15 @@ def _connect(given: Mapping[str, Any]) -> Relay | None:
     finally:
         timer.cancel()
     return relay
+
+
+def _heartbeat_timeout(patience: int) -> int:
+    """Seconds without a heartbeat after which JAX aborts all processes.
+
+    JAX sends a heartbeat every half of this time. The last one may have been sent that long before a process was lost,
+    so JAX may act after the other half, which must leave the watchdog time to end the processes with one line.
+    """
+    return 2 * (patience + _MARGIN)
 
 
 class _Place(NamedTuple):
