@@ -1,11 +1,10 @@
-"""Protects the parameters of a run: updates with a bad gradient are skipped, and steps can be repeated and compared.
+"""Protects the parameters of a run: updates with a bad gradient are skipped.
 
 A skipped update leaves parameters and moments as they were, to the bit. Its step is spent all the same: the number of
 the step, its batch and its random key do not come again. Everything is decided on the devices, inside the train step.
 """
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
@@ -13,7 +12,7 @@ import jax.numpy as jnp
 
 from electra_jax import metrics
 from electra_jax.config.errors import UserError
-from electra_jax.config.settings import Check, above, at_least, setting
+from electra_jax.config.settings import Check, above, setting
 
 Array = jax.Array
 Tree = TypeVar("Tree")
@@ -23,7 +22,7 @@ WINDOW = 128
 
 @dataclasses.dataclass(frozen=True)
 class GuardConfig:
-    """What protects a run from bad gradients and broken hardware; non-finite gradients are always skipped."""
+    """What protects a run from bad gradients; non-finite ones are always skipped."""
 
     spike: float = setting(
         0.0,
@@ -32,12 +31,6 @@ class GuardConfig:
         resumable=True,
     )
     patience: int = setting(10, "Skipped updates in a row that end the run.", above(0), resumable=True)
-    repeat_every: int = setting(
-        0,
-        "Steps between two that are computed twice, to compare the bits; needs memory for a second state; 0: none.",
-        at_least(0),
-        resumable=True,
-    )
 
 
 class Verdict(NamedTuple):
@@ -135,56 +128,3 @@ class SkipCounter:
             f"{saved or 0}; start again in another --workdir with a lower config.optim.learning_rate or a longer "
             f"config.optim.warmup_steps{back}"
         )
-
-
-TrainStep = Callable[[Any, Any], tuple[Any, metrics.Metrics]]
-
-
-class StepRunner:
-    """Runs train steps; some of them twice, to notice hardware that computes wrong numbers."""
-
-    def __init__(self, repeat_every: int, jit: Callable[..., Any]):
-        """A runner of compiled steps.
-
-        Args:
-          repeat_every: a step whose number is a multiple of this is computed twice; 0: none.
-          jit: compiles a function whose results every device holds.
-        """
-        self._every = repeat_every
-        self._copy, self._differing = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree)), jit(_differing)
-
-    def __call__(self, train_step: TrainStep, state: Any, batch: Any, step: int) -> tuple[Any, metrics.Metrics]:
-        """`train_step(state, batch)`, the step with number `step`.
-
-        Raises:
-          UserError: the step was computed twice, and the results differ.
-        """
-        if not self._every or step % self._every:
-            return train_step(state, batch)
-        expected = train_step(self._copy(state), batch)
-        result = train_step(state, batch)
-        differing = [name for name, differs in jax.device_get(self._differing(expected, result)).items() if differs]
-        if differing:
-            raise UserError(
-                f"step {step} was computed twice and {len(differing)} arrays differ, {differing[0]} for one: this "
-                "machine computes wrong numbers, or its operations are not deterministic; run the same command on "
-                "another machine, or on a GPU with XLA_FLAGS=--xla_gpu_deterministic_ops=true"
-            )
-        return result
-
-
-def _differing(one: Any, other: Any) -> dict[str, Array]:
-    """By path: whether two arrays differ in any bit."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(one)
-    names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves]
-    return {
-        name: jnp.any(_bits(a) != _bits(b))
-        for name, (_, a), b in zip(names, leaves, jax.tree.leaves(other), strict=True)
-    }
-
-
-def _bits(x: Array) -> Array:
-    """Floats as unsigned integers, in which NaN equals NaN and 0 differs from -0."""
-    if not jnp.issubdtype(x.dtype, jnp.inexact):
-        return x
-    return jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")

@@ -7,7 +7,7 @@ import jax
 from electra_jax import metrics, train_config
 from electra_jax.planning.flops import devices
 from electra_jax.planning.flops.totals import count_flops
-from electra_jax.runtime import distributed, goodput, metric_writers, trackers
+from electra_jax.runtime import distributed, goodput, metric_writers, run_log, trackers
 from electra_jax.runtime.metric_text import format_heldout, format_logged
 from electra_jax.runtime.progress import Progress
 from electra_jax.runtime.run_log import METRICS
@@ -34,6 +34,17 @@ class MetricLog:
         progress: Progress,
         clock: goodput.Clock,
     ):
+        """Opens the logs of a run, and adds the time of its earlier starts to `clock`.
+
+        Args:
+          run: the train step.
+          home: the work directory.
+          first: the number of steps done.
+          totals: those in the checkpoint of that step, with its `goodput.Clock.totals`; zeros if there is none.
+          epochs: steps -> the number of epochs over the training text.
+          progress: is told what is logged.
+          clock: the clock of this start.
+        """
         self.totals = {name: totals[name] for name in ("tokens", "device_seconds", "skipped_steps")}
         self._run, self._epochs, self._progress, self._clock = run, epochs, progress, clock
         self._folder = home.folder
@@ -41,6 +52,8 @@ class MetricLog:
         self._writer: metric_writers.MetricsWriter | None = None
         self._trackers: Trackers | None = None
         if distributed.is_main_process():
+            last = run_log.read_metrics(home.folder)[-1:]  # before the writer removes what a killed run logged
+            clock.add_earlier(goodput.time_of_earlier_starts(totals, last[0] if last else {}))
             names = trackers.chosen(run.config.tracker)
             self._writer = metric_writers.MetricsWriter(home.folder, first, trackers.TENSORBOARD in names)
             self._trackers = start_trackers(run.config, home, progress)

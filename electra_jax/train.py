@@ -12,6 +12,7 @@ if __name__ == "__main__":  # `python -m electra_jax.train` is `electra-jax trai
     sys.exit(__main__.main(["train", *sys.argv[1:]]))
 
 import contextlib
+import faulthandler
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +43,8 @@ _LESS_MEMORY = (
     "set config.model.remat=dots or full, a larger config.grad_accum_steps, a smaller config.batch_size, or spread the "
     "parameters over more devices with config.mesh.fsdp"
 )
+_HANG = 300.0  # seconds after which a step that has not ended prints the Python stacks of all threads
+_STDERR = 2  # a file descriptor: faulthandler writes without Python, and a notebook's stderr has none
 _NOT_ENCODER = ("generator", "generator_head")  # parameters that the encoder does not need
 
 
@@ -117,6 +120,7 @@ def train(
     progress, clock = progress or Progress(), clock or goodput.Clock()
     with contextlib.ExitStack() as held, jax_errors.reported(_LESS_MEMORY):
         setup = set_up(train_config.resolve(config), workdir, progress, held, rewind)
+        held.callback(faulthandler.cancel_dump_traceback_later)
         return run_steps(setup, progress, clock)
 
 
@@ -125,7 +129,6 @@ def run_steps(setup: Setup, progress: Progress, clock: goodput.Clock) -> TrainRe
     config, home, data, state = setup.config, setup.home, setup.data, setup.state
     first, mesh, objective = int(state.step), setup.step.mesh, setup.step.objective
     probe = distributed.main_process_first(lambda: make_probe(config, data.corpus.tokenizer), others=lambda: None)
-    ledger = goodput.Ledger(home.folder, clock, setup.totals, distributed.is_main_process())
 
     ########## Compile #################################################################################################
     jit = functools.partial(setup.step.jit, out_shardings=sharding.replicated(mesh))
@@ -134,7 +137,6 @@ def run_steps(setup: Setup, progress: Progress, clock: goodput.Clock) -> TrainRe
         train_steps = {segment.start: setup.step.compile(segment) for segment in ahead}
     evaluator = evaluate.Evaluator(objective, data.heldout, config.seed, data.put_whole, jit, data.corpus.sources)
     gather = jit(lambda params: params)
-    run_step = guard.StepRunner(config.guard.repeat_every, jit)
 
     ########## Loop ####################################################################################################
     log = MetricLog(setup.step, home, first, setup.totals, data.epochs, progress, clock)
@@ -148,17 +150,17 @@ def run_steps(setup: Setup, progress: Progress, clock: goodput.Clock) -> TrainRe
         distributed.PreemptionGuard() as preemption,
         progress,
         contextlib.closing(log),
-        ledger,
         clock.phase("step"),
     ):
         progress.start("step", config.steps, first)
         for step in range(first + 1, config.steps + 1):
+            faulthandler.dump_traceback_later(_HANG, file=_STDERR)  # until the next step arms it again
             with clock.phase("data"):
                 batch = next(data.train)
             profile.before(step)
             segment = segment_at(setup.step.segments, step - 1)
             with jax.transfer_guard("disallow"):  # nothing but the batch moves between host and devices in a step
-                state, measured = run_step(train_steps[segment.start], state, data.put(batch, segment.batch_size), step)
+                state, measured = train_steps[segment.start](state, data.put(batch, segment.batch_size))
             if step == segment.stop and step < config.steps:
                 state = setup.step.begin(segment_at(setup.step.segments, step), state)
 
@@ -174,6 +176,7 @@ def run_steps(setup: Setup, progress: Progress, clock: goodput.Clock) -> TrainRe
                 skips.count(window.add(pending), step, setup.checkpoints.latest())
                 pending = None
                 measurements = window.close()
+                faulthandler.cancel_dump_traceback_later()  # evaluating and saving may take long
                 with clock.phase("evaluation"):
                     heldout = evaluator(setup.step.gather(state.params), step) if due.evaluation else {}
                     probed = run_probe(probe, objective, gather, state) if due.probe else {}
@@ -198,7 +201,6 @@ def run_steps(setup: Setup, progress: Progress, clock: goodput.Clock) -> TrainRe
         with clock.phase("evaluation"):
             heldout = heldout or evaluator(setup.step.gather(state.params), last)
             words = sample(setup, state)
-    ledger.write()
     totals = {**log.totals, "flops": log.flops(last)["model"], **clock.totals()}
     return TrainResult(last, finished, heldout if finished else {}, totals, words)
 

@@ -7,7 +7,7 @@
 # - On GPUs start as many processes as there are GPUs: process I sees only GPU I. A single process with all GPUs is as
 #   fast; several processes show on this machine, before the cluster does, what fails in a multi-process run.
 # - On the CPU each process is one device, and the processes compete for cores: this is for testing, not for speed.
-# - When a process dies, the others stop within --patience seconds. The same command then resumes from the last
+# - When a process dies, JAX aborts the others within --patience seconds. The same command then resumes from the last
 #   checkpoint, also with another number of processes.
 # - Ctrl-C reaches all processes; they save the same step and exit.
 set -euo pipefail

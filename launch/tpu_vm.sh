@@ -14,7 +14,7 @@
 # - A prepared corpus (electra-jax prepare) is read from local files: TEXT is copied to every host, once.
 # - Spot slices are preempted with little warning, after 24 hours at the latest. Usually SIGTERM comes first, and all
 #   hosts save the same step; otherwise the steps since the last checkpoint are lost (config.checkpoint.every).
-# - All hosts must run the same command: --worker=all. A missing host is reported after --patience seconds.
+# - All hosts must run the same command: --worker=all. If one is missing, JAX aborts the others after --patience seconds.
 # - A slice is billed from creation to deletion, even while nothing runs: the trap deletes it however this script ends.
 set -euo pipefail
 

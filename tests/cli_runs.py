@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -139,12 +139,18 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def processes(
-    text: Path, workdir: Path, count: int, *arguments: str, devices: int = 1, cluster: str = ""
+    text: Path,
+    workdir: Path,
+    count: int,
+    *arguments: str,
+    devices: int = 1,
+    cluster: str = "",
+    programs: Mapping[int, str] | None = None,
 ) -> Iterator[list[subprocess.Popen[str]]]:
     """A run of `count` processes on this machine with `devices` devices each; kills those left over at the end.
 
     Process I prints to `workdir`-I.out and .err. With `cluster`, slurm or ompi, the processes get their number from the
-    variables of that cluster instead of from options.
+    variables of that cluster instead of from options. `programs` are Python programs that some processes run instead.
     """
     port = free_port()
     started = []
@@ -155,6 +161,8 @@ def processes(
             if cluster:
                 options, env = [], {**env, **_CLUSTERS[cluster](number, count), "JAX_COORDINATOR_PORT": str(port)}
             argv = command(text, workdir, *options, *arguments)
+            if programs and number in programs:
+                argv[1:3] = ["-c", programs[number]]
             with open(f"{workdir}-{number}.out", "w") as out, open(f"{workdir}-{number}.err", "w") as err:
                 started.append(subprocess.Popen(argv, stdout=out, stderr=err, text=True, env=env))
         yield started

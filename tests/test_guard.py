@@ -134,49 +134,7 @@ def test_a_spike_is_skipped(text_file, tmp_path, monkeypatch):
     assert steps == [[], [6]]
 
 
-def count_steps(state, batch):
-    """A step on a state of one number."""
-    return {"n": state["n"] + batch}, {"loss": metrics.scalar(state["n"])}
-
-
-def test_a_repeated_step_has_the_same_bits():
-    calls = []
-
-    def train_step(state, batch):
-        calls.append(float(state["n"]))
-        return count_steps(state, batch)
-
-    runner, state = guard.StepRunner(2, jax.jit), {"n": jnp.float32(1)}
-    for number in range(1, 5):
-        state, _ = runner(train_step, state, jnp.float32(1), number)
-    assert float(state["n"]) == 5
-    assert calls == [1, 2, 2, 3, 4, 4]
-
-
-def test_a_flipped_bit_in_a_repeated_step_ends_the_run():
-    calls = []
-
-    def train_step(state, batch):
-        calls.append(1)
-        after, measured = count_steps(state, batch)
-        flipped = np.float32(after["n"]).view(np.uint32) ^ np.uint32(len(calls) == 2)
-        return {"n": jnp.asarray(flipped.view(np.float32))}, measured
-
-    runner = guard.StepRunner(1, jax.jit)
-    with pytest.raises(UserError, match=r"step 9 was computed twice and 1 arrays differ, 0\.n for one"):
-        runner(train_step, {"n": jnp.float32(1)}, jnp.float32(1), 9)
-
-
-@pytest.mark.slow
-def test_repeating_steps_changes_nothing(text_file, tmp_path, small_run):
-    config = small_config(text_file, steps=2, eval_batches=1, checkpoint__every=1, guard__repeat_every=1)
-    train(config, tmp_path / "run")
-    twice, once = arrays(tmp_path / "run", 2), arrays(small_run, 2)
-    for name, value in once.items():
-        np.testing.assert_array_equal(value, twice[name], err_msg=name)
-
-
-@pytest.mark.parametrize(("name", "value"), [("spike", 0.5), ("spike", -1.0), ("patience", 0), ("repeat_every", -1)])
+@pytest.mark.parametrize(("name", "value"), [("spike", 0.5), ("spike", -1.0), ("patience", 0)])
 def test_settings_that_mean_nothing_are_refused(name, value):
     with pytest.raises(UserError, match=f"config.guard.{name}={value} is invalid"):
         train_config.resolve(small_config(**{f"guard__{name}": value}))

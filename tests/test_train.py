@@ -6,11 +6,12 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from cli_runs import arrays, command, logged, run, small_config
+from cli_runs import arrays, command, logged, run, small_config, until
 
 import electra_jax
 from electra_jax.config.errors import UserError
 from electra_jax.runtime import sharding
+from electra_jax.runtime.progress import Progress
 from electra_jax.train import train
 
 
@@ -23,6 +24,24 @@ def test_nothing_is_transferred_but_what_is_meant(text_file, tmp_path, monkeypat
     monkeypatch.setattr(sharding, "put_batch", lambda batch, mesh, batch_size: batch)
     with pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed host-to-device transfer"):
         train(config, tmp_path / "other")
+
+
+def test_a_step_that_hangs_prints_where(text_file, tmp_path, capfd, monkeypatch):
+    printed = []
+
+    def is_reported() -> bool:
+        printed.append(capfd.readouterr().err)
+        return "Timeout (0:00:00.1" in "".join(printed)
+
+    class Hang(Progress):
+        def update(self, completed: float, numbers: str = "") -> None:
+            if completed == 0:
+                until(is_reported)
+
+    monkeypatch.setattr("electra_jax.train._HANG", 0.1)
+    config = small_config(text_file, steps=2, eval_batches=1, checkpoint__every=1)
+    assert train(config, tmp_path / "run", Hang()).finished
+    assert "in run_steps" in "".join(printed)
 
 
 def test_batches_cannot_be_left_out_without_going_back(tmp_path):

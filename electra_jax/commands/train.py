@@ -67,14 +67,14 @@ def main(argv: list[str]) -> int:
         return 0
     rewind = make_rewind(arguments.options["rewind_to"], arguments.options["skip_batches"])
     clock = goodput.Clock(goodput.process_started())
-    with distributed.initialize(arguments.options, clock):
-        console = PlainConsole(quiet=not distributed.is_main_process())
-        config, workdir = train_config.resolve(arguments.config), resolve(arguments.workdir)
-        with compile_cache(config.compile_cache):
-            result = train(config, workdir, ConsoleProgress(console), rewind, clock)
-        if result.finished and distributed.is_main_process():
-            attach_results(config, workdir, result, ConsoleProgress(console))
-        show(console, config, workdir, result)
+    distributed.initialize(arguments.options)
+    console = PlainConsole(quiet=not distributed.is_main_process())
+    config, workdir = train_config.resolve(arguments.config), resolve(arguments.workdir)
+    with compile_cache(config.compile_cache):
+        result = train(config, workdir, ConsoleProgress(console), rewind, clock)
+    if result.finished and distributed.is_main_process():
+        attach_results(config, workdir, result, ConsoleProgress(console))
+    show(console, config, workdir, result)
     # A scheduler takes 0 for a finished job: a Job of Kubernetes that a preemption stopped would not start again.
     return 0 if result.finished else exit_status(signal.SIGTERM)
 

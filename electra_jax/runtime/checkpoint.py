@@ -37,6 +37,14 @@ class CheckpointConfig:
     keep_every: int = setting(100_000, "Checkpoints at multiples of this step are kept too.", above(0), resumable=True)
 
 
+class _Manager(ocp.CheckpointManager):  # type: ignore[misc] # Orbax has no types
+    """Leaves preemption to the training loop."""
+
+    def reached_preemption(self, step: int) -> bool:
+        """False: Orbax asks JAX with the steps of earlier saves, which sets back the count by which processes agree."""
+        return False
+
+
 class _NewestUpTo(policies.PreservationPolicy):  # type: ignore[misc] # Orbax has no types
     """Keeps the newest checkpoint whose step is not above `step`."""
 
@@ -79,7 +87,7 @@ class Checkpoints:
                 "progress": ocp.JsonCheckpointHandler(),
                 "checksums": ocp.JsonCheckpointHandler(),
             }
-            self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handlers)
+            self._manager = _Manager(self.folder, options=options, item_handlers=handlers)
 
     def latest(self) -> int | None:
         """The step of the newest complete checkpoint; None if there is none."""
