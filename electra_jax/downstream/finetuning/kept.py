@@ -164,6 +164,9 @@ class Keeper(NamedTuple):
             )
         except UserError as error:  # no file of transformers can express the tokenizer
             self.progress.say(f"the model of seed {seed} is not kept: {error}")
+            return
+        if self.keep == "best":  # a kill before `drop` would leave the others for good where this is the last seed
+            self.results.drop_models(seed)
 
     def _is_better(self, task: Task, scores: Mapping[str, float], seed: int) -> bool:
         """Whether a seed will be `Results.best`, which of equal scores takes the first seed's."""

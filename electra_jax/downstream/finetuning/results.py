@@ -57,6 +57,11 @@ class Results:
             if keep is None or folder != self.model_dir(keep):
                 shutil.rmtree(folder)
 
+    def drop_partial_models(self) -> None:
+        """Deletes what a call that was killed had written of a model; see `new_folder`."""
+        for folder in (self.workdir / "models").glob(".seed-*.partial"):
+            shutil.rmtree(folder)
+
     def finished(self, seeds: Iterable[int]) -> list[int]:
         """The seeds that are finished."""
         return [seed for seed in seeds if self._seed_path(seed).exists()]

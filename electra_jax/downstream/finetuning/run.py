@@ -102,6 +102,7 @@ def finetune_source(
     if missing:
         job, tokenizer, bad_rows = _load(config, task, source, data_dir, strict, tests, progress)
         results.write_config(identity)
+        results.drop_partial_models()
         _describe_data(job, progress)
         progress.start(task.name)
         try:

@@ -416,12 +416,15 @@ def test_a_seed_that_was_stopped_before_its_result_is_kept_again(folder, with_pi
     def stop(results, seed, result):
         raise KeyboardInterrupt
 
+    (tmp_path / "out" / "models" / "seed-7").mkdir(parents=True)  # not the best any more
     with monkeypatch.context() as patched:
         patched.setattr(results.Results, "write_seed", stop)
         with pytest.raises(KeyboardInterrupt):
             finetune(folder, tmp_path / "out", get=lambda: with_pieces, keep="best")
     assert models(tmp_path / "out") == ["seed-0"]
+    (tmp_path / "out" / "models" / ".seed-0.0123abcd.partial").mkdir()  # of a call that was killed
     assert finetune(folder, tmp_path / "out", get=lambda: with_pieces, keep="best")["model"] == "models/seed-0"
+    assert models(tmp_path / "out") == ["seed-0"]
     assert electra_jax.load(tmp_path / "out").predict("abc").label in ("0", "1")
 
 
