@@ -52,10 +52,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 # Files that take longest for their number of tests: they start processes or train. The first workers begin with these.
 LONG = (
-    *("test_pages_of_training", "test_tiny", "test_distributed", "test_pages_of_models", "test_resume"),
+    *("test_pages_of_training", "test_tiny", "test_distributed", "test_pages_of_models", "test_kill_points"),
     *("test_storm_training", "test_storm_commands", "test_fuzz_settings", "test_fuzz_files", "test_fuzz_command_lines"),
     *("test_package", "test_step", "test_export", "test_bad_input", "test_prepare_command"),
-    *("test_systems", "test_train"),
+    *("test_interrupted_commands", "test_systems", "test_train"),
 )
 
 

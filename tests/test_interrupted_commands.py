@@ -1,107 +1,90 @@
-"""Ctrl-C and SIGTERM at random moments of real commands: one line, no traceback, and a status that tells the signal."""
+"""Ctrl-C and SIGTERM at named points of real commands: one line, no traceback, a status, and no bit is lost."""
 
-import contextlib
-import os
-import random
 import signal
-import subprocess
-import time
 from pathlib import Path
-from typing import NamedTuple
 
+import numpy as np
 import pytest
-from cli_runs import command, electra_jax_command, environment
+from cli_runs import arrays, environment, logged, train_arguments
+from kill_points import Done, Point, commands, finish
+
+pytestmark = pytest.mark.slow
 
 LINE = "interrupted; run the same command again to continue\n"
-SEEDS = range(4)  # for each command
+STEPS = 5
+LOGGED = "electra_jax.runtime.metric_writers:MetricsWriter.write"
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class Outcome(NamedTuple):
-    """How a command ended that was sent a signal, and what it printed."""
-
-    kind: str
-    status: int
-    out: str
-    err: str
+@pytest.fixture(scope="module")
+def forked(tmp_path_factory):
+    with commands(environment(), tmp_path_factory.mktemp("commands")) as started:
+        yield started
 
 
-def interrupt(arguments: list[str], seconds: float, seed: int) -> Outcome:
-    """Starts a command and sends it a signal at a random moment of its first `seconds`.
-
-    A terminal sends Ctrl-C to all processes of a command, and people press it more than once; a scheduler sends SIGTERM
-    to one. The command writes nothing to the cache of compiled programs: JAX does not write its entries atomically.
-    """
-    draw = random.Random(seed)
-    moment, times = draw.uniform(0, seconds), draw.choice([1, 1, 3])
-    number = draw.choice([signal.SIGINT, signal.SIGTERM])
-    # Where the tests run in the background of a shell, Ctrl-C is ignored, and children inherit that.
-    arguments = ["env", "--default-signal=INT", *arguments]
-    pipe = subprocess.PIPE
-    env = {**environment(), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1e9"}
-    started = subprocess.Popen(arguments, env=env, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
-    with contextlib.suppress(subprocess.TimeoutExpired, ProcessLookupError):
-        out, err = started.communicate(timeout=moment)
-        return Outcome("finished", started.returncode, out, err)
-    for _ in range(times):
-        with contextlib.suppress(ProcessLookupError):
-            if number == signal.SIGINT:
-                os.killpg(started.pid, number)
-            else:
-                started.send_signal(number)
-        time.sleep(0.05)
-    out, err = started.communicate(timeout=120)
-    told = f"{number.name} x {times} after {moment:.2f} s"
-    if "interrupted and saved at step" in out:
-        return Outcome(f"saved ({told})", started.returncode, out, err)
-    if started.returncode == 0:
-        return Outcome(f"finished ({told})", 0, out, err)
-    return Outcome(told, started.returncode, out, err)
+def prepare(text: Path, output: Path, workers: int = 1) -> list[str]:
+    options = ("--vocab_size=40", "--heldout_fraction=.1", "--shard_mb=1", f"--workers={workers}")
+    return ["prepare", f"--input={text}", f"--output={output}", *options]
 
 
-def is_startup_of_python(outcome: Outcome) -> bool:
-    """Whether the signal came before electra_jax could handle it: nothing of the package is in the traceback."""
-    return outcome.out == "" and (
-        (outcome.err == "" and outcome.status < 0)
-        or ("KeyboardInterrupt" in outcome.err and "in _run_in_own_process" not in outcome.err)
-    )
+def train(corpus: Path, workdir: Path) -> list[str]:
+    options = (f"--config.steps={STEPS}", "--config.log_every=1", "--config.checkpoint.every=100")
+    return ["train", *train_arguments(corpus, workdir, *options, arg="objective=mlm")]
 
 
-def check(outcome: Outcome) -> None:
-    if is_startup_of_python(outcome):
-        return
-    if outcome.kind.startswith(("finished", "saved")):
-        assert outcome.err == "", outcome
-        return
-    assert outcome.err == LINE, outcome
-    assert outcome.status == (130 if outcome.kind.startswith("SIGINT") else 143), outcome
+def assert_interrupted(done: Done, number: int) -> None:
+    """One line, whatever it was doing."""
+    assert (done.err, done.status) == (LINE, 128 + number), done.points
 
 
-def train(text_file: Path, folder: Path) -> list[str]:
-    return command(text_file, folder, "--config.checkpoint.every=3")
+@pytest.mark.parametrize("number", SIGNALS)
+def test_during_imports(number, text_file, tmp_path):
+    with commands(environment(), tmp_path, imported=False) as started:
+        point = Point("before", "import", "optax", number=number)
+        assert_interrupted(started.run(train(text_file, tmp_path / "run"), point), number)
+    assert not (tmp_path / "run").exists()
 
 
-def prepare(text: Path, folder: Path) -> list[str]:
-    settings = ("--vocab_size=40", "--heldout_fraction=.1", "--shard_mb=1", "--workers=2")
-    return electra_jax_command("prepare", f"--input={text}", f"--output={folder}", *settings)
+@pytest.mark.parametrize("number", SIGNALS)
+def test_while_text_is_read(number, forked, text_file, tmp_path):
+    point = Point("before", "electra_jax.data.local_runner:read_documents", number=number)
+    assert_interrupted(forked.run(prepare(text_file, tmp_path / "corpus"), point), number)
+    finish(forked, prepare(text_file, tmp_path / "corpus"))
 
 
-def long_text(text_file: Path, folder: Path) -> Path:
-    """A text of several shards, which worker processes encode."""
-    path = folder / "long.txt"
-    text = text_file.read_text()
-    path.write_text("\n\n".join(text.replace("text", f"text{number}") for number in range(60)))
-    return path
+def test_while_other_processes_read_and_encode(forked, text_file, tmp_path):
+    """They end with the command, and print nothing."""
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(f"{number}. {text_file.read_text()}" for number in range(20)))
+    point = Point("before", "electra_jax.data.reading_ahead:read_fingerprints", time=2, number=signal.SIGTERM)
+    assert_interrupted(forked.run(prepare(text, tmp_path / "corpus", workers=2), point), signal.SIGTERM)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["train", "prepare"])
-def test_a_signal_at_any_moment_is_one_line(name, text_file, tmp_path):
-    def arguments(number: int) -> list[str]:
-        folder = tmp_path / str(number)
-        return train(text_file, folder) if name == "train" else prepare(long_text(text_file, tmp_path), folder)
+def test_while_a_run_compiles(forked, text_file, tmp_path):
+    point = Point("before", "electra_jax.sharded_step:ShardedStep.compile", number=signal.SIGINT)
+    assert_interrupted(forked.run(train(text_file, tmp_path / "run"), point), signal.SIGINT)
 
-    since = time.monotonic()
-    assert subprocess.run(arguments(-1), env=environment(), capture_output=True, check=False).returncode == 0
-    seconds = time.monotonic() - since
-    for seed in SEEDS:
-        check(interrupt(arguments(seed), seconds, seed))
+
+def test_a_run_that_is_stopped_saves_says_how_to_resume_and_costs_no_bits(forked, text_file, tmp_path):
+    """By SIGTERM, and by Ctrl-C when it has been resumed; each comes in a step, whose end it waits for."""
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    finish(forked, prepare(text_file, tmp_path / "corpus"))
+    finish(forked, train(tmp_path / "corpus", whole))
+    argv = train(tmp_path / "corpus", stopped)
+    for number, saved in ((signal.SIGTERM, 2), (signal.SIGINT, 4)):
+        done = forked.run(argv, Point("after", LOGGED, number=number))
+        assert (done.status, done.err) == (143, "")  # a supervisor starts it again
+        assert f"interrupted and saved at step {saved};" in done.out
+        assert done.out.rstrip().endswith("the same command resumes it")
+        assert (stopped / "checkpoints" / str(saved)).is_dir()
+        assert logged(stopped)[-1]["step"] == saved
+    done = finish(forked, argv)
+    assert "resuming from step 4" in done.out
+
+    ours, theirs = arrays(stopped, STEPS), arrays(whole, STEPS)
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        np.testing.assert_array_equal(value, theirs[name], err_msg=name)
+    assert [line["step"] for line in logged(stopped)] == list(range(1, STEPS + 1))
+    for name in ("total_tokens", "total_flops", "heldout_mlm_loss", "epoch"):
+        assert logged(stopped)[-1][name] == logged(whole)[-1][name], name

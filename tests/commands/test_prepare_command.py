@@ -1,4 +1,4 @@
-"""The command, as real processes: prepared, killed, gone on with, trained on."""
+"""The command, as real processes: prepared, stopped, trained on. test_kill_points.py kills it, and goes on."""
 
 import contextlib
 import json
@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from cli_runs import ROOT, environment, run, train_arguments, until
 
 from electra_jax.commands import prepare, train
 from electra_jax.config import errors
-from electra_jax.data import corpus
 from electra_jax.data.config import CorpusConfig, corpus_settings
 from electra_jax.data.corpus import SourceReport
 from electra_jax.runtime.console import PlainConsole
@@ -22,7 +20,7 @@ from electra_jax.runtime.console import PlainConsole
 
 def prepare_command(text, output, *arguments):
     options = [f"--input={text}", f"--output={output}", "--vocab_size=40", "--heldout_fraction=.1"]
-    options += ["--model_type=bpe", *arguments]  # the slower to encode: there is time to kill it
+    options += ["--model_type=bpe", *arguments]  # the slower to encode: there is time to stop it
     return [sys.executable, "-m", "electra_jax", "prepare", *options]
 
 
@@ -80,38 +78,16 @@ def test_the_sources_of_a_mixture_are_shown_with_their_shares(capsys):
     assert rows[1:] == [["en", "87.50%", "1.5k", "20", "en/*.txt"], ["fy", "12.50%", "1.5k", "20", "fy/*.txt"]]
 
 
-def test_a_killed_preparation_goes_on_and_ends_with_the_same_bytes(large, prepared, tmp_path):
-    whole, folder = prepared[0], tmp_path / "out"
-    arguments = prepare_command(large, folder, "--shard_mb=1", "--workers=1")
-    process = subprocess.Popen(arguments, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while len(list(folder.glob("0*.json"))) < 2 and process.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not corpus.is_prepared(folder)
-    finished = {path.name: path.stat().st_mtime_ns for path in folder.glob("0*.json")}
-    assert len(finished) >= 2
-
-    done = run(arguments)
-    assert done.returncode == 0, done.stderr
-    assert "Training a vocabulary" not in done.stdout  # that was finished too
-    assert {name: (folder / name).stat().st_mtime_ns for name in finished} == finished
-    assert files(folder) == files(whole)
-
-
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL])
 def test_workers_end_with_the_command(large, tmp_path, number):
     arguments = prepare_command(large, tmp_path / "out", "--shard_mb=1", "--workers=2")
     output = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     process = subprocess.Popen(arguments, env=environment(), start_new_session=True, **output)
-    while not list((tmp_path / "out").glob("0*.npz")) and process.poll() is None:
-        time.sleep(0.002)
+    until(lambda: any((tmp_path / "out").glob("0*.npz")) or process.poll() is not None)
     assert process.poll() is None
     process.send_signal(number)
     process.wait()
-    until(lambda: not members(process.pid), seconds=60)
+    until(lambda: not members(process.pid))
 
 
 def members(session: int) -> list[str]:
@@ -175,10 +151,9 @@ def test_ctrl_c_is_one_line(large, tmp_path):
         text=True,
         start_new_session=True,
     )
-    while not (tmp_path / "out" / "vocab.model").exists() and process.poll() is None:
-        time.sleep(0.002)
+    until((tmp_path / "out" / "vocab.model").exists)
     os.killpg(process.pid, signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=600)
     assert process.returncode == 130
     assert stderr.strip() == "interrupted; run the same command again to continue"
 

@@ -58,7 +58,7 @@ class Fuzz:
 
     def told(self, case: int, what: object, text: str = "") -> str:
         """What an assertion says, and how to repeat it."""
-        repeat = f"pytest -m slow tests/fuzz -k {self._kind} --fuzz-cases={self._cases} --fuzz-seed={self._seed}"
+        repeat = f"pytest -m night tests/fuzz -k {self._kind} --fuzz-cases={self._cases} --fuzz-seed={self._seed}"
         return f"case {case}: {what!r}\n{text}\nrepeat with: {repeat}"
 
     def check(self, case: int, main: Callable[[list[str]], int | None], argv: list[str], what: object = "") -> int:

@@ -8,7 +8,7 @@ import pytest
 from cli_runs import ROOT, sst2_files
 from fuzzing import NUMBERS, STRINGS, Fuzz, contents
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.night
 
 # Where a mutated line is valid it is carried out, so these lines do not get far: there is no such text, or no such run.
 # `--processes` and `--coordinator` are left as they are: with valid values JAX may end the process.

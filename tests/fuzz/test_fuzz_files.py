@@ -19,7 +19,7 @@ from electra_jax.config.errors import EXIT_USER_ERROR, UserError
 from electra_jax.data import tokenizer
 from electra_jax.loading.huggingface import directory
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.night
 
 KINDS = {
     "txt": bytes,

@@ -13,7 +13,7 @@ from electra_jax.config import config_file, settings
 from electra_jax.config.errors import UserError
 from electra_jax.train_config import TrainConfig
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.night
 
 # Other values than these of settings that make arrays or programs larger are resolved, but not trained: what they need
 # is memory and time, as was asked for, and a process that gets too much of either is killed.

@@ -4,17 +4,13 @@ import contextlib
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 import tiny_models
-from cli_runs import ROOT, environment, quiet, run, small_config
+from cli_runs import ROOT, quiet, small_config
 from ml_collections import ConfigDict
 
 from electra_jax import __main__, train, train_config, train_setup
@@ -226,21 +222,6 @@ def test_a_failure_leaves_nothing_behind(workdir, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         export.export(workdir, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_a_kill_leaves_no_half_of_it(workdir, tmp_path):
-    """Killed as soon as something is written; the same command then writes it all."""
-    command = [sys.executable, "-m", "electra_jax", "export", f"--workdir={workdir}", f"--output={tmp_path / 'out'}"]
-    child = subprocess.Popen(command, env=environment())
-    while not list(tmp_path.glob(".out.*.partial/*")) and child.poll() is None:
-        time.sleep(0.001)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
-    assert not (tmp_path / "out").exists()
-    assert run(command).returncode == 0
-    assert len(list(tmp_path.glob(".out.*.partial"))) == 1  # which is the killed one's
-    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_other_files_beside_the_output_are_left(workdir, tmp_path):

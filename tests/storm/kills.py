@@ -1,4 +1,7 @@
-"""Kills runs at random moments of their lives, and starts them again until they finish."""
+"""Kills runs at random moments of their lives, and starts them again until they finish.
+
+tests/test_kill_points.py kills at the points that are known to be dangerous.
+"""
 
 import contextlib
 import os
@@ -41,7 +44,7 @@ class Storm:
         kills, seed = config.getoption("--storm-kills"), config.getoption("--storm-seed")
         self._random = random.Random(f"{seed} {kind}")
         self._left = _share(kills, kind)
-        self._repeat = f"pytest -m slow tests/storm -k {kind} --storm-kills={kills} --storm-seed={seed}"
+        self._repeat = f"pytest -m night tests/storm -k {kind} --storm-kills={kills} --storm-seed={seed}"
         self._start, self._folder, self._log = start, folder, list[str]()
 
     def uninterrupted(self) -> Path:

@@ -7,7 +7,7 @@ import pytest
 from cli_runs import ROOT, electra_jax_command, sst2_files
 from kills import Storm, alone
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.night
 
 _DURATION = re.compile(rb'"seconds": [0-9.e-]+')  # of training a seed; nothing else may differ
 

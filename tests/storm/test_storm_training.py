@@ -12,7 +12,7 @@ STEPS = 20
 OFTEN = (f"--config.steps={STEPS}", "--config.checkpoint.every=3", "--config.log_every=2", "--config.eval_every=10")
 EQUAL = ("total_tokens", "total_flops", "heldout_mlm_loss", "heldout_unigram_auc", "epoch")
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.night
 
 
 def check(storm: Storm) -> None:
