@@ -1,19 +1,12 @@
 """`tokenizer.json` gives the ids of our own vocabularies, for every text."""
 
-import argparse
-import doctest
-import email.message
 import functools
 import io
 import json
-import logging
-import optparse
-import pdb
-import subprocess
 import unicodedata
-import unittest.mock
-from pathlib import Path
 
+import made_text
+import numpy as np
 import pytest
 import sentencepiece as spm
 import tokenizers
@@ -23,12 +16,9 @@ from hypothesis import strategies as st
 from electra_jax.config.errors import UserError
 from electra_jax.data import tokenizer
 from electra_jax.data.config import CorpusConfig
-from electra_jax.data.docstrings import docstrings
 from electra_jax.loading.huggingface import tokenizer_files
 
-MODULES = (argparse, doctest, email.message, logging, optparse, pdb, subprocess, unittest.mock)
-TEXT = "\n".join(doc for module in MODULES for doc in docstrings(Path(module.__file__).read_bytes()))
-LINES = [line for line in TEXT.split("\n") if line.strip()]
+LINES = made_text.make_lines(1200)
 # Letters of several scripts, composed and not, with marks that do and that do not compose, and spaces of all kinds.
 STRANGE = [
     "A",
@@ -171,7 +161,7 @@ def test_scores_are_sums_without_rounding():
     pieces = spm.SentencePieceProcessor(model_proto=train().model)
     scores = [pieces.get_score(i) for i in range(pieces.get_piece_size())]
     assert all(score * 128 == round(score * 128) for score in scores)
-    assert len(set(scores)) > 200
+    assert len(set(scores)) > 150
 
 
 def test_files_name_what_transformers_must_know():
@@ -281,12 +271,15 @@ def foreign(**options):
     ids=lambda options: next(iter(options)),
 )
 def test_models_that_others_trained(options):
+    """Their scores are not rounded, so that the order of a sum decides between segmentations of one score."""
     ours = foreign(**options)
-    there = theirs(ours)
-    lines = [line for line in LINES if "<" not in line][:300]
-    found = [line.ids for line in there.encode_batch(lines)]
-    differing = sum(a != framed(ours, b) for a, b in zip(found, ours.encode(lines), strict=True))
-    assert differing <= 1  # their scores are not rounded
+    there, pieces = theirs(ours), spm.SentencePieceProcessor(model_proto=ours.model)
+    for line, expected in zip(LINES, ours.encode(LINES), strict=True):
+        found = there.encode(line).ids[1:-1]
+        if found != expected:
+            a, b = (np.array([pieces.get_score(id_) for id_ in ids]) for ids in (found, expected))
+            # Of float32 sums of as many numbers, each of which is rounded by at most 2**-24 of all before it.
+            assert abs(a.sum() - b.sum()) <= len(b) * 2.0**-24 * abs(b).sum(), line
 
 
 @pytest.mark.parametrize("options", [{"model_type": "word"}, {"treat_whitespace_as_suffix": True}], ids=str)
