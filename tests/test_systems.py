@@ -1,9 +1,11 @@
 """Every system of the table as a run: it trains, evaluates, saves and goes on; what it logs is what it is."""
 
+import functools
 import io
 import json
 import math
 import shutil
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -41,31 +43,46 @@ def test_every_system_is_tested():
     assert LOGGED.keys() == registry.SYSTEMS.keys()
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, text_file, small_run):
+    """A function: the config and the work directory of a finished run of a system; copy it to change it.
+
+    It has three steps, of which the last is the second stage's; what its frozen generator was taken from is deleted.
+    """
+
+    @functools.cache
+    def run(system):
+        folder = tmp_path_factory.mktemp(system)
+        settings = {"steps": 3, "log_every": 1, "checkpoint__every": 1, "checkpoint__keep_last": 3}
+        config = small_config(text_file, arg=f"objective={system}", **settings)
+        if system == "two_stage":
+            config.objective.generator_steps = 2
+        if system == "frozen_generator":
+            config.generator_from = str(shutil.copytree(small_run, folder / "source"))
+        train.train(config, folder / "run", quiet())
+        shutil.rmtree(folder / "source", ignore_errors=True)
+        return config, folder / "run"
+
+    return run
+
+
 @pytest.mark.parametrize("system", [pytest.param(s, marks=pytest.mark.slow) for s in LOGGED])
-def test_it_trains_evaluates_and_saves(system, tmp_path, text_file, small_run):
-    config = small_config(text_file, arg=f"objective={system}", steps=3, log_every=1)
-    if system == "two_stage":
-        config.objective.generator_steps = 1
-    if system == "frozen_generator":
-        config.generator_from = str(small_run)
-    final = train.train(config, tmp_path, quiet()).heldout
+def test_it_trains_evaluates_and_saves(system, trained, small_run):
+    workdir = small_run if system == "electra" else trained(system)[1]
     losses, detects = LOGGED[system]
-    lines = logged(tmp_path)
+    lines = logged(workdir)
     assert {name for name in lines[-1] if name.endswith("_loss") and not name.startswith("heldout_")} == losses
-    assert all(math.isfinite(final[name]) for name in losses)
+    assert all(math.isfinite(lines[-1][f"heldout_{name}"]) for name in losses)
     assert ("heldout_unigram_auc" in lines[-1]) == detects
     assert lines[-1]["total_flops"] == pytest.approx(sum(line["flops"] for line in lines))
     assert lines[-1]["total_flops_paper"] == pytest.approx(sum(line["flops_paper"] for line in lines))
     assert lines[-1]["flops"] != lines[-1]["flops_paper"]
-    assert run_checkpoint.load_run_checkpoint(tmp_path).objective.settings.name == system
+    assert run_checkpoint.load_run_checkpoint(workdir).objective.settings.name == system
 
 
 @pytest.mark.slow
-def test_a_frozen_generator_keeps_the_bits_of_the_run_it_is_from(tmp_path, text_file, small_run):
-    config = small_config(text_file, arg="objective=frozen_generator", steps=3)
-    config.generator_from = str(small_run)
-    train.train(config, tmp_path, quiet())
-    theirs, ours = arrays(small_run, 2), arrays(tmp_path, 3)
+def test_a_frozen_generator_keeps_the_bits_of_the_run_it_is_from(trained, small_run):
+    theirs, ours = arrays(small_run, 2), arrays(trained("frozen_generator")[1], 3)
     for name, value in theirs.items():
         if name.startswith((".params['generator']", ".params['generator_head']")) and not name.endswith("['bias']"):
             np.testing.assert_array_equal(value, ours[name], err_msg=name)
@@ -79,14 +96,12 @@ def test_a_frozen_generator_keeps_the_bits_of_the_run_it_is_from(tmp_path, text_
 
 
 @pytest.mark.slow
-def test_it_goes_on_where_the_run_its_generator_is_from_was_deleted(tmp_path, text_file, small_run):
-    copy = shutil.copytree(small_run, tmp_path / "source")
-    config = small_config(text_file, arg="objective=frozen_generator", steps=2, checkpoint__every=1)
-    config.generator_from = str(copy)
-    train.train(config, tmp_path / "run", quiet())
-    shutil.rmtree(copy)
-    config.steps = 3
-    assert train.train(config, tmp_path / "run", quiet()).finished
+def test_it_goes_on_where_the_run_its_generator_is_from_was_deleted(tmp_path, trained):
+    config, workdir = trained("frozen_generator")
+    assert not Path(config.generator_from).exists()
+    longer = config.copy_and_resolve_references()
+    longer.steps = 4
+    assert train.train(longer, shutil.copytree(workdir, tmp_path / "run"), quiet()).finished
 
 
 @pytest.mark.parametrize(
@@ -114,21 +129,20 @@ def test_a_generator_from_another_vocabulary_is_refused(tmp_path, text_file, sma
 
 
 @pytest.mark.slow
-def test_a_two_stage_run_goes_on_over_the_switch_with_the_same_bits(tmp_path, text_file):
+def test_a_two_stage_run_goes_on_over_the_switch_with_the_same_bits(tmp_path, trained):
     """Taken up again from a checkpoint of its first stage, against the run that was never stopped."""
-    settings = {"objective__generator_steps": 4, "steps": 6, "checkpoint__every": 2, "checkpoint__keep_last": 9}
-    config = small_config(text_file, arg="objective=two_stage", **settings)
-    train.train(config, tmp_path, quiet())
-    whole = arrays(tmp_path, 6)
-    for step in (4, 6):
-        shutil.rmtree(tmp_path / "checkpoints" / str(step))
+    config, workdir = trained("two_stage")
+    again = shutil.copytree(workdir, tmp_path / "run")
+    for step in (2, 3):
+        shutil.rmtree(again / "checkpoints" / str(step))
     out = io.StringIO()
-    train.train(config, tmp_path, ConsoleProgress(Console(file=out)))
-    assert "resuming from step 2" in out.getvalue()
-    again = arrays(tmp_path, 6)
-    assert whole.keys() == again.keys()
-    for name, value in whole.items():
-        np.testing.assert_array_equal(value, again[name], err_msg=name)
+    train.train(config, again, ConsoleProgress(Console(file=out)))
+    assert "resuming from step 1" in out.getvalue()
+    for step in (2, 3):
+        whole, ours = arrays(workdir, step), arrays(again, step)
+        assert whole.keys() == ours.keys()
+        for name, value in whole.items():
+            np.testing.assert_array_equal(value, ours[name], err_msg=name)
 
 
 def test_what_is_no_run_cannot_be_loaded(tmp_path):
