@@ -1,16 +1,24 @@
 """The documentation's pages as programs: their fenced blocks, as a reader would run them, one after the other.
 
 The blocks of a page marked `bash` and `python` run in their order, in an empty folder. Blocks marked `console` cannot
-run here (a TPU, a download).
+run here (a TPU, a download). Blocks that several pages begin with run once: in an empty folder the same blocks make the
+same files, so the other pages get a copy of these.
 """
 
+import fcntl
+import itertools
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping
+from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 from cli_runs import ROOT, environment
 
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
@@ -34,28 +42,81 @@ def blocks(page: str) -> list[Block]:
     return [Block(match[1], match[2], text.count("\n", 0, match.start()) + 1) for match in found]
 
 
-def script(page: str) -> str:
-    """One shell script of all blocks that can run; it says which block it is at."""
+def runnable(page: str) -> list[Block]:
+    return [block for block in blocks(page) if block.language in ("bash", "python")]
+
+
+def script(begin: list[Block], name: str = "") -> str:
+    """One shell script of some blocks; it says which block it is at."""
     parts = ["set -eo pipefail"]
-    for block in blocks(page):
-        if block.language not in ("bash", "python"):
-            continue
-        parts.append(f"echo '== {page}:{block.line}'")
+    for block in begin:
+        parts.append(f"echo '== {name}:{block.line}'")
         python = block.language == "python"
         parts.append(f"python - <<'END_OF_BLOCK'\n{block.text}END_OF_BLOCK" if python else block.text)
     return "\n".join(parts)
 
 
-def run(page: str, folder: Path, **variables: str) -> None:
-    """Runs the blocks of a page in an empty folder, with more environment variables."""
+def shared(page: str) -> int:
+    """How many of the first blocks of a page another page begins with too.
+
+    They must be such that later ones need their files alone: no variables of the shell, no other folder.
+    """
+
+    def same(other: str) -> int:
+        pairs = zip(runnable(page), runnable(other), strict=False)
+        return sum(1 for _ in itertools.takewhile(lambda pair: pair[0].text == pair[1].text, pairs))
+
+    return max(same(other) for other in RUNNABLE - {page})
+
+
+def run(page: str, folder: Path, made: Path, **variables: str) -> None:
+    """Runs the blocks of a page.
+
+    Args:
+      page: the page.
+      folder: an empty folder, where they run.
+      made: for what blocks have made that several pages begin with; pages that are given the same folder share them.
+      variables: more environment variables.
+    """
+    all_blocks, count = runnable(page), shared(page)
+    if count:
+        shutil.copytree(_make(page, count, made), folder, dirs_exist_ok=True)
+    _succeeds(script(all_blocks[count:], page), folder, variables)
+
+
+def _make(page: str, count: int, made: Path) -> Path:
+    """The folder with what the first blocks of a page make; they run if that was not done for another page."""
+    begin = runnable(page)[:count]
+    target = made / blake2b("\n".join(block.text for block in begin).encode(), digest_size=8).hexdigest()
+    before = _make(page, count - 1, made) if count > 1 else None
+    with target.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # pages run in several processes
+        if not target.exists():
+            unfinished = Path(tempfile.mkdtemp(dir=made))
+            if before:
+                shutil.copytree(before, unfinished, dirs_exist_ok=True)
+            _succeeds(script(begin[-1:], page), unfinished, {})
+            unfinished.rename(target)
+    return target
+
+
+def _succeeds(text: str, folder: Path, variables: Mapping[str, str]) -> None:
     env = {**environment(), **variables}
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env["PATH"]])
-    command = ["bash", "-c", script(page)]
+    command = ["bash", "-c", text]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
 
 
-RUNNABLE = {page for page in PAGES if any(block.language in ("bash", "python") for block in blocks(page))}
+def shared_folder(factory: pytest.TempPathFactory) -> Path:
+    """A folder of this test session that its processes share."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "made_for_pages"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+RUNNABLE = {page for page in PAGES if runnable(page)}
 # What is done with models; the others are about training them. Two files of tests, so that two workers share the pages.
 OF_MODELS = {f"docs/howto/{name}.md" for name in ("compare", "curves", "export", "finetune", "hub", "predict")}
 NEEDS_HUB = "docs/howto/hub.md"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from cli_runs import ROOT
-from pages import OF_MODELS, PAGES, RUNNABLE, blocks, text_of
+from pages import OF_MODELS, PAGES, RUNNABLE, blocks, shared, text_of
 
 from electra_jax import __main__ as command_line
 from electra_jax import configs, train_config
@@ -24,6 +24,14 @@ _COMMAND = re.compile(r"electra-jax ([a-z]+)((?:[^\n`]|\\\n)*)")
 
 def test_the_pages_of_models_can_run():
     assert OF_MODELS < RUNNABLE
+
+
+def test_pages_begin_with_the_same_blocks():
+    """A page whose first blocks differ from the others' in a letter runs its own, which takes longer."""
+    found = {Path(page).stem: shared(page) for page in RUNNABLE}
+    run = dict.fromkeys(("export", "finetune", "hub", "predict", "warm_start"), 1)
+    corpus = {"compare": 1, "curves": 2, "systems": 2}
+    assert {page: count for page, count in found.items() if count} == run | corpus
 
 
 @pytest.mark.parametrize("page", PAGES)
