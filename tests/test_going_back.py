@@ -35,10 +35,10 @@ def batches(monkeypatch) -> list[bytes]:
 
 
 @pytest.fixture
-def run(text_file, tmp_path, batches):
+def run(text_file, tmp_path, batches, light_steps):
     """Trains six steps, the first three on short sequences; returns the batches of the steps that were made."""
     settings = {"data__short_length": 16, "data__short_steps": 3, "log_every": 1, "eval_every": 100, "eval_batches": 1}
-    config = small_config(text_file, steps=6, checkpoint__every=1, checkpoint__keep_last=9, **settings)
+    config = small_config(text_file, "objective=mlm", steps=6, checkpoint__every=1, checkpoint__keep_last=9, **settings)
 
     def start(*asked: int) -> list[bytes]:
         batches.clear()
@@ -48,7 +48,7 @@ def run(text_file, tmp_path, batches):
     return start
 
 
-def test_a_batch_is_left_out(small_run, text_file, tmp_path, batches):
+def test_a_batch_is_left_out(small_run, text_file, tmp_path, batches, light_steps):
     config = small_config(text_file, steps=2, eval_batches=1, checkpoint__every=1)
     workdir = Path(shutil.copytree(small_run, tmp_path / "run"))
     of_second_step = []

@@ -1,4 +1,4 @@
-"""A run that begins on short sequences, and one whose text is a mixture."""
+"""A run that begins on short sequences, and one whose batches grow."""
 
 import re
 import shutil
@@ -13,18 +13,25 @@ from electra_jax.objectives.segments import make_segments
 from electra_jax.planning.flops.totals import count_flops
 
 
-@pytest.fixture(scope="module")
-def short_first(tmp_path_factory, text_file):
-    """(config, work directory) of three steps at 16 and three at 64."""
-    settings = {"data__short_length": 16, "data__short_steps": 3, "steps": 6, "log_every": 1}
-    config = small_config(text_file, "objective=mlm", **settings, checkpoint__every=2, checkpoint__keep_last=9)
-    workdir = tmp_path_factory.mktemp("short_first")
-    train.train(config, workdir, quiet())
-    return config, workdir
+@pytest.fixture
+def run(tmp_path, text_file, light_steps):
+    """A function: settings -> the config and the work directory of a run of six steps with them."""
+
+    def run(**settings):
+        often = {"steps": 6, "log_every": 1, "checkpoint__every": 2, "checkpoint__keep_last": 9}
+        config = small_config(text_file, "objective=mlm", **settings, **often)
+        train.train(config, tmp_path / "run", quiet())
+        return config, tmp_path / "run"
+
+    return run
 
 
-def test_short_sequences_come_first_and_cost_less(short_first):
-    config, workdir = short_first
+SHORT_FIRST = {"data__short_length": 16, "data__short_steps": 3}
+GROWING = {"batch_size": 16, "batch_doublings": 1}
+
+
+def test_short_sequences_come_first_and_cost_less(run):
+    config, workdir = run(**SHORT_FIRST)
     lines = logged(workdir)
     sizes = np.diff([0, *(line["total_tokens"] for line in lines)])
     assert all(100 < size <= config.batch_size * 16 for size in sizes[:3])
@@ -40,9 +47,11 @@ def test_short_sequences_come_first_and_cost_less(short_first):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kept", [2, 4])
-def test_it_goes_on_over_the_switch_with_the_same_bits(short_first, tmp_path, kept):
-    goes_on_with_the_same_bits(*short_first, tmp_path / "killed", kept)
+@pytest.mark.parametrize("settings", [SHORT_FIRST, GROWING], ids=["length", "batch"])
+def test_a_run_goes_on_over_a_switch_and_after_it_with_the_same_bits(run, tmp_path, settings):
+    config, whole = run(**settings)
+    for kept in (2, 4):
+        goes_on_with_the_same_bits(config, whole, tmp_path / f"killed{kept}", kept)
 
 
 def goes_on_with_the_same_bits(config, whole, workdir, kept):
@@ -52,13 +61,14 @@ def goes_on_with_the_same_bits(config, whole, workdir, kept):
         if step > kept:
             shutil.rmtree(workdir / "checkpoints" / str(step))
     train.train(config, workdir, quiet())
-    for name, value in arrays(whole, 6).items():
-        np.testing.assert_array_equal(value, arrays(workdir, 6)[name], err_msg=name)
+    wanted, found = arrays(whole, 6), arrays(workdir, 6)
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(value, found[name], err_msg=name)
     assert logged(workdir)[-1]["total_tokens"] == logged(whole)[-1]["total_tokens"]
 
 
-def test_phases_of_a_config(short_first):
-    config, _ = short_first
+def test_phases_of_a_config():
+    config = small_config(steps=6, **SHORT_FIRST)
     assert train_config.phases(train_config.resolve(config)) == [(16, 8, 3), (64, 8, 3)]
     assert train_config.phases(train_config.resolve(small_config(steps=7))) == [(64, 8, 7)]
 
@@ -96,30 +106,14 @@ def test_a_batch_that_cannot_be_halved_so_often_is_refused(changes):
         train_config.resolve(small_config(**given))
 
 
-@pytest.fixture(scope="module")
-def growing(tmp_path_factory, text_file):
-    """(config, work directory) of three steps with batches of 8 and three with batches of 16."""
-    settings = {"steps": 6, "batch_size": 16, "batch_doublings": 1, "log_every": 1}
-    config = small_config(text_file, "objective=mlm", **settings, checkpoint__every=2, checkpoint__keep_last=9)
-    workdir = tmp_path_factory.mktemp("growing")
-    train.train(config, workdir, quiet())
-    return config, workdir
-
-
 @pytest.mark.slow
-def test_a_larger_batch_costs_more_and_reads_more(growing):
-    _, workdir = growing
+def test_a_larger_batch_costs_more_and_reads_more(run):
+    _, workdir = run(**GROWING)
     lines = logged(workdir)
     flops = [line["flops"] for line in lines]
     assert flops[:3] == [pytest.approx(flops[3] / 2)] * 3
     epochs = np.diff([0, *(line["epoch"] for line in lines)])
     np.testing.assert_allclose(epochs, epochs[0] * np.asarray([1, 1, 1, 2, 2, 2]))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kept", [2, 4])
-def test_a_growing_batch_goes_on_with_the_same_bits(growing, tmp_path, kept):
-    goes_on_with_the_same_bits(*growing, tmp_path / "killed", kept)
 
 
 @pytest.mark.parametrize("wrong", [{"short_steps": 6}, {"short_steps": 3, "short_length": 64}])
@@ -129,11 +123,3 @@ def test_phases_that_cannot_be_are_refused(wrong):
         UserError, match=r"short_steps=. at config.data.short_length=.* is invalid: expected fewer steps than"
     ):
         train_config.resolve(config)
-
-
-@pytest.mark.slow
-def test_a_mixture_is_trained_on(tmp_path, text_file):
-    config = small_config(text_file, steps=2, data__mode="packed")
-    config.data.input = f"{text_file}@3;docstrings:json@1"
-    config.data.vocab_size = 90
-    assert train.train(config, tmp_path, quiet()).finished

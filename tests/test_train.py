@@ -16,9 +16,9 @@ from electra_jax.train import train
 
 
 @pytest.mark.slow
-def test_nothing_is_transferred_but_what_is_meant(text_file, tmp_path, monkeypatch):
+def test_nothing_is_transferred_but_what_is_meant(text_file, tmp_path, monkeypatch, light_steps):
     """The step is called under a guard: a batch that goes to the devices by itself ends the run."""
-    config = small_config(text_file, steps=6, log_every=2, eval_every=3)
+    config = small_config(text_file, "objective=mlm", steps=6, log_every=2, eval_every=3)
     train(config, tmp_path / "run")
     assert [line["step"] for line in logged(tmp_path / "run")] == [2, 3, 4, 6]
     monkeypatch.setattr(sharding, "put_batch", lambda batch, mesh, batch_size: batch)
@@ -26,7 +26,7 @@ def test_nothing_is_transferred_but_what_is_meant(text_file, tmp_path, monkeypat
         train(config, tmp_path / "other")
 
 
-def test_a_step_that_hangs_prints_where(text_file, tmp_path, capfd, monkeypatch):
+def test_a_step_that_hangs_prints_where(text_file, tmp_path, capfd, monkeypatch, light_steps):
     printed = []
 
     def is_reported() -> bool:
@@ -39,7 +39,7 @@ def test_a_step_that_hangs_prints_where(text_file, tmp_path, capfd, monkeypatch)
                 until(is_reported)
 
     monkeypatch.setattr("electra_jax.train._HANG", 0.1)
-    config = small_config(text_file, steps=2, eval_batches=1, checkpoint__every=1)
+    config = small_config(text_file, "objective=mlm", steps=2)
     assert train(config, tmp_path / "run", Hang()).finished
     assert "in run_steps" in "".join(printed)
 
@@ -103,8 +103,8 @@ def test_pretraining_from_a_notebook(text_file, tmp_path, compiled):
 
 
 @pytest.mark.slow
-def test_a_trace_of_the_steps_asked_for(text_file, tmp_path):
-    config = small_config(text_file, steps=6, profile__at=3, profile__steps=2)
+def test_a_trace_of_the_steps_asked_for(text_file, tmp_path, light_steps):
+    config = small_config(text_file, "objective=mlm", steps=6, profile__at=3, profile__steps=2)
     train(config, tmp_path / "run")
     (trace,) = (tmp_path / "run" / "profile").rglob("*.xplane.pb")
     assert trace.stat().st_size > 0
