@@ -51,8 +51,8 @@ def run(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_and_its_resumption_are_one(fake, text_file, tmp_path):
-    arguments = train_arguments(text_file, tmp_path / "run", "--tracker=wandb,tensorboard")
+def test_a_run_and_its_resumption_are_one(fake, text_file, tmp_path, light_steps):
+    arguments = train_arguments(text_file, tmp_path / "run", "--tracker=wandb,tensorboard", arg="objective=mlm")
     assert errors.run(train_command.main, [*arguments, "--config.steps=2"]) == 0
     begin, *writes, attach, close, again, results, end = fake.told
     assert begin == ("begin", "run", None)
@@ -75,9 +75,9 @@ def test_a_run_and_its_resumption_are_one(fake, text_file, tmp_path):
     assert [what[1] for what in fake.told if what[0] == "write"] == [3]
 
 
-@pytest.mark.slow
-def test_without_trackers(fake, text_file, tmp_path):
-    arguments = train_arguments(text_file, tmp_path / "run", "--tracker=none", "--config.steps=1")
+def test_without_trackers(fake, text_file, tmp_path, light_steps):
+    settings = ("--tracker=none", "--config.steps=1")
+    arguments = train_arguments(text_file, tmp_path / "run", *settings, arg="objective=mlm")
     assert errors.run(train_command.main, arguments) == 0
     assert fake.told == []
     assert not (tmp_path / "run" / "tensorboard").exists()

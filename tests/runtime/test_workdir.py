@@ -100,9 +100,9 @@ def test_while_training_a_store_that_refuses_is_left_to_the_next_time(bucket, tm
 
 
 @pytest.mark.slow
-def test_a_run_resumes_from_the_bucket_on_another_host(bucket, tmp_path, text_file):
+def test_a_run_resumes_from_the_bucket_on_another_host(bucket, tmp_path, text_file, light_steps):
     for host, steps in (("one", 6), ("other", 12)):
-        config = small_config(text_file, steps=steps, checkpoint__every=3)
+        config = small_config(text_file, "objective=mlm", steps=steps, checkpoint__every=3)
         train(config, bucket(host), quiet())
     assert [line["step"] for line in logged(tmp_path / "bucket")] == [3, 4, 6, 8, 9, 12]
     assert {path.name for path in (tmp_path / "bucket").iterdir()} >= {"config.json", "tensorboard", "checkpoints"}
