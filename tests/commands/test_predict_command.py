@@ -1,34 +1,59 @@
+import functools
 import io
 import json
 
+import jax
+import numpy as np
 import pytest
-from cli_runs import ROOT, sst2_files
+import tiny_models
+from cli_runs import ROOT
 
+import electra_jax
 from electra_jax.commands import finetune, predict
 from electra_jax.config import errors
+from electra_jax.data import tokenizer
+from electra_jax.data.config import CorpusConfig
+from electra_jax.downstream.finetuning import job, kept, recipe
+from electra_jax.downstream.tasks import custom_table, registry
+from electra_jax.loading.huggingface import directory
+from electra_jax.modeling.batch import Batch
 
 
 @pytest.fixture(scope="module")
-def sst2(small_run, tmp_path_factory):
-    """A fine-tuning on single texts."""
-    folder = tmp_path_factory.mktemp("sst2")
-    config = f"--config={ROOT}/configs/glue.py:task=sst2,runlocal"
-    argv = [config, f"--init_from={small_run}", f"--data_dir={sst2_files(folder)}", f"--workdir={folder}/out"]
-    assert errors.run(finetune.main, [*argv, "--config.seeds=1"]) == 0
+def pieces(text_file):
+    return tokenizer.train(text_file.read_text().splitlines(), CorpusConfig(vocab_size=30))
+
+
+def written(folder, pieces, config, make_task):
+    """A fine-tuned model with random parameters, which reads 24 tokens. That predictions of fine-tuned ones are the
+    answers of fine-tuning is in downstream/finetuning/test_finetuning_run.py.
+    """
+    config.update(max_length=24)
+    config = recipe.resolve(config)
+    task, given = make_task(config.task), tiny_models.network("modernbert", head=None, layers=1)
+    model = job.make_model(config, task, given)
+    ids = np.zeros((1, 2), np.int32)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), Batch(ids, ids, ids))["params"]
+    made = job.Job(config, task, model, given, pieces.special, None)
+    params = {**given.params, "head": tiny_models.random_like(shapes["head"])}
+    kept.write(folder / "out", made, pieces, params, {"seed": 0, "scores": {}, "init_from": "nowhere"})
     return folder / "out"
 
 
 @pytest.fixture(scope="module")
-def pairs(small_run, tmp_path_factory):
+def sst2(pieces, tmp_path_factory):
+    """Of single texts."""
+    task = functools.partial(registry.make_task, data_dir="")
+    return written(tmp_path_factory.mktemp("sst2"), pieces, recipe.make("sst2"), task)
+
+
+@pytest.fixture(scope="module")
+def pairs(pieces, tmp_path_factory):
     """A regression on pairs of texts."""
-    folder = tmp_path_factory.mktemp("pairs")
-    for split in ("train", "dev"):
-        rows = [{"a": f"text {i}", "b": f"another {i}", "label": i % 5} for i in range(10)]
-        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    settings = ["--config.task.kind=regression", "--config.task.text=a", "--config.task.pair=b", "--config.seeds=1"]
-    argv = [f"--config={ROOT}/configs/table.py:runlocal", f"--init_from={small_run}", f"--data_dir={folder}"]
-    assert errors.run(finetune.main, [*argv, f"--workdir={folder}/out", *settings]) == 0
-    return folder / "out"
+    config = recipe.make("table")
+    config.task.update(kind="regression", text="a", pair="b")
+    task = functools.partial(custom_table.restore_task, scale=(5.0, 2.0))
+    return written(tmp_path_factory.mktemp("pairs"), pieces, config, task)
 
 
 def lines(text):
@@ -51,11 +76,14 @@ def test_a_table_keeps_its_order_and_lines(sst2, tmp_path, capsys):
     assert {path.name for path in tmp_path.iterdir()} == {"in.tsv", "out.tsv"}
 
 
-def test_the_answers_are_those_of_fine_tuning(sst2, capsys):
-    dev = sst2.parent / "dev.tsv"
-    assert errors.run(predict.main, [f"--model={sst2}", f"--input={dev}"]) == 0
-    expected = [line.split("\t")[1] for line in (sst2 / "answers/seed-0/dev.tsv").read_text().splitlines()[1:]]
-    assert [row["label"] for row in lines(capsys.readouterr().out)] == expected[: len(expected)]
+def test_the_answers_are_those_of_the_model(sst2, tmp_path, capsys):
+    texts = ["the model", "a line of text", "which word was replaced in this sentence", "says"]
+    (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in texts))
+    assert errors.run(predict.main, [f"--model={sst2}", f"--input={tmp_path}/in.txt", "--batch_size=2"]) == 0
+    expected = electra_jax.load(sst2, batch_size=2).predict(texts)
+    assert len({label.label for label in expected}) == 2
+    found = [(row["label"], row["probabilities"]) for row in lines(capsys.readouterr().out)]
+    assert found == [(label.label, label.probabilities) for label in expected]
 
 
 def test_lines_of_standard_input(pairs, monkeypatch, capsys):
@@ -89,10 +117,10 @@ def test_other_columns(pairs, tmp_path, capsys):
 
 def test_texts_that_are_cut_are_counted(sst2, tmp_path, capsys):
     (tmp_path / "in.txt").write_text("fine\n" + "very " * 500 + "\n")
-    assert errors.run(predict.main, [f"--model={sst2}", f"--input={tmp_path}/in.txt"]) == 0
+    assert errors.run(predict.main, [f"--model={sst2}", f"--input={tmp_path}/in.txt", "--batch_size=2"]) == 0
     captured = capsys.readouterr()
     assert len(lines(captured.out)) == 2
-    assert "rows that were cut, as this model reads 64 tokens: 1" in captured.err
+    assert "rows that were cut, as this model reads 24 tokens: 1" in captured.err
 
 
 @pytest.mark.parametrize(
@@ -104,12 +132,14 @@ def test_texts_that_are_cut_are_counted(sst2, tmp_path, capsys):
         (["--model={sst2}", "--input=x.txt", "--output=y.csv"], "--output=y.csv is invalid: expected a .jsonl or .tsv"),
         (["--model={sst2}", "--input=-", "--batch_size=0"], "--batch_size=0 is invalid: expected more than 0"),
         (["--model={sst2}", "--input=-", "--pair=b"], "--pair=b has no effect: this model reads single texts"),
-        (["--model={run}", "--input=-"], "was not fine-tuned; use what electra-jax finetune wrote"),
+        (["--model={encoder}", "--input=-"], "was not fine-tuned; use what electra-jax finetune wrote"),
         (["--model={sst2}", "--input={tmp}/none.txt"], "none.txt"),
     ],
 )
-def test_bad_arguments_are_one_line(arguments, message, sst2, small_run, tmp_path, capsys):
-    given = [each.format(sst2=sst2, run=small_run, tmp=tmp_path) for each in arguments]
+def test_bad_arguments_are_one_line(arguments, message, sst2, pieces, tmp_path, capsys):
+    encoder = tmp_path / "encoder"
+    directory.write(encoder, tiny_models.network(head=None, layers=1), None, pieces, "")
+    given = [each.format(sst2=sst2, encoder=encoder, tmp=tmp_path) for each in arguments]
     assert errors.run(predict.main, given) == 2
     err = capsys.readouterr().err
     assert message in err

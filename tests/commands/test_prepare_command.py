@@ -5,11 +5,10 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from cli_runs import ROOT, environment, run, train_arguments, until
+from cli_runs import ROOT, electra_jax_command, environment, run, train_arguments, until
 
 from electra_jax.commands import prepare, train
 from electra_jax.config import errors
@@ -18,19 +17,22 @@ from electra_jax.data.corpus import SourceReport
 from electra_jax.runtime.console import PlainConsole
 
 
-def prepare_command(text, output, *arguments):
+def prepare_options(text, output, *arguments):
     options = [f"--input={text}", f"--output={output}", "--vocab_size=40", "--heldout_fraction=.1"]
-    options += ["--model_type=bpe", *arguments]  # the slower to encode: there is time to stop it
-    return [sys.executable, "-m", "electra_jax", "prepare", *options]
+    return [*options, "--model_type=bpe", *arguments]  # the slower to encode: there is time to stop it
+
+
+def prepare_command(text, output, *arguments):
+    return electra_jax_command("prepare", *prepare_options(text, output, *arguments))
 
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory, text_file):
-    """Twelve megabytes."""
+    """Six megabytes."""
     words = text_file.read_text().split()
     path = tmp_path_factory.mktemp("large") / "text.txt"
     with path.open("w") as file:
-        for number in range(24_000):
+        for number in range(12_000):
             picked = (words[(number * 7919 + i * (1 + number % 97)) % len(words)] for i in range(90))
             file.write(f"{number} {' '.join(picked)}\n\n")
     return path
@@ -51,9 +53,9 @@ def files(folder):
 def test_the_report_says_what_there_is(prepared):
     folder, printed = prepared
     found = json.loads((folder / "report.json").read_text())
-    assert sum(found["documents"].values()) == 24_000 == sum(found["lengths"])
-    assert 2200 < found["documents"]["heldout"] < 2600
-    assert found["shards"] == 12
+    assert sum(found["documents"].values()) == 12_000 == sum(found["lengths"])
+    assert 1100 < found["documents"]["heldout"] < 1300
+    assert found["shards"] == 6
     assert found["unknown_rate"] < 0.05
     assert found["bytes"] / sum(found["tokens"].values()) == found["bytes_per_token"]
     assert len(found["longest"]) == 10
@@ -101,21 +103,23 @@ def members(session: int) -> list[str]:
     return found
 
 
-def test_prepared_already(prepared, large):
+def test_prepared_already_and_a_terminal_that_cannot_show_the_report_stops_nothing(prepared, large):
     folder, _ = prepared
-    before = files(folder)
-    done = run(prepare_command(large, folder, "--shard_mb=1"))
-    assert (done.returncode, files(folder)) == (0, before)
+    before, env = files(folder), {**environment(), "PYTHONIOENCODING": "ascii"}
+    command = prepare_command(large, folder, "--shard_mb=1")
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr, files(folder)) == (0, "", before)
     assert f"{folder} is prepared already" in done.stdout
     assert "documents by length" in done.stdout
+    assert "\\u2588" in done.stdout
 
 
-def test_another_text_does_not_take_its_place(prepared, large):
+def test_another_text_does_not_take_its_place(prepared, large, capsys):
     folder, _ = prepared
     before = files(folder)
-    done = run(prepare_command(large, folder, "--shard_mb=2"))
-    assert (done.returncode, files(folder)) == (2, before)
-    assert "holds a corpus of other sources or settings; use another output folder" in done.stderr
+    assert errors.run(prepare.main, prepare_options(large, folder, "--shard_mb=2")) == 2
+    assert files(folder) == before
+    assert "holds a corpus of other sources or settings; use another output folder" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -212,19 +216,11 @@ def test_a_mistake_is_one_line(arguments, message, tmp_path, monkeypatch, capsys
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_terminal_that_cannot_show_the_report_stops_nothing(prepared, large):
-    env = {**environment(), "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(
-        prepare_command(large, prepared[0], "--shard_mb=1"), env=env, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "\\u2588" in done.stdout
-
-
-def test_a_prepared_text_is_not_prepared_again(prepared, tmp_path):
-    done = run(prepare_command(prepared[0], tmp_path / "out"))
-    assert done.returncode == 2
-    assert f"{prepared[0]} is a prepared corpus; train on it with --config.data.input={prepared[0]}" in done.stderr
+def test_a_prepared_text_is_not_prepared_again(prepared, tmp_path, capsys):
+    folder, _ = prepared
+    assert errors.run(prepare.main, prepare_options(folder, tmp_path / "out")) == 2
+    message = f"{folder} is a prepared corpus; train on it with --config.data.input={folder}"
+    assert message in capsys.readouterr().err
 
 
 def test_help_names_every_option(capsys):

@@ -117,11 +117,10 @@ def test_held_out_share():
     assert held[0.02] < held[0.5]
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-def test_any_number_of_workers_writes_the_same_bytes(text_file, tmp_path, small_shards, workers):
-    for number in (1, workers):
+def test_any_number_of_workers_writes_the_same_bytes(text_file, tmp_path, small_shards):
+    for number in (1, 3):
         pipeline.build_corpus(tmp_path / str(number), settings(text_file, shard_mb=20), LocalRunner(number))
-    one, many = contents(tmp_path / "1"), contents(tmp_path / str(workers))
+    one, many = contents(tmp_path / "1"), contents(tmp_path / "3")
     assert len(one) > 15
     assert one == many
 
@@ -527,7 +526,7 @@ def test_a_broken_file_stops_the_preparation(text_file, built, tmp_path, small_s
     path.write_bytes(lzma.compress(text_file.read_bytes() * 3)[:-20])
     vocabulary = str(built_folder(built) / "vocab.model")
     with pytest.raises(UserError, match=r"a.txt.xz:\d+: broken compressed file"):
-        pipeline.build_corpus(tmp_path / "out", settings(path, vocabulary=vocabulary, shard_mb=1), LocalRunner(2))
+        pipeline.build_corpus(tmp_path / "out", settings(path, vocabulary=vocabulary, shard_mb=5), LocalRunner(2))
     assert not corpus.is_prepared(tmp_path / "out")
 
 

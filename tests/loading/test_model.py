@@ -26,8 +26,9 @@ def pieces():
 
 
 def make(pieces, kind="bert", head="discriminator_head", generator=None, scores="", batch_size=4):
-    """Of 16 positions: 14 tokens between [CLS] and [SEP]."""
-    networks = Pretrained(tiny_models.network(kind, head), generator, pieces, (), scores)
+    """Of 16 positions: 14 tokens between [CLS] and [SEP]. ModernBERT's second layer is a local one."""
+    network = tiny_models.network(kind, head, layers=2 if kind == "modernbert" else 1)
+    networks = Pretrained(network, generator, pieces, (), scores)
     return Model("a test", networks, pieces, batch_size)
 
 
@@ -66,17 +67,22 @@ def token_logits(network, tokens, special, position):
 
 
 @pytest.mark.parametrize("kind", ["bert", "modernbert"])
-def test_encoding_is_that_of_the_text_alone(pieces, kind):
-    model = make(pieces, kind)
-    texts = ["the model", "", "a line of"]
-    pooled = {pooling: model.encode(texts, pooling) for pooling in ("mean", "cls")}
-    for i, (text, row) in enumerate(zip(texts, model.encode(texts, None), strict=True)):
+def test_encoding_is_that_of_the_text_alone(pieces, detector, kind):
+    model = detector if kind == "bert" else make(pieces, kind)
+    texts = ["the model", "", "model the"]  # of two lengths: each is a program for `states`
+    for text, row in zip(texts, model.encode(texts, None), strict=True):
         expected = np.asarray(states(model.encoder, pieces.encode([text])[0], pieces.special))[0]
         np.testing.assert_allclose(row, expected, rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(pooled["mean"][i], expected.mean(axis=0), rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(pooled["cls"][i], expected[0], rtol=1e-4, atol=1e-5)
-    assert pooled["mean"].dtype == np.float32
-    np.testing.assert_array_equal(model.encode("the  \n model "), pooled["mean"][0])
+
+
+def test_states_are_pooled(detector):
+    texts = ["the model", "", "a line of"]
+    mean, first = (detector.encode(texts, pooling) for pooling in ("mean", "cls"))
+    for i, row in enumerate(detector.encode(texts, None)):
+        np.testing.assert_allclose(mean[i], row.mean(axis=0), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(first[i], row[0], rtol=1e-4, atol=1e-5)
+    assert mean.dtype == np.float32
+    np.testing.assert_array_equal(detector.encode("the  \n model "), mean[0])
 
 
 def test_encoding_cuts_long_texts_and_takes_none(detector, pieces):
@@ -99,7 +105,7 @@ def test_order_is_kept_over_lengths_and_batches(pieces):
 
 def test_each_length_is_compiled_once(pieces):
     """Whatever the number of texts and of calls."""
-    inference = Inference(tiny_models.network(), pieces.special, 4)
+    inference = Inference(tiny_models.network(layers=1), pieces.special, 4)
     for rows in ([[7]], [[7]] * 9, [[7, 8, 9]] * 5):
         inference.encode(rows, "mean")
         inference.discriminate(rows)
@@ -107,23 +113,20 @@ def test_each_length_is_compiled_once(pieces):
     assert inference._discriminate._cache_size() == 1
 
 
-def test_words_stand_in_the_text_as_it_was_given(pieces):
-    model = make(pieces)
+def test_words_stand_in_the_text_as_it_was_given(detector):
     text = "  The Model\t\u2603 reads\n a line. "
-    words = model.detect(text)
+    words = detector.detect(text)
     assert all(text[word.begin : word.end] == word.text for word in words)
     assert [word.text for word in words] == text.split()
     assert all(0 < word.probability < 1 for word in words)
 
 
-@pytest.mark.parametrize("kind", ["bert", "modernbert"])
-def test_a_word_is_as_suspect_as_its_most_suspect_piece(pieces, kind):
-    model = make(pieces, kind)
+def test_a_word_is_as_suspect_as_its_most_suspect_piece(detector, pieces):
     (row,) = pieces.encode(["the model"])
-    expected = jax.nn.sigmoid(logits(model.encoder, row, pieces.special))
+    expected = jax.nn.sigmoid(logits(detector.encoder, row, pieces.special))
     found = pieces.words(row)
     assert len(row) > len(found) == 2
-    for word, (text, at) in zip(model.detect("the model"), found, strict=True):
+    for word, (text, at) in zip(detector.detect("the model"), found, strict=True):
         assert word.text == text
         np.testing.assert_allclose(word.probability, np.max(expected[at]), rtol=1e-4)
 
@@ -223,7 +226,8 @@ def test_what_a_model_cannot_do_is_one_line_with_a_way_out(pieces, detector, fil
 def test_a_directory_is_loaded_with_what_it_has(pieces, tmp_path):
     directory.write(tmp_path / "model", tiny_models.network(), "discriminator_head", pieces, "")
     model = model_module.load(tmp_path / "model")
-    np.testing.assert_array_equal(model.encode(TEXT), make(pieces, batch_size=16).encode(TEXT))
+    assert tiny_models.same(model.encoder.params, tiny_models.network().params)
+    assert model.tokenizer.encode([TEXT]) == pieces.encode([TEXT])
     assert model.generator is None
     assert "bert encoder with 3 layers of width 32; heads: discriminator_head; without a generator" in repr(model)
     for name in ("spiece.model", "tokenizer.json"):

@@ -9,7 +9,7 @@ import tiny_models
 
 from electra_jax.config.errors import UserError
 from electra_jax.loading import warm_start
-from electra_jax.modeling.subnetwork import extract
+from electra_jax.modeling.subnetwork import Network, extract, network_config
 from electra_jax.train_config import TrainConfig, WarmStartConfig
 
 
@@ -44,6 +44,12 @@ def begin(o, *them, layers="same", **settings):
     said: list[str] = []
     start = warm_start.WarmStart(WarmStartConfig(**settings), o.model.config, OURS, said.append)
     return start.apply(tiny_models.parameters(o, seed=2), them), said
+
+
+def shaped(o, part="encoder", network=None, layers="same") -> warm_start.Donor:
+    """The same for `check`, without parameters."""
+    network = Network(network_config(o.model.config, network or part), None)
+    return warm_start.Donor("config.init_from=there", part, network, OURS, layers)
 
 
 def check(o, *them, **settings) -> None:
@@ -87,9 +93,9 @@ def test_a_generator_can_start_from_the_encoders_layers_and_embeddings(tying, ho
 def test_a_generator_of_another_width_cannot_start_from_the_encoder():
     o = tiny_models.system("electra")
     with pytest.raises(UserError, match=r"its encoder has width=32 \(this run: 16\).*; set config\.model\.generator_w"):
-        check(o, given(o, "generator", "encoder", layers="spread"), generator="spread")
+        check(o, shaped(o, "generator", "encoder", layers="spread"), generator="spread")
     with pytest.raises(UserError, match=r"its generator has width=32 \(this run: 16\).*; change config\.model\.gen"):
-        check(o, given(o, "generator", "encoder"))
+        check(o, shaped(o, "generator", "encoder"))
 
 
 @pytest.mark.parametrize("tying", ["none", "embeddings", "all"])
@@ -182,14 +188,14 @@ def test_a_resting_generator_is_that_of_another_system(source, settings, network
 def test_other_shapes_are_refused_with_what_to_give(settings, message):
     o = tiny_models.system("electra")
     with pytest.raises(UserError, match=message):
-        check(o, given(tiny_models.system("electra", **settings)))
+        check(o, shaped(tiny_models.system("electra", **settings)))
 
 
 @pytest.mark.parametrize("settings", [{"model__generator_width": 1.0}, {"model__generator_layers": 2.0}], ids=str)
 def test_a_generator_of_another_shape_is_refused(settings):
     o = tiny_models.system("electra")
     with pytest.raises(UserError, match=r"its generator has .*; change config\.model\.generator_width and"):
-        check(o, given(tiny_models.system("electra", **settings), "generator"))
+        check(o, shaped(tiny_models.system("electra", **settings), "generator"))
 
 
 @pytest.mark.parametrize("name", ["local_window", "global_every"])
@@ -197,7 +203,7 @@ def test_a_modernbert_of_other_windows_is_refused(name):
     o = tiny_models.system("electra", model__encoder="modernbert", **{f"model__modernbert__{name}": 1})
     other = tiny_models.system("electra", model__encoder="modernbert", **{f"model__modernbert__{name}": 2})
     with pytest.raises(UserError, match=rf"has modernbert\.{name}=2 \(this run: 1\)"):
-        check(o, given(other))
+        check(o, shaped(other))
 
 
 @pytest.mark.parametrize(
@@ -210,16 +216,16 @@ def test_a_deberta_of_other_positions_or_another_head_is_refused(name, value, ot
         for each in (value, other)
     )
     with pytest.raises(UserError, match=rf"has deberta\.{name}={other} \(this run: {value}\)"):
-        check(o, given(donor))
+        check(o, shaped(donor))
     check(
         tiny_models.system("mlm", model__encoder="deberta"),
-        given(tiny_models.system("electra", model__encoder="deberta")),
+        shaped(tiny_models.system("electra", model__encoder="deberta")),
     )
 
 
 def test_two_towers_cannot_be_given():
     with pytest.raises(UserError, match="two towers"):
-        check(tiny_models.system("electric"), given(tiny_models.system("electra"), "generator"))
+        check(tiny_models.system("electric"), shaped(tiny_models.system("electra"), "generator"))
 
 
 def test_another_vocabulary_is_refused_or_its_rows_are_taken_by_their_pieces():

@@ -46,6 +46,11 @@ def made(*workdirs, samples=(), tasks=()):
     return page.make_page(run_log.read_run_logs(workdirs), samples, tasks)
 
 
+def brief(folder, name, **numbers):
+    """A run with one line and few numbers: drawing all charts of a page takes a second."""
+    return fake_runs.write(folder / name, [{"step": 20, "mlm_loss": 5.0, **numbers}])
+
+
 def cells(text):
     """The cells of each row, by its heading, as text."""
     rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', text)
@@ -155,6 +160,7 @@ def test_charts_have_all_that_was_logged_for_every_axis(page_of_two):
     assert "Detection loss, against steps. one: 0.3779 to 0.3135." in titles  # the other has nulls only
 
 
+@pytest.mark.usefixtures("empty_charts")
 def test_sources_of_a_mixture_have_rows_and_charts_of_their_own(tmp_path):
     numbers = {"mlm_loss": 5.0, "unigram_entropy": 6.0, "disc_loss": None, "disc_auc": 0.8}
     mixed = {f"heldout_{name}/{source}": value for source in ("en", "fy") for name, value in numbers.items()}
@@ -169,22 +175,26 @@ def test_sources_of_a_mixture_have_rows_and_charts_of_their_own(tmp_path):
         assert f"Detection loss, {source}" not in text
 
 
-def test_the_unigram_entropy_of_the_same_text_is_one_line(two, page_of_two, tmp_path):
+def test_the_unigram_entropy_of_the_same_text_is_one_line(page_of_two, tmp_path):
     dashed = 'class="line (\\w+) dashed"'
     (figure, *_) = re.findall("<figure>.*?</figure>", page_of_two)
     assert re.findall(dashed, figure) == ["muted"] * 3
-    lines = [fake_runs.line(20, heldout_unigram_entropy=6.5)]
-    (figure, *_) = re.findall("<figure>.*?</figure>", made(*two, fake_runs.write(tmp_path / "three", lines)))
+    numbers = {"heldout_mlm_loss": 5.0, "total_flops": 1e9, "device_seconds": 9.0}
+    runs = [
+        brief(tmp_path, name, **numbers, heldout_unigram_entropy=entropy)
+        for name, entropy in (("one", 5.94), ("two", 5.94), ("three", 6.5))
+    ]
+    (figure, *_) = re.findall("<figure>.*?</figure>", made(*runs))
     assert re.findall(dashed, figure) == ["muted", "c2"] * 3
 
 
 def test_names_that_mean_harm_are_text(tmp_path):
     hostile = """<script>alert("1")</script>&amp;'"""
     folder = "<img src=x onerror=alert(1)>"
-    lines = [fake_runs.line(5, **{"<b>evil_loss": 3.0, "heldout_<i>_auc": 0.5, "heldout_x_loss": 1.0})]
+    lines = [{"step": 5, "<b>evil_loss": 3.0, "heldout_<i>_auc": 0.5, "heldout_x_loss": 1.0}]
     workdirs = [
         fake_runs.write(tmp_path / folder, lines, data__input=hostile, objective__name=hostile),
-        fake_runs.write(tmp_path / "other", data__input="text"),
+        fake_runs.write(tmp_path / "other", lines, data__input="text"),
     ]
     words = [[SampledWord(hostile, 0.5, hostile), SampledWord("<b>", 0.1, None)]]
     path = tmp_path / "curves.jsonl"
@@ -200,8 +210,8 @@ def test_names_that_mean_harm_are_text(tmp_path):
     assert "<img" not in text
     assert hostile in document.texts
     assert any(attributes.get("title") == f"50%, was: {hostile}" for attributes in document.all("u"))
-    for image in re.findall(r"<svg.*?</svg>", text):
-        ElementTree.fromstring(image)
+    images = [ElementTree.fromstring(image) for image in re.findall(r"<svg.*?</svg>", text)]
+    assert any(image.find("text") is not None for image in images)
 
 
 @pytest.mark.usefixtures("empty_charts")
@@ -232,8 +242,7 @@ def test_settings_that_differ_are_listed_and_no_others(two, page_of_two, tmp_pat
 
 
 def test_long_names_stand_in_charts_as_letters(tmp_path):
-    workdirs = [fake_runs.write(tmp_path / f"a-run-with-a-long-name-{i}") for i in range(2)]
-    text = made(*workdirs)
+    text = made(*(brief(tmp_path, f"a-run-with-a-long-name-{i}") for i in range(2)))
     assert '<span class="key c1"><b>B</b> a-run-with-a-long-name-1</span>' in text
     assert set(re.findall('class="label">(.*?)</text>', text)) == {"A", "B"}
 
@@ -249,7 +258,8 @@ def test_sentences_are_shaded_and_fakes_underlined(two):
     assert "It cannot tell." in text
 
 
-def test_scores_of_tasks_are_medians_with_a_band(two, tmp_path):
+def test_scores_of_tasks_are_medians_with_a_band(tmp_path):
+    runs = [brief(tmp_path, name) for name in ("one", "two")]
     lines = [
         fake_runs.scored(run, step, task, seed, score)
         for run in ("one", "elsewhere")
@@ -258,10 +268,10 @@ def test_scores_of_tasks_are_medians_with_a_band(two, tmp_path):
         for seed, score in enumerate((0.5 + step / 100, 0.6 + step / 100, 0.52 + step / 100))
     ]
     (tmp_path / "curves.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    tasks = task_scores.read_task_scores(tmp_path, run_log.read_run_logs(two))
+    tasks = task_scores.read_task_scores(tmp_path, run_log.read_run_logs(runs))
     assert [(task.name, len(task.curves)) for task in tasks] == [("average", 2), ("sentiment", 2), ("paraphrase", 2)]
     assert tasks[1].curves[0].points[1] == (1e10, (pytest.approx(0.62), 0.6, 0.7), 3)
-    text = made(*two, tasks=tasks)
+    text = made(*runs, tasks=tasks)
     Document(text)
     section = text[text.index("Task scores") :]
     assert cells(section)["sentiment, accuracy"] == ["0.92\u20020.9 to 1, 3 seeds"] * 2

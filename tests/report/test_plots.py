@@ -167,19 +167,17 @@ def test_colours_are_the_pages():
 
 @pytest.mark.parametrize(
     ("x", "y"),
-    [(Axis("x"), Axis("y")), (Axis("x", zero=True), Axis("y", log=True)), (Axis("x", log=True), Axis("y", zero=True))],
+    [(Axis("x"), Axis("y", log=True)), (Axis("x", log=True), Axis("y", zero=True))],
 )
 def test_extreme_numbers_are_drawn_or_left_out(x, y):
     numbers = [
         -1e308,
-        -1e100,
         -(10**99),
         2**64,
         10**400,
         -5e-324,
         0.0,
         5e-324,
-        1e-100,
         1.0,
         1e100,
         1.7976931348623157e308,
