@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +9,7 @@ import pytest
 
 from electra_jax import optim, train_config
 from electra_jax.modeling import config as model_config
-from electra_jax.modeling.batch import Batch
-from electra_jax.modeling.electra import Electra
+from electra_jax.modeling import subnetwork
 from electra_jax.optim import OptimConfig
 
 
@@ -72,13 +72,16 @@ def test_adam_is_not_bias_corrected_and_eps_is_outside_the_root():
         assert int(state.count) == step
 
 
+def shapes(encoder: str):
+    """Of the parameters."""
+    model = train_config.paper().model
+    model.encoder = encoder
+    return subnetwork.param_shapes(model_config.from_settings(model, 1000, ("discriminator_head",)))
+
+
 @pytest.mark.parametrize("encoder", ["bert", "modernbert", "deberta"])
 def test_biases_and_norms_are_not_decayed_embeddings_are(encoder):
-    model = train_config.paper().model
-    model.update(encoder=encoder, dtype="float32")
-    ids = jax.ShapeDtypeStruct((1, 8), jnp.int32)
-    electra = Electra(model_config.from_settings(model, 1000, ("discriminator_head",)))
-    params = jax.eval_shape(electra.init, jax.random.key(0), Batch(ids, ids, ids))["params"]
+    params = shapes(encoder)
     decayed = {True: set(), False: set()}
     for path, decays in jax.tree_util.tree_leaves_with_path(optim.decay_mask(params)):
         decayed[decays].add("/".join(key.key for key in path[-2:]))
@@ -121,9 +124,10 @@ def test_the_whole_chain_computes_the_definition():
     m, v = ({name: np.zeros_like(value) for name, value in p.items()} for _ in range(2))
     params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), p)
     state = transform.init(params)
+    update = jax.jit(transform.update)
     for t in range(6):
         g = {name: (3.0 if t % 2 else 0.1) * rng.standard_normal(value.shape) for name, value in p.items()}
-        updates, state = transform.update(jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), g), state, params)
+        updates, state = update(jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), g), state, params)
         params = optax.apply_updates(params, updates)
 
         norm = np.sqrt(sum(np.sum(x**2) for x in g.values()))
@@ -187,11 +191,7 @@ def test_muon_makes_the_update_of_each_matrix_orthogonal():
 @pytest.mark.parametrize("encoder", ["bert", "modernbert", "deberta"])
 def test_muon_updates_the_matrices_in_the_layers_and_adam_the_rest(encoder):
     """Seen by the moments: each parameter has those of one of them."""
-    model = train_config.paper().model
-    model.update(encoder=encoder)
-    ids = jax.ShapeDtypeStruct((1, 8), jnp.int32)
-    electra = Electra(model_config.from_settings(model, 1000, ("discriminator_head",)))
-    params = jax.eval_shape(electra.init, jax.random.key(0), Batch(ids, ids, ids))["params"]
+    params = shapes(encoder)
     transform, _ = optim.make(dataclasses.replace(SETTINGS, name="muon"), 10)
     _, scales, *_ = jax.eval_shape(transform.init, params)
 
@@ -234,11 +234,15 @@ def test_moments_in_bfloat16_follow_those_in_float32():
     ends = {}
     for dtype in (jnp.float32, jnp.bfloat16):
         adam = optim.scale_by_uncorrected_adam(0.9, 0.999, 1e-6, dtype)
-        state = adam.init({"w": jnp.zeros(1000)})
-        update = jax.jit(lambda grads, state, adam=adam: adam.update(grads, state))
-        for gradient, steps in ((1.0, 1000), (0.1, 2000)):  # up, and a long way down
-            for _ in range(steps):
-                updates, state = update({"w": jnp.full(1000, gradient)}, state)
+
+        @functools.partial(jax.jit, static_argnums=(1, 2))
+        def steps(state, gradient, count, adam=adam):
+            grads = {"w": jnp.full(1000, gradient)}
+            state = jax.lax.fori_loop(0, count - 1, lambda _, state: adam.update(grads, state)[1], state)
+            return adam.update(grads, state)
+
+        _, state = steps(adam.init({"w": jnp.zeros(1000)}), 1.0, 1000)  # up
+        updates, state = steps(state, 0.1, 2000)  # and a long way down
         assert state.mu["w"].dtype == state.nu["w"].dtype == dtype
         ends[dtype] = state.nu["w"].astype(jnp.float32), updates["w"]
     exact, rounded = ends[jnp.float32], ends[jnp.bfloat16]
@@ -253,10 +257,11 @@ def test_moments_in_bfloat16_follow_those_in_float32():
 
 def test_rounding_by_chance_keeps_the_mean_and_what_bfloat16_has():
     exact = jnp.array([0.0, 1.0, -2.5, 3.0e38, 1e-30], jnp.bfloat16)
-    kept = optim.stochastic_round(jax.random.key(0), {"x": exact.astype(jnp.float32)})["x"]
+    stochastic_round = jax.jit(optim.stochastic_round)
+    kept = stochastic_round(jax.random.key(0), {"x": exact.astype(jnp.float32)})["x"]
     np.testing.assert_array_equal(kept, exact)
     between = jnp.full(10_000, 1.0 + 0.25 / 128)  # a quarter of the way from 1 to the next
-    drawn = optim.stochastic_round(jax.random.key(1), between)
+    drawn = stochastic_round(jax.random.key(1), between)
     assert set(np.unique(drawn.astype(jnp.float32))) == {1.0, 1.0 + 1 / 128}
     assert float(jnp.mean(drawn > 1)) == pytest.approx(0.25, abs=0.02)
 

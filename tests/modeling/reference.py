@@ -5,10 +5,12 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import rounding
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from electra_jax.modeling.attention import Visible
@@ -43,24 +45,38 @@ def inputs(seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((*SEQUENCES.shape, _EMBEDDING)).astype(np.float32)
 
 
-def mask(visible: Visible) -> np.ndarray:
-    """[B, 1, L, L]."""
+def mask(visible: Visible, reach: int | None = None) -> np.ndarray:
+    """[B, 1, L, L]; of local attention with the positions that are seen to each side."""
     sequences = np.asarray(visible.sequence_ids)
     query, key = np.indices((sequences.shape[1],) * 2)
     side = {"both": True, "before": key <= query, "after": key >= query}[visible.direction]
-    return (sequences[:, :, None] == sequences[:, None, :])[:, None] & side
+    near = True if reach is None else abs(key - query) <= reach
+    return (sequences[:, :, None] == sequences[:, None, :])[:, None] & side & near
+
+
+def _init(config: EncoderConfig):
+    return functools.partial(ENCODERS[config.kind](config).init, train=False)
+
+
+@functools.cache
+def shapes(config: EncoderConfig):
+    return jax.eval_shape(_init(config), jax.random.key(0), inputs(), VISIBLE)["params"]
 
 
 @functools.cache
 def fresh_params(config: EncoderConfig):
-    init = functools.partial(ENCODERS[config.kind](config).init, train=False)
-    return jax.device_get(jax.jit(init)(jax.random.key(0), inputs(), VISIBLE)["params"])
+    """Compiling this takes seconds."""
+    return jax.device_get(jax.jit(_init(config))(jax.random.key(0), inputs(), VISIBLE)["params"])
 
 
 def random_params(config: EncoderConfig):
     """No parameter at 0 or 1, so that each of them counts."""
     rng = np.random.default_rng(1)
-    return jax.tree.map(lambda p: p + 0.3 * rng.standard_normal(p.shape).astype(np.float32), fresh_params(config))
+
+    def draw(path, p):
+        return (0.4 * rng.standard_normal(p.shape) + (path[-1].key == "scale")).astype(np.float32)
+
+    return jax.tree_util.tree_map_with_path(draw, shapes(config))
 
 
 @functools.cache
@@ -78,7 +94,7 @@ def dropped(config: EncoderConfig) -> dict[tuple[int, ...], int]:
     module = ENCODERS[config.kind](dataclasses.replace(config, dropout=0.5))
     rngs = {"dropout": jax.random.key(0)}
     run = functools.partial(module.apply, train=True, rngs=rngs)
-    program = jax.make_jaxpr(run)({"params": fresh_params(config)}, inputs(), VISIBLE)
+    program = jax.make_jaxpr(run)({"params": shapes(config)}, inputs(), VISIBLE)
     return dict(collections.Counter(_drawn(program.jaxpr)))
 
 
@@ -111,8 +127,43 @@ def gelu(x: np.ndarray) -> np.ndarray:
     return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
 
 
-def attend(q_BHLK: np.ndarray, k_BHLK: np.ndarray, v_BHLK: np.ndarray, mask_B1LL: np.ndarray) -> np.ndarray:
-    """softmax(q k^T / sqrt(K)) v, over what the mask shows."""
-    scores = np.where(mask_B1LL, q_BHLK @ k_BHLK.swapaxes(-1, -2) / math.sqrt(q_BHLK.shape[-1]), -np.inf)
+def attend(
+    q_BHLK: np.ndarray, k_BHLK: np.ndarray, v_BHLK: np.ndarray, mask_B1LL: np.ndarray, bias: Any = 0, drop: Any = 1
+) -> np.ndarray:
+    """softmax(q k^T / sqrt(K) + bias) v, over what the mask shows; `drop` multiplies the weights."""
+    return _weights(q_BHLK, k_BHLK, mask_B1LL, bias) * drop @ v_BHLK
+
+
+def _weights(q: np.ndarray, k: np.ndarray, mask: np.ndarray, bias: Any) -> np.ndarray:
+    scores = np.where(mask, q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1]) + bias, -np.inf)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True) @ v_BHLK
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def attention_gradients(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray, bias: Any, drop: Any, d_out: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    """Of the sum of `attend` x `d_out`, with respect to queries, keys, values and the bias."""
+    weights, root = _weights(q, k, mask, bias), math.sqrt(q.shape[-1])
+    d_weights = d_out @ v.swapaxes(-1, -2) * drop
+    d_scores = weights * (d_weights - (d_weights * weights).sum(-1, keepdims=True))
+    d_v = (weights * drop).swapaxes(-1, -2) @ d_out
+    return d_scores @ k / root, d_scores.swapaxes(-1, -2) @ q / root, d_v, d_scores
+
+
+def check_attention(
+    found: Any, qkv_BL3HK: np.ndarray, d_out_BLHK: np.ndarray, mask_B1LL: np.ndarray, drop: Any = 1
+) -> None:
+    """That `found`, the result and the gradient of its sum with `d_out`, is what float32 makes of the definition."""
+
+    def outputs(given: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        qkv, d_out = in_float64(given)
+        q, k, v = qkv.transpose(2, 0, 3, 1, 4)
+        gradients = attention_gradients(q, k, v, mask_B1LL, 0, drop, d_out.swapaxes(1, 2))[:3]
+        out = attend(q, k, v, mask_B1LL, drop=drop).swapaxes(1, 2)
+        return out, np.stack(gradients).transpose(1, 3, 0, 2, 4)
+
+    given = qkv_BL3HK, d_out_BLHK
+    bounds = rounding.bounds(outputs, given, longest=max(qkv_BL3HK.shape[1], qkv_BL3HK.shape[-1]), draws=1)
+    for value, expected, bound in zip(found, outputs(given), bounds, strict=True):
+        np.testing.assert_allclose(value, expected, rtol=0, atol=bound)

@@ -50,8 +50,7 @@ def numpy_layer(p, x, mask, relative):
     return numpy_norm(x + h @ p["ffn_out"]["kernel"] + p["ffn_out"]["bias"], p["ffn_norm"])
 
 
-@pytest.mark.parametrize("direction", ["both", "before", "after"])
-@pytest.mark.parametrize("block", [64, 5])
+@pytest.mark.parametrize(("block", "direction"), [(64, "both"), (64, "before"), (5, "both"), (5, "after")])
 def test_encoder_computes_the_definition(direction, block, monkeypatch):
     """In one block, and in three of which the last is not full."""
     monkeypatch.setattr(deberta, "_BLOCK", block)
@@ -69,14 +68,6 @@ def test_encoder_computes_the_definition(direction, block, monkeypatch):
 
 def test_dropout_is_on_embeddings_relative_embeddings_weights_and_what_is_added():
     assert reference.dropped(CONFIG) == {(2, 12, 16): 3, (8, 16): 1, (2, 2, 12, 12): 1}
-
-
-def test_scanned_and_unrolled_layers_are_the_same():
-    unrolled = dataclasses.replace(CONFIG, unroll=True)
-    fresh = reference.fresh_params
-    jax.tree.map(np.testing.assert_array_equal, fresh(CONFIG), fresh(unrolled))
-    params, x = reference.random_params(CONFIG), reference.inputs()
-    np.testing.assert_allclose(encode(params, x), reference.encode(unrolled, params, x), atol=2e-5)
 
 
 def test_a_packed_sequence_is_encoded_as_if_alone():
@@ -115,7 +106,7 @@ def test_buckets_grow_with_distance_and_mirror_each_other(buckets, more, distanc
     assert mirrored == max(2 * buckets - here, 0) or here == 2 * buckets - 1
 
 
-@pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 130])
+@pytest.mark.parametrize("length", [1, 64, 65, 130])
 def test_aligned_blocks_are_a_lookup_by_distance(length):
     """Row d + L - 1 of the table is for the distance d."""
     rng = np.random.default_rng(0)
@@ -123,7 +114,7 @@ def test_aligned_blocks_are_a_lookup_by_distance(length):
     distance = np.subtract.outer(np.arange(length), np.arange(length))
     for sign in (1, -1):
         index = (deberta._blocks(length, sign) + length - 1).astype(np.int32)
-        found = deberta._relative(jnp.float32(x), jnp.float32(table), index)
+        found = jax.jit(deberta._relative)(np.float32(x), np.float32(table), index)
         expected = np.einsum("bhik,ijhk->bhij", x, table[sign * distance + length - 1])
         np.testing.assert_allclose(found, expected, atol=1e-5)
         assert deberta.pairs(length) == index.size * deberta.block_size(length)

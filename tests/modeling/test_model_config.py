@@ -171,3 +171,42 @@ def test_two_towers_cannot_be_one_network_with_the_encoder():
     with pytest.raises(UserError, match=r"tying=all.*two-tower"):
         make(tying="all", two_towers=True, **equal)
     assert make(tying="all", **equal).tying == "all"
+
+
+OTHER_VALUES = {
+    "encoder": "modernbert",
+    "layers": 2,
+    "width": 512,
+    "ffn": 32,
+    "heads": 2,
+    "embedding_size": 16,
+    "max_length": 99,
+    "generator_width": 0.5,
+    "generator_layers": 0.5,
+    "tying": "none",
+    "init_stddev": 0.5,
+    "dropout": 0.5,
+    "attention_dropout": 0.0,
+    "dtype": "float32",
+    "unroll": "true",
+    "remat": "full",
+    "attention": "plain",
+    "modernbert.local_window": 2,
+    "modernbert.global_every": 1,
+    "modernbert.activation": "relu2",
+    "modernbert.zero_outputs": True,
+    "deberta.position_buckets": 6,
+    "deberta.max_relative_positions": 299,
+    "deberta.discriminator_head": "linear",
+}
+
+
+def test_no_setting_is_ignored():
+    """What networks make of their config: the other tests here, against definitions that have other values."""
+    given = settings()
+    names = {f"{part}.{name}" for part in ("modernbert", "deberta") for name in given[part]}
+    assert OTHER_VALUES.keys() == names | set(given) - {"modernbert", "deberta"}
+    for name, value in OTHER_VALUES.items():
+        changed = settings()
+        changed.update_from_flattened_dict({name: value})
+        assert model_config.from_settings(changed, 1000, HEADS) != model_config.from_settings(given, 1000, HEADS), name

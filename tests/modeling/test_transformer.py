@@ -59,10 +59,11 @@ def test_embeddings_as_wide_as_the_encoder_are_not_projected():
     init = functools.partial(transformer.BertEncoder(CONFIG).init, train=False)
     params = jax.eval_shape(init, jax.random.key(0), x, Visible(np.ones((1, 4), np.int32)))["params"]
     assert set(params) == {"layers"}
-    assert set(reference.fresh_params(CONFIG)) == {"layers", "project"}
+    assert set(reference.shapes(CONFIG)) == {"layers", "project"}
 
 
 def test_scanned_and_unrolled_layers_are_the_same():
+    """Those of all encoders are stacked by one function; of ModernBERT, with gradients: test_plain_attention.py."""
     unrolled = dataclasses.replace(CONFIG, unroll=True)
     fresh = reference.fresh_params
     jax.tree.map(np.testing.assert_array_equal, fresh(CONFIG), fresh(unrolled))

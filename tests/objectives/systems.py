@@ -122,6 +122,11 @@ def inputs(o: Objective, step: int = 6, text: Any = None) -> Inputs:
 
 
 @functools.cache
+def _inputs(system: tuple[str, ...], step: int, of_masking: tuple[tuple[str, Any], ...]) -> Inputs:
+    return inputs(with_settings(objective(*system), **dict(of_masking)), step)
+
+
+@functools.cache
 def _program(name: str, tying: str, generator: str, stage: int, static: tuple[tuple[str, Any], ...]) -> Any:
     o = with_settings(objective(name, tying, generator), **dict(static))
 
@@ -152,7 +157,8 @@ def _run(
     tying = "" if tying == "embeddings" else tying  # the default; one program for both
     params = parameters(name, tying, generator) if params is None else params
     o = with_settings(objective(name, tying, generator), **settings)
-    x = inputs(o, step, text)
+    of_masking = tuple((name, value) for name, value in settings.items() if name in _OF_MASKING)
+    x = inputs(o, step, text) if text else _inputs((name, tying, generator), step, of_masking)
     used = {*o.system.settings} & {*_TRACED}
     numbers = {name: np.float32(getattr(o.settings, name)) for name in used}
     free = _TRACED if name == "electric" else _TRACED + _OF_MASKING

@@ -147,7 +147,7 @@ def test_a_network_that_knows_the_answer_can_be_forbidden_to_give_it():
     np.testing.assert_array_equal(forbidden.logits, allowed.logits)  # its own loss does not know of this
 
 
-@pytest.mark.parametrize("system", ["electra", "adversarial", "electric", "frozen_generator"])
+@pytest.mark.parametrize("system", ["adversarial", "electric"])  # which have a gradient of what is divided
 @pytest.mark.parametrize("temperature", [0.5, 0.01])
 def test_a_low_temperature_gives_numbers(system, temperature):
     """The lowest float of an entry that is not in use, divided by it, is no longer a float."""

@@ -1,6 +1,5 @@
-"""Electric: noise-contrastive estimation, and a generator that sees every token but the one it predicts."""
+"""Electric: noise-contrastive estimation. Its generator of two towers: tests/modeling/test_electra.py."""
 
-import functools
 import math
 
 import jax
@@ -11,8 +10,6 @@ from cli_runs import make_objective
 
 from electra_jax.config.errors import UserError
 from electra_jax.data.tokenizer import MASK, SPECIAL_TOKENS, UNK
-from electra_jax.modeling import config as model_config
-from electra_jax.modeling.electra import TwoTowers
 from electra_jax.objectives import electra, electric
 
 SHARE = 0.4  # of positions that get noise, `systems.config`
@@ -116,41 +113,6 @@ def test_nothing_is_masked():
     np.testing.assert_array_equal(x.masked.input_ids, systems.batch().input_ids)
     _, found, _ = parts(saying_9(), x, 1.0)
     assert MASK not in np.asarray(found.input_ids)
-
-
-SEQUENCES = np.asarray([[1, 1, 1, 1, 1, 2, 2, 2, 3, 0, 0]], np.int32)
-
-
-@functools.cache
-def dependencies(encoder: str) -> np.ndarray:
-    """[output position, input position, half]: how far the outputs of two layers move with one input."""
-    settings = systems.config("electra").model
-    settings.update(encoder=encoder, layers=2, max_length=16)
-    settings.modernbert.update(local_window=64, global_every=2)
-    towers = TwoTowers(model_config.from_settings(settings, systems.VOCABULARY, ()).encoder)
-    length = SEQUENCES.shape[1]
-    rng = np.random.default_rng(0)
-    moved = np.tile(rng.standard_normal((1, length, 32)), (length + 1, 1, 1)).astype(np.float32)
-    moved[np.arange(length), np.arange(length)] += rng.standard_normal(32).astype(np.float32)
-    sequences = np.tile(SEQUENCES, (length + 1, 1))
-
-    shapes = jax.eval_shape(functools.partial(towers.init, train=False), jax.random.key(0), moved, sequences)
-    outputs = jax.jit(functools.partial(towers.apply, train=False))
-    states = outputs(systems.random_like(shapes, seed=0), moved, sequences)
-    states = np.asarray(states).reshape(length + 1, length, 2, 32)
-    return np.max(np.abs(states[:-1] - states[-1:]), axis=-1).transpose(1, 0, 2)
-
-
-@pytest.mark.parametrize("encoder", ["bert", "modernbert"])
-def test_two_towers_see_every_other_token_of_the_sequence_and_no_more(encoder):
-    """The first half of a state hangs on what is left of its position, the second on what is right of it."""
-    moved = dependencies(encoder)
-    position = np.arange(SEQUENCES.shape[1])
-    same = SEQUENCES[0][:, None] == SEQUENCES[0][None]
-    left = same & (position[None] < position[:, None])
-    expected = np.stack([left, same & (position[None] > position[:, None])], axis=-1)
-    assert np.all(moved[expected] > 1e-4)
-    assert np.all(moved[~expected] < 1e-6)
 
 
 def test_one_network_for_towers_and_encoder_is_refused():

@@ -1,7 +1,5 @@
 """`electra` whose generator learns alone at first, through real steps: nothing that the encoder reads moves."""
 
-import functools
-
 import pytest
 import systems
 from cli_runs import make_objective
@@ -25,26 +23,20 @@ def config(tying="embeddings", name="electra", **overrides):
     return systems.config(name, tying, **{"steps": STEPS, "objective__generator_steps": FIRST, **learning, **overrides})
 
 
-@functools.cache
-def run(tying):
-    """Parameters after 0 to 6 steps."""
-    return [state.params for state in systems.train(config(tying), STEPS)[0]]
-
-
 @tyings
 def test_only_the_generators_own_parameters_move_at_first(tying):
     """Weight decay and the gradients of shared embeddings would move the others."""
-    params = run(tying)
-    for name in params[0]:
-        assert systems.same(params[0][name], params[FIRST][name]) == (name in TYINGS[tying]), name
+    states, _ = systems.train(config(tying), FIRST)
+    for name in states[0].params:
+        assert systems.same(states[0].params[name], states[FIRST].params[name]) == (name in TYINGS[tying]), name
 
 
-@tyings
-def test_then_all_move_from_where_they_were(tying):
-    params = run(tying)
-    assert systems.same(params[FIRST], params[FIRST + 1])  # the rate is 0 in the first step of a stage
-    for name in params[0]:
-        assert not systems.same(params[FIRST][name], params[STEPS][name]), name
+def test_then_all_move():
+    """As they always do: `electra` without such steps. The rate begins anew: tests/test_optim.py."""
+    first, rest = make_objective(config(), systems.VOCABULARY).stages
+    (always,) = make_objective(config(objective__generator_steps=0), systems.VOCABULARY).stages
+    assert first.trainable == ("generator", "generator_head")
+    assert (rest.loss, rest.trainable, rest.init_params) == (always.loss, None, None)
 
 
 def test_the_first_steps_cost_the_generators_flops():

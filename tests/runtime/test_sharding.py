@@ -103,7 +103,8 @@ def test_a_batch_is_put_on_the_devices_by_rows():
 def program(
     encoder: str = "bert", mesh: MeshConfig | None = None, vocabulary: int = 60, system: str = "electra", **settings
 ) -> ShardedStep:
-    config = small_config(arg=f"objective={system}", model__encoder=encoder, data__seq_length=16, **settings)
+    given = {"model__encoder": encoder, "model__layers": 1, "data__seq_length": 16, **settings}
+    config = small_config(arg=f"objective={system}", **given)
     config.mesh.update(vars(mesh or sizes(2, 2, 2)))
     objective = make_objective(config, vocabulary)
     return ShardedStep(config, objective, sharding.make_mesh(config.mesh, config.batch_size))
@@ -209,13 +210,15 @@ def test_along_fsdp_weights_are_gathered_and_states_are_not():
 
 
 @pytest.fixture(scope="module")
-def split_over_data() -> ShardedStep:
-    return program("bert", sizes(8, 1, 1), system="mlm", model__dropout=0.0, model__dtype="bfloat16")
+def split_over_data() -> tuple[ShardedStep, jax.stages.Lowered]:
+    """A run, and its step."""
+    run = program("bert", sizes(8, 1, 1), system="mlm", model__dropout=0.0, model__dtype="bfloat16")
+    return run, run.lower(run.segments[-1])
 
 
 def test_along_data_each_parameter_is_gathered_once_in_the_type_of_the_computation(split_over_data):
     """And looked up in float32, and nothing else is gathered but what is not a parameter."""
-    run = split_over_data
+    run, _ = split_over_data
     lowered = run.jit(run.gather).lower(run.state.params)
     gathered = {
         jax.tree_util.keystr(path, simple=True, separator="/"): leaf
@@ -236,8 +239,8 @@ def test_along_data_each_parameter_is_gathered_once_in_the_type_of_the_computati
 
 def test_along_data_no_device_updates_a_whole_table(split_over_data):
     """What the optimizer and the guard compute on has the shape of a share, in the whole program."""
-    run = split_over_data
-    text = run.lower(run.segments[-1]).compile().as_text()
+    run, lowered = split_over_data
+    text = lowered.compile().as_text()
     word = run.state.params["embeddings"]["word"]
     whole, share = (f"f32[{rows},{word.shape[1]}]" for rows in (word.shape[0], word.shape[0] // 8))
     entry = text[text.index("ENTRY") :]
@@ -245,3 +248,9 @@ def test_along_data_no_device_updates_a_whole_table(split_over_data):
     selected = [line for line in text.splitlines() if re.search(r" (select|sqrt)\(", line)]
     assert any(f" = {share}" in line for line in selected)
     assert not any(f" = {whole}" in line for line in selected)
+
+
+def test_state_keeps_float32_whatever_the_computation_runs_in(split_over_data):
+    state, measured = split_over_data[1].out_info
+    assert {x.dtype for x in jax.tree.leaves(state.params)} == {jnp.dtype(jnp.float32)}
+    assert measured["loss"].sum.dtype == jnp.float32
