@@ -1,11 +1,13 @@
 """Small runs for tests: configs, and commands in this process or in child processes."""
 
 import contextlib
+import fcntl
 import json
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import pytest
 from ml_collections import ConfigDict
 from rich.console import Console
 
@@ -89,6 +92,21 @@ def run(arguments: list[str], devices: int = 1, **options: Any) -> subprocess.Co
 def quiet() -> ConsoleProgress:
     """A report that nobody sees."""
     return ConsoleProgress(Console(quiet=True))
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """A path of this test session that `make` makes, once for all of its processes."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "made_once"
+    folder.mkdir(exist_ok=True)
+    target = folder / name
+    with target.with_name(f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            unfinished = Path(tempfile.mkdtemp(dir=folder))
+            make(unfinished)
+            unfinished.rename(target)
+    return target
 
 
 def sst2_files(folder: Path) -> Path:

@@ -76,17 +76,20 @@ _WORDS = """the model reads a line of text and says which word was replaced by a
 @pytest.fixture(scope="session")
 def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small corpus: 300 documents of made-up English, separated by blank lines."""
-    words = _WORDS.split()
-    path = tmp_path_factory.mktemp("text") / "corpus.txt"
-    documents = []
-    for number in range(300):
-        lines = []
-        for line in range(2 + number % 5):
-            picked = [words[(number * 7 + line * 3 + i * (1 + number % 4)) % len(words)] for i in range(6 + number % 9)]
-            lines.append(" ".join(picked) + ".")
-        documents.append("\n".join(lines))
-    path.write_text("\n\n".join(documents) + "\n", encoding="utf-8")
-    return path
+    from cli_runs import made_once  # after the settings above
+
+    def write(folder: Path) -> None:
+        words, documents = _WORDS.split(), []
+        for number in range(300):
+            lines = []
+            for line in range(2 + number % 5):
+                at = (number * 7 + line * 3 + i * (1 + number % 4) for i in range(6 + number % 9))
+                picked = [words[place % len(words)] for place in at]
+                lines.append(" ".join(picked) + ".")
+            documents.append("\n".join(lines))
+        (folder / "corpus.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
+
+    return made_once(tmp_path_factory, "text", write) / "corpus.txt"
 
 
 @pytest.fixture
@@ -107,13 +110,16 @@ def empty_charts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def small_run(tmp_path_factory: pytest.TempPathFactory, text_file: Path) -> Path:
     """A run of two steps on `text_file`, with a checkpoint of each; copy it to change it."""
-    from cli_runs import quiet, small_config  # after the settings above
+    from cli_runs import made_once, quiet, small_config  # after the settings above
 
     from electra_jax import train
 
-    workdir = tmp_path_factory.mktemp("small_run") / "electra"
-    train.train(small_config(text_file, steps=2, eval_batches=1, checkpoint__every=1), workdir, quiet())
-    return workdir
+    config = small_config(text_file, steps=2, eval_batches=1, checkpoint__every=1)
+
+    def make(folder: Path) -> None:
+        train.train(config, folder / "electra", quiet())
+
+    return made_once(tmp_path_factory, "small_run", make) / "electra"
 
 
 @pytest.fixture

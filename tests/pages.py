@@ -5,21 +5,19 @@ run here (a TPU, a download). Blocks that several pages begin with run once: in 
 same files, so the other pages get a copy of these.
 """
 
-import fcntl
 import itertools
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from cli_runs import ROOT, environment
+from cli_runs import ROOT, environment, made_once
 
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 
@@ -69,35 +67,32 @@ def shared(page: str) -> int:
     return max(same(other) for other in RUNNABLE - {page})
 
 
-def run(page: str, folder: Path, made: Path, **variables: str) -> None:
+def run(page: str, folder: Path, factory: pytest.TempPathFactory, **variables: str) -> None:
     """Runs the blocks of a page.
 
     Args:
       page: the page.
       folder: an empty folder, where they run.
-      made: for what blocks have made that several pages begin with; pages that are given the same folder share them.
+      factory: of this session, which makes once what blocks make that several pages begin with.
       variables: more environment variables.
     """
     all_blocks, count = runnable(page), shared(page)
     if count:
-        shutil.copytree(_make(page, count, made), folder, dirs_exist_ok=True)
+        shutil.copytree(_make(page, count, factory), folder, dirs_exist_ok=True)
     _succeeds(script(all_blocks[count:], page), folder, variables)
 
 
-def _make(page: str, count: int, made: Path) -> Path:
+def _make(page: str, count: int, factory: pytest.TempPathFactory) -> Path:
     """The folder with what the first blocks of a page make; they run if that was not done for another page."""
     begin = runnable(page)[:count]
-    target = made / blake2b("\n".join(block.text for block in begin).encode(), digest_size=8).hexdigest()
-    before = _make(page, count - 1, made) if count > 1 else None
-    with target.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # pages run in several processes
-        if not target.exists():
-            unfinished = Path(tempfile.mkdtemp(dir=made))
-            if before:
-                shutil.copytree(before, unfinished, dirs_exist_ok=True)
-            _succeeds(script(begin[-1:], page), unfinished, {})
-            unfinished.rename(target)
-    return target
+
+    def make(folder: Path) -> None:
+        if count > 1:
+            shutil.copytree(_make(page, count - 1, factory), folder, dirs_exist_ok=True)
+        _succeeds(script(begin[-1:], page), folder, {})
+
+    name = blake2b("\n".join(block.text for block in begin).encode(), digest_size=8).hexdigest()
+    return made_once(factory, name, make)
 
 
 def _succeeds(text: str, folder: Path, variables: Mapping[str, str]) -> None:
@@ -106,14 +101,6 @@ def _succeeds(text: str, folder: Path, variables: Mapping[str, str]) -> None:
     command = ["bash", "-c", text]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
-
-
-def shared_folder(factory: pytest.TempPathFactory) -> Path:
-    """A folder of this test session that its processes share."""
-    base = factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "made_for_pages"
-    folder.mkdir(exist_ok=True)
-    return folder
 
 
 RUNNABLE = {page for page in PAGES if runnable(page)}

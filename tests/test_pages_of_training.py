@@ -7,4 +7,4 @@ import pytest
 @pytest.mark.slow
 @pytest.mark.parametrize("page", sorted(pages.RUNNABLE - pages.OF_MODELS))
 def test_the_blocks_of_a_page_run_in_an_empty_folder(page, tmp_path, tmp_path_factory):
-    pages.run(page, tmp_path, pages.shared_folder(tmp_path_factory))
+    pages.run(page, tmp_path, tmp_path_factory)

@@ -70,13 +70,17 @@ def fresh_params(config: EncoderConfig):
 
 
 def random_params(config: EncoderConfig):
+    return random_like(shapes(config))
+
+
+def random_like(shapes):
     """No parameter at 0 or 1, so that each of them counts."""
     rng = np.random.default_rng(1)
 
     def draw(path, p):
         return (0.4 * rng.standard_normal(p.shape) + (path[-1].key == "scale")).astype(np.float32)
 
-    return jax.tree_util.tree_map_with_path(draw, shapes(config))
+    return jax.tree_util.tree_map_with_path(draw, shapes)
 
 
 @functools.cache

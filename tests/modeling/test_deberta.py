@@ -139,7 +139,13 @@ def test_gradient_reaches_every_parameter_but_rows_that_no_distance_has():
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(found))
 
 
-def test_first_states_are_those_of_each_sequences_first_token():
-    states = jnp.arange(12, dtype=jnp.float32)[None, :, None].repeat(2, 0)
-    found = electra.first_states(states, reference.SEQUENCES)[..., 0]
-    assert found.tolist() == [[0] * 6 + [6] * 5 + [11], [0] * 12]
+def test_the_head_adds_the_first_state_of_each_sequence():
+    head, states = electra.DiscriminatorHead(CONFIG), np.random.default_rng(0).standard_normal((2, 12, 16))
+    given = states.astype(np.float32), reference.SEQUENCES
+    random = reference.random_like(jax.eval_shape(head.init, jax.random.key(0), *given)["params"])
+    params = reference.in_float64(random)
+    first = np.asarray([[0] * 6 + [6] * 5 + [11], [0] * 12])
+    x = numpy_norm(states + np.take_along_axis(states, first[..., None], axis=1), params["norm"])
+    x = reference.gelu(x @ params["dense"]["kernel"] + params["dense"]["bias"])
+    expected = x @ params["classifier"]["kernel"] + params["classifier"]["bias"]
+    np.testing.assert_allclose(jax.jit(head.apply)({"params": random}, *given), expected[..., 0], atol=2e-5)
