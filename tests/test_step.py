@@ -85,8 +85,10 @@ def test_golden_losses_of_two_steps(encoder):
     assert losses == pytest.approx(GOLDEN[encoder], rel=1e-4), f"{encoder}: {losses}"
 
 
-# `electra`: below. `frozen_generator` is as that, and needs another run.
-SYSTEMS = [name for name in registry.SYSTEMS if name not in ("electra", "frozen_generator")]
+# `electra`, whose terms some others have too: below.
+SYSTEMS = [
+    name for name in registry.SYSTEMS if name not in ("electra", "electra_15", "replace_mlm", "frozen_generator")
+]
 
 
 @pytest.mark.slow
@@ -120,31 +122,23 @@ def gradient(system: str, devices: int, grad_accum_steps: int):
     return grads, float(loss), metrics.numbers(measured)
 
 
-MESHES = {"data": (8, 1, 1), "fsdp": (1, 8, 1), "all": (2, 2, 2)}
+MESHES = {"data": (8, 1, 1), "all": (2, 2, 2)}
 
 
-@pytest.mark.parametrize(
-    ("system", "encoder", "mesh"),
-    [
-        *(("electra", "bert", mesh) for mesh in MESHES),
-        *(("electra", encoder, "all") for encoder in ("modernbert", "deberta")),
-        ("mlm", "bert", "all"),
-    ],
-)
+@pytest.mark.parametrize(("encoder", "mesh"), [("bert", "data"), ("bert", "all"), ("deberta", "all")])
 @pytest.mark.slow
-def test_ten_steps_are_the_same_on_every_mesh(system, encoder, mesh):
+def test_ten_steps_are_the_same_on_every_mesh(encoder, mesh):
     """Losses to 1e-5 of themselves, parameters to 2e-5, with accumulation and without; float32."""
-    losses, params = ten_steps(system, encoder, (1, 1, 1), 1)
+    losses, params = ten_steps(encoder, (1, 1, 1), 1)
     for grad_accum_steps in (1, 2):
-        there_losses, there = ten_steps(system, encoder, MESHES[mesh], grad_accum_steps)
+        there_losses, there = ten_steps(encoder, MESHES[mesh], grad_accum_steps)
         np.testing.assert_allclose(there_losses, losses, rtol=1e-5)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=2e-5), params, there)
 
 
 @functools.cache
-def ten_steps(system: str, encoder: str, mesh: tuple[int, int, int], grad_accum_steps: int):
+def ten_steps(encoder: str, mesh: tuple[int, int, int], grad_accum_steps: int):
     config = small_config(
-        arg=f"objective={system}",
         model__encoder=encoder,
         data__seq_length=LENGTH,
         batch_size=16,
@@ -162,21 +156,19 @@ def ten_steps(system: str, encoder: str, mesh: tuple[int, int, int], grad_accum_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("encoder", "remat"), [("bert", "dots"), ("modernbert", "dots"), ("deberta", "full")])
-def test_what_is_computed_again_is_the_same(encoder, remat):
+@pytest.mark.parametrize(("encoder", "remat", "unroll"), [("bert", "dots", "false"), ("modernbert", "full", "true")])
+def test_what_is_computed_again_is_the_same(encoder, remat, unroll):
     """And it is computed again: more products, in a body that is scanned and in one that is written out."""
-    for unroll in ("false", "true"):
-        ends = []
-        for policy in ("none", remat):
-            state, train_step, put = make(encoder, model__remat=policy, model__unroll=unroll, model__dropout=0.1)
-            products = len(re.findall(r" dot\(", train_step.as_text()))
-            for number in range(3):
-                state, measured = train_step(state, put(batch(number)))
-            ends.append((products, float(measured["loss"].sum)))
-        (without, loss), (again, there) = ends
-        # Of unrolled layers XLA:CPU merges the scores, which are all that `dots` multiplies again, with the first ones.
-        assert again > without or (unroll == "true" and remat == "dots")
-        assert there == pytest.approx(loss, rel=1e-6)
+    ends = []
+    for policy in ("none", remat):
+        state, train_step, put = make(encoder, model__remat=policy, model__unroll=unroll, model__dropout=0.1)
+        products = len(re.findall(r" dot\(", train_step.as_text()))
+        for number in range(3):
+            state, measured = train_step(state, put(batch(number)))
+        ends.append((products, float(measured["loss"].sum)))
+    (without, loss), (again, there) = ends
+    assert again > without
+    assert there == pytest.approx(loss, rel=1e-6)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", pytest.param("muon", marks=pytest.mark.slow)])

@@ -6,7 +6,7 @@ import sys
 import pytest
 from cli_runs import ROOT, run
 
-_FLOPS = 1e9
+_FLOPS = 1e8
 _PRETRAINING = {
     "batch_size": 8,
     "data.seq_length": 16,

@@ -111,7 +111,7 @@ def test_the_other_accounting_and_no_paper(asked, folders, glue, tmp_path):
         == 0
     )
     assert not (out / "average.png").exists()  # of the first call
-    assert "| one | 40 | 720G |" in (out / "curves.md").read_text()
+    assert "| _one | 40 | 720G |" in (out / "curves.md").read_text()
     text = " ".join(ElementTree.parse(out / "scores.svg").getroot().itertext())
     assert "as the paper counts them" in text
 
