@@ -33,7 +33,9 @@ def refused(capsys: pytest.CaptureFixture[str], expected: str, *arguments: str |
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """All but the lock, which names the process that has tried last."""
+    found = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
 
 @pytest.fixture
