@@ -73,9 +73,11 @@ def test_its_losses_are_logged_and_measured_on_held_out_text(system):
     stage, batch = objective.stages[-1], batch_shapes(2, 8, None)
     heldout = HeldoutBatch(batch, jax.ShapeDtypeStruct((2,), np.int32))
     params = jax.eval_shape(objective.model.init, key, batch)["params"]
-    in_step = jax.eval_shape(lambda p, b: objective.loss(stage, p, objective.draw(key, b, np.int32(0))), params, batch)[
-        1
-    ]
+
+    def loss(params, batch):
+        return objective.loss(stage, params, objective.draw(key, batch, np.int32(0)))
+
+    _, in_step = jax.eval_shape(loss, params, batch)
     held_out = jax.eval_shape(evaluate.make_eval_step(objective, stage), params, np.int32(0), heldout, key).whole
     losses, detects = LOGGED[system]
     for measured in (in_step, held_out):
