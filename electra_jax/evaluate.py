@@ -73,7 +73,7 @@ def make_eval_step(objective: Objective, stage: Stage, sources: int = 0) -> Eval
         _, measured = objective.measure(stage, params, objective.draw(own_key, heldout.batch, step))
         if objective.system.detect is not None:
             x = objective.draw(unigram_key, heldout.batch, step)
-            fakes = electra.sample(x.masked.uniform, electra.unigram_logits(objective, x))
+            fakes = electra.sample(x.masked.uniform, electra.unigram_logits(objective))
             corrupted, labels = electra.put_fakes(x.masked, fakes)
             scores = electra.discriminate(objective, params, x, corrupted)
             measured = {**measured, "unigram_auc": metrics.Scored(scores, labels, x.masked.real)}

@@ -37,8 +37,8 @@ class Corrupted(NamedTuple):
       input_ids: [B, L] int32.
       labels: [B, L] float32, 1 where the token differs from the original.
       fakes: [B, M] int32, the samples; some equal the originals.
-      logits: [B, M, V] float32, the generator's logits, for its loss.
-      sampling_logits: [B, M, V] float32, the logits that the fakes are sampled from, see `temper`.
+      logits: [B, M, V] float32, the generator's logits, for its loss; [1, 1, V] where they are the same everywhere.
+      sampling_logits: of the same shape or [B, M, V], the logits that the fakes are sampled from, see `temper`.
       states: [B, M, D], the generator's states at the masked positions; None for a generator without parameters.
     """
 
@@ -67,29 +67,28 @@ def _transformer(o: Objective, params: Params, x: Inputs) -> tuple[Array, Array 
 
 
 def _unigram(o: Objective, params: Params, x: Inputs) -> tuple[Array, Array | None]:
-    del params
-    return unigram_logits(o, x), None
+    del params, x
+    return unigram_logits(o), None
 
 
-def unigram_logits(o: Objective, x: Inputs) -> Array:
-    """Log-frequencies of the training text's tokens, [B, M, V] float32 (arXiv 2003.10555, section 3.2)."""
-    return jnp.broadcast_to(jnp.asarray(o.unigram), (*x.masked.positions.shape, len(o.unigram)))
+def unigram_logits(o: Objective) -> Array:
+    """Log-frequencies of the training text's tokens, [1, 1, V] float32 (arXiv 2003.10555, section 3.2)."""
+    return jnp.asarray(o.unigram)[None, None]
 
 
 def _clusters(o: Objective, params: Params, x: Inputs) -> tuple[Array, Array | None]:
     """Log-frequencies of the tokens in the original's cluster; of all tokens, where it has none."""
+    del params
     clusters_V = jnp.asarray(o.clusters)
     own_BM1 = clusters_V[x.masked.targets][..., None]
-    logits_BMV, _ = _unigram(o, params, x)
-    return jnp.where((own_BM1 == clusters_V[None, None]) | (own_BM1 < 0), logits_BMV, LOWEST), None
+    return jnp.where((own_BM1 == clusters_V[None, None]) | (own_BM1 < 0), unigram_logits(o), LOWEST), None
 
 
 def _uniform(o: Objective, params: Params, x: Inputs) -> tuple[Array, Array | None]:
     """The same logit for every token that is not special (google-research/electra, `uniform_generator`)."""
-    del params
+    del params, x
     c = o.model.config
-    logits = log_frequencies(np.ones(c.vocab_size), c.padded_vocab_size, o.special)
-    return jnp.broadcast_to(jnp.asarray(logits), (*x.masked.positions.shape, len(logits))), None
+    return jnp.asarray(log_frequencies(np.ones(c.vocab_size), c.padded_vocab_size, o.special))[None, None], None
 
 
 _GENERATORS = {"transformer": _transformer, "unigram": _unigram, "uniform": _uniform, "clusters": _clusters}
@@ -164,7 +163,7 @@ def temperature(o: Objective, step: Array) -> Array:
     return 1 + (start - 1) * jnp.exp(-done / decay)
 
 
-def sample(uniform: Array, logits_NV: Array, block: int = VOCAB_MULTIPLE) -> Array:
+def sample(uniform: Array, logits: Array, block: int = VOCAB_MULTIPLE) -> Array:
     """Draws one entry from each categorical distribution, from one uniform number each.
 
     Gumbel sampling needs a random number for every entry. This inverts the cumulative distribution in two levels, first
@@ -172,17 +171,18 @@ def sample(uniform: Array, logits_NV: Array, block: int = VOCAB_MULTIPLE) -> Arr
 
     Args:
       uniform: [...] float32 in [0, 1), a number for each draw.
-      logits_NV: [..., V] float32, unnormalized log-probabilities; V is a multiple of `block`.
+      logits: [..., V] float32, unnormalized log-probabilities; V is a multiple of `block`. An axis of size 1 stands for
+        the same distribution in all draws along it, whose sums are then computed once.
       block: entries in a block.
 
     Returns:
       Ids [...] int32. An entry whose probability rounds to 0 is never drawn.
     """
-    rows, size = logits_NV.shape[:-1], logits_NV.shape[-1]
+    rows, size = logits.shape[:-1], logits.shape[-1]
     if size % block:
         raise ValueError(f"{size} entries cannot be split into blocks of {block}: expected a multiple of {block}")
-    highest = jnp.max(logits_NV, axis=-1, keepdims=True)
-    mass = jnp.exp(logits_NV - highest).reshape(*rows, size // block, block)
+    highest = jnp.max(logits, axis=-1, keepdims=True)
+    mass = jnp.exp(logits - highest).reshape(*rows, size // block, block)
     chosen, rest = _invert(jnp.sum(mass, axis=-1), uniform)
     within = jnp.take_along_axis(mass, chosen[..., None, None], axis=-2)[..., 0, :]
     entry, _ = _invert(within, rest)
@@ -192,7 +192,8 @@ def sample(uniform: Array, logits_NV: Array, block: int = VOCAB_MULTIPLE) -> Arr
 def _invert(mass: Array, uniform: Array) -> tuple[Array, Array]:
     """The entry of `mass` [..., n] at quantile `uniform` [...], and the quantile within that entry, both in [0, 1).
 
-    Only entries of positive mass qualify, so that rounding in the cumulative sum cannot select an empty one.
+    Only entries of positive mass qualify, so that rounding in the cumulative sum cannot select an empty one. Axes of
+    `mass` may have size 1, as in `sample`.
     """
     ends = jnp.cumsum(mass, axis=-1)
     total = jnp.max(jnp.where(mass > 0, ends, 0.0), axis=-1)

@@ -87,6 +87,18 @@ def test_each_row_is_drawn_by_its_own_number():
     np.testing.assert_array_equal(drawn, np.floor(uniform * SIZE))
 
 
+def test_one_distribution_for_all_draws_is_not_copied():
+    """XLA folds a constant of [B, M, V], which takes minutes at real size."""
+    logits = np.random.default_rng(0).normal(3, 1.5, (1, 1, SIZE)).astype(np.float32)
+    uniform = np.random.default_rng(1).random((10, 100), np.float32)
+    drawn = {}
+    for name, each in {"one": logits, "copied": np.tile(logits, (10, 100, 1))}.items():
+        lowered = categorical.lower(uniform, each, block=16)
+        assert (f"10x100x{SIZE}x" in lowered.as_text()) is (name == "copied")
+        drawn[name] = categorical(uniform, each, block=16)
+    np.testing.assert_array_equal(drawn["one"], drawn["copied"])
+
+
 def test_size_must_be_a_multiple_of_the_block():
     with pytest.raises(ValueError, match="130 entries"):
         electra.sample(jnp.zeros(1), jnp.zeros((1, 130)))
