@@ -54,6 +54,14 @@ class Instruction(NamedTuple):
         return self.called("calls") or self.called("to_apply") or ""
 
     @property
+    def outcome(self) -> str:
+        """The shapes of what it computes: an asynchronous fusion names its operands before and a context after it."""
+        if self.opcode != "fusion-start":
+            return self.result
+        inner = self.result[1:-1]
+        return inner[_closing(inner, 0) + 1 : inner.rindex(",")]
+
+    @property
     def source(self) -> str:
         """The name of the JAX operation that it was compiled from, preceded by modules and functions."""
         match = re.search(r'op_name="([^"]*)"', self.attributes)

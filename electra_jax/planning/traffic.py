@@ -98,7 +98,7 @@ class Counter:
 
     def bytes(self, instruction: Instruction, computation: Computation) -> float:
         """What one execution moves between memory and the device."""
-        result = size(instruction.result) - _scratch(instruction)
+        result = size(instruction.outcome) - _scratch(instruction)
         operands = [size(computation[name].result) if name in computation else 0.0 for name in instruction.operands]
         if instruction.opcode in ("slice", "dynamic-slice", "gather"):
             return 2 * result + sum(operands[1:])
@@ -112,7 +112,7 @@ class Counter:
             return sizes(instruction.result)[1] + sizes(instruction.result, anywhere=True)[1] * bool(operands[0])
         if 'custom_call_target="AllocateBuffer"' in instruction.attributes:
             return 0.0
-        if instruction.opcode == "fusion":
+        if instruction.opcode in ("fusion", "fusion-start"):
             return self._fused(instruction, operands, result)
         return sum(operands) + result
 

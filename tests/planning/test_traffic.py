@@ -100,6 +100,16 @@ def scanned(unroll: int):
     return jax.jit(jax.grad(loss)).lower(jnp.zeros((6, 64, 64)), jnp.zeros((128, 64))).compile()
 
 
+def test_an_asynchronous_fusion_moves_what_it_moves_otherwise():
+    """As XLA writes the updates in a scan, from JAX 0.11 on."""
+    update = "%f.2 = f32[5,100,10]{2,1,0} fusion(%to, %r, %i), kind=kLoop, calls=%kept"
+    result = "((f32[5,100,10]{2,1,0}, f32[100,10]{1,0}, s32[]), f32[5,100,10]{2,1,0}, u32[])"
+    start = f"%f.3 = {result} fusion-start(%to, %r, %i), kind=kLoop, calls=%kept"
+    done = "%f.2 = f32[5,100,10]{2,1,0} fusion-done(%f.3)"
+    assert update in PROGRAM
+    assert traffic(PROGRAM.replace(update, f"{start}\n  {done}"), devices=8) == traffic(PROGRAM, devices=8)
+
+
 def test_a_loop_counts_as_often_as_it_runs():
     """Of a program without a loop the bytes are XLA's; of one with it they are, but that XLA counts its body once."""
     written_out, loop = scanned(6), scanned(1)
