@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 
 from electra_jax import guard, optim, step, train_config
 from electra_jax.config.errors import UserError, first_line
+from electra_jax.modeling import electra as networks
 from electra_jax.objectives.segments import Segment, make_segments
 from electra_jax.objectives.spec import Objective, Params
 from electra_jax.runtime import sharding
@@ -47,7 +48,7 @@ class ShardedStep:
     @functools.cached_property
     def state(self) -> step.TrainState:
         """The shapes, types and shardings of the state."""
-        return cast(step.TrainState, sharding.with_shardings(self.mesh, jax.eval_shape(self.jit(self._init))))
+        return cast(step.TrainState, sharding.with_shardings(self.mesh, jax.eval_shape(self._init)))
 
     @functools.cached_property
     def _init(self) -> Callable[[], step.TrainState]:
@@ -57,7 +58,7 @@ class ShardedStep:
 
     def fresh_state(self) -> step.TrainState:
         """A fresh state, initialized on the devices that hold it."""
-        return cast(step.TrainState, self.jit(self._init, out_shardings=sharding.shardings(self.state))())
+        return cast(step.TrainState, jax.jit(self._init, out_shardings=sharding.shardings(self.state))())
 
     def fresh_params(self) -> Params:
         """Fresh parameters as NumPy arrays."""
@@ -128,8 +129,9 @@ class ShardedStep:
         """The train step of a segment as JAX traced it, with its `jaxpr`."""
         config, (optimizer, schedule) = self.config, self._optimizer
         shardings, batch = sharding.shardings(self.state), sharding.batch_sharding(self.mesh)
+        model = networks.unroll(self.objective.model, config.model.unroll)
         train_step = step.make_train_step(
-            self.objective,
+            dataclasses.replace(self.objective, model=model),
             segment.stage,
             optimizer,
             schedule,

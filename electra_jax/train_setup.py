@@ -307,8 +307,10 @@ def initial_state(
 def describe(
     step: ShardedStep, workdir: AnyPath, state: TrainState, data: Data, attention: str, progress: Progress
 ) -> None:
-    config, mesh = step.config, step.mesh.abstract_mesh
-    layers = "unrolled" if transformer.is_unrolled(step.objective.model.config.encoder, mesh) else "scanned"
+    config = step.config
+    layers = (
+        "unrolled" if transformer.is_unrolled(config.model.unroll, step.objective.model.config.encoder) else "scanned"
+    )
     first, parameters = int(state.step), sum(x.size for x in jax.tree.leaves(state.params))
     progress.say(
         f"{config.objective.name}, {config.model.encoder}: {short_number(parameters)} parameters, "

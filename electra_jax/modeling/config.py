@@ -79,7 +79,8 @@ class ModelConfig:
     )
     unroll: str = setting(
         "auto",
-        "Unroll the layers (true), or scan over them (false): faster to compile, slower to run; auto scans on GPUs.",
+        "Unroll the layers of train steps (true), or scan over them (false): faster to compile, slower to run; auto "
+        "unrolls up to 16 layers.",
         one_of("auto", "true", "false"),
         resumable=True,
     )
@@ -114,8 +115,8 @@ class EncoderConfig:
       init_stddev: the standard deviation of the truncated normal that initializes weights.
       dropout: the dropout rate of embeddings and hidden states.
       dtype: the type of the computation; parameters are float32.
-      unroll: whether layers are unrolled instead of scanned; None: `transformer.is_unrolled` decides.
-        Parameters and results are the same; scanning compiles faster, unrolled layers run faster.
+      unroll: whether layers are unrolled instead of scanned, as only train steps do (`electra.unroll`). Parameters and
+        results are the same; scanning compiles faster, unrolled layers run faster.
       remat: what the backward pass recomputes: `none`, `dots` (all but matrix products: norms, activations, dropout;
         attention scores too, where attention is plain) or `full` (whole layers).
       attention: how attention is computed: `auto`, `plain` or `fused` (`fused_attention.choose`).
@@ -136,9 +137,9 @@ class EncoderConfig:
     init_stddev: float
     dropout: float
     dtype: Any
-    unroll: bool | None
     local_window: int
     global_every: int
+    unroll: bool = False
     remat: str = "none"
     attention: str = "auto"
     attention_dropout: float | None = None
@@ -230,7 +231,6 @@ def encoder_config(model: ModelConfig) -> EncoderConfig:
         init_stddev=model.init_stddev,
         dropout=model.dropout,
         dtype=jnp.dtype(model.dtype),
-        unroll=None if model.unroll == "auto" else model.unroll == "true",
         local_window=model.modernbert.local_window,
         global_every=model.modernbert.global_every,
         remat=model.remat,

@@ -3,6 +3,7 @@
 `Electra` is the Linen module. The functions at the end apply it to given parameters; losses call those.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -253,6 +254,17 @@ class Electra(nn.Module):
             self.discriminator_logits(encoder_BLD, batch.sequence_ids)
         if "copy_gate" in heads:
             self.copy_logits(encoder_BLD)
+
+
+def unroll(model: Electra, choice: str) -> Electra:
+    """The networks as a train step computes them, by `config.model.unroll`."""
+
+    def unrolled(network: EncoderConfig) -> EncoderConfig:
+        return dataclasses.replace(network, unroll=transformer.is_unrolled(choice, network))
+
+    c = model.config
+    generator = None if c.generator is None else unrolled(c.generator)
+    return Electra(dataclasses.replace(c, encoder=unrolled(c.encoder), generator=generator))
 
 
 def encode(model: Electra, params: Params, batch: Batch, dropout_key: Array | None = None) -> Array:

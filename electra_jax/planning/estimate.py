@@ -157,7 +157,7 @@ def estimate(
         config.batch_size,
         segment.length,
         is_fused=lambda network: attention(network, mesh=virtual) == "fused",
-        is_unrolled=lambda network: transformer.is_unrolled(network, virtual),
+        is_unrolled=functools.partial(transformer.is_unrolled, config.model.unroll),
         is_cudnn=cudnn_attention.is_nvidia_gpu(fused_attention.device_kind(virtual)),
     )
     plan = Plan(
@@ -165,7 +165,7 @@ def estimate(
             "batch_size": config.batch_size,
             "grad_accum_steps": config.grad_accum_steps,
             "remat": config.model.remat,
-            "unroll": transformer.is_unrolled(objective.model.config.encoder, virtual),
+            "unroll": transformer.is_unrolled(config.model.unroll, objective.model.config.encoder),
             "attention": attention(objective.model.config.encoder, mesh=virtual),
             **mesh.shape,
         },

@@ -33,7 +33,6 @@ def small(kind: str, layers: int) -> EncoderConfig:
         init_stddev=0.3,
         dropout=0.0,
         dtype=jnp.float32,
-        unroll=False,
         local_window=4,
         global_every=3,
         position_buckets=4,

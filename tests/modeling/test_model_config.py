@@ -58,14 +58,14 @@ def test_a_generator_of_the_encoders_size_is_the_same_network_whatever_its_heads
 
 
 def test_settings_reach_the_model():
-    given = settings(encoder="modernbert", dtype="float32", dropout=0.3, init_stddev=0.5, unroll="true", max_length=99)
+    given = settings(encoder="modernbert", dtype="float32", dropout=0.3, init_stddev=0.5, max_length=99)
     given.modernbert.update(local_window=6, global_every=2, activation="relu2", zero_outputs=True)
     given.tying = "none"
     model = model_config.from_settings(given, 1000, ("mlm_head", "copy_gate"), two_towers=True)
     for network in (model.encoder, model.generator):
         assert (network.kind, network.dtype, network.dropout) == ("modernbert", jnp.float32, 0.3)
         assert (network.activation, network.zero_outputs) == ("relu2", True)
-        assert (network.init_stddev, network.unroll, network.local_window, network.global_every) == (0.5, True, 6, 2)
+        assert (network.init_stddev, network.local_window, network.global_every) == (0.5, 6, 2)
     assert (model.vocab_size, model.embedding_size, model.max_length, model.absolute) == (1000, 128, 99, False)
     assert (model.heads, model.two_towers, model.tying) == (("mlm_head", "copy_gate"), True, "none")
     assert make().absolute
@@ -188,7 +188,6 @@ OTHER_VALUES = {
     "dropout": 0.5,
     "attention_dropout": 0.0,
     "dtype": "float32",
-    "unroll": "true",
     "remat": "full",
     "attention": "plain",
     "modernbert.local_window": 2,
@@ -205,7 +204,7 @@ def test_no_setting_is_ignored():
     """What networks make of their config: the other tests here, against definitions that have other values."""
     given = settings()
     names = {f"{part}.{name}" for part in ("modernbert", "deberta") for name in given[part]}
-    assert OTHER_VALUES.keys() == names | set(given) - {"modernbert", "deberta"}
+    assert OTHER_VALUES.keys() == names | set(given) - {"modernbert", "deberta", "unroll"}  # of the step: test_step.py
     for name, value in OTHER_VALUES.items():
         changed = settings()
         changed.update_from_flattened_dict({name: value})

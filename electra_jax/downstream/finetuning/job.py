@@ -93,7 +93,6 @@ def make_model(config: FinetuneConfig, task: Task, network: Network) -> Downstre
         attention_dropout=None,
         dtype=jnp.dtype(config.dtype),
         remat="none",
-        unroll=False,
     )
     own = dataclasses.replace(shape, encoder=encoder, heads=())
     beam = config.task.beam if task.kind == "answering" and config.head == "paper" else 0

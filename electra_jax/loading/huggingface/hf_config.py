@@ -222,7 +222,6 @@ def read(described: Mapping[str, Any], head: str | None, place: str) -> ElectraC
         init_stddev=number("initializer_range", 0.02, whole=False),
         dropout=dropout,
         dtype=jnp.dtype("float32"),
-        unroll=False,
         local_window=number("local_attention", 128),
         global_every=_period(described, layers, place) if modern else 1,
         attention_dropout=None if of_weights == dropout else of_weights,

@@ -76,7 +76,6 @@ def _body(shape: Transformer) -> float:
         init_stddev=0.02,
         dropout=0.0,
         dtype=jnp.float32,
-        unroll=False,
         local_window=1,
         global_every=1,
     )

@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from electra_jax import guard, optim, step
 from electra_jax.config import config_file
+from electra_jax.modeling import electra as networks
 from electra_jax.modeling import subnetwork
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.config import ElectraConfig, EncoderConfig
@@ -88,7 +89,8 @@ def trace(config: ConfigDict, stage: int = 0) -> tuple[Objective, Any]:
     state = step.TrainState(jax.ShapeDtypeStruct((), jnp.int32), params, opt_state, jax.eval_shape(guard.no_norms))
     ids = jax.ShapeDtypeStruct((config.batch_size, length), jnp.int32)
     batch = Batch(ids, ids, ids)
-    train_step = step.make_train_step(objective, objective.stages[stage], optimizer, schedule, 0)
+    unrolled = dataclasses.replace(objective, model=networks.unroll(objective.model, config.model.unroll))
+    train_step = step.make_train_step(unrolled, objective.stages[stage], optimizer, schedule, 0)
     return objective, jax.jit(train_step).trace(state, batch)
 
 
