@@ -4,7 +4,7 @@ import pytest
 from cli_runs import ROOT
 
 import electra_jax
-from electra_jax import configs, train, train_config
+from electra_jax import configs, train_config
 from electra_jax.config import config_file
 from electra_jax.config.errors import UserError
 from electra_jax.objectives import registry
@@ -97,26 +97,6 @@ def test_modern_can_be_exported_as_modernbert_at_every_size():
     tiny, large = configs.modern(size="tiny"), configs.modern(size="large")
     assert tiny.optim.learning_rate / large.optim.learning_rate == pytest.approx(8)
     assert tiny.model.init_stddev / large.model.init_stddev == pytest.approx(8**0.5, rel=1e-2)
-
-
-@pytest.mark.slow
-def test_deberta_trains_two_steps(tmp_path, text_file):
-    config = config_file.load(ROOT / "configs" / "deberta_v3.py", "size=xsmall,runlocal")
-    config.update(steps=2, eval_batches=1)
-    config.data.update(input=str(text_file), vocab_size=40, heldout_fraction=0.1)
-    final = train.train(config, tmp_path).heldout
-    assert 0 < final["disc_loss"] < 2
-
-
-@pytest.mark.slow
-def test_base_trains_two_steps(tmp_path, text_file):
-    """Other tests train `tiny` and `small`; `large` is a larger `base`."""
-    config = config_file.load(ROOT / "configs" / "base.py", "runlocal")
-    config.update(steps=2, eval_batches=1)
-    config.data.update(input=str(text_file), vocab_size=40, heldout_fraction=0.1)
-    final = train.train(config, tmp_path).heldout
-    assert 0 < final["mlm_loss"] < 10
-    assert (tmp_path / "checkpoints" / "2").is_dir()
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -67,22 +67,15 @@ def test_two_processes_compute_the_same_as_one(single, double):
 
 
 @pytest.mark.slow
-def test_an_encoder_that_is_sharded_over_processes_learns_and_is_probed_as_one(single, text_file, tmp_path):
+def test_an_encoder_that_is_split_over_processes_learns_and_is_probed_as_one(single, text_file, tmp_path):
+    """Both processes have the whole batch."""
     workdir, folder = tmp_path / "run", sst2_files(tmp_path / "sst2")
-    mesh = ("--config.mesh.data=1", "--config.mesh.fsdp=2", "--config.mesh.tensor=2")
+    mesh = ("--config.mesh.data=1", "--config.mesh.tensor=2")
     probe = ("--config.probe.every=10", "--config.probe.task=sst2", f"--config.probe.data_dir={folder}")
-    with processes(text_file, workdir, 2, *SETTINGS, *mesh, *probe, devices=2, cluster="ompi") as started:
+    with processes(text_file, workdir, 2, *SETTINGS, *mesh, *probe, cluster="ompi") as started:
         finish(started, workdir)
     assert_computed_the_same(single, workdir, 2)
     assert [line["step"] for line in logged(workdir) if "probe_sst2_accuracy" in line] == [10, 20]
-
-
-@pytest.mark.slow
-def test_processes_that_both_have_the_whole_batch_compute_the_same(single, text_file, tmp_path):
-    workdir, mesh = tmp_path / "run", ("--config.mesh.data=1", "--config.mesh.tensor=2")
-    with processes(text_file, workdir, 2, *SETTINGS, *mesh) as started:
-        finish(started, workdir)
-    assert_computed_the_same(single, workdir, 2)
 
 
 KILLED_BEFORE_ITS_SECOND_CHECKPOINT = """
@@ -104,15 +97,15 @@ sys.exit(__main__.main(sys.argv[1:]))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("killed", "count"), [(0, 4), (1, 2)])
+@pytest.mark.parametrize(("killed", "count", "fsdp"), [(0, 4, 4), (1, 2, 1)])
 def test_when_one_process_is_killed_the_others_end_and_any_number_resumes(
-    killed, count, single, double, text_file, tmp_path
+    killed, count, fsdp, single, double, text_file, tmp_path
 ):
     workdir, programs = tmp_path / "run", {killed: KILLED_BEFORE_ITS_SECOND_CHECKPOINT}
     with processes(text_file, workdir, 2, *SETTINGS, "--patience=10", programs=programs) as started:
         assert started[killed].wait(timeout=600) == -signal.SIGKILL
         assert started[1 - killed].wait(timeout=600) not in (0, 143)  # JAX ends it, with a report of its own
-    with processes(text_file, workdir, count, *SETTINGS) as started:
+    with processes(text_file, workdir, count, *SETTINGS, f"--config.mesh.fsdp={fsdp}") as started:
         finish(started, workdir)
     assert "resuming from step 5" in Path(f"{workdir}-0.out").read_text()
     assert_same_numbers(single, workdir)
