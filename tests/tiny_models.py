@@ -37,7 +37,6 @@ def network(
         0.02,
         0.1,
         jnp.dtype("float32"),
-        False,
         8,
         2,
         position_buckets=4,

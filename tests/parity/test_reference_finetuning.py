@@ -18,7 +18,7 @@ from electra_jax.modeling.config import ElectraConfig, EncoderConfig
 from electra_jax.modeling.downstream import Downstream
 
 GOLDEN = golden.archive("finetuning")
-ENCODER = EncoderConfig("bert", 2, 16, 32, 2, 0.02, 0.0, jnp.dtype("float32"), False, 8, 2)
+ENCODER = EncoderConfig("bert", 2, 16, 32, 2, 0.02, 0.0, jnp.dtype("float32"), 8, 2)
 CONFIG = ElectraConfig(60, 8, 24, ENCODER, heads=())
 OUTPUTS = {"classification": 3, "regression": 1, "tagging": 5, "answering": 2}
 BEAM = 5
