@@ -35,13 +35,13 @@ def local(path: Path) -> Path:
     """
     if not is_on_hub(path):
         return path
-    from huggingface_hub import list_repo_files, snapshot_download
+    from huggingface_hub import HfApi, snapshot_download
 
     name, _, revision = str(path).removeprefix(PREFIX).partition("@")
     _check_name(name, str(path))
     try:
         folder = Path(snapshot_download(name, revision=revision or None, allow_patterns=list(_FILES)))
-        others = () if any(folder.rglob("*.safetensors")) else list_repo_files(name, revision=revision or None)
+        others = () if any(folder.rglob("*.safetensors")) else HfApi().list_repo_files(name, revision=revision or None)
     except Exception as error:  # of whichever HTTP library this version of huggingface_hub has
         raise UserError(
             f"{path} cannot be downloaded ({first_line(error)[:_REASON]}); check name and network, or log in with "
