@@ -30,7 +30,7 @@ def test_help_lists_the_subcommands_and_imports_no_slow_library():
 
 
 WITHOUT_EXTRAS = """
-import contextlib, io, sys
+import contextlib, gc, io, sys
 for name in {hidden}:
     sys.modules[name] = None  # importing it fails
 from electra_jax import __main__
@@ -39,6 +39,7 @@ for name in __main__.COMMANDS:
     with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(io.StringIO()):
         status = __main__.main([name, "--help"])
     print(name, status, printed.getvalue().strip())
+assert gc.isenabled() and gc.get_freeze_count() > 100_000  # what was imported is not walked through again
 """
 
 
