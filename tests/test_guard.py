@@ -108,7 +108,6 @@ def test_one_bad_gradient_does_not_poison_the_run(text_file, tmp_path, monkeypat
     assert any(".params" in name for name in after if not np.array_equal(after[name], later[name]))
 
 
-@pytest.mark.slow  # its line and its status, in the fast suite: test_bad_input.py
 def test_too_many_skipped_updates_end_the_run_before_it_is_saved(text_file, tmp_path, monkeypatch, light_steps):
     spoil(monkeypatch, lambda done: jnp.where(done >= 4, INF, 0.0))
     config = small_config(text_file, "objective=mlm", steps=12, checkpoint__every=2, eval_every=100, guard__patience=4)
