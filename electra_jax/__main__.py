@@ -67,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run_in_own_process(interrupts: Interrupts, argv: list[str]) -> int:
     if argv and argv[0] in COMMANDS:
-        gc.disable()  # it walks through what is imported again and again: a fifth of the time until the first step
+        gc.disable()  # it walks through what is imported again and again: a fifth of a short run's time
         from electra_jax.runtime import console_errors, host_memory, jax_errors  # slow, and not needed by `--help`
 
         if argv[0] in _REPEATING:

@@ -53,7 +53,7 @@ IN_PLACE = Placement(lambda params: params, lambda grads: grads)
 
 
 def init_state(objective: Objective, optimizer: optax.GradientTransformation, seed: int, length: int) -> TrainState:
-    """A fresh state; to be jitted, or given to `jax.eval_shape`. Only the shape of a batch is used: no forward pass."""
+    """A fresh state; to be jitted, or given to `jax.eval_shape`. It computes no forward pass."""
     ids = jax.ShapeDtypeStruct((1, length), jnp.int32)
     params = objective.model.lazy_init(rng.stream_key(seed, rng.Stream.INIT), Batch(ids, ids, ids))["params"]
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), guard.no_norms())

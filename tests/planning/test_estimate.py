@@ -168,7 +168,7 @@ def test_two_slices_are_known_as_two():
     [("v4:2x2x2", "electra"), ("v5p:2x2x1", "mlm"), ("v5e:4x4", "electra"), ("v6e:4x4", "electra")],
 )
 def test_a_small_step_compiles_for_every_kind_of_slice(topology, system):
-    """But v3, for which the next test compiles base."""
+    """All but v3, for which the next test compiles base."""
     config = config_file.load(ROOT / "configs" / "small.py", f"runlocal,objective={system}")
     config.batch_size, config.model.dtype, config.model.unroll = 64, "bfloat16", "false"  # compiles faster
     config.data.seq_length = config.model.max_length = 128  # which the kernels need not pad
