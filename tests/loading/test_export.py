@@ -137,9 +137,7 @@ def test_an_earlier_checkpoint(workdir, tmp_path):
 @pytest.mark.parametrize(
     ("arg", "expected"),
     [
-        ("objective=mlm", {"masked_lm", "encoder"}),
         ("objective=all_tokens_mlm", {"masked_lm", "generator", "encoder"}),
-        ("objective=electric", {"discriminator", "encoder"}),
         ("generator=unigram", {"discriminator", "encoder"}),
     ],
 )
