@@ -103,8 +103,7 @@ def by_torch(model, head, text, kind):
     return found
 
 
-@pytest.mark.parametrize("kind", ["classification", "regression"])
-@pytest.mark.parametrize("make", [electra, modernbert])
+@pytest.mark.parametrize(("make", "kind"), [(electra, "classification"), (modernbert, "regression")])
 def test_the_losses_of_the_first_steps(make, kind, tmp_path):
     torch.manual_seed(0)
     theirs = make()
