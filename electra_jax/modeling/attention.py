@@ -80,9 +80,9 @@ class SelfAttention(nn.Module):
         """
         c, mesh = self.config, jax.sharding.get_abstract_mesh()
         is_fused = fused_attention.chosen(c, x_BLD.shape[1], mesh) == "fused" and not self.is_initializing()
-        is_cudnn = is_fused and cudnn_attention.is_nvidia_gpu(fused_attention.device_kind(mesh))
+        is_gpu = cudnn_attention.is_nvidia_gpu(fused_attention.device_kind(mesh))
         # On a TPU, arrays of a higher rank have their positions in the lanes, and the kernel would have them copied.
-        is_flat = is_fused and not is_cudnn and fused_attention.heads_on_device(c.heads, mesh) == c.heads
+        is_flat = is_fused and not is_gpu and fused_attention.heads_on_device(c.heads, mesh) == c.heads
 
         def dense(inputs: tuple[int, ...], features: tuple[int, ...], init: Initializer, name: str) -> Dense:
             return Dense(features, init, self.use_bias, c.dtype, inputs, is_flat, name=name)
@@ -91,7 +91,7 @@ class SelfAttention(nn.Module):
         qkv = checkpoint_name(dense((x_BLD.shape[-1],), (3, *heads), self.kernel_init, "qkv")(x_BLD), "qkv")
         rate = c.attention_rate if self.train else 0.0
         words = dropout.key_words(self.make_rng("dropout")) if rate else jnp.zeros(0, jnp.uint32)
-        if is_cudnn:
+        if is_fused and is_gpu and not rate:
             attended = _cudnn(c, qkv, visible, rotate, is_local)
         else:
             attended = (_fused if is_fused else _plain)(c, qkv, visible, rotate, is_local, rate, words)
@@ -131,7 +131,7 @@ def _fused(
     rate: float,
     words: Array,
 ) -> Array:
-    """The same by the kernels of `pallas_attention`; with [B, L, 3 D] as `qkv` it is [B, L, D]."""
+    """The same by Pallas kernels; with [B, L, 3 D] as `qkv` it is [B, L, D]."""
     if rotate is not None:
         q_BLHK, k_BLHK, v_BLHK = (qkv.reshape(*qkv.shape[:2], 3, c.heads, -1)[:, :, i] for i in range(3))
         qkv = jnp.stack([rotate(q_BLHK, 1), rotate(k_BLHK, 1), v_BLHK], axis=2).reshape(qkv.shape)
@@ -141,7 +141,7 @@ def _fused(
 
 
 def _cudnn(c: EncoderConfig, qkv: Array, visible: Visible, rotate: Rotate | None, is_local: Array | None) -> Array:
-    """The same by cuDNN, for networks without dropout of the weights."""
+    """The same by cuDNN, without dropout of the weights."""
 
     def attend(qkv: Array, visible: Visible, is_local: Array | None) -> Array:
         q_BLHK, k_BLHK, v_BLHK = (qkv[:, :, i] for i in range(3))

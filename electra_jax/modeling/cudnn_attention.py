@@ -1,7 +1,9 @@
-"""Attention by cuDNN's fused kernels, on NVIDIA GPUs: where they can be used, and what JAX is asked for.
+"""Attention by fused kernels on NVIDIA GPUs: where they can be used, and what JAX asks cuDNN for.
 
-They never write attention's weights to memory. Who sees whom is a mask, the one form that covers packing, padding, both
-directions and local layers: cuDNN has no local window to both sides, and lengths alone cover no packed rows.
+cuDNN's are for networks and passes without dropout of the weights, those of `triton_attention` for the others.
+
+They never write attention's weights to memory. cuDNN gets a mask of who sees whom, the one form that covers packing,
+padding, both directions and local layers: it has no local window to both sides, and lengths alone cover no packed rows.
 """
 
 from typing import Any
@@ -14,6 +16,7 @@ from electra_jax.modeling.config import EncoderConfig
 Array = jax.Array
 _OLDEST = "8.0"  # compute capability: cuDNN's fused attention begins with Ampere
 _LARGEST_HEAD, _HEAD_MULTIPLE = 128, 8
+_DROPOUT_HEADS, _DROPOUT_MULTIPLE = (16, 32, 64, 128), 32  # Triton's matrices have powers of 2
 _FORWARD = "dot_product_attention_fwd_wrapper"  # JAX's primitive
 
 
@@ -23,7 +26,7 @@ def is_nvidia_gpu(device_kind: str) -> bool:
 
 
 def problem(network: EncoderConfig, device_kind: str, length: int) -> str | None:
-    """Why `fused` is an error on an NVIDIA GPU; None where cuDNN's attention can be used."""
+    """Why `fused` is an error on an NVIDIA GPU; None where the kernels can be used."""
     capability, size = _capability(device_kind), network.head_size
     if capability is not None and _version(capability) < _version(_OLDEST):
         return (
@@ -34,11 +37,6 @@ def problem(network: EncoderConfig, device_kind: str, length: int) -> str | None
             f"config.model.attention=fused on GPUs computes in bfloat16: expected config.model.dtype=bfloat16, not "
             f"{network.dtype}"
         )
-    if network.attention_rate:
-        return (
-            "config.model.attention=fused on GPUs drops no attention weights, and their dropout rate is "
-            f"{network.attention_rate:g}: set config.model.attention_dropout=0"
-        )
     if size % _HEAD_MULTIPLE or size > _LARGEST_HEAD:
         return (
             f"config.model.attention=fused on GPUs needs heads of a multiple of {_HEAD_MULTIPLE}, at most "
@@ -46,6 +44,12 @@ def problem(network: EncoderConfig, device_kind: str, length: int) -> str | None
         )
     if length % 2:
         return f"config.model.attention=fused on GPUs needs sequences of an even length, not {length}"
+    if network.attention_rate and (size not in _DROPOUT_HEADS or length % _DROPOUT_MULTIPLE):
+        return (
+            f"config.model.attention=fused on GPUs drops attention weights (at the rate {network.attention_rate:g}) of "
+            f"heads of {', '.join(map(str, _DROPOUT_HEADS))} and lengths of a multiple of {_DROPOUT_MULTIPLE}, not of "
+            f"heads of {size} and {length} tokens: set config.model.attention_dropout=0"
+        )
     return None
 
 

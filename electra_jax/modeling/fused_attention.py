@@ -1,10 +1,12 @@
 """Attention by kernels, where they can be used, and their share of a mesh.
 
-On TPUs they are those of `pallas_attention`, whose gradient is here, on NVIDIA GPUs cuDNN's (`cudnn_attention`).
+On TPUs they are those of `pallas_attention`. On NVIDIA GPUs they are cuDNN's (`cudnn_attention`), or those of
+`triton_attention` where weights are dropped. The gradient of both Pallas forms is here.
 """
 
 import dataclasses
 import functools
+import importlib
 import math
 from typing import Any, NamedTuple
 
@@ -153,11 +155,14 @@ def attend(form: Form, qkv: Array, sequence_ids_BL: Array, words: Array, is_loca
     Returns:
       [B, L, H, K], or [B, L, D] if `qkv` is [B, L, 3 D].
 
-    On other devices than TPUs the kernels are interpreted, which is for tests.
+    On other devices than TPUs and NVIDIA GPUs the kernels are interpreted, which is for tests.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    limits = _LIMITS.get(device_kind(mesh))
-    if limits is None:
+    kind = device_kind(mesh)
+    limits = _LIMITS.get(kind)
+    if cudnn_attention.is_nvidia_gpu(kind):
+        form = dataclasses.replace(form, gpu=True)
+    elif limits is None:
         form = dataclasses.replace(form, native=False, interpret=True)
     else:
         form = dataclasses.replace(form, native=limits.native, vmem=limits.vmem)
@@ -197,22 +202,23 @@ def _attend(form: Form, qkv: Array, sequence_ids_BL: Array, scalars: Array, is_l
 
 
 def _forward(form: Form, qkv: Array, sequence_ids_BL: Array, scalars: Array, is_local: Array | None) -> Any:
-    from electra_jax.modeling import pallas_attention  # slow to import, and only TPUs need it
-
-    out, lse = _switch(pallas_attention.forward, form, is_local, qkv, sequence_ids_BL, scalars)
+    out, lse = _switch(_kernels(form).forward, form, is_local, qkv, sequence_ids_BL, scalars)
     out, lse = checkpoint_name(out, "attended"), checkpoint_name(lse, "attended")
     return out, (qkv, sequence_ids_BL, scalars, is_local, out, lse)
 
 
 def _backward(form: Form, kept: Any, d_out: Array) -> Any:
-    from electra_jax.modeling import pallas_attention
-
     qkv, sequence_ids_BL, scalars, is_local, out, lse = kept
-    d_qkv = _switch(pallas_attention.backward, form, is_local, qkv, sequence_ids_BL, scalars, out, lse, d_out)
+    d_qkv = _switch(_kernels(form).backward, form, is_local, qkv, sequence_ids_BL, scalars, out, lse, d_out)
     return d_qkv, None, None, None
 
 
 _attend.defvjp(_forward, _backward)
+
+
+def _kernels(form: Form) -> Any:
+    """The module of the kernels: slow to import, and few devices need it."""
+    return importlib.import_module(f"electra_jax.modeling.{'triton' if form.gpu else 'pallas'}_attention")
 
 
 def _switch(kernel: Any, form: Form, is_local: Array | None, *args: Array) -> Any:

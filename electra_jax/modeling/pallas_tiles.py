@@ -18,6 +18,7 @@ class Form:
       reach: positions that are visible to each side; None: the whole sequence.
       native: whether matrix units take bfloat16; Mosaic for TPU v2 and v3 wants float32, which they round.
       vmem: bytes of a core's memory that a kernel may use; None: the compiler's default.
+      gpu: whether the kernels are those of `triton_attention`.
       interpret: whether to interpret the kernels, on any device.
     """
 
@@ -27,6 +28,7 @@ class Form:
     reach: int | None = None
     native: bool = True
     vmem: int | None = None
+    gpu: bool = False
     interpret: bool = False
 
     def __post_init__(self) -> None:

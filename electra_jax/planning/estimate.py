@@ -158,7 +158,7 @@ def estimate(
         segment.length,
         is_fused=lambda network: attention(network, mesh=virtual) == "fused",
         is_unrolled=functools.partial(transformer.is_unrolled, config.model.unroll),
-        is_cudnn=cudnn_attention.is_nvidia_gpu(fused_attention.device_kind(virtual)),
+        is_gpu=cudnn_attention.is_nvidia_gpu(fused_attention.device_kind(virtual)),
     )
     plan = Plan(
         settings={

@@ -1,4 +1,4 @@
-"""cuDNN's attention: where it is chosen, and that what it is asked for is attention; encoders with any form of it.
+"""Attention on NVIDIA GPUs: where kernels are chosen, and what cuDNN is asked for; encoders with any form of attention.
 
 No test runs cuDNN itself: JAX's own form of the same call stands in. `tests/planning/test_targets.py` compiles it.
 """
@@ -45,7 +45,10 @@ def choose(setting: str = "auto", kind: str = H100, length: int = 512, **changes
         ({"kind": "AMD Instinct MI300X"}, "plain"),
         ({"setting": "plain"}, "plain"),
         ({"setting": "fused"}, "fused"),
-        ({"attention_dropout": None}, "plain"),
+        ({"attention_dropout": None}, "fused"),
+        ({"attention_dropout": None, "length": 48}, "plain"),
+        ({"attention_dropout": 0.0, "length": 48}, "fused"),
+        ({"attention_dropout": None, "width": 576}, "plain"),
         ({"attention_dropout": None, "dropout": 0.0}, "fused"),
         ({"dtype": jnp.dtype("float32")}, "plain"),
         ({"heads": 6}, "fused"),
@@ -54,7 +57,7 @@ def choose(setting: str = "auto", kind: str = H100, length: int = 512, **changes
         ({"length": 511}, "plain"),
     ],
 )
-def test_auto_takes_cudnn_where_it_can_be_used(changes, expected):
+def test_auto_takes_the_kernels_where_they_can_be_used(changes, expected):
     if dtype := changes.pop("dtype", None):
         c = dataclasses.replace(network(), dtype=dtype)
         assert fused_attention.choose(c, H100, 512, c.heads) == expected
@@ -70,7 +73,11 @@ def test_modernbert_drops_no_attention_weights():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"attention_dropout": 0.2}, "dropout rate is 0.2: set config.model.attention_dropout=0; use auto or plain"),
+        (
+            {"attention_dropout": 0.2, "length": 500},
+            r"drops attention weights \(at the rate 0\.2\) of heads of 16, 32, 64, 128 and lengths of a multiple of "
+            "32, not of heads of 64 and 500 tokens: set config.model.attention_dropout=0; use auto or plain",
+        ),
         ({"heads": 3}, "heads of a multiple of 8, at most 128: width 768 and 3 heads make heads of 256; use"),
         ({"length": 511}, "on GPUs needs sequences of an even length, not 511; use auto or plain"),
         ({"kind": "Tesla T4"}, r"needs TPUs \(.*\) or NVIDIA GPUs: expected one of them, not Tesla T4"),
@@ -102,8 +109,8 @@ def test_without_a_mesh_fused_on_a_gpu_is_plain_where_it_cannot_be(monkeypatch):
     monkeypatch.setattr(fused_attention, "device_kind", lambda mesh: H100)
     mesh = jax.sharding.get_abstract_mesh()
     found = [
-        fused_attention.chosen(network(attention=setting, attention_dropout=rate), 512, mesh)
-        for setting, rate in (("fused", 0.0), ("fused", 0.1), ("auto", 0.0))
+        fused_attention.chosen(network(attention=setting, attention_dropout=rate), length, mesh)
+        for setting, rate, length in (("fused", 0.0, 512), ("fused", 0.1, 500), ("auto", 0.0, 512))
     ]
     assert found == ["fused", "plain", "plain"]
 

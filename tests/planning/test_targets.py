@@ -6,7 +6,6 @@ from cli_runs import ROOT
 
 from electra_jax.config import config_file
 from electra_jax.config.errors import UserError
-from electra_jax.planning import estimate as estimate_module
 from electra_jax.planning import gpus, hlo, slices, targets
 from electra_jax.planning.estimate import estimate
 from electra_jax.planning.flops import devices as device_table
@@ -208,7 +207,8 @@ def test_a_call_of_cudnn_moves_its_operands_and_results_without_scratch():
 ########## With the compiler for GPUs ##################################################################################
 
 needs_plugin = pytest.mark.skipif(
-    importlib.util.find_spec("jax_cuda12_plugin") is None, reason="JAX's CUDA plugin is in the extra cuda"
+    not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)),
+    reason="JAX's CUDA plugin is in the extra cuda",
 )
 
 
@@ -232,46 +232,64 @@ def test_a_small_step_compiles_for_gpus(topology, devices):
 @pytest.fixture
 def programs(monkeypatch):
     """The programs that plans are made of."""
-    made = []
+    made, real = [], hlo.Program
 
     def parse(text):
-        made.append(hlo.Program(text))
+        made.append(real(text))
         return made[-1]
 
-    monkeypatch.setattr(estimate_module, "hlo", types.SimpleNamespace(Program=parse))
+    monkeypatch.setattr(hlo, "Program", parse)
     return made
 
 
-def calls(program) -> dict[str, list[tuple[str, float]]]:
-    """Calls of cuDNN's attention: the shapes of their results, and how often each runs, by forward and backward."""
+CUDNN, TRITON = "__cudnn$fmha", "__gpu$xla.gpu.triton"
+
+
+def calls(program, target: str = CUDNN) -> dict[str, list[tuple[str, float]]]:
+    """Calls of attention's kernels: the shapes of their results, and how often each runs, by forward and backward."""
     found = {"forward": [], "backward": []}
     for computation, times in program.executed():
         for each in computation.values():
-            if 'custom_call_target="__cudnn$fmha' in each.attributes:
-                direction = "backward" if "Backward" in each.attributes else "forward"
+            if f'custom_call_target="{target}' in each.attributes:
+                names = ("Backward", "attention_backward")
+                direction = "backward" if any(name in each.attributes for name in names) else "forward"
                 found[direction].append((hlo.shapes(each.result)[0], times))
     return found
 
 
 @pytest.mark.aot
 @needs_plugin
-def test_attention_on_gpus_is_that_of_cudnn(programs):
-    """The forward kernel runs once a layer, and no device sees the examples or heads of another."""
+def test_attention_on_gpus_is_fused(programs):
+    """A forward kernel runs once a layer, and no device sees the examples or heads of another."""
     config = config_file.load(ROOT / "configs" / "small.py", "runlocal")
     config.batch_size, config.model.dtype, config.model.remat = 64, "bfloat16", "dots"
     config.data.seq_length = config.model.max_length = 128
     config.mesh.update(data=2, fsdp=2, tensor=2)
+    config.model.attention = "plain"
     plain = estimate(config, "h100:8")
+    config.model.attention = "auto"
+    dropped = estimate(config, "h100:8")
     config.model.attention_dropout = 0.0
     fused = estimate(config, "h100:8")
-    assert (plain.settings["attention"], fused.settings["attention"]) == ("plain", "fused")
-    assert calls(programs[0]) == {"forward": [], "backward": []}
-    layers, rows = config.model.layers, 64 // 4
-    expected = [(f"bf16[{rows},1,128,32]", layers), (f"bf16[{rows},1,128,32]", layers)]  # generator and encoder
-    assert calls(programs[1]) == {"forward": expected, "backward": expected}
-    assert fused.moved < 0.9 * plain.moved
-    assert fused.memory["temporary"] < plain.memory["temporary"]
-    assert fused.flops["model"] == plain.flops["model"]
+    assert [plan.settings["attention"] for plan in (plain, dropped, fused)] == ["plain", "fused", "fused"]
+    none = {"forward": [], "backward": []}
+    assert [calls(programs[0], target) for target in (CUDNN, TRITON)] == [none, none]
+    rows = 64 // 4
+
+    def both(found):
+        """What the calls of the two networks return, forward and backward."""
+        for direction in found.values():
+            shapes = {shape for shape, _ in direction}
+            assert len(shapes) == 1
+            assert sum(times for _, times in direction) == 2 * config.model.layers
+        return [direction[0][0] for direction in found.values()]
+
+    assert both(calls(programs[1], TRITON)) == [f"bf16[{rows},128,1,32]", f"bf16[{rows},128,3,1,32]"]
+    assert both(calls(programs[2])) == [f"bf16[{rows},1,128,32]"] * 2
+    for kernels in (dropped, fused):
+        assert kernels.moved < 0.9 * plain.moved
+        assert kernels.memory["temporary"] < plain.memory["temporary"]
+        assert kernels.flops["model"] == plain.flops["model"]
 
 
 @pytest.mark.aot
@@ -279,6 +297,7 @@ def test_attention_on_gpus_is_that_of_cudnn(programs):
 def test_no_layer_on_a_gpu_keeps_its_mask(programs):
     config = config_file.load(ROOT / "configs" / "small.py", "runlocal")
     config.batch_size, config.model.dtype, config.model.encoder = 64, "bfloat16", "modernbert"
+    config.model.unroll = "false"
     found = estimate(config, "h100:1")
     assert found.settings["attention"] == "fused"
     assert [times for direction in calls(programs[0]).values() for _, times in direction] == [config.model.layers] * 4

@@ -17,6 +17,8 @@ from electra_jax.objectives.spec import Objective, Stage
 # weighted sum again.
 _KEPT = {"none": 6, "dots": 7, "full": 8}
 _NOT_KEPT = {"none": 7, "dots": 7, "full": 9}
+# The backward kernel of `triton_attention` computes the scores and the gradient of the weights twice.
+_TWICE = {"none": 9, "dots": 9, "full": 11}
 _FORWARD = dict.fromkeys(_KEPT, 2)
 
 
@@ -27,7 +29,7 @@ def change(
     length: int,
     is_fused: Callable[[EncoderConfig], bool],
     is_unrolled: Callable[[EncoderConfig], bool],
-    is_cudnn: bool = False,
+    is_gpu: bool = False,
 ) -> float:
     """Operations that a train step executes, less those that XLA counts; often negative.
 
@@ -38,7 +40,7 @@ def change(
       length: tokens in a sequence.
       is_fused: whether a network computes attention by the kernel.
       is_unrolled: whether a network's layers are unrolled.
-      is_cudnn: whether that kernel is cuDNN's. It gets a mask, so local layers compute whole sequences too.
+      is_gpu: whether that kernel is one for NVIDIA GPUs, where local layers compute whole sequences too.
     """
     total = 0.0
     for each in stage.passes:
@@ -46,13 +48,13 @@ def change(
         network = config.encoder if each.network == "encoder" else config.generator
         assert network is not None
         towers = 2 if config.two_towers and each.network == "generator" else 1
-        pairs = _change_in_pairs(network, length, is_fused(network), is_cudnn, is_unrolled(network), each.trained)
+        pairs = _change_in_pairs(network, length, is_fused(network), is_gpu, is_unrolled(network), each.trained)
         total += towers * batch * 2 * network.width * pairs
     return total
 
 
 def _change_in_pairs(
-    network: EncoderConfig, length: int, fused: bool, cudnn: bool, unrolled: bool, trained: bool
+    network: EncoderConfig, length: int, fused: bool, gpu: bool, unrolled: bool, trained: bool
 ) -> float:
     """The change for one sequence, in pairs of positions times the products over them."""
     reach = network.local_window // 2
@@ -62,12 +64,14 @@ def _change_in_pairs(
     conditional = modern and plain_attention.block_size(length, reach) is not None
     counted = _NOT_KEPT if conditional else _KEPT
     executed = _NOT_KEPT if fused or (conditional and not (unrolled and network.remat == "none")) else _KEPT
+    if fused and gpu and network.attention_rate:
+        executed = _TWICE
     if not trained:
         counted = executed = _FORWARD
     total = 0.0
     for layer in range(network.layers):
         reached = reach if modern and layer % network.global_every > 0 else None
-        if fused and cudnn:
+        if fused and gpu:
             pairs = length**2
         elif fused:
             pairs = pallas_tiles.pairs(Form(network.heads, reach=reached), length, network.width)

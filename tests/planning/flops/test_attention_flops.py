@@ -15,14 +15,14 @@ def change(
     is_fused=lambda network: True,
     arg: str = "",
     is_unrolled: bool = False,
-    is_cudnn: bool = False,
+    is_gpu: bool = False,
     **settings,
 ) -> float:
     """With one layer of width 64 in each network, on one sequence."""
     sizes = {"layers": 1, "width": 64, "heads": 1, "generator_width": 1.0, **settings}
     config = small_config(arg=arg, **{f"model__{name}": value for name, value in sizes.items()})
     objective = make_objective(config, 60)
-    return attention.change(objective, objective.stages[-1], 1, length, is_fused, lambda network: is_unrolled, is_cudnn)
+    return attention.change(objective, objective.stages[-1], 1, length, is_fused, lambda network: is_unrolled, is_gpu)
 
 
 @pytest.mark.parametrize(("remat", "products"), [("none", 1), ("dots", 0), ("full", 1)])
@@ -39,8 +39,14 @@ def test_cudnn_computes_whole_sequences(remat):
     """Of ModernBERT's plain form, whose second layer is local, XLA counts scores that are computed again."""
     products = {"bert": 0 if remat == "dots" else 1, "modernbert": 0}
     for encoder, more in products.items():
-        found = change(100, is_cudnn=True, encoder=encoder, remat=remat, layers=2, generator_layers=1.0, **LOCAL)
+        found = change(100, is_gpu=True, encoder=encoder, remat=remat, layers=2, generator_layers=1.0, **LOCAL)
         assert found == 2 * 2 * more * 2 * 100 * 100 * 64
+
+
+def test_with_dropout_the_backward_kernel_for_gpus_computes_two_products_twice():
+    settings = {"is_gpu": True, "encoder": "bert", "remat": "none"}
+    more = change(128, **settings, dropout=0.1) - change(128, **settings, dropout=0.0)
+    assert more == 2 * 2 * 2 * 128 * 128 * 64  # generator and encoder
 
 
 def test_networks_without_the_kernel_do_not_count():
