@@ -182,7 +182,7 @@ def test_the_image_has_a_python_that_the_package_supports():
 
 
 PINNED = ["downstream", "parquet", "tfds", "gcs", "s3", "datasets", "warc", "near_duplicates"]
-PINNED += ["wandb", "mlflow", "trackio", "cuda", "tpu"]
+PINNED += ["wandb", "mlflow", "trackio", "cuda", "cuda12", "tpu"]
 PYTHONS = [{"python_version": v, "python_full_version": f"{v}.9"} for v in ("3.11", "3.12")]
 SYSTEM = {
     "sys_platform": "linux",

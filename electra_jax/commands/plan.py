@@ -36,7 +36,7 @@ Compiles the train step of a config for TPU slices or NVIDIA GPUs, without havin
   --json             JSON instead of tables
 
 It needs Linux on x86 and a compiler: for TPUs libtpu, pip install 'electra_jax[tpu]'; for GPUs JAX's CUDA plugin,
-pip install 'electra_jax[cuda]' (5.5 GB)."""
+pip install 'electra_jax[cuda]' (3.8 GB)."""
 
 _INSIDE = "ELECTRA_JAX_PLAN_INSIDE"  # set in the child process, which compiles
 _GIB = 2.0**30
@@ -222,7 +222,7 @@ def _run_in_child(argv: list[str], topology: str) -> int:
         errors.seek(0)
         if child.returncode < 0:
             name = signal.Signals(-child.returncode).name
-            compiler, package = ("TPU", "libtpu") if is_tpu(topology) else ("CUDA", "jax-cuda12-plugin")
+            compiler, package = ("TPU", "libtpu") if is_tpu(topology) else ("CUDA", "version of JAX's CUDA plugin")
             raise UserError(
                 f"the {compiler} compiler crashed on this step ({name}): change config.model.remat, "
                 f"config.grad_accum_steps or config.batch_size, or install another {package}"
