@@ -242,10 +242,10 @@ def programs(monkeypatch):
     return made
 
 
-CUDNN, TRITON = "__cudnn$fmha", "__gpu$xla.gpu.triton"
+OF_CUDNN, OF_TRITON = "__cudnn$fmha", "__gpu$xla.gpu.triton"
 
 
-def calls(program, target: str = CUDNN) -> dict[str, list[tuple[str, float]]]:
+def calls(program, target: str = OF_CUDNN) -> dict[str, list[tuple[str, float]]]:
     """Calls of attention's kernels: the shapes of their results, and how often each runs, by forward and backward."""
     found = {"forward": [], "backward": []}
     for computation, times in program.executed():
@@ -273,7 +273,7 @@ def test_attention_on_gpus_is_fused(programs):
     fused = estimate(config, "h100:8")
     assert [plan.settings["attention"] for plan in (plain, dropped, fused)] == ["plain", "fused", "fused"]
     none = {"forward": [], "backward": []}
-    assert [calls(programs[0], target) for target in (CUDNN, TRITON)] == [none, none]
+    assert [calls(programs[0], target) for target in (OF_CUDNN, OF_TRITON)] == [none, none]
     rows = 64 // 4
 
     def both(found):
@@ -284,7 +284,7 @@ def test_attention_on_gpus_is_fused(programs):
             assert sum(times for _, times in direction) == 2 * config.model.layers
         return [direction[0][0] for direction in found.values()]
 
-    assert both(calls(programs[1], TRITON)) == [f"bf16[{rows},128,1,32]", f"bf16[{rows},128,3,1,32]"]
+    assert both(calls(programs[1], OF_TRITON)) == [f"bf16[{rows},128,1,32]", f"bf16[{rows},128,3,1,32]"]
     assert both(calls(programs[2])) == [f"bf16[{rows},1,128,32]"] * 2
     for kernels in (dropped, fused):
         assert kernels.moved < 0.9 * plain.moved
