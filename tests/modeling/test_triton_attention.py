@@ -5,7 +5,6 @@ Where they are chosen: test_cudnn_attention.py. `tests/planning/test_targets.py`
 
 import dataclasses
 import functools
-import warnings
 
 import jax
 import jax.numpy as jnp
@@ -95,7 +94,6 @@ def test_a_train_step_on_a_gpu_has_them():
     def loss(params, x_BLD):
         return jnp.sum(layer.apply(params, x_BLD, Visible(ids), rngs={"dropout": jax.random.key(1)}))
 
-    with jax.sharding.use_abstract_mesh(mesh), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The Pallas Triton backend is deprecated", DeprecationWarning)
+    with jax.sharding.use_abstract_mesh(mesh):
         text = jax.jit(jax.grad(loss)).trace(params, x_BLD).lower(lowering_platforms=("cuda",)).as_text()
     assert all(f'name = "{name}"' in text for name in ("attention", "attention_backward"))
