@@ -6,73 +6,17 @@ Encoders with them: test_cudnn_attention.py.
 import dataclasses
 import functools
 
-import jax
-import jax.numpy as jnp
+import kernel_checks
 import numpy as np
 import pytest
-import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_checks import config
 
 from electra_jax.config.errors import UserError
-from electra_jax.modeling import attention, dropout, fused_attention
-from electra_jax.modeling.attention import Visible
-from electra_jax.modeling.config import EncoderConfig
-from electra_jax.runtime.sharding import AXES
+from electra_jax.modeling import fused_attention, pallas_attention
 
-WORDS = dropout.key_words(jax.random.key(5))
-
-
-@functools.cache
-def config(heads: int, size: int, window: int = 0) -> EncoderConfig:
-    return dataclasses.replace(reference.small("bert", 1), width=heads * size, heads=heads, local_window=window)
-
-
-def gradient(c: EncoderConfig, rate: float, direction: str, qkv, sequence_ids, is_local, weight):
-    """The result, and the gradient of its sum with `weight`."""
-
-    def total(qkv):
-        out = attention._fused(c, qkv, Visible(sequence_ids, direction), None, is_local, rate, WORDS)
-        return jnp.sum(out * weight), out
-
-    gradients, out = jax.grad(total, has_aux=True)(qkv)
-    return out, gradients
-
-
-run = functools.partial(jax.jit, static_argnums=(0, 1, 2))(gradient)
-
-
-def check(
-    sequence_ids,
-    c: EncoderConfig,
-    rate: float = 0.0,
-    direction: str = "both",
-    is_local: bool | None = None,
-    compute=run,
-):
-    """With dropout only if every decision is that of `keep_weights`."""
-    sequence_ids = np.asarray(sequence_ids, np.int32)
-    rng = np.random.default_rng(0)
-    shape = (*sequence_ids.shape, c.heads, c.head_size)
-    qkv = rng.standard_normal((*shape[:2], 3, *shape[2:])).astype(np.float32)
-    weight = rng.standard_normal(shape).astype(np.float32)
-    with jax.default_matmul_precision("highest"):
-        found = compute(
-            c, rate, direction, qkv, sequence_ids, None if is_local is None else jnp.asarray(is_local), weight
-        )
-    reach = c.local_window // 2 if is_local else None
-    reference.check_attention(
-        found, qkv, weight, reference.mask(Visible(sequence_ids, direction), reach), drop(shape, rate)
-    )
-
-
-def drop(shape: tuple[int, ...], rate: float):
-    """What dropout multiplies the weights by."""
-    rows, length, heads, _ = shape
-    return np.asarray(keep_weights(WORDS, (rows, heads, length, length), rate)) / (1 - rate) if rate else 1
-
-
-keep_weights = functools.partial(jax.jit, static_argnums=(1, 2))(dropout.keep_weights)
+check = functools.partial(kernel_checks.check, pallas_attention)
 PACKED = [[1] * 40 + [2] * 60 + [3] * 13 + [0] * 15, [1] * 128]
 
 
@@ -108,17 +52,7 @@ def test_any_ids_in_any_order(sequence_ids):
 @pytest.mark.parametrize("mesh", [(8, 1, 1), (2, 2, 2)])
 def test_results_do_not_depend_on_the_mesh(mesh):
     """Devices compute their own examples and heads, and dropout counts both over the whole batch."""
-    devices = jax.make_mesh(mesh, AXES, axis_types=(jax.sharding.AxisType.Auto,) * 3)
-    rows = jax.sharding.NamedSharding(devices, jax.sharding.PartitionSpec(("data", "fsdp")))
-
-    def on_mesh(c, rate, direction, qkv, sequence_ids, is_local, weight):
-        def split(*arrays):
-            with jax.sharding.use_abstract_mesh(devices.abstract_mesh):
-                return gradient(c, rate, direction, *arrays[:2], is_local, arrays[2])
-
-        return jax.jit(split, in_shardings=rows)(qkv, sequence_ids, weight)
-
-    check(np.ones((8, 16)), config(4, 64), 0.3, compute=on_mesh)
+    check(np.ones((8, 16)), config(4, 64), 0.3, compute=kernel_checks.on_mesh(mesh))
 
 
 def choose(setting: str, kind: str, length: int, heads: int = 12) -> str:

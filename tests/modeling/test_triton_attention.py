@@ -8,78 +8,38 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import kernel_checks
 import numpy as np
 import pytest
 import reference
 from flax import linen as nn
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_checks import config
 
-from electra_jax.modeling import attention, dropout, fused_attention, triton_attention
+from electra_jax.modeling import attention, triton_attention
 from electra_jax.modeling.attention import Visible
-from electra_jax.modeling.config import EncoderConfig
 from electra_jax.runtime.sharding import AXES
 
-WORDS = dropout.key_words(jax.random.key(5))
-
-
-def gradient(c: EncoderConfig, rate: float, direction: str, qkv, sequence_ids, weight):
-    """The result, and the gradient of its sum with `weight`."""
-
-    def total(qkv):
-        out = attention._fused(c, qkv, Visible(sequence_ids, direction), None, None, rate, WORDS)
-        return jnp.sum(out * weight), out
-
-    gradients, out = jax.grad(total, has_aux=True)(qkv)
-    return out, gradients
-
-
-run = functools.partial(jax.jit, static_argnums=(0, 1, 2))(gradient)
-keep_weights = functools.partial(jax.jit, static_argnums=(1, 2))(dropout.keep_weights)
-
-
-def check(sequence_ids, heads: int, size: int, rate: float, direction: str = "both", compute=run):
-    """Only if every decision of dropout is that of `keep_weights`."""
-    sequence_ids = np.asarray(sequence_ids, np.int32)
-    examples, length = sequence_ids.shape
-    rng = np.random.default_rng(0)
-    qkv = rng.standard_normal((examples, length, 3, heads, size)).astype(np.float32)
-    weight = rng.standard_normal((examples, length, heads, size)).astype(np.float32)
-    c = dataclasses.replace(reference.small("bert", 1), width=heads * size, heads=heads)
-    with pytest.MonkeyPatch.context() as patch, jax.default_matmul_precision("highest"):
-        patch.setattr(fused_attention, "_kernels", lambda form: triton_attention)
-        found = compute(c, rate, direction, qkv, sequence_ids, weight)
-    kept = keep_weights(WORDS, (examples, heads, length, length), rate)
-    mask = reference.mask(Visible(sequence_ids, direction))
-    reference.check_attention(found, qkv, weight, mask, np.asarray(kept) / (1 - rate))
+check = functools.partial(kernel_checks.check, triton_attention)
 
 
 @pytest.mark.parametrize(("length", "direction"), [(96, "both"), (320, "before"), (384, "after")])
 def test_lengths_and_directions(length, direction):
     """Above 128 positions, pairs of keys share a hash; above 256, so do the keys of two pairs of blocks."""
     third = length // 3
-    check([[1] * third + [2] * (length - third - 9) + [0] * 9, [1] * length], 2, 16, 0.3, direction)
+    check([[1] * third + [2] * (length - third - 9) + [0] * 9, [1] * length], config(2, 16), 0.3, direction)
 
 
 @settings(max_examples=10, deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=32, max_size=32))
 def test_any_ids_in_any_order(sequence_ids):
-    check([sequence_ids], 2, 16, 0.1)
+    check([sequence_ids], config(2, 16), 0.1)
 
 
 def test_results_do_not_depend_on_the_mesh():
     """Devices compute their own examples and heads, and dropout counts both over the whole batch."""
-    mesh = jax.make_mesh((2, 2, 2), AXES, axis_types=(jax.sharding.AxisType.Auto,) * 3)
-    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(("data", "fsdp")))
-
-    def on_mesh(c, rate, direction, *arrays):
-        def split(*arrays):
-            with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-                return gradient(c, rate, direction, *arrays)
-
-        return jax.jit(split, in_shardings=rows)(*arrays)
-
-    check(np.ones((8, 32)), 4, 16, 0.3, compute=on_mesh)
+    check(np.ones((8, 32)), config(4, 16), 0.3, compute=kernel_checks.on_mesh((2, 2, 2)))
 
 
 def test_a_train_step_on_a_gpu_has_them():
