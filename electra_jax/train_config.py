@@ -24,6 +24,7 @@ from electra_jax.objectives.spec import ObjectiveConfig
 from electra_jax.optim import OptimConfig
 from electra_jax.runtime import trackers
 from electra_jax.runtime.checkpoint import CheckpointConfig
+from electra_jax.runtime.compile_cache import cache_setting
 from electra_jax.runtime.metric_writers import ProfileConfig
 from electra_jax.runtime.sharding import MeshConfig
 
@@ -87,7 +88,7 @@ class TrainConfig:
         1, "Gradient accumulation: parts that a batch is computed in, one by one, to save memory.", above(0)
     )
     mesh: MeshConfig = MeshConfig()
-    compile_cache: str = setting("", "Folder that caches compiled programs for a restart.", resumable=True)
+    compile_cache: str = cache_setting()
     # Latency hiding is on by default: on v5e, base, neither xla_tpu_enable_latency_hiding_scheduler nor the async
     # collective fusions change the compiled step.
     compiler_options: str = setting("", "Options of XLA, NAME=VALUE, separated by commas.", _OPTIONS, resumable=True)

@@ -22,7 +22,7 @@ from electra_jax.modeling import config as model_config
 from electra_jax.modeling import fused_attention, transformer
 from electra_jax.modeling.batch import Batch
 from electra_jax.objectives import registry
-from electra_jax.runtime import distributed, metric_writers, rewind, run_log, sharding
+from electra_jax.runtime import compile_cache, distributed, metric_writers, rewind, run_log, sharding
 from electra_jax.runtime.checkpoint import Checkpoints
 from electra_jax.runtime.io import read_json, write_whole
 from electra_jax.runtime.lock import lock
@@ -318,4 +318,6 @@ def describe(
         f"{data.epochs(config.steps):.3g} epochs, on {jax.device_count()} x {jax.devices()[0].device_kind}, "
         f"layers {layers}, attention {attention}"
     )
+    if kept := compile_cache.folder():
+        progress.say(f"compiled programs are kept in {kept} (config.compile_cache)")
     progress.say(f"resuming from step {first} in {workdir}" if first else f"starting in {workdir}")

@@ -1,32 +1,77 @@
-"""JAX's persistent compilation cache for the time of a run."""
+"""JAX's persistent compilation cache for the time of a run or of a command."""
 
 import contextlib
+import os
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from electra_jax.runtime import jax_errors
+from electra_jax.config.settings import Check, setting
+from electra_jax.runtime import io, jax_errors
+
+AUTO, NONE = "auto", "none"
+_MOST = 4 * 2**30  # bytes in the user's cache folder: hundreds of train steps; JAX deletes what was unused for longest
+
+
+def cache_setting() -> Any:
+    """The setting of a run: what `compile_cache` takes."""
+    doc = "Where compiled programs are kept for the next start: auto (the user's cache folder), none or a folder."
+    return setting(AUTO, doc, Check(bool, "auto, none or a folder"), resumable=True)
 
 
 @contextlib.contextmanager
-def compile_cache(folder: str) -> Iterator[None]:
-    """Keeps compiled programs in `folder` inside the context; an empty name changes nothing.
+def compile_cache(choice: str) -> Iterator[None]:
+    """Keeps compiled programs inside the context, and uses those that are kept.
 
-    JAX opens its cache once, so the setting takes effect after a reset; at the end the earlier setting is restored.
+    JAX opens its cache once, so a setting takes effect after a reset; at the end the earlier settings are restored.
+
+    Args:
+      choice: a folder, also gs://BUCKET/FOLDER; `auto`: the folder that JAX has been given
+        (`JAX_COMPILATION_CACHE_DIR`), or else one in the user's cache folder, bounded to 4 GiB; `none`: no folder.
 
     Raises:
       UserError: JAX does not know such an address.
     """
-    if not folder:
-        yield
-        return
-    jax_errors.check_cache(folder, "config.compile_cache")
-    before = jax.config.values["jax_compilation_cache_dir"]
-    jax.config.update("jax_compilation_cache_dir", folder)
-    compilation_cache.reset_cache()
+    if choice not in (AUTO, NONE):
+        jax_errors.check_cache(choice, "config.compile_cache")
+    changes = _changes(choice)
+    before = {name: jax.config.values[name] for name in changes}
+    _update(changes)
     try:
         yield
     finally:
-        jax.config.update("jax_compilation_cache_dir", before)
+        _update(before)
+
+
+def folder() -> str | None:
+    """Where compiled programs are kept now; None if nowhere."""
+    kept: str | None = jax.config.values["jax_compilation_cache_dir"]
+    return kept
+
+
+def _changes(choice: str) -> dict[str, Any]:
+    """The settings of JAX that differ inside the context."""
+    if choice == NONE:
+        return {"jax_compilation_cache_dir": None}
+    if choice != AUTO:
+        return {"jax_compilation_cache_dir": choice}
+    own = io.user_cache() / "compiled"
+    if folder() is not None or not _is_writable(own):
+        return {}
+    return {"jax_compilation_cache_dir": str(own), "jax_compilation_cache_max_size": _MOST}
+
+
+def _is_writable(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        path.mkdir(parents=True, exist_ok=True)
+    return os.access(path, os.W_OK)
+
+
+def _update(settings: dict[str, Any]) -> None:
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    if settings:
         compilation_cache.reset_cache()

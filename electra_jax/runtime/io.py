@@ -69,6 +69,11 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def user_cache() -> Path:
+    """The user's folder for what can be made again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "electra_jax"
+
+
 def sha256(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:

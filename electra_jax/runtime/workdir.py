@@ -7,7 +7,6 @@ which Orbax writes to their final place, is written to a local folder; process 0
 import contextlib
 import fcntl
 import logging
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from etils import epath
 
 from electra_jax.config.errors import UserError, describe
 from electra_jax.runtime import run_log
-from electra_jax.runtime.io import read_json
+from electra_jax.runtime.io import read_json, user_cache
 from electra_jax.runtime.remote_files import require_package
 
 _log = logging.getLogger(__name__)
@@ -146,8 +145,7 @@ class WorkDir:
 
 
 def _cache_folder(path: AnyPath) -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "electra_jax" / str(path).removeprefix("gs:").lstrip("/")
+    return user_cache() / str(path).removeprefix("gs:").lstrip("/")
 
 
 def _copy_down(source: AnyPath, target: Path) -> None:

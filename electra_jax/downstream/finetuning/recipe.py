@@ -15,6 +15,7 @@ from electra_jax.config.settings import above, at_least, check_value, from_up_to
 from electra_jax.downstream.finetuning.rates import FinetuneOptimConfig
 from electra_jax.downstream.tasks import config as tasks_config
 from electra_jax.downstream.tasks.config import TaskConfig
+from electra_jax.runtime.compile_cache import cache_setting
 
 # Learning rate and layer decay. (The paper's own small model was trained at 3e-4.)
 _SIZES = {"small": (1e-4, 0.8), "base": (1e-4, 0.8), "large": (5e-5, 0.9)}
@@ -52,7 +53,7 @@ class FinetuneConfig:
     dtype: str = setting(
         "float32", "Precision of the encoder; the head computes in float32.", one_of("float32", "bfloat16")
     )
-    compile_cache: str = setting("", "Folder that caches compiled programs for a restart.", resumable=True)
+    compile_cache: str = cache_setting()
     optim: FinetuneOptimConfig = FinetuneOptimConfig()
 
 

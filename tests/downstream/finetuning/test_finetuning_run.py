@@ -99,12 +99,6 @@ def test_config_and_workdir_are_checked_first(folder, tmp_path):
         run.finetune(config(), "nowhere", folder, "gs://bucket/run")
 
 
-def test_a_compile_cache_leaves_jax_as_it_was(folder, tmp_path):
-    before = jax.config.jax_compilation_cache_dir
-    finetune(folder, tmp_path / "out", config(compile_cache=str(tmp_path / "cache")))
-    assert jax.config.jax_compilation_cache_dir == before
-
-
 def test_finished_seeds_are_not_trained_again(folder, tmp_path):
     first = finetune(folder, tmp_path / "out")
     assert finetune(folder, tmp_path / "out", get=lambda: pytest.fail("nothing was missing")) == first
