@@ -1,107 +1,196 @@
-"""Checks, measures and trains on GPUs or TPUs, in calls of some minutes each.
+"""Measures a machine with a GPU or a TPU and trains on it, a part in each call of some minutes.
 
-    python benchmarks/accelerator.py --input=PREPARED --output=OUT [--minutes=9] [--sizes small base large]
-        [--shares 0.0625 0.125 0.25 0.5 1] [--data_dir=glue] [--rehearse]
+    python benchmarks/accelerator.py speed --output=OUT [--only=NAME]
+    python benchmarks/accelerator.py train --output=OUT --input=PREPARED [--minutes=9] [--steps=N] [--config=...]
+    python benchmarks/accelerator.py score --output=OUT --data_dir=glue [--minutes=4]
+    python benchmarks/accelerator.py report --output=OUT
 
-1. Correctness: 20 steps of ELECTRA-Small, 16 sequences at a time, on the device in bfloat16 and on the CPU in float32
-   and bfloat16.
-2. Speed of the paper's small, base and large, in bfloat16: tokens/s, MFU and memory with the `grad_accum_steps` and
-   `model.remat` that are fastest here, and where the time goes. On NVIDIA's GPUs also without dropout of attention
-   weights, with which cuDNN's kernels cannot be used.
-3. ELECTRA-Small for 6.25%, 12.5%, ... of the paper's steps, each with a schedule of its own, exported at its end.
-4. With --data_dir, the folder with GLUE's folders: each of these runs fine-tuned on five tasks with three seeds.
+speed: the train steps of `accelerator_steps.STEPS`, on random tokens. They compile in threads, the first ones first,
+and each is measured as soon as it is compiled. OUT/steps.json has what is known so far, which is not measured again.
+PyTorch beside them: benchmarks/step.py, as its help says.
 
-After --minutes, what runs is stopped; the same command goes on where it was. OUT/results.jsonl has a line for each
-finished job. OUT/report.md has tables; they are also printed. PREPARED comes from `electra-jax prepare
---vocab_size=30522`. The fine-tuning can be left to another machine: give it OUT, --data_dir and JAX_PLATFORMS=cpu.
---rehearse shrinks the networks, and has 1/1000 of the steps; without --input it reads docstrings of Python.
+train: pre-trains for --minutes, from the start of the process to the end of the export, in OUT/run, and exports to
+OUT/exported. The schedule has --steps; by default as many as OUT/steps.json says that the time allows, less a minute
+and a half. There is a checkpoint every two minutes. When the time is up, the run is saved and exported as it is. The
+config is modern:size=small with 512 sequences in a step and remat=none; or --config and --config.NAME, as in `train`.
+
+score: fine-tunes OUT/exported on five of GLUE's tasks, side by side in processes of their own, three seeds each.
+
+Each part writes OUT/report.md, with tables of all of them. --rehearse shrinks the networks, to try it all on a CPU.
+PREPARED comes from `electra-jax prepare --vocab_size=30522`. What a GPU computes is checked by
+tests/modeling/test_gpu.py.
 """
 
 import json
 import os
+import signal
+import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-import job_queue
-from accelerator_jobs import KINDS, Folders
-from accelerator_plan import ON_CPU, SHARES, SIZES, Plan, report
-from job_queue import Job, Results, ResultsFile
+import accelerator_steps
+import jax
 
-from electra_jax.config import cli, errors
+import electra_jax
+from electra_jax.config import cli, config_file, errors
+from electra_jax.config.errors import UserError
 from electra_jax.config.settings import above, check_value, one_of
-from electra_jax.runtime.io import write_whole
+from electra_jax.downstream.tasks import glue
+from electra_jax.runtime import goodput, run_log
+from electra_jax.runtime.compile_cache import AUTO, compile_cache
+from electra_jax.runtime.io import read_json, write_whole
 from electra_jax.runtime.progress import ConsoleProgress
 
 _OPTIONS: Mapping[str, Any] = {
-    "input": "",
     "output": "",
-    "data_dir": "",
+    "only": "",
+    "input": "",
     "minutes": 9.0,
-    "sizes": SIZES,
-    "shares": tuple(map(str, SHARES)),
+    "steps": 0,
+    "data_dir": "",
     "rehearse": False,
-    "job": "",  # of a worker: the settings of its job, and the file for the result
-    "result": "",
 }
-_MEMORY = "0.92"  # the share of a GPU's memory that JAX takes; its own default is .75
+_RECIPE = ("--config=modern:size=small", "--config.batch_size=512", "--config.model.remat=none")
+_REHEARSED = ("--config=modern:size=small,runlocal",)
+_RESERVED = 90.0  # seconds of `train` in which it does not train: it starts, compiles and exports
+_TASKS = ("cola", "sst2", "mrpc", "stsb", "rte")
+_MOST_EXAMPLES = 16_000  # of a task's training set, so that SST-2 takes as long as the others
+_STEPS, _RUN, _EXPORTED, _SCORES = "steps.json", "run", "exported", "finetuned"
 
 
 def main(argv: list[str]) -> int:
-    chosen = cli.parse(argv, __doc__ or "", _OPTIONS)
+    part, *rest = argv or ["--help"]
+    if part not in ("-h", "--help"):
+        check_value("the part", part, one_of(*_PARTS))
+    given = any(argument.startswith("--config=") for argument in rest)
+    recipe = () if given else _REHEARSED if "--rehearse" in rest else _RECIPE
+    chosen = config_file.parse([*recipe, *rest] if part in _PARTS else argv, __doc__ or "", _OPTIONS)
     if chosen is None:
         return 0
-    cli.require(chosen, ("output",) if chosen["rehearse"] else ("input", "output"))
-    output = Path(chosen["output"]).absolute()
-    folders = Folders(chosen["input"], chosen["data_dir"], output)
-    if chosen["job"]:
-        settings = json.loads(chosen["job"])
-        made = KINDS[settings["kind"]](folders, settings, ConsoleProgress(line_every=30.0))
-        write_whole(Path(chosen["result"]), json.dumps(made))
-        return 0
-    check_value("--minutes", chosen["minutes"], above(0))
-    for size in chosen["sizes"]:
-        check_value("--sizes", size, one_of(*SIZES))
-    shares = [cli.convert("--shares", text, 0.0) for text in chosen["shares"]]
-    for share in shares:
-        check_value("--shares", share, above(0))
-
-    def plan(done: Results) -> Plan:
-        return Plan(done, chosen["sizes"], shares, bool(chosen["data_dir"]), chosen["rehearse"])
-
-    def command(job: Job, result: Path) -> list[str]:
-        environment = {
-            "JAX_COMPILATION_CACHE_DIR": str(output / "compiled"),
-            "XLA_CLIENT_MEM_FRACTION": os.environ.get("XLA_CLIENT_MEM_FRACTION", _MEMORY),
-            **({"JAX_PLATFORMS": "cpu"} if job.name == ON_CPU else {}),
-        }
-        options = [f"--{name}={chosen[name]}" for name in ("input", "output", "data_dir")]
-        worker = [sys.executable, __file__, *options, f"--job={json.dumps(job.settings)}", f"--result={result}"]
-        worker += ["--rehearse"] if chosen["rehearse"] else []
-        return ["env", *(f"{name}={value}" for name, value in environment.items()), *worker]
-
-    (output / "compiled").mkdir(parents=True, exist_ok=True)
-    results = ResultsFile(output / "results.jsonl")
-    try:
-        with ConsoleProgress(line_every=60.0) as progress:
-            finished = job_queue.run(
-                lambda done: plan(done).jobs(),
-                command,
-                results,
-                output,
-                workers=1,
-                hours=chosen["minutes"] / 60,
-                progress=progress,
-                pinned=False,
-            )
-    finally:
-        text = report(plan(results.read()))
-        write_whole(output / "report.md", text)
-        print(text, end="")
-    if not finished:
-        print("not all jobs are done; the same command goes on")
+    cli.require(chosen.options, ("output",))
+    check_value("--minutes", chosen.options["minutes"], above(0))
+    output = Path(chosen.options["output"]).absolute()
+    output.mkdir(parents=True, exist_ok=True)
+    with compile_cache(AUTO):
+        _PARTS[part](output, chosen)
+    text = report(output)
+    write_whole(output / "report.md", text)
+    print(text, end="")
     return 0
+
+
+def speed(output: Path, chosen: config_file.Arguments) -> None:
+    """Measures the steps whose names contain --only, and which have not been measured yet."""
+    rehearse = chosen.options["rehearse"]
+    known = read_steps(output)
+    wanted = {name: each for name, each in accelerator_steps.STEPS.items() if chosen.options["only"] in name}
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:
+        futures = {
+            pool.submit(accelerator_steps.compile_step, config, settings, rehearse): name
+            for name, (config, settings) in wanted.items()
+            if name not in known
+        }
+        for done in as_completed(futures):
+            name = futures[done]
+            known[name] = accelerator_steps.measure(done.result())
+            write_whole(output / _STEPS, json.dumps({"device": jax.devices()[0].device_kind, "steps": known}, indent=1))
+            print(f"{name}: {json.dumps(known[name])}", flush=True)
+
+
+def train(output: Path, chosen: config_file.Arguments) -> None:
+    """Pre-trains until the steps are done or the time is up, and exports."""
+    options, config = chosen.options, chosen.config
+    cli.require(options, ("input",))
+    assert config is not None
+    seconds = 60 * options["minutes"] - (time.monotonic() - goodput.process_started())
+    config.data.input = options["input"]
+    steps = options["steps"] or _affordable(output, seconds - _RESERVED)
+    config.steps, config.optim.warmup_steps = steps, max(1, min(config.optim.warmup_steps, steps // 10))
+    config.log_every, config.eval_every = max(1, steps // 200), steps
+    config.checkpoint.update(every=max(1, round(steps * 120 / seconds)), keep_last=1)
+    clock = threading.Timer(max(0.0, seconds - _RESERVED / 3), os.kill, (os.getpid(), signal.SIGTERM))
+    clock.start()
+    try:
+        electra_jax.pretrain(config, output / _RUN, ConsoleProgress(line_every=15.0))
+    finally:
+        clock.cancel()
+    if not (output / _EXPORTED).exists():  # it is written whole
+        electra_jax.export(output / _RUN, output / _EXPORTED)
+
+
+def _affordable(output: Path, seconds: float) -> int:
+    """How many steps of the run that is trained take so many seconds."""
+    measured = read_steps(output).get(accelerator_steps.TRAINED)
+    if measured is None:
+        raise UserError(f"{output / _STEPS} has no {accelerator_steps.TRAINED}: give --steps, or run speed first")
+    return max(1, int(1e3 * seconds / measured["milliseconds"]))
+
+
+def score(output: Path, chosen: config_file.Arguments) -> None:
+    """Fine-tunes the export; the same call goes on where an earlier one was stopped."""
+    options = chosen.options
+    cli.require(options, ("data_dir",))
+    shrunk = ("runlocal",) if options["rehearse"] else ()
+    running = []
+    for task in _TASKS:
+        folder = output / _SCORES / task
+        folder.mkdir(parents=True, exist_ok=True)
+        command = [
+            *(sys.executable, "-m", "electra_jax", "finetune", f"--init_from={output / _EXPORTED}"),
+            *(f"--config=glue:{','.join((f'task={task}', 'head=paper', *shrunk))}", f"--workdir={folder}"),
+            *(f"--data_dir={glue.task_dir(options['data_dir'], task)}", "--keep=none", "--config.seeds=3"),
+            *("--config.seeds_at_once=3", f"--config.examples={_MOST_EXAMPLES}"),
+        ]
+        share = {"XLA_CLIENT_MEM_FRACTION": f"{0.9 / len(_TASKS):.2f}"}
+        with (folder / "log.txt").open("w") as log:
+            running.append(subprocess.Popen(command, env={**os.environ, **share}, stdout=log, stderr=log))
+    end = time.monotonic() + 60 * options["minutes"]
+    for task, process in zip(_TASKS, running, strict=True):
+        try:
+            status = process.wait(max(0.0, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            status = process.wait()
+        print(f"{task}: exit status {status}; {output / _SCORES / task / 'log.txt'}")
+
+
+_PARTS: Mapping[str, Callable[[Path, config_file.Arguments], None]] = {
+    "speed": speed,
+    "train": train,
+    "score": score,
+    "report": lambda output, chosen: None,
+}
+
+
+def read_steps(output: Path) -> dict[str, Any]:
+    path = output / _STEPS
+    return dict(read_json(path)["steps"]) if path.exists() else {}
+
+
+def report(output: Path) -> str:
+    """Markdown: what is known so far."""
+    lines = [*accelerator_steps.table(read_steps(output)), ""]
+    if (output / _RUN / "metrics.jsonl").exists():
+        log = run_log.read_run_log(output / _RUN)
+        last = log.metrics[-1]
+        names = ("step", "total_tokens", "total_flops", "tokens_per_second", "mfu", "mlm_loss", "disc_loss", "disc_auc")
+        lines += ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
+        cells = ("" if last.get(name) is None else f"{last[name]:.6g}" for name in names)
+        lines += [f"| {' | '.join(cells)} |", ""]
+    found = {task: output / _SCORES / task / "scores.json" for task in _TASKS}
+    scores = {task: read_json(path) for task, path in found.items() if path.exists()}
+    if scores:
+        lines += ["| task | metric | median | seeds |", "|---|---|---|---|"]
+        for task, each in scores.items():
+            values = [seed["scores"][each["metric"]] for seed in each["seeds"]]
+            median = sorted(values)[len(values) // 2]
+            lines.append(f"| {task} | {each['metric']} | {median:.1f} | {', '.join(f'{v:.1f}' for v in values)} |")
+    return "\n".join(lines).strip() + "\n"
 
 
 if __name__ == "__main__":

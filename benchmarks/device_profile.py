@@ -47,15 +47,17 @@ def measure(calls: Callable[[], Any], program: str, folder: Path) -> DeviceTime:
     with jax.profiler.trace(folder):
         jax.block_until_ready(calls())
     (path,) = folder.glob("**/*.xplane.pb")
-    return summarize(list(_lines(jax.profiler.ProfileData.from_file(str(path)))), hlo.Program(program))
+    parsed = hlo.Program(program)
+    return summarize(list(_lines(jax.profiler.ProfileData.from_file(str(path)), parsed)), parsed)
 
 
-def _lines(profile: Any) -> Iterator[list[_Event]]:
+def _lines(profile: Any, program: hlo.Program) -> Iterator[list[_Event]]:
     """The operations of each queue of the devices.
 
     A TPU has one line of operations among others that sum them up, a GPU one for each stream. The threads of a CPU also
-    have events that are no operations.
+    have events that are no operations. The kernels of a CUDA graph name the graph as their operation.
     """
+    names = _instructions(program)
     planes = list(profile.planes)
     devices = [plane for plane in planes if plane.name.startswith("/device:")]
     for plane in devices or planes:
@@ -63,15 +65,22 @@ def _lines(profile: Any) -> Iterator[list[_Event]]:
             if not devices or line.name == "XLA Ops" or line.name.startswith("Stream"):
                 events = []
                 for event in line.events:
-                    name = dict(event.stats).get("hlo_op") or (event.name if devices else None)
+                    operation = str(dict(event.stats).get("hlo_op", ""))
+                    name = event.name if devices and operation not in names else operation
                     if name:
-                        events.append(_Event(str(name), event.start_ns, event.start_ns + event.duration_ns))
+                        events.append(_Event(name, event.start_ns, event.start_ns + event.duration_ns))
                 yield events
+
+
+def _instructions(program: hlo.Program) -> dict[str, hlo.Instruction]:
+    """The instructions by their names, and by those of XLA's kernels for GPUs, which have no dots."""
+    found = {name: each for body in program.computations.values() for name, each in body.items()}
+    return {name.replace(".", "_"): each for name, each in found.items()} | found
 
 
 def summarize(lines: list[list[_Event]], program: hlo.Program) -> DeviceTime:
     """Sums up the operations of the queues of a device; each names an instruction of the program, or a kernel."""
-    instructions = {name: each for body in program.computations.values() for name, each in body.items()}
+    instructions = _instructions(program)
     kinds: defaultdict[str, float] = defaultdict(float)
     places: defaultdict[str, float] = defaultdict(float)
     for events in lines:

@@ -1,20 +1,29 @@
-"""Train steps a second on CPU: this package, a naive JAX step, and PyTorch with transformers' modules.
+"""Train steps a second on a CPU or a GPU: this package, a naive JAX step, and PyTorch with transformers' modules.
 
     python benchmarks/step.py [--config=small] [--batch_size=16] [--length=128] [--dropouts 0 0.1] [--threads=2]
         [--rounds=7] [--steps=1] [--variants torch compiled naive scanned unrolled] [--clock=wall] [--json=FILE]
+        [--dtype=float32] [--torch_parts=1]
 
-All variants train the same sizes in float32 on the same random tokens, in one process and in turns: A B C A B C ... A
-round is `--steps` steps of each. Times are medians without the first round, which warms up; a ratio is the median of
-the rounds' own ratios to the first variant, so that a machine that gets slower takes all along. Every step has a
-generator that predicts the masked tokens, fakes sampled from it, a discriminator, tied embeddings, loss MLM + 50 x
-detection, clipping and AdamW. PyTorch's generator predicts the masked positions only, as here.
+    python benchmarks/step.py --config=base --batch_size=256 --length=512 --dropouts 0.1 --dtype=bfloat16
+        --torch_parts=8 --variants unrolled torch compiled           # on one GPU
+
+All variants train the same sizes on the same random tokens, in one process and in turns: A B C A B C ... A round is
+`--steps` steps of each. Times are medians without the first round, which warms up; a ratio is the median of the rounds'
+own ratios to the first variant, so that a machine that gets slower takes all along. Every step has a generator that
+predicts the masked tokens, fakes sampled from it, a discriminator, tied embeddings, loss MLM + 50 x detection, clipping
+and AdamW. PyTorch's generator predicts the masked positions only, as here.
 
 --clock=cpu counts the processor time of all threads instead of the time that passes: on a machine that has other work
 to do, with one thread, it is what the step would take alone.
 
-The share is that of the machine's float32 matrix multiplication, measured in the same turns on the shapes of a
+The share is that of the machine's own matrix multiplication, measured in the same turns on the shapes of a
 feed-forward layer, which a step would reach if its products (`electra_jax.planning.flops`) were all of its time.
-PyTorch needs '.[parity]', `compiled` also a C++ compiler; variants of BERT only are left out for other encoders.
+PyTorch needs '.[parity]', `compiled` also a C++ compiler; variants of BERT only are left out for other encoders, and
+`naive` but for float32.
+
+On a GPU, PyTorch has its own build for CUDA and computes the batch in --torch_parts, one after another, where it would
+need too much memory at once. With --dtype=bfloat16 it uses autocast. JAX takes .6 of the memory, unless
+XLA_CLIENT_MEM_FRACTION says otherwise. --threads and --clock=cpu are for CPUs.
 """
 
 import json
@@ -43,12 +52,14 @@ _OPTIONS = {
     "variants": ("torch", "compiled", "naive", "scanned", "unrolled"),
     "clock": "wall",
     "json": "",
+    "dtype": "float32",
+    "torch_parts": 1,
 }
 _CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 _VOCABULARY = 30522
 
 
-def make_run(name: str, batch_size: int, length: int, dropout: float, unroll: str) -> Any:
+def make_run(name: str, batch_size: int, length: int, dropout: float, dtype: str, unroll: str) -> Any:
     """The package's step of a config."""
     from electra_jax import configs, sharded_step, train_config
     from electra_jax.objectives import registry
@@ -56,7 +67,7 @@ def make_run(name: str, batch_size: int, length: int, dropout: float, unroll: st
 
     config = getattr(configs, name)()
     config.batch_size, config.data.seq_length = batch_size, length
-    config.model.update(dtype="float32", dropout=dropout, unroll=unroll)
+    config.model.update(dtype=dtype, dropout=dropout, unroll=unroll)
     typed = train_config.resolve(config)
     vocabulary = min(typed.data.vocab_size, _VOCABULARY)
     objective = registry.make(typed.objective, typed.model, typed.steps, vocabulary)
@@ -176,12 +187,15 @@ def naive(run: Any, ids: np.ndarray) -> Step:
     return step
 
 
-def by_torch(run: Any, ids: np.ndarray, compiled: bool) -> Step:
-    """transformers' ELECTRA and PyTorch's fused AdamW."""
+def by_torch(run: Any, ids: np.ndarray, compiled: bool, parts: int) -> Step:
+    """transformers' ELECTRA with SDPA and PyTorch's fused AdamW, on the device that JAX uses."""
+    import jax
     import torch
     import transformers
 
     c = run.objective.model.config
+    device = "cuda" if jax.default_backend() == "gpu" else "cpu"
+    autocast = torch.autocast(device, torch.bfloat16, enabled=run.config.model.dtype == "bfloat16")
 
     def network(kind: Any, n: Any) -> Any:
         return kind(
@@ -195,37 +209,44 @@ def by_torch(run: Any, ids: np.ndarray, compiled: bool) -> Step:
                 max_position_embeddings=c.max_length,
                 hidden_dropout_prob=n.dropout,
                 attention_probs_dropout_prob=n.dropout,
+                attn_implementation="sdpa",
             )
-        ).train()
+        )
 
     generator = network(transformers.ElectraForMaskedLM, c.generator)
     encoder = network(transformers.ElectraForPreTraining, c.encoder)
+    generator.to(device).train(), encoder.to(device).train()
     generator.electra.embeddings = encoder.electra.embeddings
     generator.generator_lm_head.weight = encoder.electra.embeddings.word_embeddings.weight
     params = list({id(p): p for p in [*generator.parameters(), *encoder.parameters()]}.values())
     optimizer = torch.optim.AdamW(params, lr=5e-4, weight_decay=0.01, fused=True)
-    given = torch.from_numpy(ids).long()
+    given = torch.from_numpy(ids).long().to(device)
     masked = max(1, int(0.155 * ids.shape[1]))
 
-    def loss() -> Any:
-        at = torch.rand(given.shape).topk(masked, dim=1).indices
+    def loss(given: Any) -> Any:
+        at = torch.rand(given.shape, device=device).topk(masked, dim=1).indices
         states = generator.electra(given.scatter(1, at, 4)).last_hidden_state
         states = states.gather(1, at[..., None].expand(-1, -1, states.shape[-1]))
         logits = generator.generator_lm_head(generator.generator_predictions(states)).flatten(0, 1)
-        fakes = torch.multinomial(logits.detach().softmax(-1), 1).view_as(at)
+        fakes = torch.multinomial(logits.detach().float().softmax(-1), 1).view_as(at)
         corrupted = given.scatter(1, at, fakes)
         scores = encoder(corrupted).logits
-        mlm = torch.nn.functional.cross_entropy(logits, given.gather(1, at).flatten())
+        mlm = torch.nn.functional.cross_entropy(logits.float(), given.gather(1, at).flatten())
         labels = (corrupted != given).float()
-        return mlm + 50 * torch.nn.functional.binary_cross_entropy_with_logits(scores, labels)
+        return mlm + 50 * torch.nn.functional.binary_cross_entropy_with_logits(scores.float(), labels)
 
     forward = torch.compile(loss) if compiled else loss
 
     def step() -> None:
-        forward().backward()
+        for part in given.chunk(parts):
+            with autocast:
+                computed = forward(part)
+            (computed / parts).backward()
         torch.nn.utils.clip_grad_norm_(params, 1.0)
         optimizer.step()
         optimizer.zero_grad()
+        if device == "cuda":
+            torch.cuda.synchronize()
 
     return step
 
@@ -236,7 +257,9 @@ def multiply(run: Any, tokens: int) -> tuple[Step, float]:
     import jax.numpy as jnp
 
     n = run.objective.model.config.encoder
-    x, w, y = (jnp.ones(shape) for shape in ((tokens, n.width), (n.width, n.ffn), (tokens, n.ffn)))
+    x, w, y = (
+        jnp.ones(shape, run.config.model.dtype) for shape in ((tokens, n.width), (n.width, n.ffn), (tokens, n.ffn))
+    )
     products = jax.jit(lambda x, w, y: (x @ w, y @ w.T, x.T @ y))
 
     def step() -> None:
@@ -253,7 +276,7 @@ def make_steps(chosen: dict[str, Any], dropout: float, ids: np.ndarray) -> tuple
 
     def run_of(unroll: str) -> Any:
         batch_size, length = ids.shape
-        return make_run(chosen["config"], batch_size, length, dropout, unroll)
+        return make_run(chosen["config"], batch_size, length, dropout, chosen["dtype"], unroll)
 
     run = run_of("false")
     gemm, gemm_operations = multiply(run, ids.size)
@@ -262,9 +285,10 @@ def make_steps(chosen: dict[str, Any], dropout: float, ids: np.ndarray) -> tuple
         "unrolled": lambda: ours(run_of("true"), ids),
     }
     if run.config.model.encoder == "bert":
-        makers["torch"] = lambda: by_torch(run, ids, compiled=False)
-        makers["compiled"] = lambda: by_torch(run, ids, compiled=True)
-        makers["naive"] = lambda: naive(run, ids)
+        makers["torch"] = lambda: by_torch(run, ids, False, chosen["torch_parts"])
+        makers["compiled"] = lambda: by_torch(run, ids, True, chosen["torch_parts"])
+        if chosen["dtype"] == "float32":
+            makers["naive"] = lambda: naive(run, ids)
     steps = {name: makers[name]() for name in chosen["variants"] if name in makers}
     operations = sum_networks(hardware.train_step(run.objective, run.objective.stages[0], *ids.shape))
     return {"GEMM": gemm, **steps}, operations, gemm_operations
@@ -307,9 +331,11 @@ def main(argv: list[str]) -> int:
     chosen = cli.parse(argv, __doc__ or "", _OPTIONS)
     if chosen is None:
         return 0
-    for name in ("batch_size", "length", "rounds", "steps"):
+    for name in ("batch_size", "length", "rounds", "steps", "torch_parts"):
         check_value(f"--{name}", chosen[name], above(0))
     check_value("--clock", chosen["clock"], one_of(*_CLOCKS))
+    check_value("--dtype", chosen["dtype"], one_of("float32", "bfloat16"))
+    os.environ.setdefault("XLA_CLIENT_MEM_FRACTION", ".6")  # leaves memory to PyTorch
     cores = sorted(os.sched_getaffinity(0))
     if chosen["threads"]:  # before JAX and PyTorch are imported, which start as many threads as there are cores
         cores = cores[: chosen["threads"]]

@@ -11,7 +11,7 @@ Of a mixture, the same batches also give the metrics of each source.
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -87,7 +87,7 @@ class Evaluator:
     """Evaluates parameters on fixed batches with fixed keys.
 
     Two results differ by the parameters only, unless the objective changes with the step (`mask_prob_end`,
-    `temperature_decay`).
+    `temperature_decay`). A stage's step is compiled by `compile`, or else at its first evaluation.
     """
 
     def __init__(
@@ -96,17 +96,17 @@ class Evaluator:
         batches: Iterable[HeldoutBatch],
         seed: int,
         put: Callable[[HeldoutBatch], HeldoutBatch] = lambda batch: batch,
-        jit: Callable[[EvalStep], EvalStep] = jax.jit,
+        jit: Callable[[EvalStep], Any] = jax.jit,
         sources: Sequence[str] = (),
     ):
-        """An evaluator that compiles an eval step for each stage when the stage is first evaluated.
+        """An evaluator.
 
         Args:
           objective: the run's objective.
           batches: held-out batches, NumPy arrays.
           seed: the run's seed.
           put: moves a batch to the devices.
-          jit: compiles an eval step.
+          jit: `jax.jit`, with the shardings that a run needs.
           sources: names of the sources; where there are several, each that has examples in the batches has metrics.
         """
         self._objective, self._put, self._jit = objective, put, jit
@@ -123,12 +123,20 @@ class Evaluator:
             if number in sources_N
         }
 
+    def compile(self, params: Params, stages: Iterable[Stage]) -> None:
+        """Compiles the eval steps of some stages for parameters of these shapes."""
+        batch = self._put(self._batches[0])
+        for stage in stages:
+            lowered = self._jitted(stage).lower(params, jnp.int32(0), batch, self._key)
+            self._eval_steps[stage] = lowered.compile()
+
     def __call__(self, params: Params, step: int) -> dict[str, float]:
         """`mlm_loss`, `disc_loss`, ... after `step` steps, and their baselines, over all batches together.
 
         Those of a source are `mlm_loss/NAME` and so on.
         """
-        eval_step = self._eval_step(self._objective.stage_at(step))
+        stage = self._objective.stage_at(step)
+        eval_step = self._eval_steps.setdefault(stage, self._jitted(stage))
         keys = jax.random.split(self._key, len(self._batches))
         total: Measured | None = None
         for batch, key in zip(self._batches, keys, strict=True):
@@ -142,10 +150,8 @@ class Evaluator:
             result |= {f"{name}/{self._sources[number]}": value for name, value in values.items()}
         return result
 
-    def _eval_step(self, stage: Stage) -> EvalStep:
-        if stage not in self._eval_steps:
-            self._eval_steps[stage] = self._jit(make_eval_step(self._objective, stage, len(self._sources)))
-        return self._eval_steps[stage]
+    def _jitted(self, stage: Stage) -> Any:
+        return self._jit(make_eval_step(self._objective, stage, len(self._sources)))
 
     def _entropy(self, ids_NL: np.ndarray) -> float:
         """The unigram entropy of examples, without special tokens."""

@@ -15,11 +15,21 @@ from jax.sharding import Mesh
 
 from electra_jax import guard, optim, step, train_config
 from electra_jax.config.errors import UserError, first_line
+from electra_jax.modeling import cudnn_attention
 from electra_jax.modeling import electra as networks
 from electra_jax.objectives.segments import Segment, make_segments
 from electra_jax.objectives.spec import Objective, Params
 from electra_jax.runtime import sharding
 from electra_jax.train_config import TrainConfig
+
+
+def compiler_options(config: TrainConfig, device_kind: str) -> dict[str, str | bool]:
+    """Options of XLA for the train step on a kind of device."""
+    given = (option.partition("=") for option in config.compiler_options.split(",") if option)
+    options: dict[str, str | bool] = {name: value for name, _, value in given}
+    if config.profile.at and cudnn_attention.is_nvidia_gpu(device_kind):
+        options.setdefault("xla_gpu_enable_command_buffer", "")  # a CUDA graph is one event of a profile, without names
+    return options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,10 +118,7 @@ class ShardedStep:
         Raises:
           UserError: XLA rejects `config.compiler_options`.
         """
-        options: dict[str, str | bool] = {}
-        for option in filter(None, self.config.compiler_options.split(",")):
-            name, _, value = option.partition("=")
-            options[name] = value
+        options = compiler_options(self.config, self.mesh.devices.flat[0].device_kind)
         try:
             return self.lower(segment).compile(compiler_options=options)
         except jax.errors.JaxRuntimeError as error:

@@ -15,6 +15,7 @@ import contextlib
 import faulthandler
 import functools
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -133,9 +134,12 @@ def run_steps(setup: Setup, progress: Progress, clock: goodput.Clock) -> TrainRe
     ########## Compile #################################################################################################
     jit = functools.partial(setup.step.jit, out_shardings=sharding.replicated(mesh))
     ahead = [segment for segment in setup.step.segments if segment.stop > first]
-    with clock.phase("compile"):
-        train_steps = {segment.start: setup.step.compile(segment) for segment in ahead}
     evaluator = evaluate.Evaluator(objective, data.heldout, config.seed, data.put_whole, jit, data.corpus.sources)
+    with clock.phase("compile"), ThreadPoolExecutor() as beside:
+        stages = {segment.stage for segment in ahead}
+        evaluation = beside.submit(evaluator.compile, setup.step.gather(state.params), stages)
+        train_steps = {segment.start: setup.step.compile(segment) for segment in ahead}
+        evaluation.result()  # now, so that a lack of memory shows before the first step
     gather = jit(lambda params: params)
 
     ########## Loop ####################################################################################################

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from cli_runs import make_objective, small_config
 
-from electra_jax import guard
+from electra_jax import guard, train_config
 from electra_jax.config.errors import UserError
 from electra_jax.runtime import sharding
 from electra_jax.runtime.checkpoint import Checkpoints
-from electra_jax.sharded_step import ShardedStep
+from electra_jax.sharded_step import ShardedStep, compiler_options
 from electra_jax.step import TrainState
 
 
@@ -61,6 +61,15 @@ def test_an_option_that_the_compiler_does_not_know_is_refused():
     run = program(compiler_options="xla_foo=1")
     with pytest.raises(UserError, match=r"config\.compiler_options=xla_foo=1 is invalid: .*No such compile option"):
         run.compile(run.segments[0])
+
+
+def test_a_step_that_is_profiled_on_a_gpu_has_no_cuda_graphs():
+    """A profile shows such a graph as one event."""
+    off = {"xla_gpu_enable_command_buffer": ""}
+    profiled = train_config.resolve(small_config(profile__at=3, compiler_options="a=1,b="))
+    assert compiler_options(profiled, "NVIDIA H100 80GB HBM3") == {"a": "1", "b": "", **off}
+    assert compiler_options(profiled, "TPU v4") == {"a": "1", "b": ""}
+    assert compiler_options(train_config.resolve(small_config()), "NVIDIA H100 80GB HBM3") == {}
 
 
 def test_a_new_stage_begins_without_the_norms_of_the_one_before():

@@ -47,6 +47,10 @@ _FORECAST = {
     "collectives": "collectives that nothing hides",
     "copies": "copies that nothing hides",
     "other": "without an estimate",
+    "products": "matrix products",
+    "attention": "attention kernels",
+    "memory": "other kernels, by their bytes",
+    "launches": "starts of kernels",
 }
 
 

@@ -17,13 +17,13 @@ from electra_jax.config.settings import replace
 from electra_jax.modeling import cudnn_attention, fused_attention, transformer
 from electra_jax.objectives import registry
 from electra_jax.objectives.spec import Objective
-from electra_jax.planning import hlo, traffic
+from electra_jax.planning import gpu_forecast, hlo, traffic
 from electra_jax.planning.flops import attention as attention_flops
 from electra_jax.planning.flops import devices as device_table
 from electra_jax.planning.flops.breakdown import sum_networks
 from electra_jax.planning.flops.count import make_objective
 from electra_jax.planning.flops.totals import ACCOUNTINGS, count_flops
-from electra_jax.planning.forecast import Forecast, Rates, forecast
+from electra_jax.planning.forecast import Rates, forecast
 from electra_jax.planning.kernels import KernelCost, Signature, count_kernels
 from electra_jax.planning.targets import Target, find_target
 from electra_jax.planning.vector import count_vector
@@ -41,8 +41,7 @@ class Plan:
     """One train step of the run's last segment on TPU slices or on the GPUs of a machine.
 
     FLOPs count all devices together, all bytes but those of `collectives` one device. Fields that default to None are
-    None where the compiler failed because the program is too large. Those of the forecast are None on GPUs as well,
-    whose compiler estimates no times.
+    None where the compiler failed because the program is too large.
 
     Attributes:
       settings: `batch_size`, `grad_accum_steps`, `remat`, `unroll`, `attention` (`fused` or `plain`), and the sizes of
@@ -67,9 +66,9 @@ class Plan:
       bound: the resource with the largest of these.
       tokens_per_second: throughput at that bound.
       days: days that the run takes at that bound.
-      forecast: seconds of a step as the TPU's compiler expects them: its `compiler` cycles, `kernels`, `collectives`
-        and `copies` that nothing hides, and `other` work (`forecast.Forecast`).
-      unestimated: (seconds, name) of what the compiler has no estimate for, in descending order.
+      forecast: seconds of a step by parts: on TPUs as their compiler expects them, on GPUs the sum over all kernels
+        (`planning.forecast`, `planning.gpu_forecast`).
+      unestimated: (seconds, name) of what the TPU's compiler has no estimate for, in descending order.
       forecast_seconds: their sum, or the bound where that is longer.
       forecast_mfu: the model FLOPs utilization at the forecast.
       forecast_days: days that the run takes at the forecast.
@@ -218,10 +217,11 @@ def _timed(
         "interconnect": counted.sent / target.interconnect,
     }
     bound = max(times, key=lambda name: times[name])
-    expected: Forecast | None = None
-    if target.clock is not None:
-        rates = Rates(target.clock, peak / plan.devices, target.vector, target.bandwidth, target.interconnect)
-        expected = forecast(program, plan.devices, rates, kernels)
+    speeds = (peak / plan.devices, target.vector, target.bandwidth, target.interconnect)
+    if target.clock is None:
+        expected = gpu_forecast.forecast(program, plan.devices, gpu_forecast.rates_of(*speeds), kernels)
+    else:
+        expected = forecast(program, plan.devices, Rates(target.clock, *speeds), kernels)
     step = max(expected.seconds, times[bound]) if expected else None
     return dataclasses.replace(
         plan,

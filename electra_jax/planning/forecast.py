@@ -62,8 +62,8 @@ class Forecast:
     """The expected time of one call of a program.
 
     Attributes:
-      parts: seconds by `compiler` (its cycles), `kernels`, `collectives` and `copies` that the device waits for, and
-        `other` instructions without an estimate.
+      parts: seconds. On a TPU `compiler` (its cycles), `kernels`, `collectives` and `copies` that the device waits for,
+        and `other` instructions without an estimate; on a GPU `gpu_forecast.PARTS`.
       unestimated: (seconds, name) of what the compiler has no estimate for, in descending order of the seconds.
     """
 
@@ -160,7 +160,7 @@ class _Clock:
         wire = self._wire(instruction, computation)
         if wire is not None:
             return "collectives", wire
-        if hlo.KERNEL in instruction.attributes:
+        if instruction.is_kernel:
             seconds, name = self._kernel(instruction, computation)
             self.kernels[name] += times * seconds
             return "kernels", seconds
@@ -202,6 +202,6 @@ def _object_after(text: str, key: str) -> dict[str, Any] | None:
 
 def _name(instruction: hlo.Instruction) -> str:
     """What to call an instruction: a kernel's own name, or the opcode and the JAX operation that it came from."""
-    if hlo.KERNEL in instruction.attributes:
+    if instruction.is_kernel:
         return hlo.base_name(instruction.name)
     return f"{instruction.opcode} of {instruction.source.rsplit('/', 1)[-1] or instruction.name}"

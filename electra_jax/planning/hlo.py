@@ -17,7 +17,7 @@ FREE = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id"),
     *("copy-done", "opt-barrier", "domain", "add-dependency"),
 }
-KERNEL = 'custom_call_target="tpu_custom_call"'
+_KERNELS = ('custom_call_target="tpu_custom_call"', 'custom_call_target="__gpu$xla.gpu.triton"')  # of Pallas
 _LOOPS = ("while", "body", "cond", "closed_call", "checkpoint", "rematted_computation")
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
@@ -62,6 +62,11 @@ class Instruction(NamedTuple):
         return inner[_closing(inner, 0) + 1 : inner.rindex(",")]
 
     @property
+    def is_kernel(self) -> bool:
+        """Whether it calls a Pallas kernel."""
+        return any(target in self.attributes for target in _KERNELS)
+
+    @property
     def source(self) -> str:
         """The name of the JAX operation that it was compiled from, preceded by modules and functions."""
         match = re.search(r'op_name="([^"]*)"', self.attributes)
@@ -91,6 +96,12 @@ def elements(shapes: str) -> int:
 
 def _count(dimensions: str) -> int:
     return math.prod(int(n) for n in dimensions.split(",") if n)
+
+
+def dimensions(text: str) -> list[int]:
+    """The dimensions of the first array in a text of shapes."""
+    first = _ARRAY.search(text)
+    return [int(n) for n in first[2].split(",") if n] if first else []
 
 
 def shapes(text: str) -> list[str]:
@@ -123,14 +134,14 @@ class Program:
     Attributes:
       computations: by name.
       entry: the name of the computation that a call of the program runs.
-      has_kernels: whether it calls Mosaic (Pallas) kernels.
+      has_kernels: whether it calls Pallas kernels.
     """
 
     def __init__(self, text: str):
         """Parses `compiled.as_text()`."""
         self.computations: dict[str, Computation] = {}
         self.entry = ""
-        self.has_kernels = KERNEL in text
+        self.has_kernels = any(target in text for target in _KERNELS)
         current: Computation = {}
         for line in _lines(text):
             begins = _COMPUTATION.match(line)

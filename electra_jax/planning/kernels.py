@@ -61,7 +61,10 @@ def count_kernels(jaxpr: Any) -> dict[Signature, KernelCost]:
 
 def signature(instruction: hlo.Instruction) -> Signature:
     """The signature of a call of a kernel in a compiled program."""
-    return hlo.base_name(instruction.name), tuple(hlo.shapes(instruction.result))
+    name = hlo.base_name(instruction.name)
+    if name == "pallas_call":  # as XLA names it for GPUs; JAX's name of the operation begins with the kernel's
+        name = instruction.source.split("/")[-2]
+    return name, tuple(hlo.shapes(instruction.result))
 
 
 def _cost(jaxpr: Any) -> KernelCost:

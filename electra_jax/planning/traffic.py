@@ -74,19 +74,22 @@ def count_traffic(program: Program, devices: int) -> Traffic:
     moved: list[Moved] = []
     collectives: list[Collective] = []
     for computation, times in program.executed():
-        for instruction in computation.values():
-            if (
-                instruction.opcode in FREE
-                or instruction.opcode.endswith("-done")
-                or instruction.opcode in ("while", "call", "conditional", "async-start")
-            ):
-                continue
+        for instruction in filter(is_counted, computation.values()):
             opcode = instruction.opcode.removesuffix("-start")
             moved.append(Moved(opcode, instruction.source, counter.bytes(instruction, computation) * times, times))
             collective = counter.collective(instruction, computation, times)
             if collective is not None:
                 collectives.append(collective)
     return Traffic(moved, collectives)
+
+
+def is_counted(instruction: Instruction) -> bool:
+    """Whether it does something by itself: it is no part of another one, and does not only call others."""
+    return not (
+        instruction.opcode in FREE
+        or instruction.opcode.endswith("-done")
+        or instruction.opcode in ("while", "call", "conditional", "async-start")
+    )
 
 
 class Counter:
@@ -157,7 +160,7 @@ class Counter:
             return size(inside[instruction.operands[1]].result)
         if instruction.opcode == "fusion":
             return self._written(instruction.callee, size(instruction.result))
-        return size(instruction.result)
+        return size(instruction.result) - _scratch(instruction)
 
     def collective(self, instruction: Instruction, computation: Computation, times: float) -> Collective | None:
         """What `times` executions of a collective send between devices; None for another instruction.

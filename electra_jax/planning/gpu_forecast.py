@@ -1,0 +1,117 @@
+"""Forecasts the time of a step on NVIDIA GPUs, whose kernels run one after another: the sum over all kernels.
+
+A kernel takes the longer of its products, at a share of the device's peak, and of its bytes, at a share of its
+bandwidth; starting it takes a microsecond. The shares are what fits the steps that were measured on one H100
+(`benchmarks/gpu_forecast.py` compares them); other GPUs are taken to reach the same of their data sheets. An attention
+kernel of Pallas also takes the time of its element-wise operations, as counted in what JAX traced.
+
+A collective takes the least bytes that a device must send, at the bandwidth to the other devices; nothing hides it.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from electra_jax.planning import hlo, traffic
+from electra_jax.planning.forecast import Forecast
+from electra_jax.planning.kernels import KernelCost, Signature, signature
+
+PARTS = ("products", "attention", "memory", "collectives", "launches")
+_OF_PEAK, _OF_BANDWIDTH, _LAUNCH = 0.556, 0.776, 1e-6
+_CUBLAS, _CUDNN = 'custom_call_target="__cublas$', 'custom_call_target="__cudnn$fmha'
+_CONTRACTED = re.compile(r'lhs_contracting_dim(?:ension)?s"?[=:][\[{]([^\]}]*)')
+
+
+class GpuRates(NamedTuple):
+    """What one GPU reaches.
+
+    Attributes:
+      products: FLOP/s of matrix products.
+      vector: element-wise operations/s.
+      memory: bytes/s between memory and the device.
+      interconnect: bytes/s to other devices.
+      launch: seconds to start a kernel.
+    """
+
+    products: float
+    vector: float
+    memory: float
+    interconnect: float
+    launch: float = _LAUNCH
+
+
+def rates_of(peak: float, vector: float, bandwidth: float, interconnect: float) -> GpuRates:
+    """What a GPU reaches, from its data sheet.
+
+    Args:
+      peak: FLOP/s of the tensor cores.
+      vector: operations/s of the float32 lanes, where a multiplication with an addition counts as two.
+      bandwidth: bytes/s between memory and the device.
+      interconnect: bytes/s to other devices.
+    """
+    return GpuRates(_OF_PEAK * peak, vector / 2, _OF_BANDWIDTH * bandwidth, interconnect)
+
+
+def forecast(program: hlo.Program, devices: int, rates: GpuRates, kernels: Mapping[Signature, KernelCost]) -> Forecast:
+    """The expected time of a program on `devices` GPUs.
+
+    Args:
+      program: the compiled program.
+      devices: how many devices run it.
+      rates: the speeds of one of them.
+      kernels: what its Pallas kernels do in a call.
+    """
+    counter = traffic.Counter(program, devices)
+    parts: Counter[str] = Counter()
+    for computation, times in program.executed():
+        for instruction in filter(traffic.is_counted, computation.values()):
+            collective = counter.collective(instruction, computation, times)
+            if collective is not None:
+                parts["collectives"] += collective.sent / rates.interconnect
+                continue
+            part, computing = _compute(program, instruction, computation, rates, kernels)
+            moving = counter.bytes(instruction, computation) / rates.memory
+            parts[part] += times * max(computing, moving)
+            parts["launches"] += times * rates.launch
+    return Forecast({name: parts[name] for name in PARTS}, [])
+
+
+def _compute(
+    program: hlo.Program,
+    instruction: hlo.Instruction,
+    computation: hlo.Computation,
+    rates: GpuRates,
+    kernels: Mapping[Signature, KernelCost],
+) -> tuple[str, float]:
+    """The part that a kernel belongs to, and the seconds that it computes."""
+    if instruction.is_kernel:
+        cost = kernels.get(signature(instruction), KernelCost())
+        return "attention", cost.flops / rates.products + cost.vector / rates.vector
+    if _CUDNN in instruction.attributes:
+        return "attention", _attention(instruction) / rates.products
+    flops = _products(program, instruction, computation)
+    return ("products" if flops else "memory"), flops / rates.products
+
+
+def _products(program: hlo.Program, instruction: hlo.Instruction, computation: hlo.Computation) -> float:
+    """FLOPs of the matrix products in an instruction: cuBLAS is also called inside of fusions."""
+    body = program.computations.get(instruction.callee)
+    if body is not None:
+        return sum(_products(program, each, body) for each in body.values())
+    contracted = _CONTRACTED.search(instruction.attributes)
+    if contracted is None or (instruction.opcode != "dot" and _CUBLAS not in instruction.attributes):
+        return 0.0
+    left = hlo.dimensions(computation[instruction.operands[0]].result)
+    length = math.prod(left[int(axis)] for axis in re.findall(r"\d+", contracted[1]))
+    return 2.0 * length * math.prod(hlo.dimensions(instruction.result))
+
+
+def _attention(instruction: hlo.Instruction) -> float:
+    """FLOPs of cuDNN's attention: two products over all pairs of positions, and five in the backward kernel."""
+    found = re.search(r'"intermediate_tensor_shape":.*?"dimensions": ?\[([^\]]*)\]', instruction.attributes)
+    assert found is not None
+    keys = int(re.findall(r"\d+", found[1])[-1])  # of [batch, heads, queries, keys]
+    products = 5 if "Backward" in instruction.attributes else 2
+    return 2.0 * products * keys * math.prod(hlo.dimensions(instruction.result))
