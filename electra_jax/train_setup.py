@@ -22,7 +22,7 @@ from electra_jax.modeling import config as model_config
 from electra_jax.modeling import fused_attention, transformer
 from electra_jax.modeling.batch import Batch
 from electra_jax.objectives import registry
-from electra_jax.runtime import compile_cache, distributed, metric_writers, rewind, run_log, sharding
+from electra_jax.runtime import compile_cache, cuda, distributed, metric_writers, rewind, run_log, sharding
 from electra_jax.runtime.checkpoint import Checkpoints
 from electra_jax.runtime.io import read_json, write_whole
 from electra_jax.runtime.lock import lock
@@ -79,6 +79,7 @@ def set_up(
       UserError: the config, the text, the networks to start from or the work directory cannot be used; no checkpoint in
         `workdir` was changed.
     """
+    cuda.check_is_used()
     home = WorkDir(workdir)
     distributed.main_process_first(home.check_is_run, others=lambda: None)
     config = adopt_settings(config, workdir, progress)

@@ -22,6 +22,7 @@ from electra_jax.downstream.tasks import scores as scores_lib
 from electra_jax.downstream.tasks.task import BadRows, Task
 from electra_jax.loading import networks
 from electra_jax.loading.networks import Source
+from electra_jax.runtime import cuda
 from electra_jax.runtime.compile_cache import compile_cache
 from electra_jax.runtime.progress import Progress
 
@@ -92,6 +93,7 @@ def finetune_source(
       The content of `scores.json`.
     """
     progress = progress or Progress()
+    cuda.check_is_used()
     scores_lib.require()
     task = registry.make_task(config.task, data_dir)
     results = Results(workdir)

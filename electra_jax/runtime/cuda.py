@@ -1,0 +1,35 @@
+"""Refuses to compute on the CPU of a machine whose GPU JAX's CUDA plugin was installed for, but cannot use."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import jax
+
+from electra_jax.config.errors import UserError
+
+_OLDEST_DRIVERS = {13: 580, 12: 525}  # by version of CUDA; docs.nvidia.com/deploy/cuda-compatibility
+_DEVICES, _VERSION = Path("/dev"), Path("/proc/driver/nvidia/version")
+
+
+def check_is_used() -> None:
+    """Checks that JAX uses this machine's NVIDIA GPU, if its plugin for CUDA is installed.
+
+    JAX itself only prints why it cannot load the plugin, and goes on with the CPU. Where a platform was chosen, by
+    `JAX_PLATFORMS`, there is nothing to check.
+
+    Raises:
+      UserError: there is a GPU and a plugin, and JAX computes on the CPU.
+    """
+    if jax.config.jax_platforms or jax.default_backend() != "cpu" or not any(_DEVICES.glob("nvidia[0-9]*")):
+        return
+    installed = [cuda for cuda in _OLDEST_DRIVERS if importlib.util.find_spec(f"jax_cuda{cuda}_plugin")]
+    if not installed:
+        return
+    found = re.search(r"Kernel Module\D*(\d[\d.]*)", _VERSION.read_text()) if _VERSION.exists() else None
+    driver, cuda = found[1] if found else "unknown", installed[0]
+    raise UserError(
+        f"JAX's plugin for CUDA {cuda} cannot use this machine's NVIDIA GPU (driver {driver}): expected driver "
+        f"{_OLDEST_DRIVERS[cuda]} or later; update it, install 'electra_jax[cuda12]' (drivers from "
+        f"{_OLDEST_DRIVERS[12]} on), or set JAX_PLATFORMS=cpu"
+    )
