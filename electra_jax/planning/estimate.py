@@ -23,7 +23,7 @@ from electra_jax.planning.flops import devices as device_table
 from electra_jax.planning.flops.breakdown import sum_networks
 from electra_jax.planning.flops.count import make_objective
 from electra_jax.planning.flops.totals import ACCOUNTINGS, count_flops
-from electra_jax.planning.forecast import Rates, forecast
+from electra_jax.planning.forecast import Forecast, Rates, forecast
 from electra_jax.planning.kernels import KernelCost, Signature, count_kernels
 from electra_jax.planning.targets import Target, find_target
 from electra_jax.planning.vector import count_vector
@@ -218,6 +218,7 @@ def _timed(
     }
     bound = max(times, key=lambda name: times[name])
     speeds = (peak / plan.devices, target.vector, target.bandwidth, target.interconnect)
+    expected: Forecast | None
     if target.clock is None:
         expected = gpu_forecast.forecast(program, plan.devices, gpu_forecast.rates_of(*speeds), kernels)
     else:

@@ -1,16 +1,15 @@
 """Forecasts the time of a step on NVIDIA GPUs, whose kernels run one after another: the sum over all kernels.
 
-A kernel takes the longer of its products, at a share of the device's peak, and of its bytes, at a share of its
-bandwidth; starting it takes a microsecond. The shares are what fits the steps that were measured on one H100
-(`benchmarks/gpu_forecast.py` compares them); other GPUs are taken to reach the same of their data sheets. An attention
-kernel of Pallas also takes the time of its element-wise operations, as counted in what JAX traced.
+The time of a kernel is the larger of its FLOPs at a fraction of the peak and its bytes at a fraction of the bandwidth,
+plus the time to launch it. These constants are fitted to eight steps measured on one H100: the forecasts are within 6%
+(`benchmarks/gpu_forecast.py`). Other GPUs are assumed to reach the same fractions of their data sheets. A Pallas kernel
+also takes the time of its element-wise operations, counted in the traced program; none has been measured yet.
 
 A collective takes the least bytes that a device must send, at the bandwidth to the other devices; nothing hides it.
 """
 
 import math
 import re
-from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -19,7 +18,9 @@ from electra_jax.planning.forecast import Forecast
 from electra_jax.planning.kernels import KernelCost, Signature, signature
 
 PARTS = ("products", "attention", "memory", "collectives", "launches")
-_OF_PEAK, _OF_BANDWIDTH, _LAUNCH = 0.556, 0.776, 1e-6
+_PRODUCTS, _ATTENTION = 0.61, 0.30  # of the peak
+_MEMORY = 0.75  # of the bandwidth
+_LAUNCH = 1.5e-6  # seconds
 _CUBLAS, _CUDNN = 'custom_call_target="__cublas$', 'custom_call_target="__cudnn$fmha'
 _CONTRACTED = re.compile(r'lhs_contracting_dim(?:ension)?s"?[=:][\[{]([^\]}]*)')
 
@@ -29,6 +30,7 @@ class GpuRates(NamedTuple):
 
     Attributes:
       products: FLOP/s of matrix products.
+      attention: FLOP/s of attention kernels.
       vector: element-wise operations/s.
       memory: bytes/s between memory and the device.
       interconnect: bytes/s to other devices.
@@ -36,6 +38,7 @@ class GpuRates(NamedTuple):
     """
 
     products: float
+    attention: float
     vector: float
     memory: float
     interconnect: float
@@ -51,7 +54,7 @@ def rates_of(peak: float, vector: float, bandwidth: float, interconnect: float) 
       bandwidth: bytes/s between memory and the device.
       interconnect: bytes/s to other devices.
     """
-    return GpuRates(_OF_PEAK * peak, vector / 2, _OF_BANDWIDTH * bandwidth, interconnect)
+    return GpuRates(_PRODUCTS * peak, _ATTENTION * peak, vector / 2, _MEMORY * bandwidth, interconnect)
 
 
 def forecast(program: hlo.Program, devices: int, rates: GpuRates, kernels: Mapping[Signature, KernelCost]) -> Forecast:
@@ -64,7 +67,7 @@ def forecast(program: hlo.Program, devices: int, rates: GpuRates, kernels: Mappi
       kernels: what its Pallas kernels do in a call.
     """
     counter = traffic.Counter(program, devices)
-    parts: Counter[str] = Counter()
+    parts = dict.fromkeys(PARTS, 0.0)
     for computation, times in program.executed():
         for instruction in filter(traffic.is_counted, computation.values()):
             collective = counter.collective(instruction, computation, times)
@@ -75,7 +78,7 @@ def forecast(program: hlo.Program, devices: int, rates: GpuRates, kernels: Mappi
             moving = counter.bytes(instruction, computation) / rates.memory
             parts[part] += times * max(computing, moving)
             parts["launches"] += times * rates.launch
-    return Forecast({name: parts[name] for name in PARTS}, [])
+    return Forecast(parts, [])
 
 
 def _compute(
@@ -88,9 +91,9 @@ def _compute(
     """The part that a kernel belongs to, and the seconds that it computes."""
     if instruction.is_kernel:
         cost = kernels.get(signature(instruction), KernelCost())
-        return "attention", cost.flops / rates.products + cost.vector / rates.vector
+        return "attention", cost.flops / rates.attention + cost.vector / rates.vector
     if _CUDNN in instruction.attributes:
-        return "attention", _attention(instruction) / rates.products
+        return "attention", _attention(instruction) / rates.attention
     flops = _products(program, instruction, computation)
     return ("products" if flops else "memory"), flops / rates.products
 

@@ -21,7 +21,7 @@ def check_is_used() -> None:
     Raises:
       UserError: there is a GPU and a plugin, and JAX computes on the CPU.
     """
-    if jax.config.jax_platforms or jax.default_backend() != "cpu" or not any(_DEVICES.glob("nvidia[0-9]*")):
+    if jax.config.values["jax_platforms"] or jax.default_backend() != "cpu" or not any(_DEVICES.glob("nvidia[0-9]*")):
         return
     installed = [cuda for cuda in _OLDEST_DRIVERS if importlib.util.find_spec(f"jax_cuda{cuda}_plugin")]
     if not installed:

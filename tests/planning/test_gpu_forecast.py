@@ -5,7 +5,7 @@ from electra_jax.planning.gpu_forecast import GpuRates, forecast
 from electra_jax.planning.kernels import KernelCost
 
 # A kilobyte of memory takes a second, a thousand operations another: the times can be read off the shapes.
-RATES = GpuRates(products=1e3, vector=1e3, memory=1e3, interconnect=1e3, launch=100.0)
+RATES = GpuRates(products=1e3, attention=1e3, vector=1e3, memory=1e3, interconnect=1e3, launch=100.0)
 GEMM = (
     'custom_call_target="__cublas$lt$matmul", backend_config={"gemm_backend_config":{"dot_dimension_numbers":'
     '{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"]}}}'

@@ -17,7 +17,7 @@ def machine(monkeypatch, tmp_path):
     monkeypatch.setattr(cuda, "_DEVICES", tmp_path)
     monkeypatch.setattr(cuda, "_VERSION", tmp_path / "version")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "jax_cuda13_plugin" or None)
-    monkeypatch.setattr(type(jax.config), "jax_platforms", "")
+    monkeypatch.setitem(jax.config.values, "jax_platforms", "")
     return tmp_path
 
 
@@ -32,7 +32,7 @@ def test_a_driver_that_is_too_old_is_named(machine):
 
 def test_a_cpu_that_was_chosen_or_is_all_there_is_is_used(machine, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(type(jax.config), "jax_platforms", "cpu")
+        patch.setitem(jax.config.values, "jax_platforms", "cpu")
         cuda.check_is_used()
     with monkeypatch.context() as patch:
         patch.setattr(importlib.util, "find_spec", lambda name: None)
