@@ -10,12 +10,12 @@ import numpy as np
 
 from electra_jax.config.errors import UserError
 from electra_jax.data.tokenizer import Tokenizer
-from electra_jax.downstream.tasks import chunks, files
+from electra_jax.downstream.tasks import chunks, conllu, files
 from electra_jax.downstream.tasks.conll import Columns, Sentence, read_sentences
 from electra_jax.downstream.tasks.task import IGNORED, BadRows, Rows, Task, frame
 from electra_jax.runtime.io import write_whole
 
-_SUFFIXES = (".txt", ".conll", ".tsv")
+_SUFFIXES = (".txt", ".conll", conllu.SUFFIX, ".tsv")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
