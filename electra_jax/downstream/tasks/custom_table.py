@@ -4,7 +4,8 @@ import numpy as np
 
 from electra_jax.config.errors import UserError
 from electra_jax.downstream.tasks.config import TaskConfig
-from electra_jax.downstream.tasks.sentences import Columns, Sentences, label_text
+from electra_jax.downstream.tasks.labels import in_order, label_text
+from electra_jax.downstream.tasks.sentences import Columns, Sentences
 from electra_jax.downstream.tasks.task import BadRows
 
 
@@ -70,16 +71,22 @@ def _read_scale(task: Sentences, data_dir: str) -> tuple[float, float]:
 
 
 def _read_classes(task: Sentences, data_dir: str) -> tuple[str, ...]:
-    """The classes of the training set, sorted."""
-    column, rows, classes, bad_rows = task.columns.label, 0, set(), BadRows(strict=False)
+    """The classes of the training set, in order."""
+    column, rows, classes, lists, bad_rows = task.columns.label, 0, set(), 0, BadRows(strict=False)
     for record, _ in task.records(data_dir, "train", bad_rows):
         classes.add(label_text(record.values[column]))
+        lists += isinstance(record.values[column], list)
         rows += 1
     classes.discard("")  # a missing label is no class; reading the examples reports it
+    if lists > rows / 2:
+        raise UserError(
+            f"{data_dir}: column {column} has lists of classes in {lists} of the {rows} rows of train: expected one class "
+            "for each text; lists are not supported yet"
+        )
     if len(classes) < 2 or len(classes) > max(2, rows / 2):
         raise UserError(
             f"{data_dir}: column {column} has {len(classes)} different values in the {rows} rows of "
             f"train{bad_rows.in_brackets()}: expected classes; set config.task.label to another column, or "
             "config.task.kind=regression for numbers"
         )
-    return tuple(sorted(classes))
+    return in_order(classes, f"{data_dir}: column {column} of train")

@@ -13,6 +13,7 @@ from electra_jax.config.errors import UserError
 from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.downstream.tasks import files, scores
 from electra_jax.downstream.tasks.files import Record
+from electra_jax.downstream.tasks.labels import label_text
 from electra_jax.downstream.tasks.task import BadRows, Rows, Task, frame, truncate
 from electra_jax.runtime.io import write_whole
 
@@ -135,7 +136,7 @@ class Sentences(Task):
             target = self._parse_target(values[columns.label])
             if target is None:
                 expected = " or ".join(self.labels) or "a number"
-                bad_rows.add(record.place, f"{columns.label} is {str(values[columns.label])!r}, expected {expected}")
+                bad_rows.add(record.place, f"{columns.label} is {_quoted(values[columns.label])}, expected {expected}")
                 return None
         return Example(str(values.get(columns.name, number)), texts, target)
 
@@ -195,10 +196,5 @@ class Sentences(Task):
         write_whole(path.with_name(f"{path.name}.tsv"), "\n".join(["index\tprediction", *lines]) + "\n")
 
 
-def label_text(value: Any) -> str:
-    """A label as text: JSON's true is "true", 1.0 is "1"; empty for a missing label."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:.0f}" if value.is_integer() else str(value) if math.isfinite(value) else ""
-    return str(value) if isinstance(value, str | int) else ""
+def _quoted(label: Any) -> str:
+    return f"{label}, a list" if isinstance(label, list) else repr(str(label))

@@ -109,6 +109,11 @@ def test_where_no_column_counts_words_numbers_are_words(folder, first):
     assert [sentence.words for sentence in found] == [(first, "2"), ("sent",), ("for", "5.1")]
 
 
+def test_integer_tags_are_in_numeric_order(folder):
+    (folder / "train.txt").write_text("Germany 10\nsent 2\nthe O\nlamb 1\n")
+    assert tagging.make_task(str(folder), 0, -1).labels == ("O", "1", "2", "10")
+
+
 def test_a_word_that_begins_with_a_hash_is_no_comment(folder):
     found, _ = read(folder, "# id 7\n#Germany B-LOC\n# O\nsent O\n")
     assert found == [Sentence(("#Germany", "#", "sent"), ("B-LOC", "O", "O"))]
