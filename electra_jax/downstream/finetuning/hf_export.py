@@ -33,6 +33,12 @@ outputs = model(**inputs)
 start, end = outputs.start_logits.argmax(), outputs.end_logits.argmax()  # both at [CLS] if there is no answer
 print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))""",
 }
+_GENERAL = {"regression": "classification", "multilabel": "classification"}  # transformers has one class for all
+_PROBLEMS = {
+    "classification": "single_label_classification",
+    "multilabel": "multi_label_classification",  # its pipeline takes the sigmoid of each logit
+    "regression": "regression",
+}
 _TAGS = {
     "classification": "text-classification",
     "tagging": "token-classification",
@@ -57,7 +63,7 @@ def export(model: Kept, output: Path, onnx: bool = False) -> str:
     Raises:
       UserError: transformers has no class for the model's head, `output` is not empty, or PyTorch is missing.
     """
-    kind = "classification" if model.task.kind == "regression" else model.task.kind
+    kind = _GENERAL.get(model.task.kind, model.task.kind)
     encoder, config = model.network.config.encoder, model.config
     if config.head == "paper":
         raise UserError(
@@ -108,9 +114,9 @@ def _settings(model: Kept, kind: str) -> dict[str, Any]:
         settings["id2label"] = {str(number): label for number, label in enumerate(labels)}
         settings["label2id"] = {label: number for number, label in enumerate(labels)}
     elif kind == "classification":
-        settings |= {"id2label": {"0": "number"}, "label2id": {"number": 0}, "problem_type": "regression"}
+        settings |= {"id2label": {"0": "number"}, "label2id": {"number": 0}}
     if kind == "classification":
-        settings |= {"problem_type": settings.get("problem_type", "single_label_classification")}
+        settings["problem_type"] = _PROBLEMS[model.task.kind]
     if model.network.config.encoder.kind == "modernbert":
         settings |= {"classifier_pooling": model.config.pooling}
     return settings
