@@ -26,6 +26,8 @@ from electra_jax.runtime import cuda
 from electra_jax.runtime.compile_cache import compile_cache
 from electra_jax.runtime.progress import Progress
 
+_CLASSES_SHOWN = 10
+
 
 def finetune(
     config: ConfigDict | FinetuneConfig,
@@ -186,12 +188,21 @@ def _describe_data(job: Job, progress: Progress) -> None:
             f"{name} has rows of {longest} tokens, but the encoder was pre-trained on {known}; expect less of longer "
             f"rows, or cut them off with --config.max_length={known}"
         )
+    labels: tuple[str, ...] = getattr(job.task, "labels", ())
+    if name in ("table", "tags") and labels:  # they are those of the training set, and show if a column is wrong
+        progress.say(f"{name}: {_describe_classes(labels)}")
     dev = " + ".join(f"{len(split.examples):,}" for split in data.dev.values())
     progress.say(f"{name}: {len(data.train.input_ids):,} rows to train on, {dev} examples to evaluate on")
     cut = {"train": data.train.cut, **{split: each.rows.cut for split, each in (data.dev | data.test).items()}}
     if any(cut.values()):
         counts = ", ".join(f"{count:,} of {split}" for split, count in cut.items() if count)
         progress.say(f"{name}: cut to fit rows of {job.config.max_length} tokens: {counts}")
+
+
+def _describe_classes(labels: Sequence[str]) -> str:
+    """The number of classes and the first of them."""
+    shown = ", ".join(map(repr, labels[:_CLASSES_SHOWN])) + ", ..." * (len(labels) > _CLASSES_SHOWN)
+    return f"{len(labels)} classes: {shown}"
 
 
 def _report_unanswered(
