@@ -5,7 +5,7 @@ import dataclasses
 from electra_jax.config.settings import Check, above, between, one_of, setting
 from electra_jax.downstream.tasks import glue
 
-_SQUAD = ("query", "stride", "max_answer", "beam")
+_SQUAD = ("query", "stride", "max_answer", "beam", "f1")
 _SETTINGS: dict[str, tuple[str, ...]] = {  # of each task, besides its name
     **dict.fromkeys(glue.TASKS, ()),
     "squad1": _SQUAD,
@@ -28,6 +28,11 @@ class TaskConfig:
         20, "SQuAD, head=paper: starts, and ends for each start, among which an answer is chosen.", above(0)
     )
     threshold: float = setting(0.0, "SQuAD 2.0: logit above which a question is left unanswered.")
+    f1: str = setting(
+        "auto",
+        "SQuAD: what F1 counts; auto: characters if most letters of the true answers are of a script without spaces.",
+        one_of("auto", "words", "characters"),
+    )
     kind: str = setting(
         "classification",
         "Table: what to learn: one class for each text, any number of classes, or a number.",
