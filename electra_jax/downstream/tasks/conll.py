@@ -116,7 +116,7 @@ def _parse_row(
 ) -> tuple[str, str] | str:
     """(word, tag), the tag empty if there is none to read; or what is wrong with the row."""
     if numbered and not conllu.is_word(fields[0]):
-        return f"the ID is {fields[0]!r}, expected {conllu.EXPECTED}"
+        return f"the ID is {fields[0]!r}, expected a number, a range such as 3-4, or an empty node such as 5.1"
     if len(fields) < fewest:
         return f"{len(fields)} columns, expected at least {fewest}"
     word = fields[columns.words]

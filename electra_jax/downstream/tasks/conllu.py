@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from electra_jax.config.errors import UserError
 
 SUFFIX = ".conllu"
-EXPECTED = "a number, a range such as 3-4, or an empty node such as 5.1"
 _COMMENT = "#"
 _WORD = re.compile(r"[0-9]+")
 _NO_WORD = re.compile(r"[0-9]+-[0-9]+|[0-9]+\.[0-9]+")
