@@ -147,6 +147,8 @@ def compare(model_dir: Path, data_dir: str, split: str, count: int) -> dict[str,
     if not isinstance(model, FinetunedModel):
         raise UserError(f"--model={model_dir} was not fine-tuned; use what electra-jax finetune wrote")
     task = model.task
+    if task.kind == "multilabel":
+        raise UserError("models of any number of classes are compared by tests/parity/test_finetuned_export.py only")
     examples = task.read(data_dir, split, BadRows(strict=False))[: count or None]
     texts: list[tuple[str, ...]]
     if isinstance(task, Answering):

@@ -25,7 +25,7 @@ from electra_jax.runtime.progress import ConsoleProgress, Progress
 USAGE = """\
 usage: electra-jax predict --model=DIR --input=FILE [--output=FILE] [--text=COLUMN] [--pair=COLUMN] [--batch_size=16]
 
-Predicts a label, a number, an answer or tags for every row of a file, in its order, however long it is.
+Predicts a label or several, a number, an answer or tags for every row of a file, in its order, however long it is.
 
   --model=DIR      what electra-jax finetune wrote: its work directory, or one of the models in it
   --input=FILE     .tsv, .csv or .jsonl with named columns; or .txt, a text in each line, two separated by a tab where
@@ -136,7 +136,7 @@ def _writer(task: Task, output: str) -> Iterator[Any]:
             sys.stdout.reconfigure(encoding="utf-8")
         yield _Lines(task, sys.stdout, False)
         return
-    if output.endswith(".tsv") and task.kind not in predictions.HEADINGS:
+    if output.endswith(".tsv") and not predictions.headings(task):
         raise UserError(f"--output={output} is invalid for tags: expected a .jsonl file")
     partial = Path(f"{output}.partial")
     with partial.open("w", encoding="utf-8") as file:
@@ -150,7 +150,7 @@ class _Lines:
     def __init__(self, task: Task, file: IO[str], cells: bool) -> None:
         self._task, self._file, self._cells = task, file, cells
         if cells:
-            self._write("line", *predictions.HEADINGS[task.kind])
+            self._write("line", *predictions.headings(task))
 
     def _write(self, *cells: str) -> None:
         self._file.write("\t".join(cells) + "\n")

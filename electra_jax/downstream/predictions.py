@@ -8,6 +8,7 @@ import numpy as np
 
 from electra_jax.downstream.tasks import squad, squad_files
 from electra_jax.downstream.tasks.conll import Sentence
+from electra_jax.downstream.tasks.multilabel import MultiLabel
 from electra_jax.downstream.tasks.sentences import Example, Sentences
 from electra_jax.downstream.tasks.squad import Answering
 from electra_jax.downstream.tasks.tagging import Tagging
@@ -28,6 +29,18 @@ class Label(NamedTuple):
 
     label: str
     probability: float
+    probabilities: dict[str, float]
+
+
+class Labels(NamedTuple):
+    """The classes of a text or pair of texts that may have any number of them.
+
+    Attributes:
+      labels: the classes of at least the task's threshold, in the order of their numbers.
+      probabilities: those of all classes, each independent of the others.
+    """
+
+    labels: tuple[str, ...]
     probabilities: dict[str, float]
 
 
@@ -65,7 +78,7 @@ class TaggedWord(NamedTuple):
     probability: float
 
 
-Prediction = Label | float | Answer | list[TaggedWord]
+Prediction = Label | Labels | float | Answer | list[TaggedWord]
 
 
 def texts_of(task: Task) -> tuple[str, ...]:
@@ -105,6 +118,11 @@ def make_predictions(
         probabilities = _of_words(task, outputs, rows, len(examples))
         return [list(_words(text, *each)) for (text,), *each in zip(texts, answers, probabilities, strict=True)]
     assert isinstance(task, Sentences)
+    if isinstance(task, MultiLabel):
+        return [
+            Labels(tuple(task.labels[i] for i in chosen), dict(zip(task.labels, each.tolist(), strict=True)))
+            for chosen, each in zip(answers, task.probabilities(outputs), strict=True)
+        ]
     if not task.labels:
         return answers
     return [
@@ -146,7 +164,7 @@ def to_json(prediction: Prediction) -> dict[str, Any]:
     return prediction._asdict()
 
 
-HEADINGS: dict[str, tuple[str, ...]] = {
+_HEADINGS: dict[str, tuple[str, ...]] = {
     "classification": ("prediction", "probability"),
     "regression": ("prediction",),
     "answering": ("prediction", "begin", "end", "probability", "no_answer"),
@@ -158,7 +176,20 @@ _CELLS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
 }
 
 
+def headings(task: Task) -> tuple[str, ...]:
+    """The columns of a prediction in a table; none for tags."""
+    if isinstance(task, MultiLabel):
+        return ("prediction", *map(_cell, task.labels))
+    return _HEADINGS.get(task.kind, ())
+
+
 def to_cells(task: Task, prediction: Prediction) -> tuple[str, ...]:
-    """A prediction as the cells that `HEADINGS` names; tags have none."""
-    cells = _CELLS[task.kind](prediction)
-    return tuple(f"{cell:.6g}" if isinstance(cell, float) else _BREAKS.sub(" ", str(cell)) for cell in cells)
+    """A prediction as the cells that `headings` names."""
+    if isinstance(task, MultiLabel):
+        assert isinstance(prediction, Labels)
+        return (_cell(task.separator.join(prediction.labels)), *map(_cell, prediction.probabilities.values()))
+    return tuple(map(_cell, _CELLS[task.kind](prediction)))
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else _BREAKS.sub(" ", str(value))

@@ -146,7 +146,7 @@ class TransformersHead(nn.Module):
             last = transformer.truncated_normal(c.width**-0.5)
         else:
             last = nn.initializers.normal(c.init_stddev)
-            if self.kind in ("classification", "regression"):
+            if self.kind in ("classification", "multilabel", "regression"):
                 x = drop(x, train) if c.kind == "bert" else x
                 x = gelu(Dense(c.width, last, name="dense")(x))
         return Dense(self.outputs, last, name="classifier")(drop(x, train))
@@ -157,10 +157,10 @@ class Downstream(nn.Module):
 
     Attributes:
       config: the encoder's config.
-      kind: the kind of task: `classification`, `regression`, `tagging` or `answering`.
+      kind: the kind of task: `classification`, `multilabel`, `regression`, `tagging` or `answering`.
       outputs: the number of the head's outputs.
       beam: as `Answerer.beam`; only for the paper's form.
-      pooling: the state that classification and regression read: `cls`, or `mean` of all tokens.
+      pooling: the state that the heads of rows read: `cls`, or `mean` of all tokens.
       form: the form of the head, `paper` or `transformers`.
     """
 

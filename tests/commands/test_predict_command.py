@@ -168,6 +168,23 @@ def test_tags_have_their_words_and_no_cells(small_run, tmp_path, capsys):
 
 
 @pytest.mark.slow
+def test_any_number_of_classes_has_a_column_for_each(pieces, tmp_path, capsys):
+    config = recipe.make("table")
+    config.task.kind = "multilabel"
+    task = functools.partial(custom_table.restore_task, labels=("joy", "fear"))
+    model = written(tmp_path, pieces, config, task)
+    (tmp_path / "in.txt").write_text("a line\nof text\n")
+    for output in ("-", f"{tmp_path}/out.tsv"):
+        assert errors.run(predict.main, [f"--model={model}", f"--input={tmp_path}/in.txt", f"--output={output}"]) == 0
+    found = lines(capsys.readouterr().out)
+    heading, *cells = [line.split("\t") for line in (tmp_path / "out.tsv").read_text().splitlines()]
+    assert heading == ["line", "prediction", "joy", "fear"]
+    assert cells == [
+        [str(row["line"]), ",".join(row["labels"]), *(f"{p:.6g}" for p in row["probabilities"].values())]
+        for row in found
+    ]
+
+
 def test_questions_of_a_table_have_answers_in_cells(small_run, tmp_path, capsys):
     context = "ada lives in oslo and ben lives in bergen"
     asked = [

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from electra_jax.data.config import CorpusConfig
 from electra_jax.downstream.finetuned_model import FinetunedModel
 from electra_jax.downstream.finetuning import job, kept, multi_seed, recipe, results
 from electra_jax.downstream.finetuning.kept import Kept
-from electra_jax.downstream.predictions import Answer, Label, TaggedWord
+from electra_jax.downstream.predictions import Answer, Label, Labels, TaggedWord
 from electra_jax.downstream.tasks import custom_table, glue, registry
 from electra_jax.downstream.tasks.conll import Sentence
 from electra_jax.downstream.tasks.sentences import Example
@@ -36,10 +37,11 @@ def pieces():
 
 
 def task_and_config(name, **settings):
-    config = recipe.make({"numbers": "table", "classes": "table"}.get(name, name))
+    config = recipe.make("table" if name in ("numbers", "classes", "topics") else name)
+    config.task.update({"kind": "multilabel", "class_threshold": 0.4} if name == "topics" else {})
     config.update_from_flattened_dict({"max_length": 16, "dropout": 0.1, **settings})
     config = dataclasses.replace(recipe.resolve(config))
-    if name == "classes":
+    if name in ("classes", "topics"):
         return custom_table.restore_task(config.task, ("bad", "good", "mixed")), config
     if name == "numbers":
         return custom_table.restore_task(config.task, scale=(5.0, 2.0)), config
@@ -65,6 +67,7 @@ MODELS = [
     ("classes", "bert", 16, {}),
     ("classes", "modernbert", 16, {"head": "paper", "pooling": "mean"}),
     ("numbers", "modernbert", 32, {}),
+    ("topics", "bert", 16, {}),
     ("mrpc", "bert", 32, {}),
     ("tags", "bert", 32, {}),
     ("tags", "modernbert", 16, {}),
@@ -122,6 +125,17 @@ def test_labels_have_probabilities(pieces):
         assert label.probability == max(label.probabilities.values())
     assert ours.predict(TEXTS[1]).label == said[1].label
     assert ours.predict([]) == []
+
+
+def test_any_number_of_labels_has_probabilities(pieces):
+    model, _ = make("topics", pieces)
+    said = FinetunedModel("m", model, batch_size=3).predict(TEXTS)
+    answers, outputs = by_task(model, [Example(str(i), (text,), None) for i, text in enumerate(TEXTS)])
+    for each, answer, scores in zip(said, answers, outputs["scores"], strict=True):
+        assert isinstance(each, Labels)
+        np.testing.assert_allclose(list(each.probabilities.values()), 1 / (1 + np.exp(-scores)), rtol=1e-5, atol=1e-6)
+        assert each.labels == tuple(model.task.labels[i] for i in answer)
+        assert each.labels == tuple(label for label, p in each.probabilities.items() if p >= 0.4)
 
 
 def test_numbers_are_on_the_scale_of_the_training_set(pieces):
@@ -218,6 +232,18 @@ def test_a_damaged_model_is_an_error(damage, pieces, tmp_path):
     (tmp_path / "model" / damage).write_text("{}")
     with pytest.raises(UserError, match=r"model is damaged \(.*\); fine-tune again"):
         electra_jax.load(tmp_path / "model")
+
+
+def test_a_model_of_before_a_setting_of_its_task_is_read(pieces, tmp_path):
+    model, done = make("classes", pieces)
+    kept.write(tmp_path / "model", done, pieces, model.params, FACTS)
+    path = tmp_path / "model" / kept.TASK
+    described = json.loads(path.read_text())
+    for name in ("separator", "class_threshold"):
+        del described["config"]["task"][name]
+    path.write_text(json.dumps(described))
+    found = kept.read(tmp_path / "model")
+    assert (found.task, found.config) == (model.task, model.config)
 
 
 def test_tasks_are_restored_without_their_files():

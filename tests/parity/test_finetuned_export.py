@@ -30,7 +30,7 @@ CLASSES = {
 }
 
 
-GENERAL = {"regression": "classification"}  # transformers has one class for both
+GENERAL = {"regression": "classification", "multilabel": "classification"}  # transformers has one class for all
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +110,21 @@ def test_text_classification(pieces, tmp_path):
                 found = {each["label"]: each["score"] for each in classify([text], truncation=True)[0]}
                 assert max(found, key=found.get) == ours.label
                 assert found == pytest.approx(ours.probabilities, rel=0, abs=bound)
+
+
+def test_any_number_of_classes(pieces, tmp_path):
+    for kind, embedding_size in KINDS[::2]:
+        folder = tmp_path / f"{kind}-{embedding_size}"
+        model = make("topics", pieces, kind, embedding_size)
+        theirs, _ = exported(model, folder, "classification")
+        assert theirs.config.problem_type == "multi_label_classification"
+        classify = transformers.pipeline("text-classification", str(folder), top_k=None)
+        bound = logit_bound(theirs, encode(model, TEXTS)) / 4  # of a sigmoid
+        for text, ours in zip(TEXTS, FinetunedModel("ours", model).predict(TEXTS), strict=True):
+            for function in ({}, {"function_to_apply": "sigmoid"}):
+                found = {each["label"]: each["score"] for each in classify([text], truncation=True, **function)[0]}
+                assert found == pytest.approx(ours.probabilities, rel=0, abs=bound)
+            assert ours.labels == tuple(label for label, p in ours.probabilities.items() if p >= 0.5)
 
 
 def test_pairs(pieces, tmp_path):

@@ -27,13 +27,16 @@ def train_pieces() -> Tokenizer:
 
 def make(name: str, tokens: Tokenizer, kind: str, embedding_size: int, **settings: Any) -> Kept:
     """A fine-tuned model with random parameters."""
-    config = recipe.make("table" if name in ("classes", "pairs", "numbers") else name)
+    config = recipe.make("table" if name in ("classes", "pairs", "numbers", "topics") else name)
     config.update_from_flattened_dict({"max_length": 16, **settings})
+    if name == "topics":
+        config.task.kind = "multilabel"
     if name == "pairs":
         config.task.pair = "second"
     config = recipe.resolve(config)
     task = {
         "classes": lambda: custom_table.restore_task(config.task, ("bad", "good", "mixed")),
+        "topics": lambda: custom_table.restore_task(config.task, ("art", "law", "war")),
         "pairs": lambda: custom_table.restore_task(config.task, ("no", "yes")),
         "numbers": lambda: custom_table.restore_task(config.task, scale=(5.0, 2.0)),
         "tags": lambda: Tagging(labels=("O", "B-PER", "B-LOC"), words=0, tags=-1),

@@ -7,6 +7,7 @@ from typing import Any
 from electra_jax.config.errors import UserError
 from electra_jax.downstream.finetuning import kept
 from electra_jax.downstream.finetuning.kept import Kept
+from electra_jax.downstream.tasks.multilabel import MultiLabel
 from electra_jax.downstream.tasks.sentences import Sentences
 from electra_jax.downstream.tasks.task import Task
 from electra_jax.loading.huggingface import directory, hf_config, onnx_file
@@ -19,6 +20,11 @@ from transformers import pipeline
 
 classify = pipeline("text-classification", {path!r})
 print(classify({inputs}, truncation=True))""",
+    "multilabel": """\
+from transformers import pipeline
+
+classify = pipeline("text-classification", {path!r}, top_k=None)  # a probability for each class
+print([found["label"] for found in classify([{inputs}], truncation=True)[0] if found["score"] >= {threshold}])""",
     "tagging": """\
 from transformers import pipeline
 
@@ -33,6 +39,14 @@ outputs = model(**inputs)
 start, end = outputs.start_logits.argmax(), outputs.end_logits.argmax()  # both at [CLS] if there is no answer
 print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))""",
 }
+_GENERAL = {"regression": "classification", "multilabel": "classification"}  # transformers has one class for all
+_PROBLEMS = {
+    "classification": "single_label_classification",
+    "multilabel": "multi_label_classification",  # its pipeline takes the sigmoid of each logit
+    "regression": "regression",
+}
+# CrossEncoder of sentence-transformers puts a sigmoid on a single output, and nothing on several.
+_ACTIVATIONS = {"regression": "torch.nn.modules.linear.Identity", "multilabel": "torch.nn.modules.activation.Sigmoid"}
 _TAGS = {
     "classification": "text-classification",
     "tagging": "token-classification",
@@ -57,7 +71,7 @@ def export(model: Kept, output: Path, onnx: bool = False) -> str:
     Raises:
       UserError: transformers has no class for the model's head, `output` is not empty, or PyTorch is missing.
     """
-    kind = "classification" if model.task.kind == "regression" else model.task.kind
+    kind = _GENERAL.get(model.task.kind, model.task.kind)
     encoder, config = model.network.config.encoder, model.config
     if config.head == "paper":
         raise UserError(
@@ -108,9 +122,11 @@ def _settings(model: Kept, kind: str) -> dict[str, Any]:
         settings["id2label"] = {str(number): label for number, label in enumerate(labels)}
         settings["label2id"] = {label: number for number, label in enumerate(labels)}
     elif kind == "classification":
-        settings |= {"id2label": {"0": "number"}, "label2id": {"number": 0}, "problem_type": "regression"}
+        settings |= {"id2label": {"0": "number"}, "label2id": {"number": 0}}
     if kind == "classification":
-        settings |= {"problem_type": settings.get("problem_type", "single_label_classification")}
+        settings["problem_type"] = _PROBLEMS[model.task.kind]
+    if activation := _ACTIVATIONS.get(model.task.kind):
+        settings["sentence_transformers"] = {"activation_fn": activation}
     if model.network.config.encoder.kind == "modernbert":
         settings |= {"classifier_pooling": model.config.pooling}
     return settings
@@ -120,6 +136,8 @@ def _card(model: Kept, kind: str, name: str, path: str) -> str:
     task, facts = model.task, model.facts
     pair = isinstance(task, Sentences) and len(task.columns.texts) > 1
     inputs = '{"text": "a text", "text_pair": "another"}' if pair else '"a text"'
+    use = _USE[model.task.kind if model.task.kind in _USE else kind]
+    threshold = task.threshold if isinstance(task, MultiLabel) else None
     rows = "\n".join(f"| {score} | {value:.1f} |" for score, value in facts["scores"].items())
     return f"""\
 ---
@@ -136,7 +154,7 @@ Pre-trained and fine-tuned with electra_jax: from `{facts["init_from"]}`, seed {
 ## How to use it
 
 ```python
-{_USE[kind].format(path=path, inputs=inputs)}
+{use.format(path=path, inputs=inputs, threshold=threshold)}
 ```
 
 ## Scores on the development set

@@ -102,7 +102,7 @@ def read(folder: Path) -> Kept:
     """
     described = read_json(folder / TASK)
     try:
-        config = recipe.resolve(described.pop("config"))
+        config = recipe.resolve(recipe.with_later_settings(described.pop("config")))
         task = registry.restore_task(config.task, described.pop("learned"))
         head = load_file(folder / HEAD)
     except (KeyError, TypeError, OSError, SafetensorError) as error:

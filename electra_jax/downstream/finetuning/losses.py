@@ -20,6 +20,12 @@ def classification(outputs: Outputs, batch: TaskBatch) -> Mean:
     return metrics.mean(_cross_entropy(outputs["scores"], batch.targets["target"]), batch.weights)
 
 
+def multilabel(outputs: Outputs, batch: TaskBatch) -> Mean:
+    """Binary cross-entropy, the mean over the classes."""
+    loss_BC = optax.sigmoid_binary_cross_entropy(outputs["scores"], batch.targets["target"])
+    return metrics.mean(loss_BC.mean(axis=-1), batch.weights)
+
+
 def regression(outputs: Outputs, batch: TaskBatch) -> Mean:
     """Squared error."""
     return metrics.mean(jnp.square(outputs["scores"][:, 0] - batch.targets["target"]), batch.weights)
@@ -53,6 +59,7 @@ def _cross_entropy(scores: Array, target: Array) -> Array:
 
 BY_KIND: dict[str, Callable[[Outputs, TaskBatch], Mean]] = {
     "classification": classification,
+    "multilabel": multilabel,
     "regression": regression,
     "tagging": tagging,
     "answering": answering,

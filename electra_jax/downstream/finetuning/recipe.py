@@ -108,6 +108,18 @@ def to_dict(config: FinetuneConfig) -> dict[str, Any]:
     return settings.to_dict(config, _unused_settings(config.task.name))
 
 
+def with_later_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """The saved config of a fine-tuning, with the settings of its task that were added since at their defaults.
+
+    Args:
+      saved: what `to_dict` returned, perhaps with more beside it.
+    """
+    name = settings.name_in(saved, "task")
+    check_value("config.task.name", name, one_of(*tasks_config.NAMES))
+    defaults = to_dict(FinetuneConfig(task=TaskConfig(name=name)))["task"]
+    return {**saved, "task": {**defaults, **saved["task"]}}
+
+
 def resolve(config: ConfigDict | FinetuneConfig | Mapping[str, Any]) -> FinetuneConfig:
     """A config as a dataclass, checked.
 

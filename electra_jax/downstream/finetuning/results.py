@@ -81,6 +81,7 @@ class Results:
         before = read_json(path) if path.exists() else {}
         if (any_seed and not before) or (before and "task" not in before):
             raise UserError(f"{self.workdir} holds something other than a fine-tuning; use another folder")
+        before = before and recipe.with_later_settings(before)
         changed = [f"{name}: {text}" for name, text in differences(before, identity).items() if name not in _MAY_CHANGE]
         if any_seed and changed:
             raise UserError(f"{self.workdir} holds another fine-tuning ({'; '.join(changed)}); use another folder")

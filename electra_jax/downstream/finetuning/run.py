@@ -17,14 +17,17 @@ from electra_jax.downstream.finetuning import recipe as recipe_lib
 from electra_jax.downstream.finetuning.job import Job, find_test_splits, load_data, make_model, train_seeds
 from electra_jax.downstream.finetuning.recipe import FinetuneConfig
 from electra_jax.downstream.finetuning.results import Results
-from electra_jax.downstream.tasks import files, registry
+from electra_jax.downstream.tasks import files, registry, squad_metrics
 from electra_jax.downstream.tasks import scores as scores_lib
+from electra_jax.downstream.tasks.squad import Answering
 from electra_jax.downstream.tasks.task import BadRows, Task
 from electra_jax.loading import networks
 from electra_jax.loading.networks import Source
 from electra_jax.runtime import cuda
 from electra_jax.runtime.compile_cache import compile_cache
 from electra_jax.runtime.progress import Progress
+
+_CLASSES_SHOWN = 10
 
 
 def finetune(
@@ -186,12 +189,24 @@ def _describe_data(job: Job, progress: Progress) -> None:
             f"{name} has rows of {longest} tokens, but the encoder was pre-trained on {known}; expect less of longer "
             f"rows, or cut them off with --config.max_length={known}"
         )
+    labels: tuple[str, ...] = getattr(job.task, "labels", ())
+    if name in ("table", "tags") and labels:  # they are those of the training set, and show if a column is wrong
+        progress.say(f"{name}: {_describe_classes(labels)}")
     dev = " + ".join(f"{len(split.examples):,}" for split in data.dev.values())
     progress.say(f"{name}: {len(data.train.input_ids):,} rows to train on, {dev} examples to evaluate on")
+    for split, (examples, _) in data.dev.items():
+        if isinstance(job.task, Answering) and job.task.f1_unit(examples) is squad_metrics.CHARACTERS:
+            progress.say(f"{name}: F1 on {split} counts characters (config.task.f1={job.task.f1})")
     cut = {"train": data.train.cut, **{split: each.rows.cut for split, each in (data.dev | data.test).items()}}
     if any(cut.values()):
         counts = ", ".join(f"{count:,} of {split}" for split, count in cut.items() if count)
         progress.say(f"{name}: cut to fit rows of {job.config.max_length} tokens: {counts}")
+
+
+def _describe_classes(labels: Sequence[str]) -> str:
+    """The number of classes and the first of them."""
+    shown = ", ".join(map(repr, labels[:_CLASSES_SHOWN])) + ", ..." * (len(labels) > _CLASSES_SHOWN)
+    return f"{len(labels)} classes: {shown}"
 
 
 def _report_unanswered(

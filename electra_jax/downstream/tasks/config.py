@@ -2,15 +2,15 @@
 
 import dataclasses
 
-from electra_jax.config.settings import above, one_of, setting
+from electra_jax.config.settings import Check, above, between, one_of, setting
 from electra_jax.downstream.tasks import glue
 
-_SQUAD = ("query", "stride", "max_answer", "beam")
+_SQUAD = ("query", "stride", "max_answer", "beam", "f1")
 _SETTINGS: dict[str, tuple[str, ...]] = {  # of each task, besides its name
     **dict.fromkeys(glue.TASKS, ()),
     "squad1": _SQUAD,
     "squad2": (*_SQUAD, "threshold"),
-    "table": ("kind", "text", "pair", "label", "labels", "index"),
+    "table": ("kind", "text", "pair", "label", "labels", "separator", "class_threshold", "index"),
     "tags": ("words", "tags"),
 }
 NAMES = tuple(_SETTINGS)
@@ -28,11 +28,26 @@ class TaskConfig:
         20, "SQuAD, head=paper: starts, and ends for each start, among which an answer is chosen.", above(0)
     )
     threshold: float = setting(0.0, "SQuAD 2.0: logit above which a question is left unanswered.")
-    kind: str = setting("classification", "Table: what to learn.", one_of("classification", "regression"))
+    f1: str = setting(
+        "auto",
+        "SQuAD: what F1 counts; auto: characters if most letters of the true answers are of a script without spaces.",
+        one_of("auto", "words", "characters"),
+    )
+    kind: str = setting(
+        "classification",
+        "Table: what to learn: one class for each text, any number of classes, or a number.",
+        one_of("classification", "multilabel", "regression"),
+    )
     text: str = setting("text", "Table: column of the text.")
     pair: str = setting("", "Table: column of the second text; empty for single texts.")
-    label: str = setting("label", "Table: column of the class or number.")
+    label: str = setting("label", "Table: column of the class, classes or number.")
     labels: str = setting("", "Table: the classes, separated by commas; empty for those of the training set.")
+    separator: str = setting(
+        ",", "Table, kind=multilabel: separates the classes in a text; lists need none.", Check(bool, "a text")
+    )
+    class_threshold: float = setting(
+        0.5, "Table, kind=multilabel: classes of at least this probability are predicted.", between(0, 1)
+    )
     index: str = setting("index", "Table: column with the names of rows in predictions; without it, rows are numbered.")
     words: int = setting(0, "Tags: column of the words, from 0; negative numbers count from the last column.")
     tags: int = setting(-1, "Tags: column of the tags, from 0; negative numbers count from the last column.")

@@ -1,4 +1,7 @@
-"""Sentences in the column format of CoNLL's shared tasks: one word per line, a blank line after each sentence."""
+"""Sentences in the column format of CoNLL's shared tasks: one word per line, a blank line after each sentence.
+
+CoNLL-U is recognized by the IDs in its first column, or by the file's suffix.
+"""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
@@ -6,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from electra_jax.config.errors import UserError
-from electra_jax.downstream.tasks import files
+from electra_jax.downstream.tasks import conllu, files
 from electra_jax.downstream.tasks.task import BadRows
 
 _DOCUMENT = "-DOCSTART-"
@@ -55,6 +58,8 @@ def read_sentences(
 ) -> Iterator[Sentence]:
     """The sentences of a file. A sentence with a bad row is left out as a whole.
 
+    In CoNLL-U, the rows of ranges and empty nodes are skipped, as are all lines that begin with #.
+
     Args:
       path: the file; tabs separate its columns, or else spaces.
       columns: the columns of words and tags.
@@ -62,13 +67,16 @@ def read_sentences(
       labels: the valid tags; empty: any.
 
     Raises:
-      UserError: the file has no sentence to use.
+      UserError: the file has no sentence to use, or `columns` names the IDs of CoNLL-U.
     """
     fewest, empty = columns.fewest(), True
     known = len(bad_rows.problems)
     lines = [*files.read_lines(path, bad_rows)]
     lines.append((len(lines) + len(bad_rows.problems) - known + 1, ""))  # ends the last sentence
-    is_comment = _make_is_comment(line for _, line in lines)
+    numbered = path.suffix == conllu.SUFFIX or conllu.has_ids(line for _, line in lines)
+    if numbered:
+        _check_columns(path, columns, [line for _, line in lines])
+    is_comment = conllu.is_comment if numbered else _make_is_comment(line for _, line in lines)
     words: list[str] = []
     tags: list[str] = []
     at_start = usable = True
@@ -80,9 +88,11 @@ def read_sentences(
                 empty = False
                 yield Sentence(tuple(words), None if columns.tags is None else tuple(tags))
             words, tags, at_start, usable = [], [], True, True
-        elif not (at_start and is_comment(line)):
+        elif numbered and conllu.is_no_word(conllu.id_of(line)):
             at_start = False
-            row = _parse_row(_split_fields(line), columns, fewest, labels)
+        elif not ((at_start or numbered) and is_comment(line)):
+            at_start = False
+            row = _parse_row(_split_fields(line), columns, fewest, labels, numbered)
             if isinstance(row, str):
                 bad_rows.add(f"{path}:{number}", row)
                 usable = False
@@ -93,8 +103,20 @@ def read_sentences(
         raise UserError(f"{path} has no sentence to use{bad_rows.in_brackets()}: expected one word per line")
 
 
-def _parse_row(fields: list[str], columns: Columns, fewest: int, labels: frozenset[str]) -> tuple[str, str] | str:
+def _check_columns(path: Path, columns: Columns, lines: Iterable[str]) -> None:
+    """Raises UserError if `columns` names the column of the IDs."""
+    rows = (line for line in lines if line.strip() and not conllu.is_comment(line))
+    width = len(_split_fields(next(rows, "")))
+    chosen = [("words", columns.words)] if columns.tags is None else [("words", columns.words), ("tags", columns.tags)]
+    conllu.check_columns(path, chosen, width)
+
+
+def _parse_row(
+    fields: list[str], columns: Columns, fewest: int, labels: frozenset[str], numbered: bool
+) -> tuple[str, str] | str:
     """(word, tag), the tag empty if there is none to read; or what is wrong with the row."""
+    if numbered and not conllu.is_word(fields[0]):
+        return f"the ID is {fields[0]!r}, expected a number, a range such as 3-4, or an empty node such as 5.1"
     if len(fields) < fewest:
         return f"{len(fields)} columns, expected at least {fewest}"
     word = fields[columns.words]

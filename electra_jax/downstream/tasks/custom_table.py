@@ -4,7 +4,9 @@ import numpy as np
 
 from electra_jax.config.errors import UserError
 from electra_jax.downstream.tasks.config import TaskConfig
-from electra_jax.downstream.tasks.sentences import Columns, Sentences, label_text
+from electra_jax.downstream.tasks.labels import in_order
+from electra_jax.downstream.tasks.multilabel import MultiLabel
+from electra_jax.downstream.tasks.sentences import Columns, Sentences
 from electra_jax.downstream.tasks.task import BadRows
 
 
@@ -12,20 +14,17 @@ def make_task(config: TaskConfig, data_dir: str) -> Sentences:
     """The task of the table in a folder.
 
     Args:
-      config: `kind`, the columns, and `labels`.
+      config: `kind`, the columns, and what the kind has of `labels`, `separator` and `class_threshold`.
       data_dir: the folder, or `tfds:NAME/CONFIG`.
 
     Raises:
-      UserError: the table cannot be read, or its training set has nothing to learn.
+      UserError: the table cannot be read, its training set has nothing to learn, or a setting has no effect.
     """
     if not config.text:
         raise UserError("config.task.text is empty: expected the name of the column with the text")
+    _check_effects(config)
     task = restore_task(config)
     if config.kind == "regression":
-        if config.labels:
-            raise UserError(
-                f"config.task.labels={config.labels} has no effect with config.task.kind=regression; leave it out"
-            )
         return restore_task(config, scale=_read_scale(task, data_dir))
     labels = tuple(filter(None, (label.strip() for label in config.labels.split(","))))
     labels = labels or _read_classes(task, data_dir)
@@ -34,7 +33,25 @@ def make_task(config: TaskConfig, data_dir: str) -> Sentences:
             f"config.task.labels={config.labels} is invalid: expected two or more different classes, separated by "
             "commas"
         )
+    joined = next((label for label in labels if config.separator in label), None)
+    if config.kind == "multilabel" and joined is not None:
+        raise UserError(
+            f"the class {joined!r} contains config.task.separator={config.separator}, which separates classes in "
+            "predictions: expected another separator; use --config.task.separator='|'"
+        )
     return restore_task(config, labels)
+
+
+def _check_effects(config: TaskConfig) -> None:
+    """Raises UserError if a setting is not at its default and has no effect with `config.kind`."""
+    unused = {"classification": ("separator", "class_threshold"), "multilabel": ()}
+    defaults = TaskConfig()
+    for name in unused.get(config.kind, ("labels", "separator", "class_threshold")):
+        value = getattr(config, name)
+        if value != getattr(defaults, name):
+            raise UserError(
+                f"config.task.{name}={value} has no effect with config.task.kind={config.kind}; leave it out"
+            )
 
 
 def restore_task(
@@ -44,13 +61,23 @@ def restore_task(
     metrics: tuple[str, ...] = ("spearman", "pearson")
     if labels:
         metrics = ("accuracy", "f1", "matthews") if len(labels) == 2 else ("accuracy", "macro_f1")
-    return Sentences(
+    task = Sentences(
         name="table",
         columns=Columns(tuple(filter(None, (config.text, config.pair))), config.label, config.index),
         labels=labels,
         metrics=metrics,
         scale=scale,
         test={"test": "test"},
+    )
+    if config.kind != "multilabel":
+        return task
+    return MultiLabel(
+        name=task.name,
+        columns=task.columns,
+        labels=labels,
+        test=task.test,
+        separator=config.separator,
+        threshold=config.class_threshold,
     )
 
 
@@ -70,16 +97,24 @@ def _read_scale(task: Sentences, data_dir: str) -> tuple[float, float]:
 
 
 def _read_classes(task: Sentences, data_dir: str) -> tuple[str, ...]:
-    """The classes of the training set, sorted."""
-    column, rows, classes, bad_rows = task.columns.label, 0, set(), BadRows(strict=False)
+    """The classes of the training set, in order."""
+    column, bad_rows = task.columns.label, BadRows(strict=False)
+    classes: set[str] = set()
+    rows = named = lists = 0
     for record, _ in task.records(data_dir, "train", bad_rows):
-        classes.add(label_text(record.values[column]))
-        rows += 1
-    classes.discard("")  # a missing label is no class; reading the examples reports it
-    if len(classes) < 2 or len(classes) > max(2, rows / 2):
+        value = record.values[column]
+        names = task.names_in(value) or ()  # a missing label is no class; reading the examples reports it
+        classes.update(names)
+        rows, named, lists = rows + 1, named + len(names), lists + isinstance(value, list)
+    if task.kind != "multilabel" and lists > rows / 2:
+        raise UserError(
+            f"{data_dir}: column {column} has lists of classes in {lists} of the {rows} rows of train: expected one "
+            "class for each text; for any number of classes use --config.task.kind=multilabel"
+        )
+    if len(classes) < 2 or len(classes) > max(2, max(rows, named) / 2):
         raise UserError(
             f"{data_dir}: column {column} has {len(classes)} different values in the {rows} rows of "
             f"train{bad_rows.in_brackets()}: expected classes; set config.task.label to another column, or "
             "config.task.kind=regression for numbers"
         )
-    return tuple(sorted(classes))
+    return in_order(classes, f"{data_dir}: column {column} of train")

@@ -52,4 +52,5 @@ def restore_task(config: TaskConfig, known: Mapping[str, Any]) -> Task:
         stride=config.stride,
         max_answer=config.max_answer,
         threshold=config.threshold,
+        f1=config.f1,
     )

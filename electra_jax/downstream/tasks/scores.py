@@ -36,6 +36,22 @@ def macro_f1(truth: Sequence[int], predicted: Sequence[int]) -> float:
     return 100 * float(_metrics().f1_score(truth, predicted, average="macro", zero_division=0))
 
 
+def multilabel_f1(truth_NC: np.ndarray, predicted_NC: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
+    """`micro_f1`, `macro_f1` and, for each of C classes, `f1_NAME`; 0 for a class without a true or predicted text.
+
+    Args:
+      truth_NC: 1 where a text has a class, else 0.
+      predicted_NC: the same of predictions.
+      labels: the names of the classes.
+    """
+
+    def of(average: str | None) -> Any:
+        return 100 * _metrics().f1_score(truth_NC, predicted_NC, average=average, zero_division=0)
+
+    by_class = {f"f1_{label}": float(value) for label, value in zip(labels, of(None), strict=True)}
+    return {"micro_f1": float(of("micro")), "macro_f1": float(of("macro")), **by_class}
+
+
 def pearson(truth: Sequence[float], predicted: Sequence[float]) -> float:
     return _correlation("pearsonr", truth, predicted)
 

@@ -13,6 +13,7 @@ from electra_jax.config.errors import UserError
 from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.downstream.tasks import files, scores
 from electra_jax.downstream.tasks.files import Record
+from electra_jax.downstream.tasks.labels import label_text
 from electra_jax.downstream.tasks.task import BadRows, Rows, Task, frame, truncate
 from electra_jax.runtime.io import write_whole
 
@@ -25,12 +26,13 @@ class Example(NamedTuple):
     Attributes:
       name: the row's name, for the leaderboard.
       texts: one or two texts.
-      target: the number of its class, or the number to predict; None in a test set.
+      target: the number of its class, the number to predict, or in `MultiLabel` the numbers of its classes; None in a
+        test set.
     """
 
     name: str
     texts: tuple[str, ...]
-    target: float | None
+    target: float | tuple[int, ...] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +94,11 @@ class Sentences(Task):
     def main_metric(self) -> str:
         return self.metrics[0]
 
+    @property
+    def expected(self) -> str:
+        """The valid labels in words, for messages."""
+        return " or ".join(self.labels) or "a number"
+
     def read(self, data_dir: str, split: str, bad_rows: BadRows) -> list[Example]:
         examples: list[Example] = []
         for number, (record, columns) in enumerate(self.records(data_dir, split, bad_rows)):
@@ -132,14 +139,20 @@ class Sentences(Task):
             return None
         target = None
         if not testing:
-            target = self._parse_target(values[columns.label])
+            target = self.parse_target(values[columns.label])
             if target is None:
-                expected = " or ".join(self.labels) or "a number"
-                bad_rows.add(record.place, f"{columns.label} is {str(values[columns.label])!r}, expected {expected}")
+                label = _quoted(values[columns.label])
+                bad_rows.add(record.place, f"{columns.label} is {label}, expected {self.expected}")
                 return None
         return Example(str(values.get(columns.name, number)), texts, target)
 
-    def _parse_target(self, value: Any) -> float | None:
+    def names_in(self, value: Any) -> tuple[str, ...] | None:
+        """The classes in a cell, one here; None if it has none."""
+        name = label_text(value)
+        return (name,) if name else None
+
+    def parse_target(self, value: Any) -> float | tuple[int, ...] | None:
+        """The target of a cell, as in `Example`; None if it is invalid."""
         if self.labels:
             for text in (label_text(value), str(value)):  # config.task.labels may spell a class as JSON does: 1.0
                 names = self.tfds_labels if text in self.tfds_labels else self.labels
@@ -170,11 +183,14 @@ class Sentences(Task):
         example = np.arange(len(pairs)) % len(examples)
         if examples[0].target is None:
             return Rows(ids, second, example, {}, cut=cut)
-        numbers = np.array([example.target for example in examples])[example]
-        target = numbers.astype(np.int32) if self.labels else (numbers - self.scale[0]) / self.scale[1]
-        return Rows(ids, second, example, {"target": target}, cut=cut)
+        return Rows(ids, second, example, {"target": self.targets(examples)[example]}, cut=cut)
 
-    def answer(self, outputs: Mapping[str, Any], rows: Rows, examples: Sequence[Example]) -> list[float]:
+    def targets(self, examples: Sequence[Example]) -> np.ndarray:
+        """[N, ...] what the loss compares the head's output with."""
+        numbers = np.array([example.target for example in examples])
+        return numbers.astype(np.int32) if self.labels else (numbers - self.scale[0]) / self.scale[1]
+
+    def answer(self, outputs: Mapping[str, Any], rows: Rows, examples: Sequence[Example]) -> list[Any]:
         del rows, examples  # each example has one row
         scores_BC = outputs["scores"]
         if self.labels:
@@ -182,23 +198,24 @@ class Sentences(Task):
         offset, factor = self.scale
         return [float(number) for number in scores_BC[:, 0].astype(np.float64) * factor + offset]
 
-    def score(self, examples: Sequence[Example], answers: Sequence[float]) -> dict[str, float]:
+    def score(self, examples: Sequence[Example], answers: Sequence[Any]) -> dict[str, float]:
         truth = [example.target for example in examples]
         return {name: scores.BY_NAME[name](truth, answers) for name in self.metrics}
 
-    def write(self, path: Path, examples: Sequence[Example], answers: Sequence[float]) -> None:
+    def answer_text(self, answer: Any) -> str:
+        """An answer as a leaderboard's file has it."""
+        if self.labels:
+            return self.labels[int(answer)]
         # GLUE's numbers have three decimals; the numbers of a user's table may have any magnitude.
         digits = ".3f" if math.isfinite(self.bounds[1]) else ".6g"
-        texts = [self.labels[int(x)] if self.labels else format(np.clip(x, *self.bounds), digits) for x in answers]
+        return format(np.clip(answer, *self.bounds), digits)
+
+    def write(self, path: Path, examples: Sequence[Example], answers: Sequence[Any]) -> None:
+        texts = map(self.answer_text, answers)
         rows = zip((example.name for example in examples), texts, strict=True)
         lines = ["\t".join(_BREAKS.sub(" ", part) for part in row) for row in rows]
         write_whole(path.with_name(f"{path.name}.tsv"), "\n".join(["index\tprediction", *lines]) + "\n")
 
 
-def label_text(value: Any) -> str:
-    """A label as text: JSON's true is "true", 1.0 is "1"; empty for a missing label."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:.0f}" if value.is_integer() else str(value) if math.isfinite(value) else ""
-    return str(value) if isinstance(value, str | int) else ""
+def _quoted(label: Any) -> str:
+    return f"the list {label}" if isinstance(label, list) else repr(str(label))

@@ -73,6 +73,7 @@ class Answering(Task):
       stride: tokens from the start of one window to the next.
       max_answer: tokens of the longest answer.
       threshold: logit above which a question is left unanswered.
+      f1: what F1 counts, `words`, `characters`, or `auto`, which chooses by the true answers.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Answering(Task):
     stride: int
     max_answer: int
     threshold: float
+    f1: str = "auto"
     dev: tuple[str, ...] = ("dev",)
     test: Mapping[str, str] = dataclasses.field(default_factory=lambda: {"test": "test"})
 
@@ -222,13 +224,20 @@ class Answering(Task):
         bounds = np.stack([start[row, best // end.shape[2]], end.reshape(len(end), -1)[row, best]], axis=1)
         return bounds, value[row, best]
 
+    def f1_unit(self, examples: Sequence[Example]) -> squad_metrics.Unit:
+        """What F1 counts in these examples; `auto`: characters if their true answers are written without spaces."""
+        if self.f1 == "auto":
+            without = squad_metrics.has_no_spaces(text for example in examples for text, _ in example.answers)
+            return squad_metrics.CHARACTERS if without else squad_metrics.WORDS
+        return squad_metrics.CHARACTERS if self.f1 == "characters" else squad_metrics.WORDS
+
     def score(self, examples: Sequence[Example], answers: Sequence[Answer]) -> dict[str, float]:
-        """Exact match and F1 of words. SQuAD 2.0: also for questions with and without an answer, and at the thresholds
-        (logits) that are best for these examples.
+        """Exact match and F1. SQuAD 2.0: also for questions with and without an answer, and at the thresholds (logits)
+        that are best for these examples.
         """
         truths = [[text for text, _ in example.answers] for example in examples]
-        impossible = self.may_be_impossible
-        measures = [squad_metrics.measure(t, a.text, impossible) for t, a in zip(truths, answers, strict=True)]
+        impossible, unit = self.may_be_impossible, self.f1_unit(examples)
+        measures = [squad_metrics.measure(t, a.text, impossible, unit) for t, a in zip(truths, answers, strict=True)]
         scores = squad_metrics.mean(measures)._asdict()
         if not impossible:
             return scores
@@ -236,7 +245,7 @@ class Answering(Task):
             part = [measure for measure, t in zip(measures, truths, strict=True) if bool(t) == wanted]
             if part:
                 scores |= {f"{name}_{key}": value for key, value in squad_metrics.mean(part)._asdict().items()}
-        best = [squad_metrics.measure(t, a.best, impossible) for t, a in zip(truths, answers, strict=True)]
+        best = [squad_metrics.measure(t, a.best, impossible, unit) for t, a in zip(truths, answers, strict=True)]
         for key in squad_metrics.Measure._fields:
             scores[f"best_{key}"], scores[f"best_{key}_thresh"] = squad_metrics.best_threshold(
                 [answer.no_answer for answer in answers],

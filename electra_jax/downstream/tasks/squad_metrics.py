@@ -1,13 +1,23 @@
-"""Scores of answers, as in the evaluation scripts of SQuAD 1.1 and 2.0 (rajpurkar.github.io/SQuAD-explorer)."""
+"""Scores of answers, as in the evaluation scripts of SQuAD 1.1 and 2.0 (rajpurkar.github.io/SQuAD-explorer).
+
+Where a language writes no spaces, an answer is one word, and F1 of words would be exact match. There F1 is of
+characters, as in KorQuAD 1.0's script.
+"""
 
 import re
 import string
+import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+_ASCII_PUNCTUATION = frozenset(string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_WITHOUT_SPACES = (  # beginnings of the names of letters in scripts that do not put spaces between words
+    *("CJK ", "IDEOGRAPHIC ", "HIRAGANA ", "KATAKANA", "HALFWIDTH KATAKANA", "BOPOMOFO "),
+    *("THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN "),
+)
 
 
 class Measure(NamedTuple):
@@ -15,7 +25,7 @@ class Measure(NamedTuple):
 
     Attributes:
       exact: 1 if it equals one of the true answers, else 0.
-      f1: F1 of the words that it shares with the most similar true answer.
+      f1: F1 of the words, or characters, that it shares with the most similar true answer.
     """
 
     exact: float
@@ -27,16 +37,55 @@ def normalize(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
-def overlap(true: str, predicted: str, wordless: float) -> float:
-    """F1 of the words of two normalized texts; `wordless` if neither has a word."""
-    true_words, predicted_words = true.split(), predicted.split()
+def normalize_characters(text: str) -> str:
+    """`text` in lower case without punctuation, ASCII's and full-width included, with single spaces."""
+    return " ".join("".join(c for c in text.lower() if not _is_punctuation(c)).split())
+
+
+def _is_punctuation(character: str) -> bool:
+    """True for Unicode's punctuation, and for symbols whose ASCII form is in `string.punctuation`, such as ～."""
+    if unicodedata.category(character).startswith("P"):
+        return True
+    return unicodedata.normalize("NFKC", character) in _ASCII_PUNCTUATION
+
+
+def split_characters(text: str) -> list[str]:
+    return list("".join(text.split()))
+
+
+class Unit(NamedTuple):
+    """What F1 counts.
+
+    Attributes:
+      normalize: makes texts comparable.
+      split: the words or characters of a normalized text.
+    """
+
+    normalize: Callable[[str], str]
+    split: Callable[[str], list[str]]
+
+
+WORDS = Unit(normalize, str.split)
+CHARACTERS = Unit(normalize_characters, split_characters)
+
+
+def has_no_spaces(texts: Iterable[str]) -> bool:
+    """True if most letters of the texts are of scripts that do not put spaces between words."""
+    counts = Counter(character for text in texts for character in text if character.isalpha())
+    without = sum(n for c, n in counts.items() if unicodedata.name(c, "").startswith(_WITHOUT_SPACES))
+    return 2 * without > counts.total()
+
+
+def overlap(true: str, predicted: str, wordless: float, split: Callable[[str], list[str]] = str.split) -> float:
+    """F1 of the words of two normalized texts; `wordless` if neither has a word. `split` gives the words."""
+    true_words, predicted_words = split(true), split(predicted)
     if not true_words and not predicted_words:
         return wordless
     shared = sum((Counter(true_words) & Counter(predicted_words)).values())
     return 2 * shared / (len(true_words) + len(predicted_words))
 
 
-def measure(true: Sequence[str], predicted: str, may_be_impossible: bool) -> Measure:
+def measure(true: Sequence[str], predicted: str, may_be_impossible: bool, unit: Unit = WORDS) -> Measure:
     """The scores of an answer.
 
     Args:
@@ -44,12 +93,13 @@ def measure(true: Sequence[str], predicted: str, may_be_impossible: bool) -> Mea
       predicted: the predicted answer; empty if the question is left unanswered.
       may_be_impossible: whether to score as SQuAD 2.0 does. There a true answer without a word, such as "a", does not
         count, and no answer is right where there is none. In 1.1 it counts, though it has F1 0.
+      unit: what F1 counts.
     """
-    normal_true = [normalize(text) for text in true]
+    normal_true = [unit.normalize(text) for text in true]
     if may_be_impossible:
         normal_true = list(filter(None, normal_true)) or [""]
-    normal = normalize(predicted)
-    f1 = max((overlap(text, normal, float(may_be_impossible)) for text in normal_true), default=0.0)
+    normal = unit.normalize(predicted)
+    f1 = max((overlap(text, normal, float(may_be_impossible), unit.split) for text in normal_true), default=0.0)
     return Measure(float(normal in normal_true), f1)
 
 

@@ -10,12 +10,13 @@ import numpy as np
 
 from electra_jax.config.errors import UserError
 from electra_jax.data.tokenizer import Tokenizer
-from electra_jax.downstream.tasks import chunks, files
+from electra_jax.downstream.tasks import chunks, conllu, files
 from electra_jax.downstream.tasks.conll import Columns, Sentence, read_sentences
+from electra_jax.downstream.tasks.labels import in_order
 from electra_jax.downstream.tasks.task import IGNORED, BadRows, Rows, Task, frame
 from electra_jax.runtime.io import write_whole
 
-_SUFFIXES = (".txt", ".conll", ".tsv")
+_SUFFIXES = (".txt", ".conll", conllu.SUFFIX, ".tsv")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,7 +106,7 @@ class Tagging(Task):
 
 
 def make_task(data_dir: str, words: int, tags: int) -> Tagging:
-    """The task of the files in a folder. The labels are the tags of its training set, sorted, O first.
+    """The task of the files in a folder. The labels are the tags of its training set, in order, O first.
 
     Args:
       data_dir: the folder.
@@ -113,7 +114,7 @@ def make_task(data_dir: str, words: int, tags: int) -> Tagging:
       tags: column of the tags.
 
     Raises:
-      UserError: there is no training set, or it has fewer than two tags.
+      UserError: there is no training set, it has fewer than two tags, or two tags are the same number.
     """
     if data_dir.startswith(files.TFDS):
         raise UserError(f"{data_dir} has no words and tags: expected a folder with files in columns")
@@ -126,8 +127,9 @@ def make_task(data_dir: str, words: int, tags: int) -> Tagging:
             f"{path} has {len(labels)} tags in column {tags}: expected two or more; set config.task.tags to the column "
             "of the tags and config.task.words to that of the words"
         )
-    in_order = sorted(labels, key=lambda tag: (tag != chunks.OUTSIDE, tag))
-    return Tagging(labels=tuple(in_order), words=words, tags=tags)
+    outside = labels & {chunks.OUTSIDE}
+    ordered = (*outside, *in_order(labels - outside, f"{path}: column {tags}"))
+    return Tagging(labels=ordered, words=words, tags=tags)
 
 
 def _encode_words(examples: Sequence[Sentence], tokenizer: Tokenizer) -> Iterator[list[list[int]]]:

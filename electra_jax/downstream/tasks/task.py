@@ -51,8 +51,8 @@ class TaskBatch(NamedTuple):
     Attributes:
       inputs: what the encoder reads, [B, L] each.
       weights: [B], 1 for rows and 0 for repeated rows that fill the batch up.
-      targets: by name, [B] or [B, L], `IGNORED` at padding. For answering also `allowed`, [B, L], 1 where an answer
-        may begin or end.
+      targets: by name, [B], [B, C] or [B, L], `IGNORED` at padding. For answering also `allowed`, [B, L], 1 where an
+        answer may begin or end.
     """
 
     inputs: Batch
@@ -67,7 +67,7 @@ class Rows(NamedTuple):
       input_ids: tokens of each row, framed by CLS and SEP.
       second: where the second segment of each row begins; the row's length where it has none.
       example: [rows], the number of each row's example.
-      targets: by name, a number for each row (an array), or for each token of each row (a list).
+      targets: by name, an array with a number or a vector for each row, or a list with numbers for each row's tokens.
       extra: what the task needs to know about each row in order to answer.
       cut: how many examples lost tokens, because a text, a question or a word is longer than a row has room for.
     """
@@ -88,7 +88,11 @@ class Rows(NamedTuple):
         ids = np.full((size, length), special.pad, np.int32)
         types, used = np.zeros_like(ids), np.zeros_like(ids)
         targets = {
-            name: np.full((size, length) if isinstance(values, list) else (size,), IGNORED, _target_dtype(values))
+            name: np.full(
+                (size, length) if isinstance(values, list) else (size, *values.shape[1:]),
+                IGNORED,
+                _target_dtype(values),
+            )
             for name, values in self.targets.items()
         }
         # Empty rows would not do: an encoder may have fewer positions than `length`.
@@ -125,7 +129,7 @@ class Task(abc.ABC):
     @property
     @abc.abstractmethod
     def kind(self) -> str:
-        """`classification`, `regression`, `tagging` or `answering`; decides head and loss."""
+        """`classification`, `multilabel`, `regression`, `tagging` or `answering`; decides head and loss."""
 
     @property
     @abc.abstractmethod

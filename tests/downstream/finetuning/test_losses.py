@@ -23,6 +23,13 @@ def test_classification_counts_rows_by_weight():
     assert (loss.sum, loss.count) == (pytest.approx(-math.log(3 / 4)), 1)
 
 
+def test_multilabel_is_the_mean_over_classes():
+    scores = jnp.array([[0.0, math.log(3.0)], [5.0, -5.0]])
+    batch = rows(jnp.array([1.0, 0.0]), target=jnp.array([[1.0, 0.0], [-1.0, -1.0]]))
+    loss = losses.multilabel({"scores": scores}, batch)
+    assert (loss.sum, loss.count) == (pytest.approx((math.log(2) + math.log(4)) / 2), 1)
+
+
 def test_regression():
     batch = rows(ONES, target=jnp.array([1.0, 0.5]))
     loss = losses.regression({"scores": jnp.array([[0.0], [1.0]])}, batch)

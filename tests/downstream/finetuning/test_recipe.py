@@ -76,7 +76,9 @@ def test_the_paper_s_head_has_its_own_threshold_and_beam():
         recipe.resolve(paper)
 
 
-@pytest.mark.parametrize(("task", "used"), [("cola", set()), ("squad1", {"query", "stride", "max_answer", "beam"})])
+@pytest.mark.parametrize(
+    ("task", "used"), [("cola", set()), ("squad1", {"query", "stride", "max_answer", "beam", "f1"})]
+)
 def test_a_config_has_the_settings_that_its_task_uses(task, used):
     c = recipe.make(task)
     assert set(c.task) == {"name", *used}

@@ -47,6 +47,25 @@ def test_a_column_that_holds_no_classes(tmp_path):
         custom_table.make_task(TABLE, str(tmp_path))
 
 
+def test_integer_classes_are_in_numeric_order(tmp_path):
+    (tmp_path / "train.jsonl").write_text("".join(f'{{"t": "x", "l": {n % 12 - 1}}}\n' for n in range(24)))
+    task = custom_table.make_task(TABLE, str(tmp_path))
+    assert task.labels == ("-1", "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10")
+    assert [example.target for example in task.read(str(tmp_path), "train", BadRows())] == [*range(12)] * 2
+    assert custom_table.restore_task(TABLE, ("1", "10", "2")).labels == ("1", "10", "2")  # of a model of before
+
+
+def test_lists_of_classes_are_no_class(tmp_path):
+    (tmp_path / "train.jsonl").write_text('{"t": "x", "l": ["a", "b"]}\n{"t": "y", "l": []}\n{"t": "y", "l": "a"}\n')
+    with pytest.raises(
+        UserError, match=r"column l has lists of classes in 2 of the 3 rows of train: .*--config.task.kind=multilabel"
+    ):
+        custom_table.make_task(TABLE, str(tmp_path))
+    task = custom_table.make_task(dataclasses.replace(TABLE, labels="a,b"), str(tmp_path))
+    with pytest.raises(UserError, match=r"train.jsonl:1: l is the list \['a', 'b'\], expected a or b"):
+        task.read(str(tmp_path), "train", BadRows())
+
+
 def test_columns_of_text_that_hold_none(tmp_path):
     (tmp_path / "train.jsonl").write_text('{"t": 3, "l": "a"}\n{"t": "y", "l": "b"}\n')
     task = custom_table.make_task(dataclasses.replace(TABLE, labels="a,b"), str(tmp_path))

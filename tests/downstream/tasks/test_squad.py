@@ -418,3 +418,16 @@ def test_answers_are_written_by_id(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["one.json"]
     SQUAD2.write(tmp_path / "dev", examples, answers)
     assert json.loads((tmp_path / "dev.na_prob.json").read_text()) == {"a": 0.0, "b": 0.5}
+
+
+def test_f1_counts_characters_where_no_spaces_are_written():
+    answers = [Answer("于北京", 0.0, "于北京")]
+    examples = [example("北京", context="他生于北京。")]
+    assert SQUAD1.score(examples, answers) == pytest.approx({"exact": 0, "f1": 80})
+    found = SQUAD2.score(examples, answers)
+    assert [found[name] for name in ("f1", "has_ans_f1", "best_f1", "exact")] == pytest.approx([80, 80, 80, 0])
+    assert answering("squad1", f1="words").score(examples, answers) == {"exact": 0, "f1": 0}
+    english = [example("Denmark")] * 2
+    said = [Answer("from Denmark", 0.0, ""), Answer("北京", 0.0, "")]
+    assert SQUAD1.score(english, said) == pytest.approx({"exact": 0, "f1": (200 / 3) / 2})
+    assert answering("squad1", f1="characters").score(english[:1], said[:1])["f1"] == pytest.approx(100 * 14 / 18)

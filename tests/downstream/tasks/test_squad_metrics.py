@@ -42,6 +42,55 @@ def test_measures_are_those_of_the_best_true_answer(true, said, exact, f1, may_b
     assert squad_metrics.measure(true, said, may_be_impossible) == pytest.approx(Measure(exact, f1))
 
 
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("《在北京》（２０２０年）。", "在北京２０２０年"),
+        ("“Kunming” ～ 昆明！", "kunming 昆明"),
+        ("$5+5=10", "5510"),
+        ("홍  길동", "홍 길동"),
+        ("a the", "a the"),  # there are no articles
+        ("……、·", ""),
+        ("5℃ ½ №1", "5℃ ½ №1"),  # symbols are no punctuation
+    ],
+)
+def test_characters_are_normalized(text, normal):
+    assert squad_metrics.normalize_characters(text) == normal
+
+
+@pytest.mark.parametrize(
+    ("true", "said", "exact", "f1"),
+    [
+        (["1908年4月"], "1908年4月。", 1, 1),
+        (["1908年4月"], "年1908", 0, 2 * 5 / (7 + 5)),
+        (["北京"], "南京", 0, 2 * 1 / 4),
+        (["北京"], "上海", 0, 0),
+        (["서울특별시", "서울"], "서울 시", 0, 2 * 2 / 5),
+        (["홍 길동"], "홍길동", 0, 1),
+    ],
+)
+@pytest.mark.parametrize("may_be_impossible", [False, True])
+def test_f1_of_characters(true, said, exact, f1, may_be_impossible):
+    found = squad_metrics.measure(true, said, may_be_impossible, squad_metrics.CHARACTERS)
+    assert found == pytest.approx(Measure(exact, f1))
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["1908年4月", "ＮＡＴＯ組織"], False),  # four of eight letters
+        (["北京", "NHKの都", "々", "２"], True),
+        (["กรุงเทพ", "ភ្នំពេញ", "ວຽງຈັນ", "ရန်ကုန်", "ལྷ་ས"], True),
+        (["서울특별시"], False),
+        (["Beijing (北京)", "the 10th"], False),
+        (["12", "..."], False),
+        ([], False),
+    ],
+)
+def test_scripts_without_spaces_are_told_by_most_letters(texts, expected):
+    assert squad_metrics.has_no_spaces(texts) == expected
+
+
 def test_nothing_is_right_where_there_is_nothing():
     assert squad_metrics.measure([], "", may_be_impossible=True) == Measure(1, 1)
     assert squad_metrics.measure([], "cat", may_be_impossible=True) == Measure(0, 0)

@@ -56,11 +56,62 @@ def test_columns_of_conll_2003(folder):
     assert speech.main_metric == "accuracy"
 
 
-def test_columns_of_conll_u(folder):
+def conllu(*rows, end="\n\n"):
+    """A sentence of (ID, form, tag), with the ten columns of CoNLL-U."""
+    lines = [f"{id_}\t{form}\t_\t{tag}\t_\t_\t_\t_\t_\tSpaceAfter=No" for id_, form, tag in rows]
+    return "# text = any\n" + "\n".join(lines) + end
+
+
+JARDIN = conllu(("1", "va", "VERB"), ("2-3", "au", "_"), ("2", "à", "ADP"), ("3", "le", "DET"), ("3.1", "_", "_"))
+WORDS_OF_JARDIN = Sentence(("va", "à", "le"), ("VERB", "ADP", "DET"))
+
+
+@pytest.mark.parametrize("name", ["dev.conllu", "dev.conll", "dev.tsv"])
+def test_ranges_and_empty_nodes_of_conll_u_are_no_words(folder, name):
     (folder / "dev.txt").unlink()
-    text = "# text = Germany sent\n# another\n1\tNew York\t_\tB-LOC\n2\t#\t_\tO\n# 3\tsent\t_\tO\n\n\n"
-    (found,), _ = read(folder, text, name="dev.conll", words=1, tags=3)
-    assert found == Sentence(("New York", "#", "sent"), ("B-LOC", "O", "O"))
+    text = "\ufeff" + JARDIN + conllu(("0.1", "_", "_"), ("1-2", "des", "_"), ("1", "#", "X"), ("2", "les", "DET"))
+    labels = ("ADP", "DET", "VERB", "X")
+    expected = [WORDS_OF_JARDIN, Sentence(("#", "les"), ("X", "DET"))]
+    for each in (text, text.rstrip("\n"), text.replace("\n", "\r\n"), text.replace("\n\n", "\n \n")):
+        assert read(folder, each, name=name, words=1, tags=3, labels=labels) == (expected, [])
+    features = read(folder, text, name=name, words=1, tags=-1, labels=("SpaceAfter=No",))[0]
+    assert [sentence.words for sentence in features] == [sentence.words for sentence in expected]
+
+
+def test_rows_that_are_no_words_make_no_class(folder):
+    (folder / "train.txt").write_text(JARDIN)
+    assert tagging.make_task(str(folder), 1, 3).labels == ("ADP", "DET", "VERB")
+
+
+@pytest.mark.parametrize("text", ["1 Germany B-LOC\n2 sent O\n", "#\tsource\n1\tGermany\tB-LOC\tO\n2\tsent\tO\tO\n"])
+def test_ids_are_recognized_in_any_number_of_columns(folder, text):
+    found, _ = read(folder, text + "\n# a note\n" + text, words=1, tags=2)
+    assert found == [Sentence(("Germany", "sent"), ("B-LOC", "O"))] * 2
+    with pytest.raises(UserError, match=r"dev.txt has IDs of words in its first column.*config.task.words to"):
+        read(folder, text, words=0)
+    with pytest.raises(UserError, match=r"expected config.task.tags to be another column"):
+        read(folder, text, words=1, tags=0)
+
+
+def test_an_id_that_is_none_is_a_bad_row(folder):
+    (folder / "dev.txt").unlink()
+    text = JARDIN + JARDIN.replace("2-3", "2–3") + JARDIN
+    settings = {"name": "dev.conllu", "words": 1, "tags": 3, "labels": WORDS_OF_JARDIN.tags}
+    with pytest.raises(UserError, match=r"dev.conllu:10: the ID is '2–3', expected a number, a range such as 3-4, or"):
+        read(folder, text, **settings)
+    found, problems = read(folder, text, strict=False, **settings)
+    assert (found, len(problems)) == ([WORDS_OF_JARDIN] * 2, 1)
+
+
+@pytest.mark.parametrize("first", ["1", "3-4", "5.1", "# 3"])
+def test_where_no_column_counts_words_numbers_are_words(folder, first):
+    found, _ = read(folder, f"{first}\tO\n2\tO\n\nsent\tO\n\nfor\tO\n5.1\tO\n")
+    assert [sentence.words for sentence in found] == [(first, "2"), ("sent",), ("for", "5.1")]
+
+
+def test_integer_tags_are_in_numeric_order(folder):
+    (folder / "train.txt").write_text("Germany 10\nsent 2\nthe O\nlamb 1\n")
+    assert tagging.make_task(str(folder), 0, -1).labels == ("O", "1", "2", "10")
 
 
 def test_a_word_that_begins_with_a_hash_is_no_comment(folder):
@@ -127,7 +178,9 @@ def test_files_that_cannot_be_used(folder):
     ):
         tagging.make_task(str(folder), 0, -1)
     (folder / "train.txt").unlink()
-    with pytest.raises(UserError, match=r"has no train.txt or train.conll or train.tsv; set --data_dir to the folder"):
+    with pytest.raises(
+        UserError, match=r"has no train.txt or train.conll or train.conllu or train.tsv; set --data_dir"
+    ):
         tagging.make_task(str(folder), 0, -1)
 
 

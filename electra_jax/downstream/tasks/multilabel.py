@@ -1,0 +1,79 @@
+"""Multi-label classification: any number of classes for each text or pair of texts, none included."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from electra_jax.downstream.tasks import scores
+from electra_jax.downstream.tasks.labels import label_text
+from electra_jax.downstream.tasks.sentences import Example, Sentences
+from electra_jax.downstream.tasks.task import Rows
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MultiLabel(Sentences):
+    """A probability for each class, independent of the others. An example's target is the numbers of its classes.
+
+    Attributes:
+      separator: separates the classes where they are text; lists need none.
+      threshold: classes of at least this probability are predicted.
+    """
+
+    metrics: tuple[str, ...] = ("micro_f1",)
+    separator: str = ","
+    threshold: float = 0.5
+
+    @property
+    def kind(self) -> str:
+        return "multilabel"
+
+    @property
+    def expected(self) -> str:
+        return f"a list of classes among {', '.join(self.labels)}"
+
+    def names_in(self, value: Any) -> tuple[str, ...] | None:
+        """The classes in a cell; none for an empty list or text, None if it is not a list of classes."""
+        if isinstance(value, str):
+            parts: list[Any] = value.split(self.separator) if value.strip() else []
+        else:
+            parts = value if isinstance(value, list) else [value]
+        names = tuple(label_text(part).strip() for part in parts)
+        return names if all(names) else None
+
+    def parse_target(self, value: Any) -> tuple[int, ...] | None:
+        names = self.names_in(value)
+        if names is None or not {*names} <= {*self.labels}:
+            return None
+        return tuple(sorted({self.labels.index(name) for name in names}))
+
+    def targets(self, examples: Sequence[Example]) -> np.ndarray:
+        """[N, C] float32, 1 for the classes of each example."""
+        return self._indicators([example.target for example in examples]).astype(np.float32)
+
+    def probabilities(self, outputs: Mapping[str, Any]) -> np.ndarray:
+        """[N, C] float64, from the head's `scores`, which are logits."""
+        logits_NC = np.asarray(outputs["scores"], np.float64)
+        result: np.ndarray = np.exp(-np.logaddexp(0.0, -logits_NC))
+        return result
+
+    def answer(self, outputs: Mapping[str, Any], rows: Rows, examples: Sequence[Example]) -> list[Any]:
+        """For each example the numbers of its predicted classes."""
+        del rows, examples  # each example has one row
+        return [tuple(np.flatnonzero(row).tolist()) for row in self.probabilities(outputs) >= self.threshold]
+
+    def score(self, examples: Sequence[Example], answers: Sequence[Any]) -> dict[str, float]:
+        """Micro and macro F1, and the F1 of each class."""
+        truth_NC = self._indicators([example.target for example in examples])
+        return scores.multilabel_f1(truth_NC, self._indicators(answers), self.labels)
+
+    def answer_text(self, answer: Any) -> str:
+        return self.separator.join(self.labels[number] for number in answer)
+
+    def _indicators(self, sets: Sequence[Any]) -> np.ndarray:
+        """[N, C] int, 1 where a set has a class."""
+        result_NC = np.zeros((len(sets), len(self.labels)), np.int64)
+        for row, numbers in enumerate(sets):
+            result_NC[row, list(numbers)] = 1
+        return result_NC
