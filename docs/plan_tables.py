@@ -102,7 +102,7 @@ _DEBERTA_PLANS = tuple(
 def plan_deberta(folder: str) -> Table:
     """What `electra-jax plan` says of DeBERTaV3, with its vocabulary of 128,000 pieces."""
     rows = []
-    for config, topology, settings, p in _planned(folder, _DEBERTA_PLANS):
+    for config, _, settings, p in _planned(folder, _DEBERTA_PLANS):
         moved = f"{p['moved'] / 1e9:.0f}"
         rows.append([*_row(config, settings, p), moved, _forecast(p), *_days(p["days"], p["days_at_mfu"])])
     head = ["config", "devices", "settings", "GiB of one device", "lower bound of a step", "GB moved", "forecast, MFU"]

@@ -8,7 +8,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from electra_jax.config.errors import UserError
 from electra_jax.data import sentencepiece_proto as proto
-from electra_jax.data import tokenizer
+from electra_jax.data.normalization import WIDE_MARKS
 from electra_jax.data.tokenizer import WORD_START, SentencePiece
 
 # The library's `Precompiled` looks up a letter together with its marks if they are few bytes, and then takes the
@@ -66,20 +66,18 @@ def _model(spm: Any) -> models.Model:
     # Nothing is merged into a symbol that its user defined; it is found as it stands.
     symbols = any(piece.type == proto.USER_DEFINED and len(piece.piece) > 1 for piece in spm.pieces)
     unk = spm.pieces[unknown].piece
-    return models.BPE(
-        ids, merges, unk_token=unk, fuse_unk=True, byte_fallback=byte_fallback, ignore_merges=symbols
-    )
+    return models.BPE(ids, merges, unk_token=unk, fuse_unk=True, byte_fallback=byte_fallback, ignore_merges=symbols)
 
 
 def _normalizers(spec: Any, normalization: str) -> list[normalizers.Normalizer]:
-    """The same normalization as `tokenizer.compose` followed by the model's own.
+    """The same normalization as `normalization.compose` followed by the model's own.
 
     One difference remains: a mark after a character that becomes several letters, such as the ligature fi, joins the
     last letter here, and stays apart in SentencePiece.
     """
     steps: list[normalizers.Normalizer] = []
     if spec.precompiled_charsmap:
-        steps += [normalizers.Replace(wide, mark) for wide, mark in tokenizer.WIDE_MARKS.items()]
+        steps += [normalizers.Replace(wide, mark) for wide, mark in WIDE_MARKS.items()]
         steps.append(normalizers.NFC())
         if normalization.endswith("_cf"):
             steps += [normalizers.Lowercase(), normalizers.NFC()]

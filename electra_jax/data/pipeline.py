@@ -16,7 +16,7 @@ from typing import Any
 
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import from_dict, validate
-from electra_jax.data import corpus, duplicates, mixtures, processes, readers, shards, sources, tokenizer
+from electra_jax.data import corpus, duplicates, mixtures, processes, readers, shards, sources, tokenizer, vocabulary
 from electra_jax.data.config import VOCABULARY_TRAINING, CorpusConfig, corpus_settings
 from electra_jax.data.corpus import Corpus, CorpusReport
 from electra_jax.data.local_runner import LocalRunner
@@ -99,7 +99,7 @@ def corpus_key(config: CorpusConfig) -> str:
     # Settings at their defaults are left out, so that adding a setting does not change the keys of earlier corpora.
     settings = {name: value for name, value in corpus_settings(config).items() if value != defaults[name]}
     if config.vocabulary:
-        settings["vocabulary"] = blake2b(tokenizer.load(Path(config.vocabulary)).model).hexdigest()
+        settings["vocabulary"] = blake2b(vocabulary.read(Path(config.vocabulary)).tokenizer.model).hexdigest()
     origin = [shards.FORMAT, settings, sources.fingerprint(mixtures.parse(config))]
     return blake2b(json.dumps(origin).encode(), digest_size=8).hexdigest()
 
@@ -241,15 +241,17 @@ def _make_vocabulary(job: Job, runner: Runner, key: str) -> tokenizer.Tokenizer:
     """The vocabulary that is given, or in the folder already, or else trained; it is saved in the folder."""
     config, origin_file = job.config, job.folder / _VOCABULARY_ORIGIN
     if config.vocabulary:
-        vocabulary = tokenizer.load(Path(config.vocabulary), config.normalization.endswith("_cf"))
+        made = vocabulary.read(Path(config.vocabulary), config.normalization.endswith("_cf"))
     else:
-        existing = job.folder / tokenizer.SentencePiece.file
-        if existing.exists() and _read_json(origin_file) == {"key": key, "sha256": sha256(existing)}:
+        existing = tokenizer.find_file(job.folder)
+        if existing is not None and _read_json(origin_file) == {"key": key, "sha256": sha256(existing)}:
             return tokenizer.load(existing)
-        vocabulary = _train_vocabulary(job, runner)
-    tokenizer.save(vocabulary, job.folder)
-    write_whole(origin_file, json.dumps({"key": key, "sha256": sha256(job.folder / vocabulary.file)}))
-    return vocabulary
+        made = vocabulary.settle(_train_vocabulary(job, runner))
+    for note in made.notes:
+        job.progress.say(f"vocabulary: {note}")
+    tokenizer.save(made.tokenizer, job.folder)
+    write_whole(origin_file, json.dumps({"key": key, "sha256": sha256(job.folder / made.tokenizer.file)}))
+    return made.tokenizer
 
 
 def _train_vocabulary(job: Job, runner: Runner) -> tokenizer.Tokenizer:

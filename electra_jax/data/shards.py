@@ -294,7 +294,7 @@ def _encode(
             if document.note:
                 add_note(shard.notes, document.note, document.place)
             if own_lines:
-                lines += own_lines
+                lines += [own_lines[0], *(tokenizer.joint + line for line in own_lines[1:])]
                 line_counts.append(len(own_lines))
                 heldout.append(is_heldout(document.digest, heldout_fraction))
                 heads.append((document.place, own_lines[0][:_HEAD_CHARACTERS]))

@@ -1,11 +1,10 @@
 """Tokenizers with one interface: SentencePiece models, trained here or elsewhere, and the tokenizers library's."""
 
 import abc
+import functools
 import io
 import json
-import re
-import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ import tokenizers
 from electra_jax.config.errors import UserError, first_line
 from electra_jax.data import sentencepiece_proto
 from electra_jax.data.config import CorpusConfig
+from electra_jax.data.normalization import compose, places, trim
 from electra_jax.runtime.io import read_json
 
 
@@ -42,10 +42,8 @@ _NAMES = (
     ("[MASK]", "<mask>"),
 )
 WORD_START = "\u2581"  # SentencePiece's space
-WIDE_MARKS = {"\uff9e": "\u3099", "\uff9f": "\u309a"}  # marks of half-width kana -> combining marks
 _BYTE_LEVEL_START = "\u0120"  # the space of byte-level BPE (GPT-2's), which writes bytes as printable characters
 _TRAINER_THREADS = 4  # constant, because the sums of the EM steps, and so the pieces, depend on it
-_WORD = re.compile(r"\S+")
 _LONGEST_SENTENCE = 16384  # bytes; the trainer skips longer ones
 # Scores are rounded to multiples of 1 / _SCORE_STEPS. Segmentation adds scores, in float32 here and in float64 in other
 # libraries; rounded scores add up exactly (to 2^17 nats, about 16,000 pieces), so every library sees the same ties and
@@ -60,13 +58,15 @@ class Tokenizer(abc.ABC):
       file: name of its file in a corpus or run folder.
       model: content of that file.
       special: ids of the special tokens.
-      word_starts: [V] bool, whether each piece begins a word.
+      word_starts: [V] bool, whether each piece begins a word; where pieces do not show it, every piece does.
+      marks_words: whether pieces show where words begin.
     """
 
     file: str
     model: bytes
     special: Special
     word_starts: np.ndarray
+    marks_words: bool
 
     def __len__(self) -> int:
         return len(self.word_starts)
@@ -91,6 +91,18 @@ class Tokenizer(abc.ABC):
     @abc.abstractmethod
     def name_of(self, id_: int) -> str:
         """The piece with this id."""
+
+    @functools.cached_property
+    def joint(self) -> str:
+        """What stands between two words or lines that are encoded apart: a space if pieces have the text's spaces."""
+        alone, spaced = self.encode(["a", " a"])
+        return "" if alone == spaced else " "
+
+    def _mark_words(self) -> None:
+        """Sets `marks_words`, from what the names of the pieces say of `word_starts`."""
+        self.marks_words = bool(self.word_starts.any())
+        if not self.marks_words:
+            self.word_starts = np.ones_like(self.word_starts)
 
     def words(self, ids: Sequence[int]) -> list[tuple[str, slice]]:
         """The words in `ids`: (text, slice of `ids`) for each, special tokens left out."""
@@ -131,6 +143,7 @@ class SentencePiece(Tokenizer):
         self.normalization: str = normalizer.name if normalizer.precompiled_charsmap else "identity"
         pieces = [self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())]
         self.word_starts = np.array([piece.startswith(WORD_START) for piece in pieces])
+        self._mark_words()
         # Some models encode the text "[MASK]" as the special token; here it is unknown, since only training may mask.
         special = {*self.special} - {self.special.unk}
         self._spoken = {i for i in special if i in self._processor.encode(pieces[i])}
@@ -153,7 +166,7 @@ class SentencePiece(Tokenizer):
             # A character normalized to several: all end where it ends. The space added before a text is not part of it.
             if ends[k] == offsets[k] and normal[k] not in (WORD_START, " "):
                 ends[k] = ends[k + 1]
-        places = _places(text, composed, self.normalization)
+        origins = places(text, composed, self.normalization)
         (ids,) = self.encode([text])
         spans, at = [], 0
         for id_, piece in zip(ids, self._processor.encode(composed, out_type=str), strict=True):
@@ -164,9 +177,9 @@ class SentencePiece(Tokenizer):
                 first = at - 1
             begin, end = offsets[first], ends[at - 1]
             if end > begin:
-                spans.append(trim(text, places[begin][0], places[end - 1][1]))
+                spans.append(trim(text, origins[begin][0], origins[end - 1][1]))
             else:
-                spans.append((places[begin][0],) * 2)
+                spans.append((origins[begin][0],) * 2)
         return ids, spans
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -185,7 +198,7 @@ class Library(Tokenizer):
         """Raises UserError where `model`, read from the file `name`, is not a tokenizer.json with special tokens."""
         try:
             described = json.loads(model)
-            self._tokenizer = tokenizers.Tokenizer.from_str(model.decode())
+            self._tokenizer = tokenizers.Tokenizer.from_str(_with_own_tokens(described) or model.decode())
         except Exception as error:  # the library raises Exception itself
             reason = first_line(error)
             raise UserError(
@@ -204,8 +217,11 @@ class Library(Tokenizer):
         # WordPiece marks the pieces that continue a word, the others those that begin one.
         continues = described["model"].get("continuing_subword_prefix")
         begins = _BYTE_LEVEL_START if "ByteLevel" in json.dumps(described.get("pre_tokenizer")) else WORD_START
+        if described["model"].get("type") == "WordLevel":
+            self.word_starts[:] = True
         for piece, id_ in ids.items():
-            self.word_starts[id_] = not piece.startswith(continues) if continues else piece.startswith(begins)
+            self.word_starts[id_] |= not piece.startswith(continues) if continues else piece.startswith(begins)
+        self._mark_words()
 
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
         del threads  # the library has its own thread pool, see TOKENIZERS_PARALLELISM
@@ -222,47 +238,13 @@ class Library(Tokenizer):
         return self._tokenizer.id_to_token(id_) or ""
 
 
-def compose(line: str, normalization: str) -> str:
-    """`line` with its marks composed (NFC), and in lower case where the normalization folds case.
-
-    After that, a model's own normalization does not depend on how letters with marks were written, and can be repeated
-    character by character in tokenizer.json: see loading/huggingface/tokenizer_files.py.
-    """
-    if normalization == "identity" or line.isascii():
-        return line  # the model folds the case of ASCII itself
-    for wide, mark in WIDE_MARKS.items():
-        line = line.replace(wide, mark)
-    return unicodedata.normalize("NFC", line.lower() if normalization.endswith("_cf") else line)
-
-
-def _places(text: str, composed: str, normalization: str) -> list[tuple[int, int]]:
-    """For each character of `composed`, and for its end, the characters [begin, end) of `text` that it was made from.
-
-    `compose` keeps spaces. In a word whose characters did not change one to one, each character has the whole word.
-    """
-    if text == composed:
-        return [*((i, i + 1) for i in range(len(text))), (len(text), len(text))]
-
-    def parts() -> Iterator[tuple[int, int]]:
-        at = 0
-        for word, other in zip(_WORD.finditer(text), _WORD.finditer(composed), strict=True):
-            yield from ((i, i + 1) for i in range(at, word.start()))
-            at = word.end()
-            changed = word[0] if word[0] != other[0] and not word[0].isascii() else ""
-            if len(word[0]) == len(other[0]) and all(len(compose(letter, normalization)) == 1 for letter in changed):
-                yield from ((i, i + 1) for i in range(*word.span()))
-            else:
-                yield from [word.span()] * len(other[0])
-        yield from ((i, i + 1) for i in range(at, len(text)))
-
-    return [*parts(), (len(text), len(text))]
-
-
-def trim(text: str, begin: int, end: int) -> tuple[int, int]:
-    """[begin, end) of `text` without the spaces around it; a span of spaces alone is empty, at its end."""
-    inner = text[begin:end].lstrip()
-    begin = end - len(inner)
-    return begin, begin + len(inner.rstrip())
+def _with_own_tokens(described: Any) -> str | None:
+    """A tokenizer.json whose added tokens are found in text, but for those of `Special`; None if all are."""
+    names = {name for names in _NAMES for name in names}
+    own = [token for token in described.get("added_tokens") or () if token["special"] and token["content"] not in names]
+    for token in own:
+        token["special"] = False
+    return json.dumps(described) if own else None
 
 
 def load(path: Path, fold_case: bool = True) -> Tokenizer:

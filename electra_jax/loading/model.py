@@ -268,7 +268,10 @@ class Model:
     def _words(
         self, text: str, ids: list[int], spans: list[tuple[int, int]], probabilities: np.ndarray
     ) -> Iterator[DetectedWord]:
-        starts = [i for i, token in enumerate(ids) if i == 0 or self.tokenizer.word_starts[token]]
+        if self.tokenizer.marks_words:
+            starts = [i for i, token in enumerate(ids) if i == 0 or self.tokenizer.word_starts[token]]
+        else:  # words are apart in the text
+            starts = [i for i, (begin, _) in enumerate(spans) if i == 0 or begin > spans[i - 1][1]]
         for first, end in itertools.pairwise([*starts, len(ids)]):
             visible = [span for span in spans[first:end] if span[1] > span[0]]
             if visible:

@@ -9,6 +9,7 @@ from electra_jax.config.errors import UserError
 from electra_jax.data import token_clusters
 from electra_jax.data.corpus import Corpus
 from electra_jax.data.tokenizer import OWN, Special
+from electra_jax.data.vocabulary import check_whole_words
 from electra_jax.modeling import config as model_config
 from electra_jax.modeling.config import ElectraConfig, ModelConfig
 from electra_jax.modeling.electra import Electra
@@ -158,6 +159,8 @@ def make(
 def make_for_text(objective: ObjectiveConfig, model: ModelConfig, steps: int, text: Corpus) -> spec.Objective:
     """An objective with its networks, to train on a text. The arguments and errors are those of `make`."""
     vocabulary = text.tokenizer
+    if objective.whole_words:
+        check_whole_words(vocabulary)
     clusters = None
     if objective.generator == "clusters":
         clusters = token_clusters.cluster_tokens(text.train, text.unigram, vocabulary.special)

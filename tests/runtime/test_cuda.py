@@ -17,8 +17,10 @@ def machine(monkeypatch, tmp_path):
     monkeypatch.setattr(cuda, "_DEVICES", tmp_path)
     monkeypatch.setattr(cuda, "_VERSION", tmp_path / "version")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "jax_cuda13_plugin" or None)
-    monkeypatch.setitem(jax.config.values, "jax_platforms", "")
-    return tmp_path
+    before = jax.config.values["jax_platforms"]
+    jax.config.update("jax_platforms", "")
+    yield tmp_path
+    jax.config.update("jax_platforms", before)
 
 
 def test_a_driver_that_is_too_old_is_named(machine):
@@ -31,9 +33,9 @@ def test_a_driver_that_is_too_old_is_named(machine):
 
 
 def test_a_cpu_that_was_chosen_or_is_all_there_is_is_used(machine, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setitem(jax.config.values, "jax_platforms", "cpu")
-        cuda.check_is_used()
+    jax.config.update("jax_platforms", "cpu")
+    cuda.check_is_used()
+    jax.config.update("jax_platforms", "")
     with monkeypatch.context() as patch:
         patch.setattr(importlib.util, "find_spec", lambda name: None)
         cuda.check_is_used()

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_jax.config.errors import UserError
-from electra_jax.data.tokenizer import Tokenizer, trim
+from electra_jax.data.normalization import trim
+from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.downstream.tasks import files, squad_files, squad_metrics
 from electra_jax.downstream.tasks.squad_files import Example
 from electra_jax.downstream.tasks.task import BadRows, Rows, Task, frame

@@ -134,16 +134,9 @@ def make_task(data_dir: str, words: int, tags: int) -> Tagging:
 
 def _encode_words(examples: Sequence[Sentence], tokenizer: Tokenizer) -> Iterator[list[list[int]]]:
     """The pieces of each word of each example."""
-    before = _space_before(tokenizer)
-    spaced = [(before if i else "") + word for example in examples for i, word in enumerate(example.words)]
+    spaced = [(tokenizer.joint if i else "") + word for example in examples for i, word in enumerate(example.words)]
     encoded = iter(tokenizer.encode(spaced))
     return ([*itertools.islice(encoded, len(example.words))] for example in examples)
-
-
-def _space_before(tokenizer: Tokenizer) -> str:
-    """What precedes a word within a sentence: a space for byte-level BPE, whose pieces include it."""
-    alone, spaced = (any(tokenizer.word_starts[ids[:1]]) for ids in tokenizer.encode(["a", " a"]))
-    return " " if spaced and not alone else ""
 
 
 def _words_per_row(lengths: Sequence[int], room: int) -> Iterator[int]:

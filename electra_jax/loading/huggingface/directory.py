@@ -144,7 +144,9 @@ def read(folder: Path) -> Directory:
         notes.append(f"{len(ignored)} tensors of another head were ignored ({ignored[0]}, ...)")
     scores = str(described.get(_SCORES, ""))
     notes += score_notes(scores)
-    tokenizer = tokenizer_files.load(folder)
+    vocabulary = tokenizer_files.load(folder)
+    tokenizer = vocabulary and vocabulary.tokenizer
+    notes += vocabulary.notes if vocabulary else ()
     if tokenizer is not None and len(tokenizer) > config.vocab_size:
         raise UserError(
             f"{folder} has a tokenizer of {len(tokenizer)} pieces but embeddings for {config.vocab_size}; replace it "

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from electra_jax import train_config
 from electra_jax.config.errors import UserError
-from electra_jax.data import pipeline, tokenizer
+from electra_jax.data import pipeline, vocabulary
 from electra_jax.objectives import registry
 from electra_jax.objectives.segments import make_segments
 from electra_jax.objectives.spec import Objective
@@ -120,5 +120,5 @@ def make_objective(config: TrainConfig) -> Objective:
     if prepared:
         vocab_size = prepared["vocab_size"]
     else:
-        vocab_size = len(tokenizer.load(Path(data.vocabulary))) if data.vocabulary else data.vocab_size
+        vocab_size = len(vocabulary.read(Path(data.vocabulary)).tokenizer) if data.vocabulary else data.vocab_size
     return registry.make(config.objective, config.model, config.steps, vocab_size)

@@ -6,7 +6,6 @@ import json
 import unicodedata
 
 import made_text
-import numpy as np
 import pytest
 import sentencepiece as spm
 import tokenizers
@@ -14,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import tokenizer
+from electra_jax.data import tokenizer, vocabulary
 from electra_jax.data.config import CorpusConfig
 from electra_jax.loading.huggingface import tokenizer_files
 
@@ -185,9 +184,10 @@ def test_a_vocabulary_comes_back_as_it_went(tmp_path):
     ours = train()
     assert tokenizer_files.load(tmp_path) is None
     write(tmp_path, tokenizer_files.files(ours, 512, True))
-    assert tokenizer_files.load(tmp_path).model == ours.model
+    found = tokenizer_files.load(tmp_path)
+    assert (found.tokenizer.model, found.notes) == (ours.model, ())
     (tmp_path / "spiece.model").unlink()
-    again = tokenizer_files.load(tmp_path)
+    again = tokenizer_files.load(tmp_path).tokenizer
     assert again.encode(LINES) == ours.encode(LINES)
     assert again.special == ours.special
     assert [again.name_of(i) for i in range(len(again))] == [ours.name_of(i) for i in range(len(ours))]
@@ -201,7 +201,7 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "model", "##s", "T
 def test_word_pieces_of_a_released_model(tmp_path, lowercase):
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lowercase}))
-    ours = tokenizer_files.load(tmp_path)
+    ours = tokenizer_files.load(tmp_path).tokenizer
     assert ours.encode(["The models."]) == [[5 if lowercase else 8, 6, 7, 9]]
     assert theirs(ours).encode("The models.", "the").ids == [2, 5 if lowercase else 8, 6, 7, 9, 3, 5, 3]
 
@@ -233,7 +233,7 @@ def test_byte_level_pieces_as_those_of_modernbert(tmp_path):
     )
     model.train_from_iterator(LINES, trainer)
     model.save(str(tmp_path / "tokenizer.json"))
-    ours = tokenizer_files.load(tmp_path)
+    ours = tokenizer_files.load(tmp_path).tokenizer
     ids = ours.encode(["a line of text"])[0]
     assert [word for word, _ in ours.words(ids)] == ["a", "line", "of", "text"]
     assert theirs(ours).encode("a line of text").ids == framed(ours, ids)
@@ -266,20 +266,16 @@ def foreign(**options):
         {"add_dummy_prefix": False},
         {"remove_extra_whitespaces": False},
         {"split_by_whitespace": False},
-        {"user_defined_symbols": ["<url>"], "control_symbols": ["<task>"]},
+        {"user_defined_symbols": ["<url>", "(", "/"], "control_symbols": ["<task>"]},
     ],
     ids=lambda options: next(iter(options)),
 )
 def test_models_that_others_trained(options):
-    """Their scores are not rounded, so that the order of a sum decides between segmentations of one score."""
-    ours = foreign(**options)
-    there, pieces = theirs(ours), spm.SentencePieceProcessor(model_proto=ours.model)
-    for line, expected in zip(LINES, ours.encode(LINES), strict=True):
-        found = there.encode(line).ids[1:-1]
-        if found != expected:
-            a, b = (np.array([pieces.get_score(id_) for id_ in ids]) for ids in (found, expected))
-            # Of float32 sums of as many numbers, each of which is rounded by at most 2**-24 of all before it.
-            assert abs(a.sum() - b.sum()) <= len(b) * 2.0**-24 * abs(b).sum(), line
+    """Their scores are not rounded, and some have ties, so the tokenizer that is exported is the one to train with."""
+    ours = vocabulary.settle(foreign(**options)).tokenizer
+    there = theirs(ours)
+    lines = [line.replace(" of ", " <url>, (") for line in LINES]
+    assert [found.ids[1:-1] for found in there.encode_batch(lines)] == ours.encode(lines)
 
 
 @pytest.mark.parametrize("options", [{"model_type": "word"}, {"treat_whitespace_as_suffix": True}], ids=str)

@@ -1,0 +1,51 @@
+"""The part of normalization that is done before SentencePiece's own, and where its characters come from."""
+
+import re
+import unicodedata
+from collections.abc import Iterator
+
+WIDE_MARKS = {"\uff9e": "\u3099", "\uff9f": "\u309a"}  # marks of half-width kana -> combining marks
+_WORD = re.compile(r"\S+")
+
+
+def compose(line: str, normalization: str) -> str:
+    """`line` with its marks composed (NFC), and in lower case where the normalization folds case.
+
+    After that, a model's own normalization does not depend on how letters with marks were written, and can be repeated
+    character by character in tokenizer.json: see loading/huggingface/tokenizer_files.py.
+    """
+    if normalization == "identity" or line.isascii():
+        return line  # the model folds the case of ASCII itself
+    for wide, mark in WIDE_MARKS.items():
+        line = line.replace(wide, mark)
+    return unicodedata.normalize("NFC", line.lower() if normalization.endswith("_cf") else line)
+
+
+def places(text: str, composed: str, normalization: str) -> list[tuple[int, int]]:
+    """For each character of `composed`, and for its end, the characters [begin, end) of `text` that it was made from.
+
+    `compose` keeps spaces. In a word whose characters did not change one to one, each character has the whole word.
+    """
+    if text == composed:
+        return [*((i, i + 1) for i in range(len(text))), (len(text), len(text))]
+
+    def parts() -> Iterator[tuple[int, int]]:
+        at = 0
+        for word, other in zip(_WORD.finditer(text), _WORD.finditer(composed), strict=True):
+            yield from ((i, i + 1) for i in range(at, word.start()))
+            at = word.end()
+            changed = word[0] if word[0] != other[0] and not word[0].isascii() else ""
+            if len(word[0]) == len(other[0]) and all(len(compose(letter, normalization)) == 1 for letter in changed):
+                yield from ((i, i + 1) for i in range(*word.span()))
+            else:
+                yield from [word.span()] * len(other[0])
+        yield from ((i, i + 1) for i in range(at, len(text)))
+
+    return [*parts(), (len(text), len(text))]
+
+
+def trim(text: str, begin: int, end: int) -> tuple[int, int]:
+    """[begin, end) of `text` without the spaces around it; a span of spaces alone is empty, at its end."""
+    inner = text[begin:end].lstrip()
+    begin = end - len(inner)
+    return begin, begin + len(inner.rstrip())

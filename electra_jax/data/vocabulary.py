@@ -1,0 +1,165 @@
+"""The gate for vocabularies that others made: reads a file and what stands beside it, and says what it is good for.
+
+`tokenizer.load` reads a file as it is. Beside a file there may be a tokenizer_config.json that names a tokenizer with
+rules of its own, and tokens that were added to the vocabulary; and transformers may segment text in another way than a
+SentencePiece model does, although exports are read by it. What comes out of here is what is exported.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tokenizers
+from tokenizers import AddedToken
+
+from electra_jax.config.errors import UserError
+from electra_jax.data import converted, proof, tokenizer
+from electra_jax.data.tokenizer import Library, SentencePiece, Tokenizer
+from electra_jax.runtime.io import read_json
+
+_CONFIG, _MODEL_CONFIG, _ADDED = "tokenizer_config.json", "config.json", "added_tokens.json"
+# Classes of transformers, without Tokenizer and Fast, that do with such a file what `tokenizer.load` does.
+_WORD_PIECES = {
+    *("Bert", "Electra", "DistilBert", "ConvBert", "Funnel", "LayoutLM", "LayoutLMv2", "Lxmert", "MobileBert", "MPNet"),
+    *("RetriBert", "Realm", "Splinter", "SqueezeBert", "DPRContextEncoder", "DPRQuestionEncoder", "DPRReader"),
+    "PreTrained",
+}
+_SENTENCE_PIECES = {"BigBird", "DebertaV2", "Electra", "PreTrained", "Reformer", "T5"}
+_SAVE = "save it with its fast tokenizer, whose tokenizer.json is read instead: AutoTokenizer...save_pretrained(DIR)"
+
+
+class Vocabulary(NamedTuple):
+    """A vocabulary and what to tell its user.
+
+    Attributes:
+      tokenizer: the tokenizer to train with, which is what an export has.
+      notes: in what way it is not the file as it stands, and what will not work with it.
+    """
+
+    tokenizer: Tokenizer
+    notes: tuple[str, ...] = ()
+
+
+def read(path: Path, fold_case: bool = True) -> Vocabulary:
+    """The vocabulary in a file, with the tokens that were added to it beside the file.
+
+    Args:
+      path: a SentencePiece model, a tokenizer.json or a vocab.txt.
+      fold_case: for a vocab.txt, see `tokenizer.load`.
+
+    Raises:
+      UserError: it cannot be read, or another tokenizer reads it, or its added tokens have ids that it cannot give.
+    """
+    if path.suffix == ".json":
+        return settle(tokenizer.load(path))
+    _check_class(path)
+    found = tokenizer.load(path, fold_case)
+    added = list(_added_tokens(path, found))
+    beside = path.with_name(Library.file)
+    library = Library(beside.read_bytes(), str(beside)) if beside.is_file() else None
+    if isinstance(found, SentencePiece) and not added and library is not None:
+        return _like(found, library, path.name)
+    if not added:
+        return settle(found)
+    with_added = _base(library or found)
+    with_added.add_tokens([token for _, token in added])
+    for id_, token in added:
+        if with_added.token_to_id(token.content) != id_:
+            raise UserError(
+                f"{path.parent} adds {token.content} as token {id_}, but after the pieces of {path.name} it is "
+                f"{with_added.token_to_id(token.content)}: expected consecutive ids; {_SAVE}"
+            )
+    return settle(Library(with_added.to_str().encode(), str(path)))
+
+
+def settle(found: Tokenizer) -> Vocabulary:
+    """The vocabulary of a tokenizer; where its export would segment text differently, the exported form itself."""
+    notes = [] if found.marks_words else ["its pieces do not show where words begin: there is no whole-word masking"]
+    if not isinstance(found, SentencePiece):
+        return Vocabulary(found, tuple(notes))
+    try:
+        other = converted.convert(found)
+    except UserError as error:
+        return Vocabulary(found, (*notes, f"models with it cannot be exported: {error}"))
+    difference = proof.first_difference(found, other, proof.lines(found))
+    if difference is None:
+        return Vocabulary(found, tuple(notes))
+    return _instead(Library(other.to_str().encode()), difference, notes)
+
+
+def _like(found: SentencePiece, library: Library, name: str) -> Vocabulary:
+    """A SentencePiece model, or the tokenizer.json beside it where that differs, as transformers reads the latter."""
+    other = tokenizers.Tokenizer.from_str(library.model.decode())
+    other.no_padding()
+    other.no_truncation()
+    difference = proof.first_difference(found, other, proof.lines(found))
+    if difference is None:
+        return Vocabulary(found)
+    return _instead(library, difference, [f"tokenizer.json is read, not {name}"])
+
+
+def _instead(library: Library, difference: tuple[str, list[str], list[str]], notes: list[str]) -> Vocabulary:
+    text, ours, theirs = difference
+    said = (
+        f"the SentencePiece model and the tokenizer that exports have differ: {text!r} is {' '.join(ours)} ... and "
+        f"{' '.join(theirs)} ...; text is read by the latter, which is slower"
+    )
+    return Vocabulary(library, (*notes, said))
+
+
+def _check_class(path: Path) -> None:
+    """Raises UserError where the files beside `path` name a tokenizer that segments text in its own way."""
+    named: dict[str, Any] = {}
+    for name in (_MODEL_CONFIG, _CONFIG):
+        beside = path.with_name(name)
+        if beside.is_file():
+            found = read_json(beside)
+            named |= {key: found[key] for key in ("tokenizer_class", "do_lower_case") if found.get(key) is not None}
+    kind = str(named.get("tokenizer_class", "PreTrainedTokenizer"))
+    known = _WORD_PIECES if path.suffix == ".txt" else _SENTENCE_PIECES
+    if kind.removesuffix("Fast").removesuffix("Tokenizer") not in known:
+        raise UserError(f"{path} belongs to transformers' {kind}, which has rules of its own for text: {_SAVE}")
+    if path.suffix != ".txt" and named.get("do_lower_case"):
+        raise UserError(f"{path} is read by transformers' {kind} after lowercasing the text: {_SAVE}")
+
+
+def _added_tokens(path: Path, found: Tokenizer) -> Iterator[tuple[int, AddedToken]]:
+    """The tokens that transformers adds to the vocabulary, in the order of their ids.
+
+    Raises:
+      UserError: one is a piece of the vocabulary with another id.
+    """
+    beside = {name: path.with_name(name) for name in (_ADDED, _CONFIG)}
+    by_id: dict[int, AddedToken] = {}
+    if beside[_ADDED].is_file():
+        by_id |= {int(number): AddedToken(text) for text, number in read_json(beside[_ADDED]).items()}
+    if beside[_CONFIG].is_file():
+        described: Mapping[str, Mapping[str, Any]] = read_json(beside[_CONFIG]).get("added_tokens_decoder") or {}
+        for number, token in described.items():
+            settings = {name: bool(token.get(name)) for name in ("lstrip", "rstrip", "single_word", "normalized")}
+            by_id[int(number)] = AddedToken(str(token["content"]), **settings)
+    ids = {found.name_of(id_): id_ for id_ in range(len(found))}
+    for id_ in sorted(by_id):
+        known = ids.get(by_id[id_].content)
+        if known is None:
+            yield id_, by_id[id_]
+        elif known != id_:
+            raise UserError(
+                f"{path.parent} has {by_id[id_].content} as token {id_}, but in {path.name} it is {known}; {_SAVE}"
+            )
+
+
+def _base(found: Tokenizer) -> tokenizers.Tokenizer:
+    if isinstance(found, SentencePiece):
+        return converted.convert(found)
+    return tokenizers.Tokenizer.from_str(found.model.decode())
+
+
+def check_whole_words(vocabulary: Tokenizer) -> None:
+    """Raises UserError where the pieces do not show which of them are one word."""
+    if not vocabulary.marks_words:
+        raise UserError(
+            "config.objective.whole_words=true is invalid with this vocabulary, whose pieces do not show where words "
+            "begin: expected a mark at the beginning of words, as in SentencePiece, or in continuations, as in "
+            "WordPiece; set whole_words=false"
+        )
