@@ -10,6 +10,7 @@ class Letters(tokenizer.Tokenizer):
 
     special = tokenizer.OWN
     word_starts = np.ones(60, bool)
+    marks_words = True
 
     def encode(self, lines, threads=1):
         return [[self._of(letter) for letter in line if letter != " "] for line in lines]

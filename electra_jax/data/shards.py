@@ -289,16 +289,18 @@ def _encode(
     heads: list[tuple[str, str]] = []
     for group in group_by_size(documents, _ENCODED_TOGETHER):
         lines: list[str] = []
+        follows: list[bool] = []
         for document in group:
             own_lines = clean(document, shard.notes)
             if document.note:
                 add_note(shard.notes, document.note, document.place)
             if own_lines:
-                lines += [own_lines[0], *(tokenizer.joint + line for line in own_lines[1:])]
+                lines += own_lines
+                follows += [number > 0 for number in range(len(own_lines))]
                 line_counts.append(len(own_lines))
                 heldout.append(is_heldout(document.digest, heldout_fraction))
                 heads.append((document.place, own_lines[0][:_HEAD_CHARACTERS]))
-        encoded = tokenizer.encode(lines, threads)
+        encoded = tokenizer.encode_parts(lines, follows, threads)
         line_lengths.append(np.fromiter(map(len, encoded), np.uint32, len(encoded)))
         ids.append(np.fromiter(itertools.chain.from_iterable(encoded), dtype, int(line_lengths[-1].sum())))
         shard.bytes += sum(len(line) if line.isascii() else len(line.encode()) for line in lines)

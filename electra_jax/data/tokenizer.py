@@ -43,6 +43,7 @@ _NAMES = (
 )
 WORD_START = "\u2581"  # SentencePiece's space
 _BYTE_LEVEL_START = "\u0120"  # the space of byte-level BPE (GPT-2's), which writes bytes as printable characters
+_LEAD = "a "
 _TRAINER_THREADS = 4  # constant, because the sums of the EM steps, and so the pieces, depend on it
 _LONGEST_SENTENCE = 16384  # bytes; the trainer skips longer ones
 # Scores are rounded to multiples of 1 / _SCORE_STEPS. Segmentation adds scores, in float32 here and in float64 in other
@@ -93,10 +94,24 @@ class Tokenizer(abc.ABC):
         """The piece with this id."""
 
     @functools.cached_property
-    def joint(self) -> str:
-        """What stands between two words or lines that are encoded apart: a space if pieces have the text's spaces."""
-        alone, spaced = self.encode(["a", " a"])
-        return "" if alone == spaced else " "
+    def _lead(self) -> int:
+        """Pieces of `_LEAD` that stand before a part that follows another one; 0 if every part begins a word."""
+        alone, after = self.encode(["a", f"{_LEAD}a"])
+        return 0 if after == 2 * alone or after[: len(alone)] != alone else len(alone)
+
+    def encode_parts(self, parts: Sequence[str], follows: Sequence[bool], threads: int = 1) -> list[list[int]]:
+        """The ids of lines or words that are encoded one by one, as in the whole text.
+
+        Args:
+          parts: the parts.
+          follows: for each, whether it follows another one after a space. Some tokenizers encode that space with it.
+          threads: as for `encode`.
+        """
+        if not self._lead:
+            return self.encode(parts, threads)
+        led = [_LEAD + part if after else part for part, after in zip(parts, follows, strict=True)]
+        ids = self.encode(led, threads)
+        return [each[self._lead :] if after else each for each, after in zip(ids, follows, strict=True)]
 
     def _mark_words(self) -> None:
         """Sets `marks_words`, from what the names of the pieces say of `word_starts`."""

@@ -25,7 +25,7 @@ _WORD_PIECES = {
     "PreTrained",
 }
 _SENTENCE_PIECES = {"BigBird", "DebertaV2", "Electra", "PreTrained", "Reformer", "T5"}
-_SAVE = "save it with its fast tokenizer, whose tokenizer.json is read instead: AutoTokenizer...save_pretrained(DIR)"
+_SAVE = "save its tokenizer.json, which is read instead (AutoTokenizer's save_pretrained), or use another vocabulary"
 
 
 class Vocabulary(NamedTuple):

@@ -134,8 +134,9 @@ def make_task(data_dir: str, words: int, tags: int) -> Tagging:
 
 def _encode_words(examples: Sequence[Sentence], tokenizer: Tokenizer) -> Iterator[list[list[int]]]:
     """The pieces of each word of each example."""
-    spaced = [(tokenizer.joint if i else "") + word for example in examples for i, word in enumerate(example.words)]
-    encoded = iter(tokenizer.encode(spaced))
+    words = [word for example in examples for word in example.words]
+    follows = [i > 0 for example in examples for i in range(len(example.words))]
+    encoded = iter(tokenizer.encode_parts(words, follows))
     return ([*itertools.islice(encoded, len(example.words))] for example in examples)
 
 

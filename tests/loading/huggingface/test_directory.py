@@ -235,7 +235,7 @@ def test_deberta_has_the_files_of_its_tokenizer(tmp_path, pieces):
     (place / "added_tokens.json").write_text(json.dumps({"[MASK]": mask}))
     assert directory.read(place).tokenizer.model == pieces.model
     (place / "added_tokens.json").write_text(json.dumps({"[MASK]": 40}))
-    refused(place, rf"has \[MASK\] as token 40, but in spm\.model it is {mask}; save it with its fast tokenizer")
+    refused(place, rf"has \[MASK\] as token 40, but in spm\.model it is {mask}; save its tokenizer")
 
 
 def test_a_directory_without_weights(electra):
