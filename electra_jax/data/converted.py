@@ -8,7 +8,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from electra_jax.config.errors import UserError
 from electra_jax.data import sentencepiece_proto as proto
-from electra_jax.data.normalization import WIDE_MARKS
+from electra_jax.data.normalization import SPACES, WIDE_MARKS
 from electra_jax.data.tokenizer import WORD_START, SentencePiece
 
 # The library's `Precompiled` looks up a letter together with its marks if they are few bytes, and then takes the
@@ -77,6 +77,8 @@ def _normalizers(spec: Any, normalization: str) -> list[normalizers.Normalizer]:
     """
     steps: list[normalizers.Normalizer] = []
     if spec.precompiled_charsmap:
+        if normalization.startswith("nfkc"):
+            steps.append(normalizers.Replace(Regex(SPACES), " "))
         steps += [normalizers.Replace(wide, mark) for wide, mark in WIDE_MARKS.items()]
         steps.append(normalizers.NFC())
         if normalization.endswith("_cf"):

@@ -2,10 +2,13 @@
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 WIDE_MARKS = {"\uff9e": "\u3099", "\uff9f": "\u309a"}  # marks of half-width kana -> combining marks
-_WORD = re.compile(r"\S+")
+SPACES = r"[\t\n\x0b\x0c\r\x85\u2028\u2029]"  # that NFKC keeps
+_SPACE, _WORD = re.compile(SPACES), re.compile(r"\S+")
+_JOINED = re.compile("[^\\s\u200c]\u200c[^\\s\u200c]")
+_MANY_JOINED = 0.001  # of the lines
 
 
 def compose(line: str, normalization: str) -> str:
@@ -14,11 +17,18 @@ def compose(line: str, normalization: str) -> str:
     After that, a model's own normalization does not depend on how letters with marks were written, and can be repeated
     character by character in tokenizer.json: see loading/huggingface/tokenizer_files.py.
     """
+    if normalization.startswith("nfkc"):
+        line = _SPACE.sub(" ", line)
     if normalization == "identity" or line.isascii():
         return line  # the model folds the case of ASCII itself
     for wide, mark in WIDE_MARKS.items():
         line = line.replace(wide, mark)
     return unicodedata.normalize("NFC", line.lower() if normalization.endswith("_cf") else line)
+
+
+def has_joiners(lines: Sequence[str]) -> bool:
+    """True if words have zero-width non-joiners, as in Persian; the rules `nmt_*` make a space of each."""
+    return sum(_JOINED.search(line) is not None for line in lines) > _MANY_JOINED * len(lines)
 
 
 def places(text: str, composed: str, normalization: str) -> list[tuple[int, int]]:

@@ -21,6 +21,7 @@ from electra_jax.data.config import VOCABULARY_TRAINING, CorpusConfig, corpus_se
 from electra_jax.data.corpus import Corpus, CorpusReport
 from electra_jax.data.local_runner import LocalRunner
 from electra_jax.data.named_sets import HUB
+from electra_jax.data.normalization import has_joiners
 from electra_jax.data.runner import Job, Runner
 from electra_jax.data.shards import Shard
 from electra_jax.runtime.io import from_json, json_checksum, sha256, write_whole
@@ -261,13 +262,19 @@ def _train_vocabulary(job: Job, runner: Runner) -> tokenizer.Tokenizer:
         raise UserError(
             f"input={job.config.input!r} has no document to train on; use more text, or another heldout_fraction"
         )
-    millions = sum(map(len, lines)) / 1e6
-    lowercased = "lowercased " if job.config.normalization.endswith("_cf") else ""
+    config, millions = job.config, sum(map(len, lines)) / 1e6
+    if config.normalization.startswith("nmt_") and has_joiners(lines):
+        config = dataclasses.replace(config, normalization=config.normalization.removeprefix("nmt_"))
+        job.progress.say(
+            f"words have zero-width non-joiners (U+200C), of which {job.config.normalization} would make spaces: the "
+            f"vocabulary has normalization={config.normalization}"
+        )
+    lowercased = "lowercased " if config.normalization.endswith("_cf") else ""
     job.progress.say(
-        f"Training a vocabulary of {job.config.vocab_size} {lowercased}pieces on {millions:.1f} M characters"
+        f"Training a vocabulary of {config.vocab_size} {lowercased}pieces on {millions:.1f} M characters"
         f"{' (to keep upper case, set normalization=nmt_nfkc)' if lowercased else ''}"
     )
-    return tokenizer.train(lines, job.config)
+    return tokenizer.train(lines, config)
 
 
 def _check_enough(config: CorpusConfig, mixture: Sequence[sources.Source], written: Sequence[Shard]) -> None:
