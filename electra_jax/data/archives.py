@@ -5,20 +5,26 @@ without a word where a header is damaged, and at the first of several archives p
 """
 
 import contextlib
+import errno
+import os
+import struct
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any, cast
 
-from electra_jax.config.errors import UserError
+from electra_jax.config.errors import UserError, first_line
 from electra_jax.data import formats
 from electra_jax.data.compression import Stream
 from electra_jax.data.input_file import InputFile, open_binary
 
 _BLOCK = 2**20  # bytes of a tar file read at a time
 _OF_MACOS = "__MACOSX"  # the folder with what its zip files know besides
+_ERRORS = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, struct.error)  # on broken data
 _ENCRYPTED = 0x1  # flag of a member of a zip file
+_END = struct.Struct("<10xH10x")  # of a zip file: the number of files, or `_MANY` (APPNOTE.TXT, 4.3.16)
+_MANY = 0xFFFF
 
 Member = tuple[InputFile, bool]
 
@@ -103,6 +109,7 @@ def _read_zip(file: InputFile) -> Iterator[Member]:
         raise UserError(f"{file.name} is a zip archive that was compressed again; unpack it")
     file.close()
     with _errors(file), open_binary(file.name) as raw, zipfile.ZipFile(raw) as archive:
+        _check_count(archive, raw)
         for info in archive.infolist():
             if info.is_dir() or _is_hidden(info.filename):
                 continue
@@ -111,6 +118,15 @@ def _read_zip(file: InputFile) -> Iterator[Member]:
             with archive.open(info) as opened:
                 end = info.header_offset + info.compress_size
                 yield _member(file, info.filename, opened, lambda end=end: end), True  # type: ignore[misc]
+
+
+def _check_count(archive: zipfile.ZipFile, raw: IO[bytes]) -> None:
+    """Raises BadZipFile if the list of files has not as many as the end of the archive says; zipfile does not look."""
+    raw.seek(-_END.size - len(archive.comment), os.SEEK_END)
+    (count,) = _END.unpack(raw.read(_END.size))
+    found = len(archive.infolist())
+    if count not in (found, _MANY):
+        raise zipfile.BadZipFile(f"its list has {found} files, its end says {count}")
 
 
 def _member(archive: InputFile, name: str, opened: IO[bytes] | None, position: Callable[[], int]) -> InputFile:
@@ -126,7 +142,9 @@ def _errors(file: InputFile) -> Iterator[None]:
     """Errors of the archive are UserErrors."""
     try:
         yield
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise UserError(f"{file.name}: broken archive ({error}); download it again") from error
     except NotImplementedError as error:  # a kind of compression
         raise UserError(f"{file.name}: {error}; unpack it, and give the files") from error
+    except (*_ERRORS, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # the system's, not of an offset below 0
+            raise
+        raise UserError(f"{file.name}: broken archive ({first_line(error)}); download it again") from error

@@ -213,6 +213,24 @@ def test_a_truncated_zip_file_is_refused(tmp_path, cut):
         read(write(tmp_path, "a.zip", zip_of(FILES)[:cut]))
 
 
+def test_a_damaged_list_in_a_zip_file_is_refused(tmp_path):
+    content = bytearray(zip_of({"a.txt": b"One.", "b.txt": b"Two."}))
+    content[content.index(b"PK\1\2") + 32] = 46 + 5  # length of the first file's comment, which takes in the second
+    with pytest.raises(UserError, match=r"a.zip: broken archive \(its list has 1 files, its end says 2\); download it"):
+        read(write(tmp_path, "a.zip", bytes(content)))
+    content = zip_of({"a.txt": b"One."}).replace(b"PK\5\6", b"PK\5\7")
+    with pytest.raises(UserError, match=r"a.zip: broken archive \(File is not a zip file\)"):
+        read(write(tmp_path, "a.zip", content))
+
+
+def test_a_zip_file_with_a_comment(tmp_path):
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.comment = b"made by hand"
+        archive.writestr("a.txt", b"One.")
+    assert [each.text for each in read(path)] == [b"One."]
+
+
 def test_a_damaged_file_in_a_zip_file_is_refused(tmp_path):
     content = zip_of({"a.txt": b"One or two or three."}, zipfile.ZIP_STORED).replace(b"two", b"TWO")
     with pytest.raises(UserError, match=r"a.zip/a.txt:1: broken archive \(Bad CRC-32 .*\); download it again"):
