@@ -35,9 +35,9 @@ interruption, the same command continues after the finished shards.
   --beam=OPTIONS  use Apache Beam instead, with these pipeline options: '--runner=DirectRunner'. All its machines must
                   see DIR. Needs pip install 'electra_jax[beam]'
 
-Files: .jsonl, .ndjson and .json have one object per line; .parquet and .arrow one record per row; .wet and .warc one
-page per record; all others are text with one sentence or paragraph per line and blank lines between documents. They may
-be compressed (.gz, .xz, .bz2, .zst).
+Files: JSON lines have one object per line, Parquet and Arrow one record per row, WET and WARC one page per record; all
+others are text with one sentence or paragraph per line and blank lines between documents. They may be compressed (.gz,
+.xz, .bz2, .zst), or in tar and zip archives. What a file is, its first bytes say before its name.
 
 """
 

@@ -24,7 +24,8 @@ class CorpusConfig:
         "docstrings",
         "Files, a folder, a glob, the address of these (s3://, gs://), hf:USER/NAME/CONFIG:SPLIT@REVISION, "
         "tfds:NAME/CONFIG, docstrings, or the folder of a prepared corpus. Separate several by semicolons; each may "
-        "have a weight after an @: 'wiki/*.txt@3;books/*.jsonl.gz@1'.",
+        "have a weight after an @: 'wiki/*.txt@3;books/*.jsonl.gz@1'. A number after the last @ is a weight, unless a "
+        "file has this name.",
     )
     vocabulary: str = setting(
         "",
@@ -44,7 +45,7 @@ class CorpusConfig:
     field: str = setting("text", "Field that holds the text in JSON lines, Parquet, Arrow and data sets.")
     documents: str = setting(
         "blank_line",
-        "What ends a document in text files: a blank line, or the end of the file.",
+        "What ends a document in text files: a blank line, or the end of the file (in an archive, of each file in it).",
         one_of("blank_line", "file"),
     )
     shard_mb: int = setting(8, "Megabytes of text in a shard.", above(0))

@@ -16,6 +16,10 @@ CUT = "documents over 64 MB, split into several"
 NO_TEXT = "records whose text is null"
 NOT_UTF8 = "documents with broken UTF-8, mended with U+FFFD"
 OTHER_LANGUAGE = "pages in other languages, left out"
+OTHER_MEMBER = "files of other kinds in archives, left out"
+NOT_HTML = "responses that are not HTML pages, left out"
+ENCODED = "pages with a Content-Encoding or Transfer-Encoding, left out"
+LEFT_OUT = (NO_TEXT, OTHER_LANGUAGE, OTHER_MEMBER, NOT_HTML, ENCODED)  # of records that have no text for this reason
 
 
 class Document(NamedTuple):
@@ -79,7 +83,7 @@ def make_record(values: Mapping[str, Any], field: str, place: str, position: int
         text = text.encode("utf-8", "surrogatepass")  # `shards.clean` repairs lone surrogates
     if not isinstance(text, bytes):
         raise UserError(f"{place}: field {field!r} is of type {type(text).__name__}: expected text; see --field")
-    return Record(place, normalize_ends(text), position)
+    return Record(place, normalize_ends(split_old_lines(text)), position)
 
 
 def no_field(place: str, field: str, names: list[str]) -> UserError:
@@ -89,6 +93,16 @@ def no_field(place: str, field: str, names: list[str]) -> UserError:
 def normalize_ends(text: bytes) -> bytes:
     """Strips white space and uses one kind of line end, so that equal texts are equal bytes whatever their file."""
     return (text.replace(b"\r\n", b"\n") if b"\r" in text else text).strip()
+
+
+def split_old_lines(text: bytes) -> bytes:
+    """A record's text with LF where its lines end with CR alone, as on the Macintosh before 2001."""
+    return text.replace(b"\r", b"\n") if has_old_line_ends(text) else text
+
+
+def has_old_line_ends(text: bytes) -> bool:
+    """True if there are lines, all of which end with CR alone."""
+    return b"\r" in text and b"\n" not in text
 
 
 def last_break(text: bytes, limit: int) -> int:

@@ -8,10 +8,7 @@ import re
 from collections.abc import Callable
 
 from electra_jax.config.errors import UserError
-
-# Notes about pages that have no text, as they appear in reports.
-NOT_HTML = "responses that are not HTML pages, left out"
-ENCODED = "pages with a Content-Encoding or Transfer-Encoding, left out"
+from electra_jax.data.documents import ENCODED, NOT_HTML
 
 _HTML = (b"text/html", b"application/xhtml+xml")
 _ENCODINGS = (b"content-encoding", b"transfer-encoding")

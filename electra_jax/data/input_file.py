@@ -1,25 +1,25 @@
-"""A file of the input, on this machine or in an object store: opened, or as blocks or lines of bytes.
+"""A file of the input, on this machine, in an object store or in an archive: opened, or as blocks or lines of bytes.
 
-Blocks and lines are decompressed as they are read, in memory that stays flat.
+Blocks and lines are decompressed as they are read, in memory that stays flat. Compression is told by the first bytes.
 """
 
-import bz2
 import codecs
-import functools
-import gzip
-import lzma
-import zlib
-from collections.abc import Callable, Iterator
+import contextlib
+import tarfile
+import zipfile
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import IO, Any, cast
-
-import zstandard
+from typing import IO, cast
 
 from electra_jax.config.errors import UserError
+from electra_jax.data import compression, formats
+from electra_jax.data.compression import Readable
+from electra_jax.data.documents import has_old_line_ends
 from electra_jax.runtime import remote_files
 
 _BLOCK = 2**20  # bytes read at a time
-_ZST_BLOCK = 2**10  # 4 bytes can hold a block of 128 KiB (RFC 8878, 3.1.1.2), so this unpacks to 32 MiB at most
+_MARK = 512  # bytes by which compression and archives are told
+_MOST_LAYERS = 3  # of compression: a server may add one to a file that has one; a file can hold itself
 
 
 def open_binary(name: str) -> IO[bytes]:
@@ -32,48 +32,96 @@ def open_binary(name: str) -> IO[bytes]:
 
 
 class InputFile:
-    """A file, decompressed as it is read.
+    """A file, decompressed as it is read, once.
 
     Attributes:
-      name: its path or address.
+      name: its path or address; of a file in an archive below that of the archive.
       line: number of the current line.
       position: bytes of the file on disk read so far.
+      is_compressed: True if it was found to be, once it is read.
 
     Raises:
-      UserError: in `blocks` and `lines`, where the compressed data is broken or ends early.
+      UserError: in `head`, `blocks` and `lines`, where the compressed data is broken or ends early.
     """
 
-    def __init__(self, name: str | Path):
+    def __init__(
+        self, name: str | Path, opened: IO[bytes] | None = None, position: Callable[[], int] | None = None
+    ) -> None:
+        """A file that is opened by its name; of an archive, one that is open, and what tells the position instead."""
         self.name = str(name)
         self.line = 1
         self.position = 0
+        self.is_compressed = False
+        self._opened, self._tell = opened, position
+        self._read = self._read_blocks()
+        self._waiting: list[bytes] = []  # blocks of the head
 
     @property
     def place(self) -> str:
         return f"{self.name}:{self.line}"
 
+    def head(self) -> bytes:
+        """The first `formats.HEAD` bytes or more, fewer of a shorter file; `blocks` begins with them all the same."""
+        size = sum(map(len, self._waiting))
+        while size < formats.HEAD and (block := next(self._read, b"")):
+            self._waiting.append(block)
+            size += len(block)
+        return b"".join(self._waiting)
+
     def blocks(self) -> Iterator[bytes]:
-        suffix = Path(self.name).suffix.lower()
-        first = True
-        with open_binary(self.name) as raw:
+        """The file from its beginning, without a byte order mark."""
+        while self._waiting:
+            yield self._waiting.pop(0)
+        yield from self._read
+
+    def text_blocks(self) -> Iterator[bytes]:
+        """The blocks of a text whose lines end with LF or CRLF; LF takes the place of CR where CR alone ends them."""
+        if not has_old_line_ends(self.head()):
+            yield from self.blocks()
+            return
+        held = b""
+        for block in self.blocks():
+            block = held + block
+            held = block[-1:] if block.endswith(b"\r") else b""  # the next block may begin with its LF
+            yield block[: len(block) - len(held)].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        yield held.replace(b"\r", b"\n")
+
+    def close(self) -> None:
+        """Closes it before its end."""
+        self._read.close()
+
+    def _read_blocks(self) -> Generator[bytes, None, None]:
+        with contextlib.nullcontext(self._opened) if self._opened else open_binary(self.name) as raw:
+            tell = self._tell or raw.tell
+            first = True
             try:
-                for block in _DECOMPRESSORS.get(suffix, _read_plain)(raw):
-                    self.position = raw.tell()
-                    yield self._without_mark(block) if first else block
+                for block in self._unpack(cast(Readable, raw)):
+                    self.position = tell()
+                    yield block.removeprefix(codecs.BOM_UTF8) if first else block
                     first = False
-                if first and suffix in _DECOMPRESSORS and not raw.tell():  # an empty text makes a few bytes
-                    raise EOFError("the file is empty")
-            except (EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError, OSError) as error:
+            except (tarfile.TarError, zipfile.BadZipFile) as error:
+                raise UserError(f"{self.place}: broken archive ({error}); download it again") from error
+            except compression.ERRORS as error:
                 if isinstance(error, OSError) and error.errno is not None:  # the system's, not the decompressor's
                     error.filename = error.filename or self.name
                     raise
                 raise UserError(f"{self.place}: broken compressed file ({error}); download it again") from error
 
-    def _without_mark(self, block: bytes) -> bytes:
-        """The first block of a file without its byte order mark."""
-        if block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            raise UserError(f"{self.name} is UTF-16: expected UTF-8; convert it with iconv -f utf-16 -t utf-8")
-        return block.removeprefix(codecs.BOM_UTF8)
+    def _unpack(self, raw: Readable) -> Iterator[bytes]:
+        """The unpacked blocks: as often as the first bytes say, once where only the name says that it is compressed."""
+        data = raw
+        for layer in range(_MOST_LAYERS + 1):
+            mark = data.peek(_MARK)[:_MARK]
+            found = compression.told_by(mark)
+            if not found and layer == 0 and not formats.magic(mark):
+                found = compression.by_name(self.name)
+                if found and not mark:
+                    raise EOFError("the file is empty")
+            if not found:
+                return compression.read_plain(data, _BLOCK)
+            self.is_compressed = True
+            data = compression.Stream(compression.decompress(found, data, _BLOCK))
+        raise UserError(f"{self.name} is compressed more than {_MOST_LAYERS} times; unpack it")
 
     def lines(self, longest: int) -> Iterator[bytes]:
         """Lines without their ends; `line` is the number of the line yielded last.
@@ -83,7 +131,7 @@ class InputFile:
         """
         rest: list[bytes] = []
         self.line = size = 0
-        for block in self.blocks():
+        for block in self.text_blocks():
             first, *others = block.split(b"\n")
             rest.append(first)
             size += len(first)
@@ -104,64 +152,3 @@ class InputFile:
                 f"{self.name}:{self.line + 1} is longer than {longest // 2**20} MB: expected one record per line; "
                 "split the record, or convert the file to one record per line"
             )
-
-
-def _read_plain(raw: IO[bytes]) -> Iterator[bytes]:
-    while block := raw.read(_BLOCK):
-        yield block
-
-
-def _read_gz(raw: IO[bytes]) -> Iterator[bytes]:
-    return _read_plain(cast(IO[bytes], gzip.open(raw)))
-
-
-def _read_streams(make_decompressor: Callable[[], Any], raw: IO[bytes]) -> Iterator[bytes]:
-    """Concatenated streams. Data after the first must be a stream too, which lzma.open and bz2.open do not check."""
-    stream: Any = None
-    data = b""
-    while True:
-        if stream is None:
-            data = (data or raw.read(_BLOCK)).lstrip(b"\0")  # padding between streams
-            if not data:
-                if not (data := raw.read(_BLOCK)):
-                    return
-                continue
-            stream = make_decompressor()
-        if block := stream.decompress(data, _BLOCK):
-            yield block
-        data = b""
-        if stream.eof:
-            stream, data = None, stream.unused_data
-        elif stream.needs_input and not (data := raw.read(_BLOCK)):
-            raise EOFError("it ends before its end mark")
-
-
-def _read_zst(raw: IO[bytes]) -> Iterator[bytes]:
-    """Frame by frame, because the library's stream reader does not report a file that ends early.
-
-    In small pieces, because the library unpacks all that it is given at once.
-    """
-    frame, unpacked, size = None, list[bytes](), 0
-    while data := raw.read(_ZST_BLOCK):
-        while data:
-            frame = frame or zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj()
-            unpacked.append(frame.decompress(data))
-            size += len(unpacked[-1])
-            data = b""
-            if frame.eof:
-                data, frame = frame.unused_data, None
-        if size >= _BLOCK:
-            yield b"".join(unpacked)
-            unpacked, size = [], 0
-    if size:
-        yield b"".join(unpacked)
-    if frame is not None:
-        raise EOFError("it ends before its end mark")
-
-
-_DECOMPRESSORS: dict[str, Callable[[IO[bytes]], Iterator[bytes]]] = {
-    ".gz": _read_gz,
-    ".xz": functools.partial(_read_streams, lzma.LZMADecompressor),
-    ".bz2": functools.partial(_read_streams, bz2.BZ2Decompressor),
-    ".zst": _read_zst,
-}

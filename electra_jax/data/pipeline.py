@@ -16,7 +16,18 @@ from typing import Any
 
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import from_dict, validate
-from electra_jax.data import corpus, duplicates, mixtures, processes, readers, shards, sources, tokenizer, vocabulary
+from electra_jax.data import (
+    corpus,
+    duplicates,
+    mixtures,
+    processes,
+    readers,
+    shards,
+    sources,
+    tokenizer,
+    unused_settings,
+    vocabulary,
+)
 from electra_jax.data.config import VOCABULARY_TRAINING, CorpusConfig, corpus_settings
 from electra_jax.data.corpus import Corpus, CorpusReport
 from electra_jax.data.local_runner import LocalRunner
@@ -172,6 +183,7 @@ def build_corpus(
         duplicates.require_package()
     mixture = mixtures.parse(config)
     units = _list_units(mixture, config)
+    unused_settings.check(units, config)
     key = corpus_key(config)
     _make_folder(folder, mixture, units)
     job = Job(folder, config, units, progress)

@@ -1,4 +1,4 @@
-"""Reads the documents of a unit, whatever their format: text, JSON lines, tables, archives of the web, data sets.
+"""Reads the documents of a unit, whatever their format: text, JSON lines, tables, archives of files, of the web, sets.
 
 Every document is hashed here, once per pass. Input that cannot be repaired raises a `UserError` with file and line.
 """
@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterator
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import docstrings, documents, named_sets, sources, tables, web_archives
+from electra_jax.data import archives, docstrings, documents, formats, named_sets, sources, tables, web_archives
 from electra_jax.data.config import CorpusConfig
 from electra_jax.data.documents import (
     CUT,
     NOT_UTF8,
+    OTHER_MEMBER,
     Document,
     Record,
     last_break,
@@ -25,6 +26,7 @@ from electra_jax.runtime.io import from_json
 
 _LONGEST_LINE = 2**27  # bytes of a JSON line: it is in memory as a whole before its document is cut
 _BLANK = re.compile(rb"\n\s*\n")
+_TABLES = {"parquet": tables.read_parquet, "arrow": tables.read_arrow}
 
 
 def read_documents(unit: Unit, config: CorpusConfig) -> Iterator[Document]:
@@ -47,32 +49,68 @@ def read_documents(unit: Unit, config: CorpusConfig) -> Iterator[Document]:
         earlier_names += position
 
 
+def open_files(name: str) -> Iterator[tuple[InputFile, str]]:
+    """Yields (file, its format) for a file, or for each file in an archive, which is read before the next is asked for.
+
+    The format is one of `formats.tell`, without archives; it is empty for files in archives that are not read.
+
+    Raises:
+      UserError: a file is broken, or of a format that is not read.
+    """
+    file = InputFile(name)
+    try:
+        found = formats.tell(file.head(), name)
+        if found not in formats.ARCHIVES:
+            yield file, found
+            return
+        for member, is_read in archives.read_members(file, found):
+            told = formats.tell(member.head(), member.name) if is_read else ""
+            if told in (*formats.ARCHIVES, *formats.TABLES):
+                raise archives.nested(member, file)
+            yield member, told
+    finally:
+        file.close()
+
+
 def _read(name: str, unit: Unit, config: CorpusConfig) -> Iterator[Record]:
     """The records of one of the unit's names."""
     match unit.kind:
-        case "text":
-            return _read_text(InputFile(name), whole=config.documents == "file")
-        case "json":
-            return _read_json(InputFile(name), config.field)
-        case "parquet":
-            return tables.read_parquet(name, config.field, unit.part)
-        case "arrow":
-            return tables.read_arrow(name, config.field, unit.part)
-        case "warc":
-            return web_archives.read_pages(InputFile(name), config.language)
+        case "parquet" | "arrow":  # pyarrow looks at the bytes itself
+            yield from _TABLES[unit.kind](name, config.field, unit.part)
         case named_sets.TFDS:
-            return named_sets.read_tfds(name, config.field)
+            yield from named_sets.read_tfds(name, config.field)
         case named_sets.HUB:
-            return named_sets.read_hub(name, config.field, unit.part)
+            yield from named_sets.read_hub(name, config.field, unit.part)
         case sources.DOCSTRINGS:
             packages = [package for package in name.split(",") if package]
-            return (Record(name, "\n".join(lines).encode()) for name, lines in docstrings.read_modules(packages))
-    raise AssertionError(unit.kind)
+            for place, lines in docstrings.read_modules(packages):
+                yield Record(place, "\n".join(lines).encode())
+        case _:
+            for file, found in open_files(name):
+                yield from _read_file(file, found, config)
+
+
+def _read_file(file: InputFile, found: str, config: CorpusConfig) -> Iterator[Record]:
+    match found:
+        case "text":
+            return _read_text(file, whole=config.documents == "file")
+        case "json":
+            return _read_json(file, config.field)
+        case "warc":
+            return web_archives.read_pages(file, config.language)
+        case "parquet" | "arrow":
+            if file.is_compressed:
+                raise UserError(f"{file.name} is a table that was compressed again; unpack it")
+            file.close()
+            return _TABLES[found](file.name, config.field)
+        case "":
+            return iter([Record(file.name, b"", file.position, OTHER_MEMBER)])
+    raise AssertionError(found)
 
 
 def _read_text(file: InputFile, whole: bool) -> Iterator[Record]:
     text, uncut = b"", True
-    for block in file.blocks():
+    for block in file.text_blocks():
         text += block
         begin = 0
         if not whole:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from electra_jax.data import records
 from electra_jax.data.config import CorpusConfig
-from electra_jax.data.documents import NOT_UTF8, OTHER_LANGUAGE, Document, group_by_size
+from electra_jax.data.documents import LEFT_OUT, NOT_UTF8, Document, group_by_size
 from electra_jax.data.readers import read_documents
 from electra_jax.data.records import Ints
 from electra_jax.data.sources import Unit
@@ -196,7 +196,7 @@ def clean(document: Document, notes: Notes) -> list[str]:
             lines += pieces
         elif line:
             lines.append(line)
-    if not lines and document.note != OTHER_LANGUAGE:
+    if not lines and document.note not in LEFT_OUT:
         first_lines[EMPTY] = 0
     for note, number in first_lines.items():
         add_note(notes, note, _place_below(document.place, number) if document.numbered else document.place)

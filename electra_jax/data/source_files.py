@@ -1,6 +1,7 @@
 """The files of a source, on this machine or in an object store: a path, a folder, a glob, or the address of one.
 
-Of a folder, the files with a suffix of text are read. A folder that `datasets` has saved is read as it says itself.
+Of a folder, the files with a suffix of text are read; archives are not, which are often those of the files beside them.
+A folder that `datasets` has saved is read as it says itself.
 """
 
 import glob
@@ -11,19 +12,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from electra_jax.config.errors import UserError
+from electra_jax.data import formats
 from electra_jax.data.input_file import open_binary
 from electra_jax.runtime import remote_files
 from electra_jax.runtime.io import from_json
 
-COMPRESSIONS = (".gz", ".xz", ".bz2", ".zst")
-_KINDS = {
-    "text": (".txt", ".text", ""),  # other kinds of files in a folder are left out; WikiExtractor's have no suffix
-    "json": (".jsonl", ".ndjson", ".json"),
-    "parquet": (".parquet",),
-    "arrow": (".arrow", ".feather"),
-    "warc": (".wet", ".warc", ".wat"),
-}
-_SUFFIXES = {suffix: kind for kind, suffixes in _KINDS.items() for suffix in suffixes}
 # What `save_to_disk` of the package datasets writes beside a set's files, and beside the folders of several splits.
 _STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
 
@@ -51,25 +44,10 @@ def list_files(pattern: str) -> tuple[list[SourceFile], list[str]]:
     files, others, folder = _list_remote(pattern) if remote_files.is_url(pattern) else _list_local(pattern)
     if folder is None:
         return files, others
-    readable = _without_other_files_of_saved_sets([file for file in files if suffix(file.name) in _SUFFIXES], folder)
-    others += sorted({file.name for file in files if suffix(file.name) not in _SUFFIXES})
+    known = [file for file in files if formats.is_known(file.name)]
+    others += sorted({file.name for file in files} - {file.name for file in known})
+    readable = _without_other_files_of_saved_sets(known, folder)
     return readable, sorted(others)
-
-
-def kind(name: str) -> str:
-    """The format of a file, by its suffix."""
-    return _SUFFIXES.get(suffix(name), "text")
-
-
-def suffix(name: str) -> str:
-    """The suffix of a file without that of its compression: ".txt" for "a.txt.gz"."""
-    base, ending = os.path.splitext(os.path.basename(name))
-    return os.path.splitext(base)[1].lower() if ending.lower() in COMPRESSIONS else ending.lower()
-
-
-def known_suffixes() -> str:
-    """The suffixes that are read in a folder, for messages."""
-    return " ".join(filter(None, _SUFFIXES))
 
 
 def _list_local(pattern: str) -> tuple[list[SourceFile], list[str], str | None]:

@@ -1,25 +1,28 @@
 """The sources in `data.input`, divided into units that can be read independently; readers.py reads them.
 
-Sources are separated by semicolons; either each has a weight after an @, or none has. A source is a file, a folder or a
+Sources are separated by semicolons; either each has a weight after an @, or none has. What follows the last @ is a
+weight if it is a number, unless a file of this machine has the whole as its name. A source is a file, a folder or a
 glob, on this machine or in an object store; `docstrings` (or `docstrings:PACKAGE,...`); `tfds:NAME/CONFIG`; or
 `hf:USER/NAME/CONFIG:SPLIT@REVISION`.
 """
 
+import glob
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import docstrings, named_sets
+from electra_jax.data import compression, docstrings, formats, named_sets
 from electra_jax.data.named_sets import HUB, TFDS
-from electra_jax.data.source_files import COMPRESSIONS, SourceFile, kind, known_suffixes, list_files
+from electra_jax.data.source_files import SourceFile, list_files
 from electra_jax.runtime.remote_files import is_url
 
 DOCSTRINGS = "docstrings"
 _EXPECTED = f"files, a folder, a glob, {DOCSTRINGS!r}, '{TFDS}:NAME' or '{HUB}:USER/NAME'"
 _PART = 2**26  # bytes of a table that are read as one unit, so that several processes can read a large file
-_WITH_PARTS = ("parquet", "arrow")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(nan|inf)", re.IGNORECASE)  # not 2023_01_01
 
 
 class Source(NamedTuple):
@@ -39,7 +42,8 @@ class Unit(NamedTuple):
 
     Attributes:
       source: number of the source.
-      kind: a format of files (`text`, `json`, `parquet`, `arrow`, `warc`), or `docstrings`, `tfds` or `hf`.
+      kind: the format of files by their names (`text`, `json`, `parquet`, `arrow`, `warc`), or `docstrings`, `tfds` or
+        `hf`. Files other than tables are told by their first bytes when they are read.
       names: files; for `docstrings` the packages, for `tfds` and `hf` the set.
       size: bytes on disk; 0 where it is unknown.
       part: (number, of how many) of what is named, for tables and sets that are read in parts.
@@ -66,10 +70,8 @@ def parse(text: str) -> list[Source]:
     sources = []
     for part in filter(None, map(str.strip, text.split(";"))):
         name, at, weight = map(str.strip, part.rpartition("@"))
-        try:
-            sources.append(Source(name, float(weight)) if at else Source(part, None))
-        except ValueError:
-            sources.append(Source(part, None))  # the @ is part of a file's name
+        has_weight = at and _NUMBER.fullmatch(weight) and not _exists(part)
+        sources.append(Source(name, float(weight)) if has_weight else Source(part, None))
     if not sources or not all(source.name for source in sources):
         raise UserError(f"input={text!r} names no source: expected {_EXPECTED}")
     weights = [source.weight for source in sources]
@@ -80,17 +82,31 @@ def parse(text: str) -> list[Source]:
     return sources
 
 
-def files(pattern: str) -> list[SourceFile]:
+def _exists(name: str) -> bool:
+    """True if there are files of this name on this machine, so that an @ in it begins no weight."""
+    return not is_url(name) and (os.path.lexists(name) or bool(glob.glob(name)))
+
+
+def files(pattern: str, weight: float | None = None) -> list[SourceFile]:
     """The files of a path, a folder (with its subfolders), a glob, or an address of these, in order.
 
+    Args:
+      pattern: one of these.
+      weight: what was read as its weight, for messages.
+
     Raises:
-      UserError: there are none, or they cannot be listed.
+      UserError: there are none, they cannot be listed, or one is a table that would be read as prose.
     """
     readable, others = list_files(pattern)
     if not readable:
-        kinds = f"{known_suffixes()}, plain or {' '.join(COMPRESSIONS)}"
+        kinds = f"{formats.known_suffixes()}, plain or {' '.join(compression.SUFFIXES)}"
         reason = f"holds no text ({kinds})" if others else "matches no file"
-        raise UserError(f"input={pattern!r} {reason}: expected {_EXPECTED}")
+        advice = "; name its archives by a pattern" if any(map(formats.is_archive, others)) else ""
+        if weight is not None:
+            advice += f"; @{weight:.15g} was read as its weight"
+        raise UserError(f"input={pattern!r} {reason}: expected {_EXPECTED}{advice}")
+    for file in readable:
+        formats.check_name(file.name)
     return readable
 
 
@@ -122,8 +138,8 @@ def units(sources: Sequence[Source], size: int) -> Iterator[Unit]:
             continue
         unit_kind, total = "", 0
         together: list[str] = []
-        for file in files(source.name):
-            file_kind = kind(file.name)
+        for file in files(*source):
+            file_kind = formats.kind(file.name)
             parts = _count_parts(file, file_kind)
             if together and (total >= size or file_kind != unit_kind or parts > 1):
                 yield Unit(number, unit_kind, tuple(together), total)
@@ -140,7 +156,7 @@ def units(sources: Sequence[Source], size: int) -> Iterator[Unit]:
 
 def _count_parts(file: SourceFile, file_kind: str) -> int:
     """In how many parts a file is read."""
-    if file_kind not in _WITH_PARTS or (file_kind == "arrow" and is_url(file.name)):  # whose stream has no index
+    if file_kind not in formats.TABLES or (file_kind == "arrow" and is_url(file.name)):  # whose stream has no index
         return 1
     return max(1, file.size // _PART)
 
@@ -161,7 +177,7 @@ def fingerprint(sources: Sequence[Source]) -> list[str]:
     for source in sources:
         scheme, _, name = source.name.partition(":")
         if not _is_named(source):
-            fingerprints += [" ".join(map(str, file)) for file in files(source.name)]
+            fingerprints += [" ".join(map(str, file)) for file in files(*source)]
         elif scheme == HUB:
             fingerprints.append(f"{HUB}:{named_sets.at_commit(name)}")
         else:  # the version of a TFDS set is part of its name

@@ -12,7 +12,7 @@ import pytest
 from electra_jax.config.errors import UserError
 from electra_jax.data import config, corpus, duplicates, local_runner, pipeline, shards
 from electra_jax.data.config import CorpusConfig, DataConfig, corpus_settings
-from electra_jax.data.documents import make_document
+from electra_jax.data.documents import NO_TEXT, make_document
 from electra_jax.data.local_runner import LocalRunner
 from electra_jax.runtime.progress import Progress
 
@@ -320,6 +320,15 @@ def test_duplicates_are_left_out_wherever_they_are(tmp_path, small_shards):
     assert len(documents(found.train)) + len(documents(found.heldout)) == 51
     notes = shards.merge_notes(shard["notes"] for shard in corpus.read_manifest(tmp_path / "out")["shards"])
     assert notes == {duplicates.DUPLICATE: (251, f"{tmp_path}/a.txt:101")}
+
+
+def test_records_without_text_are_counted_once(tmp_path):
+    lines = [json.dumps({"text": f"document number {n}"}) for n in range(60)]
+    nothing = ['{"text": null}', '{"text": null}', '{"text": " "}']
+    (tmp_path / "a.jsonl").write_text("\n".join([*lines, *nothing]))
+    pipeline.build_corpus(tmp_path / "out", settings(tmp_path / "a.jsonl", model_type="bpe"), LocalRunner(1))
+    notes = shards.merge_notes(shard["notes"] for shard in corpus.read_manifest(tmp_path / "out")["shards"])
+    assert notes == {NO_TEXT: (2, f"{tmp_path}/a.jsonl:61"), shards.EMPTY: (1, f"{tmp_path}/a.jsonl:63")}
 
 
 def test_a_given_vocabulary_is_used_as_it_is(built, text_file, tmp_path):

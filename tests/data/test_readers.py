@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import documents, input_file, readers, sources
+from electra_jax.data import documents, formats, input_file, readers, sources
 from electra_jax.data.config import CorpusConfig
 
 COMPRESS = {
@@ -171,8 +171,92 @@ def test_the_same_text_is_the_same_document_in_any_file(tmp_path):
     (tmp_path / "b.txt").write_bytes(b"\xef\xbb\xbfOne.\r\nTwo.\r\n")
     (tmp_path / "c.txt").write_bytes(b"\n One.\nTwo. \n\nlast")
     (tmp_path / "d.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "One.\\nTwo.\\n"}\n')
-    found = [read(tmp_path / name)[0].text for name in ("a.txt", "b.txt", "c.txt", "d.jsonl")]
-    assert found == [b"One.\nTwo."] * 4
+    (tmp_path / "e.txt").write_bytes(b"One.\rTwo.\r")
+    (tmp_path / "f.jsonl").write_bytes(b'{"text": "One.\\rTwo.\\r"}\n')
+    found = [read(tmp_path / name)[0].text for name in ("a.txt", "b.txt", "c.txt", "d.jsonl", "e.txt", "f.jsonl")]
+    assert found == [b"One.\nTwo."] * 6
+
+
+OLD = b"\xef\xbb\xbfOne.\rTwo.\r\r \rThree.\r"
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+@pytest.mark.parametrize("block", [5, 2**20])
+def test_lines_that_end_with_cr_alone_are_lines(tmp_path, monkeypatch, suffix, block):
+    """As on the Macintosh before 2001."""
+    monkeypatch.setattr(input_file, "_BLOCK", block)
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(COMPRESS[suffix](OLD))
+    found = read(path)
+    assert [(each.text, each.place) for each in found] == [(b"One.\nTwo.", f"{path}:1"), (b"Three.", f"{path}:5")]
+    assert texts(path, documents="file") == [b"One.\nTwo.\n\n \nThree."]
+
+
+@pytest.mark.parametrize("block", [1, 2, 3])
+def test_line_ends_that_change_further_down_part_no_documents(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(input_file, "_BLOCK", block)
+    monkeypatch.setattr(formats, "HEAD", 6)
+    (tmp_path / "a.txt").write_bytes(b"One.\rTwo.\r\nThree.\nFour.\r\r")
+    assert texts(tmp_path / "a.txt") == [b"One.\nTwo.\nThree.\nFour."]
+
+
+def test_cr_in_lines_that_end_otherwise_is_white_space(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"50%\r100%\n\nTwo.\r\n")
+    assert texts(tmp_path / "a.txt") == [b"50%\r100%", b"Two."]
+
+
+def test_records_with_old_line_ends(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "One.\\rTwo.\\r"}\r{"text": "50%\\r100%\\nTwo."}\r')
+    found = read(tmp_path / "a.jsonl")
+    assert [each.text for each in found] == [b"One.\nTwo.", b"50%\r100%\nTwo."]
+    assert [each.place[-1] for each in found] == ["1", "2"]
+
+
+@pytest.mark.parametrize("name", ["wiki_00", "part-0.gz", "RC_2010-01.zst", "a.txt", "a.md", "page.bz2"])
+def test_json_lines_need_no_suffix(tmp_path, name):
+    path = tmp_path / name
+    lines = b'{"id": 1, "text": "One.\\n\\nTwo \\u00fc."}\n{"id": 2, "text": "Three."}\n'
+    path.write_bytes(COMPRESS.get(path.suffix, bytes)(lines))
+    found = read(path)
+    assert [(each.text.decode(), each.place) for each in found] == [
+        ("One.\n\nTwo ü.", f"{path}:1"),
+        ("Three.", f"{path}:2"),
+    ]
+    with pytest.raises(UserError, match=rf"{name}:1 has no field 'body'; name one of these with --field=: id, text"):
+        read(path, field="body")
+
+
+@pytest.mark.parametrize("name", ["wiki_00", "a.json"])
+def test_a_json_array_is_refused(tmp_path, name):
+    for text in ('[{"text": "One."}, {"text": "Two."}]', '[\n{"text": "One."},\n{"text": "Two."}\n]'):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(UserError, match=rf"{name}:\d is .*: expected one JSON object per line"):
+            read(tmp_path / name)
+
+
+@compressed
+@pytest.mark.parametrize("name", ["a.txt", "a", "a.jsonl.gz", "a.xz"])
+def test_compression_is_told_by_the_bytes(tmp_path, suffix, name):
+    (tmp_path / name).write_bytes(COMPRESS[suffix](b'{"text": "One."}\n'))
+    assert texts(tmp_path / name) == [b"One."]
+
+
+@compressed
+def test_what_was_compressed_twice_is_unpacked_twice(tmp_path, suffix):
+    pack, path = COMPRESS[suffix], tmp_path / f"a{suffix}"
+    path.write_bytes(gzip.compress(pack(MANY)))
+    assert b"\n\n".join(texts(path)) == MANY
+    path.write_bytes(gzip.compress(pack(MANY)[:-5]))
+    with pytest.raises(UserError, match=r"a\.\w+:\d+: broken compressed file"):
+        read(path)
+    path.write_bytes(pack(pack(pack(pack(MANY)))))
+    with pytest.raises(UserError, match=r"is compressed more than 3 times; unpack it"):
+        read(path)
+
+
+def test_frames_that_zstd_passes_over(tmp_path):
+    (tmp_path / "a").write_bytes(b"\x50\x2a\x4d\x18\4\0\0\0abcd" + COMPRESS[".zst"](b"One."))
+    assert texts(tmp_path / "a") == [b"One."]
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])

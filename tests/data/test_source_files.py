@@ -6,7 +6,7 @@ import fsspec
 import pytest
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import readers, source_files, sources
+from electra_jax.data import formats, readers, source_files, sources
 from electra_jax.data.config import CorpusConfig
 
 
@@ -31,7 +31,7 @@ def names(pattern):
     ],
 )
 def test_the_suffix_says_the_format(name, kind):
-    assert source_files.kind(name) == kind
+    assert formats.kind(name) == kind
 
 
 def test_a_folder_that_cannot_be_listed_is_not_left_out(tmp_path, monkeypatch):

@@ -24,6 +24,35 @@ def test_sources_and_their_weights(text, found):
     assert sources.parse(text) == found
 
 
+def test_a_number_in_the_name_of_a_file_is_no_weight(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "enwiki@20230101").write_text("x")
+    (tmp_path / "parts@2").mkdir()
+    for name in ("enwiki@20230101", "parts@2", "en*@20230101"):
+        assert sources.parse(name) == [Source(name, None)]
+        assert sources.parse(f"{name}@2.5;b@1") == [Source(name, 2.5), Source("b", 1.0)]
+    assert sources.parse("dewiki@20230101") == [Source("dewiki", 20230101.0)]  # there is no such file
+    for name in ("dewiki@2023_01_01", "dewiki@2023-01-01", "dewiki@0x10", "a@"):
+        assert sources.parse(name) == [Source(name, None)]
+
+
+@pytest.mark.parametrize("pattern", ["enwiki@20230101", "memory://enwiki@20230101"])
+def test_a_missing_file_whose_number_was_taken_for_a_weight(tmp_path, monkeypatch, pattern):
+    monkeypatch.chdir(tmp_path)
+    (source,) = sources.parse(pattern)
+    with pytest.raises(UserError, match=r"enwiki' matches no file: .*; @20230101 was read as its weight$"):
+        list(sources.units([source], 9))
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv.gz"])
+def test_a_table_is_no_prose(tmp_path, name):
+    make(tmp_path, [name, "b.txt"])
+    for pattern in (tmp_path / name, tmp_path / "*"):
+        with pytest.raises(UserError, match=rf"{name} is a table by its suffix: expected text, JSON lines or Parquet"):
+            sources.fingerprint(sources.parse(str(pattern)))
+    assert sources.left_out(sources.parse(str(tmp_path))) == [str(tmp_path / name)]
+
+
 @pytest.mark.parametrize("text", ["a@0", "a@-1;b@1", "a@1;b", "a;b@1", "a@nan", "a@inf"])
 def test_invalid_weights_are_refused(text):
     with pytest.raises(UserError, match=r"has invalid weights: expected NAME@WEIGHT, above 0, for all sources or none"):

@@ -1,3 +1,4 @@
+import gzip
 import random
 
 import pytest
@@ -124,3 +125,19 @@ def test_a_broken_arrow_file_is_refused(tmp_path, file_format):
         path.write_bytes(broken)
         with pytest.raises(UserError, match=r"^.*a.arrow: broken Arrow file \(.*\); download it again$"):
             read(path)
+
+
+@pytest.mark.parametrize("name", ["part-0", "a.txt", "a.jsonl"])
+def test_tables_are_told_by_their_bytes(tmp_path, name):
+    path, table = tmp_path / name, pyarrow.table({"text": ["One.", "Two."]})
+    parquet.write_table(table, path)
+    assert [(each.text, each.place) for each in read(path)] == [(b"One.", f"{path}:1"), (b"Two.", f"{path}:2")]
+    path.write_bytes(gzip.compress(path.read_bytes()))
+    with pytest.raises(UserError, match=rf"{name} is a table that was compressed again; unpack it"):
+        read(path)
+    parquet.write_table(table.slice(0, 0), path)
+    assert read(path) == []
+    for new in (ipc.new_file, ipc.new_stream):
+        with new(path, table.schema) as writer:
+            writer.write_table(table)
+        assert [each.text for each in read(path)] == [b"One.", b"Two."]

@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import documents, fetched_pages, input_file, web_archives
+from electra_jax.data import documents, input_file, web_archives
 from electra_jax.data.input_file import InputFile
 
 
@@ -83,10 +83,10 @@ def test_the_main_text_of_a_page_as_it_was_fetched(tmp_path, body, kind):
 @pytest.mark.parametrize(
     ("records", "note"),
     [
-        ([response(b"%PDF", "application/pdf")], fetched_pages.NOT_HTML),
-        ([response(HTML.encode(), status="404 Not Found")], fetched_pages.NOT_HTML),
-        ([response(gzip.compress(HTML.encode()), Content_Encoding="gzip")], fetched_pages.ENCODED),
-        ([record("response", b"")], fetched_pages.NOT_HTML),
+        ([response(b"%PDF", "application/pdf")], documents.NOT_HTML),
+        ([response(HTML.encode(), status="404 Not Found")], documents.NOT_HTML),
+        ([response(gzip.compress(HTML.encode()), Content_Encoding="gzip")], documents.ENCODED),
+        ([record("response", b"")], documents.NOT_HTML),
     ],
 )
 def test_what_is_not_a_page_is_counted(tmp_path, records, note):

@@ -2,9 +2,12 @@
 
 import bz2
 import gzip
+import io
 import json
 import lzma
 import shutil
+import tarfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +24,33 @@ from electra_jax.loading.huggingface import directory
 
 pytestmark = pytest.mark.night
 
+
+def tar_of(content):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for number, begin in enumerate(range(0, len(content), 4000)):
+            info = tarfile.TarInfo(f"{number}.txt")
+            info.size = len(content[begin : begin + 4000])
+            archive.addfile(info, io.BytesIO(content[begin : begin + 4000]))
+    return out.getvalue()
+
+
+def zip_of(content):
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for number, begin in enumerate(range(0, len(content), 4000)):
+            archive.writestr(f"{number}.txt", content[begin : begin + 4000])
+    return out.getvalue()
+
+
 KINDS = {
     "txt": bytes,
     "txt.gz": gzip.compress,
     "txt.xz": lzma.compress,
     "txt.bz2": bz2.compress,
     "txt.zst": zstandard.ZstdCompressor().compress,
+    "txt.tar": tar_of,
+    "txt.zip": zip_of,
 }
 
 

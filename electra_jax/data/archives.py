@@ -1,0 +1,150 @@
+"""The files in tar and zip archives, in the order of the archive, read one after the other without unpacking to a disk.
+
+As in a folder, files with a suffix of text are read, hidden ones are passed over, and others are counted. tarfile ends
+without a word where a header is damaged, and at the first of several archives put one behind the other; not here.
+"""
+
+import contextlib
+import errno
+import os
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from typing import IO, Any, cast
+
+from electra_jax.config.errors import UserError, first_line
+from electra_jax.data import formats
+from electra_jax.data.compression import Stream
+from electra_jax.data.input_file import InputFile, open_binary
+
+_BLOCK = 2**20  # bytes of a tar file read at a time
+_OF_MACOS = "__MACOSX"  # the folder with what its zip files know besides
+_ERRORS = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, struct.error)  # on broken data
+_ENCRYPTED = 0x1  # flag of a member of a zip file
+_END = struct.Struct("<10xH10x")  # of a zip file: the number of files, or `_MANY` (APPNOTE.TXT, 4.3.16)
+_MANY = 0xFFFF
+
+Member = tuple[InputFile, bool]
+
+
+def read_members(file: InputFile, archive: str) -> Iterator[Member]:
+    """Yields (member, True if it is to be read) of an archive; each is read before the next one is asked for.
+
+    Args:
+      file: the archive.
+      archive: its format, one of `formats.ARCHIVES`.
+
+    Raises:
+      UserError: it is damaged, has no end, or has no file to read; a file in it is encrypted, or an archive itself.
+    """
+    found = False
+    for member, is_file in _read_tar(file) if archive == "tar" else _read_zip(file):
+        is_read = is_file and formats.is_known(member.name)
+        if is_file and formats.is_archive(member.name):
+            raise nested(member, file)
+        found = found or is_read
+        yield member, is_read
+    if not found:
+        raise UserError(
+            f"{file.name} is an archive that holds no text ({formats.known_suffixes()}, plain or compressed)"
+        )
+
+
+def nested(member: InputFile, file: InputFile) -> UserError:
+    """The error for an archive or a table in an archive."""
+    return UserError(f"{member.name} is an archive or a table in an archive: expected text; unpack {file.name}")
+
+
+def _read_tar(file: InputFile) -> Iterator[Member]:
+    """(member, True if it is a regular file); links and devices are not."""
+    with _errors(file):
+        # Errors in names become question marks, so that they can be printed.
+        archive = _Tar.open(
+            mode="r|",
+            fileobj=cast(IO[bytes], Stream(file.blocks())),
+            bufsize=_BLOCK,
+            tarinfo=_Header,
+            ignore_zeros=True,
+            encoding="utf-8",
+            errors="replace",
+        )
+        with archive:
+            while (info := archive.next()) is not None:
+                archive.members.clear()  # of which there may be millions
+                if not info.isdir() and not _is_hidden(info.name):
+                    opened = archive.extractfile(info) if info.isreg() else None
+                    yield _member(file, info.name, opened, lambda: file.position), info.isreg()
+            if not archive.has_end:
+                raise tarfile.ReadError("it ends before its end mark")
+
+
+class _Tar(tarfile.TarFile):
+    """A tar file that knows whether its last header was an end mark, two blocks of zeros."""
+
+    members: list[tarfile.TarInfo]
+    has_end = False
+
+
+class _Header(tarfile.TarInfo):
+    """A header that is read, or an error: tarfile takes a damaged one for the end."""
+
+    @classmethod
+    def fromtarfile(cls, tarfile_: Any) -> Any:
+        try:
+            header = super().fromtarfile(tarfile_)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+            tarfile_.has_end = True
+            raise
+        except (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError) as error:  # type: ignore[attr-defined]
+            raise tarfile.ReadError(f"header at byte {tarfile_.offset}: {error}") from None
+        tarfile_.has_end = False
+        return header
+
+
+def _read_zip(file: InputFile) -> Iterator[Member]:
+    """(member, True); a zip file has its list at its end, so it can be read only where it is not compressed itself."""
+    if file.is_compressed:
+        raise UserError(f"{file.name} is a zip archive that was compressed again; unpack it")
+    file.close()
+    with _errors(file), open_binary(file.name) as raw, zipfile.ZipFile(raw) as archive:
+        _check_count(archive, raw)
+        for info in archive.infolist():
+            if info.is_dir() or _is_hidden(info.filename):
+                continue
+            if info.flag_bits & _ENCRYPTED:
+                raise UserError(f"{file.name}/{info.filename} is encrypted: expected text; unpack {file.name}")
+            with archive.open(info) as opened:
+                end = info.header_offset + info.compress_size
+                yield _member(file, info.filename, opened, lambda end=end: end), True  # type: ignore[misc]
+
+
+def _check_count(archive: zipfile.ZipFile, raw: IO[bytes]) -> None:
+    """Raises BadZipFile if the list of files has not as many as the end of the archive says; zipfile does not look."""
+    raw.seek(-_END.size - len(archive.comment), os.SEEK_END)
+    (count,) = _END.unpack(raw.read(_END.size))
+    found = len(archive.infolist())
+    if count not in (found, _MANY):
+        raise zipfile.BadZipFile(f"its list has {found} files, its end says {count}")
+
+
+def _member(archive: InputFile, name: str, opened: IO[bytes] | None, position: Callable[[], int]) -> InputFile:
+    return InputFile(f"{archive.name}/{name.removeprefix('./')}", opened, position)
+
+
+def _is_hidden(name: str) -> bool:
+    return any((part.startswith(".") and part != ".") or part == _OF_MACOS for part in name.split("/"))
+
+
+@contextlib.contextmanager
+def _errors(file: InputFile) -> Iterator[None]:
+    """Errors of the archive are UserErrors."""
+    try:
+        yield
+    except NotImplementedError as error:  # a kind of compression
+        raise UserError(f"{file.name}: {error}; unpack it, and give the files") from error
+    except (*_ERRORS, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # the system's, not of an offset below 0
+            raise
+        raise UserError(f"{file.name}: broken archive ({first_line(error)}); download it again") from error

@@ -1,0 +1,143 @@
+"""Compressed data: told by its first bytes, and decompressed block by block, in memory that stays flat."""
+
+import bz2
+import functools
+import gzip
+import lzma
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from typing import IO, Any, Protocol, cast
+
+import zstandard
+
+# What the libraries raise on broken data; an OSError with a number is the system's.
+ERRORS = (EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError, OSError)
+
+_ZST_PIECE = 2**10  # 4 bytes can hold a block of 128 KiB (RFC 8878, 3.1.1.2), so this unpacks to 32 MiB at most
+_MAGIC = {
+    ".gz": rb"\x1f\x8b",
+    ".xz": rb"\xfd7zXZ\0",
+    ".bz2": rb"BZh[1-9](1AY&SY|\x17rE8P\x90)",  # the second has no block: an empty text
+    ".zst": rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18",  # a frame, or one to skip, which pzstd writes
+}
+
+
+SUFFIXES = tuple(_MAGIC)
+
+
+class Readable(Protocol):
+    """What `decompress` reads from: an open file, or a `Stream`."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+    def peek(self, size: int, /) -> bytes: ...
+
+
+class Stream:
+    """Blocks of bytes as a file that is read from the beginning to the end."""
+
+    def __init__(self, blocks: Iterator[bytes]):
+        self._blocks, self._data, self._at = blocks, b"", 0
+
+    def peek(self, size: int, /) -> bytes:
+        """The next `size` bytes, which stay; fewer at the end."""
+        while len(self._data) - self._at < size and (block := next(self._blocks, b"")):
+            self._data, self._at = self._data[self._at :] + block, 0
+        return self._data[self._at : self._at + size]
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes; none at the end."""
+        if self._at == len(self._data):
+            self._data, self._at = next(self._blocks, b""), 0
+        taken = self._data[self._at : self._at + size]
+        self._at += len(taken)
+        return taken
+
+
+def told_by(head: bytes) -> str:
+    """The suffix of the compression (".gz") of a file with these first bytes; empty where it is not compressed."""
+    return next((suffix for suffix, magic in _MAGIC.items() if re.match(magic, head, re.DOTALL)), "")
+
+
+def by_name(name: str) -> str:
+    """The suffix of the compression that a name claims; empty where it claims none."""
+    ending = os.path.splitext(name)[1].lower()
+    return ending if ending in _MAGIC else ""
+
+
+def read_plain(raw: Readable, block: int) -> Iterator[bytes]:
+    """Blocks of at most `block` bytes."""
+    while data := raw.read(block):
+        yield data
+
+
+def decompress(suffix: str, raw: Readable, block: int) -> Iterator[bytes]:
+    """The unpacked blocks of a compressed file.
+
+    Args:
+      suffix: the compression, one of `SUFFIXES`.
+      raw: the file.
+      block: bytes read at a time.
+
+    Raises:
+      EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError, OSError: the data is broken or ends early.
+    """
+    return _DECOMPRESSORS[suffix](raw, block)
+
+
+def _read_gz(raw: Readable, block: int) -> Iterator[bytes]:
+    return read_plain(gzip.open(cast(IO[bytes], raw)), block)
+
+
+def _read_streams(make_decompressor: Callable[[], Any], raw: Readable, block: int) -> Iterator[bytes]:
+    """Concatenated streams. Data after the first must be a stream too, which lzma.open and bz2.open do not check."""
+    stream: Any = None
+    data = b""
+    while True:
+        if stream is None:
+            data = (data or raw.read(block)).lstrip(b"\0")  # padding between streams
+            if not data:
+                if not (data := raw.read(block)):
+                    return
+                continue
+            stream = make_decompressor()
+        if unpacked := stream.decompress(data, block):
+            yield unpacked
+        data = b""
+        if stream.eof:
+            stream, data = None, stream.unused_data
+        elif stream.needs_input and not (data := raw.read(block)):
+            raise EOFError("it ends before its end mark")
+
+
+def _read_zst(raw: Readable, block: int) -> Iterator[bytes]:
+    """Frame by frame, because the library's stream reader does not report a file that ends early.
+
+    In small pieces, because the library unpacks all that it is given at once.
+    """
+    frame, unpacked, size = None, list[bytes](), 0
+    while data := raw.read(_ZST_PIECE):
+        while data:
+            frame = frame or zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj()
+            unpacked.append(frame.decompress(data))
+            size += len(unpacked[-1])
+            data = b""
+            if frame.eof:
+                data, frame = frame.unused_data, None
+        if size >= block:
+            yield b"".join(unpacked)
+            unpacked, size = [], 0
+    if size:
+        yield b"".join(unpacked)
+    if frame is not None:
+        raise EOFError("it ends before its end mark")
+
+
+_DECOMPRESSORS: dict[str, Callable[[Readable, int], Iterator[bytes]]] = {
+    ".gz": _read_gz,
+    ".xz": functools.partial(_read_streams, lzma.LZMADecompressor),
+    ".bz2": functools.partial(_read_streams, bz2.BZ2Decompressor),
+    ".zst": _read_zst,
+}

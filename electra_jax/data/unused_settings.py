@@ -1,0 +1,49 @@
+"""Refuses settings that say how to read an input, where no part of the input is read so."""
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from electra_jax.config.errors import UserError
+from electra_jax.data import formats, readers
+from electra_jax.data.config import CorpusConfig
+from electra_jax.data.named_sets import HUB, TFDS
+from electra_jax.data.sources import Unit
+
+
+class _Use(NamedTuple):
+    """Where a setting has an effect: the kinds of units and formats of files, and their name in messages."""
+
+    kinds: Collection[str]
+    described: str
+
+
+_USES = {
+    "field": _Use((*formats.WITH_FIELDS, TFDS, HUB), "JSON lines, tables or data sets"),
+    "documents": _Use(("text",), "plain text"),
+    "language": _Use(("warc",), "archives of web pages"),
+}
+
+
+def check(units: Sequence[Unit], config: CorpusConfig) -> None:
+    """Checks that what reads the input has a use for each setting that differs from its default.
+
+    Names decide where they can. Else files are opened, in order, until one has a use for it; the first bytes of each
+    are read, and the names in archives.
+
+    Raises:
+      UserError: a setting has no effect; or a file is broken, or of a format that is not read.
+    """
+    for name, use in _USES.items():
+        value = getattr(config, name)
+        if value != getattr(CorpusConfig(), name) and not _is_used(units, use.kinds):
+            raise UserError(
+                f"{name}={value} has no effect on input={config.input!r}, which has no {use.described}; leave it out"
+            )
+
+
+def _is_used(units: Sequence[Unit], kinds: Collection[str]) -> bool:
+    by_name = {unit.kind for unit in units}
+    if by_name & (set(kinds) - {"text"}):  # what is text by its name may be anything
+        return True
+    files = (name for unit in units if unit.kind == "text" for name in unit.names)
+    return any(found in kinds for name in files for _, found in readers.open_files(name))
