@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from electra_jax.config import cli
 from electra_jax.config.errors import UserError
-from electra_jax.config.settings import describe, flatten, nearest
+from electra_jax.config.settings import describe, flatten, nearest, settings_of
 
 _KINDS = {
     "objective": "pre-training, such as --config=tiny",
@@ -72,8 +72,12 @@ def parse(
     config = load(name, arg) if name else ConfigDict()
     known = [*options, "config", "workdir", "debug", "help", *(f"config.{setting}" for setting in flatten(config))]
     for option in given:  # the name of a setting, perhaps
-        if option not in known:
-            raise UserError(f"--{option} is unknown{nearest(option, known, '--')}")
+        if option in known:
+            continue
+        if config_class is not None and option.removeprefix("config.") in settings_of(config_class):
+            raise UserError(f"--{option} has no effect with config.{kind}.name={config[kind].name}; leave it out")
+        group = [each for each in known if each.rpartition(".")[0] == option.rpartition(".")[0]]
+        raise UserError(f"--{option} is unknown{nearest(option, group or known, '--')}")
     chosen = cli.choose(given, options, "config", "workdir")
     if not name:
         if "config" not in options or overrides:

@@ -15,7 +15,7 @@ from electra_jax.downstream.finetuning.kept import Kept
 from electra_jax.downstream.tasks.task import Rows
 from electra_jax.loading.model import Model
 from electra_jax.loading.networks import Pretrained
-from electra_jax.loading.text_batches import length_batches
+from electra_jax.loading.text_batches import check_texts, length_batches
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.downstream import Downstream
 from electra_jax.runtime.io import read_json
@@ -72,8 +72,8 @@ class FinetunedModel(Model):
         single = isinstance(inputs, str) or (
             len(names) == 2 and isinstance(inputs, tuple) and all(isinstance(part, str) for part in inputs)
         )
-        given: Sequence[Any] = [inputs] if single else inputs
-        texts = [(each,) if isinstance(each, str) else tuple(each) for each in given]
+        given: Sequence[Any] = [inputs] if single or inputs is None else inputs
+        texts = [tuple(check_texts(each)) for each in given]
         wrong = next((each for each in texts if len(each) != len(names)), None)
         if wrong is not None:
             raise UserError(

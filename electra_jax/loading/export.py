@@ -53,7 +53,7 @@ def export(
 def _write(
     run: RunCheckpoint, description: card.RunDescription, output: Path, sentence_transformers: bool
 ) -> dict[str, str]:
-    config, params = run.objective.model.config, run.state.params
+    config, params = run.shape, run.state.params
     encoder, generator = (extract(config, params, network) for network in ("encoder", "generator"))
     assert encoder is not None
     directories: list[tuple[str, Network, str | None]] = [
@@ -66,8 +66,7 @@ def _write(
         text = card.write_card(description, name, network.config.encoder, head, mask)
         directory.write(output / name, network, head, run.tokenizer, text, description.scores)
     if sentence_transformers:
-        longest = max(phase.length for phase in train_config.phases(run.config))
-        for name, content in sentence_files.files(encoder.config.encoder.width, longest).items():
+        for name, content in sentence_files.files(encoder.config.encoder.width, config.trained_length).items():
             path = output / networks.ENCODER / name
             path.parent.mkdir(exist_ok=True)
             write_whole(path, content)

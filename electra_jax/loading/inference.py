@@ -35,11 +35,11 @@ class Inference:
     @property
     def window(self) -> int:
         """Tokens that are read at once, without [CLS] and [SEP]."""
-        return min(self.network.config.max_length, _WINDOW) - 2
+        return min(self.network.config.longest, _WINDOW) - 2
 
     def encode(self, rows: Rows, pooling: Pooling) -> list[np.ndarray]:
-        """For each row the last hidden states in float32, [L, D], or pooled to [D]; rows are cut at `max_length`."""
-        longest = self.network.config.max_length - 2
+        """For each row the last hidden states in float32, [L, D], or pooled to [D]; rows are cut at `longest`."""
+        longest = self.network.config.longest - 2
         rows = [row[:longest] for row in rows]
         outputs = self._map(lambda batch, _: self._encode[pooling](self._params, batch), rows)
         if pooling is None:
@@ -86,7 +86,7 @@ class Inference:
         """
         results: list[np.ndarray] = [np.zeros(0)] * len(rows)
         lengths = [len(row) + 2 for row in rows]
-        for length, size, indices in length_batches(lengths, self.network.config.max_length, self.batch_size):
+        for length, size, indices in length_batches(lengths, self.network.config.longest, self.batch_size):
             padding: Rows = [[]] * (size - len(indices))
             batch = pad_rows([rows[i] for i in indices] + padding, length, self.special)
             outputs = np.asarray(compute(batch, indices))

@@ -13,6 +13,7 @@ from electra_jax.config.errors import UserError
 from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.loading.inference import Inference, Pooling
 from electra_jax.loading.networks import Pretrained, load_networks
+from electra_jax.loading.text_batches import check_texts
 
 Texts = list[str] | tuple[str, ...]  # not Sequence[str], which a single str is too
 _NON_SPACE = re.compile(r"\S+")
@@ -99,7 +100,7 @@ class Model:
     def encode(self, texts: str | Texts, pooling: Pooling = "mean") -> np.ndarray | list[np.ndarray]:
         """Last hidden states of the encoder, float32.
 
-        A text of more than `encoder.config.max_length` positions, [CLS] and [SEP] included, is cut off at its end.
+        A text of more than `encoder.config.longest` tokens, [CLS] and [SEP] included, is cut off at its end.
 
         Args:
           texts: one text, or a sequence of n texts.
@@ -124,7 +125,7 @@ class Model:
         """
         if pooling not in ("mean", "cls", None):
             raise UserError(f"pooling={pooling!r} is invalid: expected 'mean', 'cls' or None")
-        outputs = self._encoder_inference.encode(self._tokenize(_as_list(texts)), pooling)
+        outputs = self._encoder_inference.encode(self._tokenize(check_texts(texts)), pooling)
         if isinstance(texts, str):
             return outputs[0]
         if pooling is None:
@@ -161,11 +162,11 @@ class Model:
                 f"{self.name} has no discriminator, which detect needs; use a model that was trained to detect "
                 "replaced tokens"
             )
-        tokenized = [self._tokenize_with_spans(text) for text in _as_list(texts)]
+        tokenized = [self._tokenize_with_spans(text) for text in check_texts(texts)]
         logits = self._encoder_inference.discriminate([ids for ids, _ in tokenized])
         words = [
             list(self._words(text, ids, spans, np.exp(-np.logaddexp(0, -logit))))  # sigmoid
-            for text, (ids, spans), logit in zip(_as_list(texts), tokenized, logits, strict=True)
+            for text, (ids, spans), logit in zip(check_texts(texts), tokenized, logits, strict=True)
         ]
         return words[0] if isinstance(texts, str) else words
 
@@ -202,7 +203,7 @@ class Model:
           >>> scores.shape, bool((scores < 0).all())
           ((2,), True)
         """
-        rows = self._tokenize(_as_list(texts))
+        rows = self._tokenize(check_texts(texts))
         if "discriminator_head" in self.encoder.config.heads:
             logits = self._encoder_inference.discriminate(rows)
             terms = [-x if self._scores_are_energies else -np.logaddexp(0, x) for x in logits]
@@ -240,9 +241,9 @@ class Model:
           (3, 3, True)
         """
         self._check_fills_masks("fill", "a generator or an MLM head")
-        longest = self._mask_inference.network.config.max_length - 2
+        longest = self._mask_inference.network.config.longest - 2
         rows, positions, counts = [], [], []
-        for text in _as_list(texts):
+        for text in check_texts(texts):
             row = self._tokenize_with_masks(text)
             if len(row) > longest:
                 raise UserError(f"text {text[:40]!r}... has {len(row)} tokens: expected {longest} or fewer; shorten it")
@@ -317,7 +318,3 @@ class Model:
         for part in self.tokenizer.encode([part.rstrip() for part in before]):  # no piece for a space before a mask
             row += [*part, mask]
         return row + self.tokenizer.encode([last])[0]
-
-
-def _as_list(texts: str | Texts) -> list[str]:
-    return [texts] if isinstance(texts, str) else list(texts)

@@ -51,7 +51,7 @@ def load_networks(path: Path, step: int | None = None) -> Pretrained:
     path = hub.local(path)
     if is_run(path):
         run = load_run_checkpoint(path, step)
-        config, params = run.objective.model.config, run.state.params
+        config, params = run.shape, run.state.params
         encoder, generator = (extract(config, params, name) for name in ("encoder", "generator"))
         assert encoder is not None
         scores = run.objective.system.scores

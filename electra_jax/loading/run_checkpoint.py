@@ -1,5 +1,6 @@
 """Loads a checkpoint of a run from its work directory."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ from electra_jax import train_config
 from electra_jax.config.errors import UserError
 from electra_jax.data import tokenizer
 from electra_jax.data.tokenizer import Tokenizer
+from electra_jax.modeling.config import ElectraConfig
 from electra_jax.objectives import registry
 from electra_jax.objectives.spec import Objective
 from electra_jax.runtime import run_log, sharding
@@ -37,6 +39,12 @@ class RunCheckpoint(NamedTuple):
     objective: Objective
     state: TrainState
     metadata: dict[str, Any]
+
+    @property
+    def shape(self) -> ElectraConfig:
+        """The config of the networks, with the length of the longest rows that the run trains on."""
+        trained = max(phase.length for phase in train_config.phases(self.config))
+        return dataclasses.replace(self.objective.model.config, trained_length=trained)
 
 
 def load_run_checkpoint(workdir: Path, step: int | None = None) -> RunCheckpoint:

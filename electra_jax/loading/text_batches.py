@@ -1,14 +1,37 @@
 """Padded batches of token rows, with few different lengths, so that few programs are compiled."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from electra_jax.config.errors import UserError
 from electra_jax.data.tokenizer import Special
 from electra_jax.modeling.batch import Batch
 
 _SHORTEST = 16  # the first bucket
 _FULL_ROWS = 512  # positions up to which a batch has all its rows
+
+
+def check_texts(texts: object) -> list[str]:
+    """A text or a sequence of texts as a list.
+
+    Raises:
+      UserError: one is no string, or holds half of a surrogate pair, which is no character.
+    """
+    if not isinstance(texts, Iterable):
+        raise UserError(f"texts is {texts!r}: expected a string or a sequence of strings")
+    many = [texts] if isinstance(texts, str) else list(texts)
+    for number, text in enumerate(many):
+        if not isinstance(text, str):
+            raise UserError(f"text {number} is {text!r}: expected a string; leave it out or put one in its place")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"text {number} has a lone surrogate at character {error.start}: expected Unicode; decode its bytes "
+                "with errors='replace'"
+            ) from error
+    return many
 
 
 def bucket_lengths(longest: int) -> list[int]:

@@ -175,6 +175,7 @@ class ElectraConfig:
       two_towers: whether the generator is two causal networks, one for each direction; otherwise it reads [MASK].
       tying: what the two share: `none`, `embeddings`, `all`, or `gdes` (see `Electra`).
       heads: heads on the encoder (`discriminator_head`, `mlm_head`, `copy_gate`) and on the generator (`baseline`).
+      trained_length: tokens of the longest row in training; 0: unknown. Later entries of BERT's table are as drawn.
     """
 
     vocab_size: int
@@ -185,6 +186,13 @@ class ElectraConfig:
     two_towers: bool = False
     tying: str = "embeddings"
     heads: tuple[str, ...] = ("discriminator_head",)
+    trained_length: int = 0
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest row to read: of BERT's positions only those that were trained."""
+        trained = self.trained_length if self.absolute else 0
+        return min(trained or self.max_length, self.max_length)
 
     @property
     def padded_vocab_size(self) -> int:

@@ -43,6 +43,7 @@ def zip_of(**contents):
         *((bz2.compress(b""), ".bz2"), (zstandard.compress(b"x"), ".zst")),
         *((b"\x52\x2a\x4d\x18\x04\0\0\0abcd", ".zst"), (b"BZh9 is a name", ""), (b"", ""), (PROSE, "")),
     ],
+    ids=range(9),
 )
 def test_the_first_bytes_say_the_compression(head, suffix):
     assert compression.told_by(head) == suffix

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
+from electra_jax.config.errors import UserError
 from electra_jax.data.tokenizer import CLS, OWN, PAD, SEP
-from electra_jax.loading.text_batches import bucket_lengths, length_batches, pad_rows
+from electra_jax.loading.text_batches import bucket_lengths, check_texts, length_batches, pad_rows
 
 
 @pytest.mark.parametrize(
@@ -17,6 +18,20 @@ from electra_jax.loading.text_batches import bucket_lengths, length_batches, pad
 )
 def test_buckets_grow_by_half_up_to_the_longest(longest, expected):
     assert bucket_lengths(longest) == expected
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (None, "texts is None: expected a string or a sequence of strings"),
+        (["a", None], "text 1 is None: expected a string"),
+        (["a", 1.5], r"text 1 is 1\.5: expected a string"),
+        ("a\ud83db", "text 0 has a lone surrogate at character 1: expected Unicode"),
+    ],
+)
+def test_what_is_no_text_is_refused(texts, message):
+    with pytest.raises(UserError, match=message):
+        check_texts(texts)
 
 
 def test_each_row_is_in_one_batch_of_its_bucket():

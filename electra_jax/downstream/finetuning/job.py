@@ -94,7 +94,8 @@ def make_model(config: FinetuneConfig, task: Task, network: Network) -> Downstre
         dtype=jnp.dtype(config.dtype),
         remat="none",
     )
-    own = dataclasses.replace(shape, encoder=encoder, heads=())
+    trained = max(shape.trained_length, config.max_length)
+    own = dataclasses.replace(shape, encoder=encoder, heads=(), trained_length=trained)
     beam = config.task.beam if task.kind == "answering" and config.head == "paper" else 0
     return Downstream(own, task.kind, task.outputs, beam, config.pooling, config.head)
 

@@ -183,7 +183,7 @@ def _show_steps(progress: Progress, seeds: Sequence[int], done: int, count: int)
 
 def _describe_data(job: Job, progress: Progress) -> None:
     name, data = job.task.name, job.data
-    longest, known = int(data.train.lengths().max()), job.network.config.max_length
+    longest, known = int(data.train.lengths().max()), job.network.config.longest
     if longest > known:
         progress.say(
             f"{name} has rows of {longest} tokens, but the encoder was pre-trained on {known}; expect less of longer "

@@ -70,7 +70,7 @@ def write(
       card: the model card, in Markdown.
       scores: as `ObjectiveSpec.scores`.
       more: what config.json has besides.
-      max_length: tokens that the tokenizer cuts texts to; 0: as many as the network reads.
+      max_length: tokens that the tokenizer cuts texts to; 0: `ElectraConfig.longest`.
 
     Raises:
       UserError: a parameter is not finite, or tokenizer.json cannot express the tokenizer.
@@ -86,7 +86,7 @@ def write(
     config |= more or {}
     write_whole(folder / CONFIG, json.dumps(config, indent=2) + "\n")
     segments = network.config.absolute
-    longest = max_length or network.config.max_length
+    longest = max_length or network.config.longest
     released = network.config.encoder.kind == "deberta"
     for name, content in tokenizer_files.files(tokenizer, longest, segments, released).items():
         (folder / name).write_bytes(content)
@@ -114,6 +114,7 @@ def read(folder: Path) -> Directory:
     if is_tagger and described.get("id2label") != hf_config.LABELS:
         head = None  # a classifier for another task
     config = hf_config.read(described, head, str(path))
+    config = dataclasses.replace(config, trained_length=tokenizer_files.longest(folder))
     factored = _arrays(folder / FACTORS) if (folder / FACTORS).is_file() else {}
     if factored:
         word = factored.get("embeddings/word", np.empty(0))

@@ -10,10 +10,12 @@ from electra_jax.config.errors import UserError
 from electra_jax.data import converted, proof, vocabulary
 from electra_jax.data.tokenizer import Library, SentencePiece, Tokenizer
 from electra_jax.data.vocabulary import Vocabulary
+from electra_jax.runtime.io import read_json
 
 _SENTENCEPIECE_FILE = "spiece.model"  # the name that ALBERT and others use
 _DEBERTA_FILE = "spm.model"  # DeBERTa's name for the same
 _FILES = (_SENTENCEPIECE_FILE, _DEBERTA_FILE, Library.file, "vocab.txt")  # the first that exists is read
+_NO_LIMIT = 10**9  # transformers writes 1e30
 _SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")  # in the order of `Special`
 
 
@@ -67,6 +69,13 @@ def files(ours: Tokenizer, max_length: int, segments: bool, deberta: bool = Fals
     result["tokenizer_config.json"] = (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode()
     result["special_tokens_map.json"] = (json.dumps(names, indent=2, ensure_ascii=False) + "\n").encode()
     return result
+
+
+def longest(folder: Path) -> int:
+    """Tokens that the tokenizer of a directory truncates texts to; 0 if it does not say."""
+    path = folder / "tokenizer_config.json"
+    said = read_json(path).get("model_max_length") if path.is_file() else None
+    return int(said) if isinstance(said, int | float) and 2 < said < _NO_LIMIT else 0
 
 
 def _special(model: tokenizers.Tokenizer, name: str | None) -> AddedToken:
