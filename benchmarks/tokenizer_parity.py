@@ -4,8 +4,10 @@
 
 FILE is plain text or .xz. A SentencePiece unigram and a BPE vocabulary and BERT's WordPieces are trained on its first
 megabytes, written as `export` writes them, and compared with `AutoTokenizer` on every line, and on every pair of a line
-and the next, special tokens and segments included. So is a vocabulary in the layout of DeBERTaV3's, and it is compared
-with its fast tokenizer of transformers 4 too. Needs transformers (`'.[parity]'`), and not PyTorch.
+and the next, special tokens and segments included. So are vocabularies by the recipes of ALBERT, XLNet, T5, RoBERTa,
+ModernBERT, HerBERT and the tokenizers library's quick tour, as the gate for vocabularies reads them
+(`electra_jax.data.vocabulary`), and one in the layout of DeBERTaV3's, which is compared with its fast tokenizer of
+transformers 4 too. Needs transformers (`'.[parity]'`), and not PyTorch.
 """
 
 import io
@@ -21,11 +23,11 @@ from typing import Any
 
 import sentencepiece
 import tokenizers
-from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from electra_jax.config import cli, errors
-from electra_jax.data import sentencepiece_proto, tokenizer
+from electra_jax.data import sentencepiece_proto, tokenizer, vocabulary
 from electra_jax.data.config import MODEL_TYPES, CorpusConfig
 from electra_jax.loading.huggingface import tokenizer_files
 
@@ -40,6 +42,46 @@ def vocabularies(sample: Sequence[str], size: int) -> Iterator[tuple[str, tokeni
     with tempfile.TemporaryDirectory() as folder:
         pieces.save_model(folder)
         yield "WordPiece", tokenizer.load(Path(folder) / "vocab.txt")
+
+
+_SYMBOLS = ("(", ")", '"', "-", ".", "\u2013", "\u00a3", "\u20ac")  # ALBERT's
+_SENTENCE_PIECES: dict[str, dict[str, Any]] = {
+    "ALBERT": {"user_defined_symbols": _SYMBOLS, "control_symbols": ["[CLS]", "[SEP]", "[MASK]"], "bos_id": -1},
+    "XLNet": {
+        "user_defined_symbols": ["<eop>", "."],
+        "control_symbols": ["<cls>", "<sep>", "<pad>", "<mask>", "<eod>"],
+    },
+    "T5": {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "normalization_rule_name": "nmt_nfkc"},
+    "BPE with symbols": {"model_type": "bpe", "user_defined_symbols": ["<num>", "("]},
+}
+
+
+def of_others(sample: Sequence[str], size: int) -> Iterator[tuple[str, tokenizer.Tokenizer]]:
+    """Vocabularies as others train them."""
+    for name, options in _SENTENCE_PIECES.items():
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(sample), model_writer=model, vocab_size=size, minloglevel=2, **options
+        )
+        settled = vocabulary.settle(tokenizer.SentencePiece(model.getvalue()))
+        print(json.dumps({"kind": name, "notes": settled.notes}), flush=True)
+        yield name, settled.tokenizer
+    bert, roberta = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet, bert_words = pre_tokenizers.ByteLevel.alphabet(), pre_tokenizers.BertPreTokenizer()
+    kinds: tuple[tuple[str, list[str], Any, Any, Any], ...] = (
+        ("RoBERTa", roberta, models.BPE(), byte_level, {"initial_alphabet": alphabet}),
+        ("ModernBERT", bert, models.BPE(), byte_level, {"initial_alphabet": alphabet}),
+        ("HerBERT", roberta, models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"), bert_words, {}),
+        ("quick tour", bert, models.BPE(unk_token="[UNK]"), pre_tokenizers.Whitespace(), {}),
+    )
+    for name, special, model_of, splits, more in kinds:
+        made = tokenizers.Tokenizer(model_of)
+        made.pre_tokenizer = splits
+        suffix = {"end_of_word_suffix": "</w>"} if name == "HerBERT" else {}
+        trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=special, show_progress=False, **more, **suffix)
+        made.train_from_iterator(sample, trainer)
+        yield name, vocabulary.settle(tokenizer.Library(made.to_str().encode())).tokenizer
 
 
 def write_deberta(folder: Path, sample: Sequence[str], size: int, normalization: str = "nmt_nfkc") -> None:
@@ -132,12 +174,14 @@ def main(argv: list[str]) -> int:
         lines = file.read().split("\n")
     sizes = itertools.accumulate(len(line) for line in lines)
     sample = [line for line, size in zip(lines, sizes, strict=True) if line and size < chosen["sample_mb"] * 1e6]
-    for kind, ours in vocabularies(sample, chosen["vocab_size"]):
+    size = chosen["vocab_size"]
+    for kind, ours in itertools.chain(vocabularies(sample, size), of_others(sample, size)):
         print(json.dumps({"kind": kind, "pieces": len(ours), **compare(ours, exported(ours), lines)}), flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        write_deberta(Path(folder), sample, chosen["vocab_size"])
-        deberta = tokenizer_files.load(Path(folder))
-        assert deberta is not None
+        write_deberta(Path(folder), sample, size)
+        found = tokenizer_files.load(Path(folder))
+        assert found is not None
+        deberta = found.tokenizer
         for kind, theirs in (
             ("DeBERTaV3, exported", exported(deberta, deberta=True)),
             ("DeBERTaV3, of transformers 4", deberta_of_transformers_4(Path(folder))),

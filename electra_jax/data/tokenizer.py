@@ -4,7 +4,7 @@ import abc
 import functools
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,6 +68,7 @@ class Tokenizer(abc.ABC):
     special: Special
     word_starts: np.ndarray
     marks_words: bool
+    _spoken: Set[int] = frozenset()  # special tokens that a text may spell out
 
     def __len__(self) -> int:
         return len(self.word_starts)
@@ -112,6 +113,12 @@ class Tokenizer(abc.ABC):
         led = [_LEAD + part if after else part for part, after in zip(parts, follows, strict=True)]
         ids = self.encode(led, threads)
         return [each[self._lead :] if after else each for each, after in zip(ids, follows, strict=True)]
+
+    def _without_special(self, rows: list[list[int]]) -> list[list[int]]:
+        """`rows` with unknown tokens in place of special tokens that a text spells out: only training may mask."""
+        if not self._spoken:
+            return rows
+        return [[self.special.unk if i in self._spoken else i for i in row] for row in rows]
 
     def _mark_words(self) -> None:
         """Sets `marks_words`, from what the names of the pieces say of `word_starts`."""
@@ -159,7 +166,7 @@ class SentencePiece(Tokenizer):
         pieces = [self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())]
         self.word_starts = np.array([piece.startswith(WORD_START) for piece in pieces])
         self._mark_words()
-        # Some models encode the text "[MASK]" as the special token; here it is unknown, since only training may mask.
+        # Some models encode the text "[MASK]" as the special token.
         special = {*self.special} - {self.special.unk}
         self._spoken = {i for i in special if i in self._processor.encode(pieces[i])}
         self._bytes = {i for i in range(len(pieces)) if self._processor.is_byte(i)}
@@ -167,9 +174,7 @@ class SentencePiece(Tokenizer):
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
         composed = [compose(line, self.normalization) for line in lines]
         ids: list[list[int]] = self._processor.encode(composed, out_type=int, num_threads=threads)
-        if not self._spoken:
-            return ids
-        return [[self.special.unk if i in self._spoken else i for i in line] for line in ids]
+        return self._without_special(ids)
 
     def spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         # Not from the library's immutable proto: its offsets are characters in some versions and bytes in others.
@@ -213,21 +218,31 @@ class Library(Tokenizer):
         """Raises UserError where `model`, read from the file `name`, is not a tokenizer.json with special tokens."""
         try:
             described = json.loads(model)
-            self._tokenizer = tokenizers.Tokenizer.from_str(_with_own_tokens(described) or model.decode())
+            self._tokenizer = tokenizers.Tokenizer.from_str(model.decode())
         except Exception as error:  # the library raises Exception itself
             reason = first_line(error)
             raise UserError(
                 f"{name} is not a tokenizer.json ({reason}); save it with the tokenizers library"
             ) from error
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
-        self._tokenizer.encode_special_tokens = True  # "[MASK]" in a text is text
         self.model = model
         ids = self._tokenizer.get_vocab()
         missing = [names[0] for names in _NAMES if not ids.keys() & set(names)]
         if missing:
             raise UserError(f"{name} has no {' '.join(missing)}; add a line for each to the vocabulary")
         self.special = Special(*(next(ids[name] for name in names if name in ids) for names in _NAMES))
+        added = described.get("added_tokens") or ()
+        if any(token["special"] and token["id"] not in self.special for token in added):
+            for token in added:  # all but those of `special` are tokens wherever a text has them
+                token["special"] = token["id"] in self.special
+            self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(described))
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self._tokenizer.encode_special_tokens = True  # "[MASK]" in a text is text
+        names = {self.name_of(id_): id_ for id_ in {*self.special} - {self.special.unk}}
+        # Nor is it the special token where the model has a piece of that name; see `SentencePiece`.
+        self._spoken = {
+            id_ for name, id_ in names.items() if id_ in self._tokenizer.encode(name, add_special_tokens=False).ids
+        }
         self.word_starts = np.zeros(max(ids.values()) + 1, bool)
         # WordPiece marks the pieces that continue a word, the others those that begin one.
         continues = described["model"].get("continuing_subword_prefix")
@@ -240,26 +255,19 @@ class Library(Tokenizer):
 
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
         del threads  # the library has its own thread pool, see TOKENIZERS_PARALLELISM
-        return [line.ids for line in self._tokenizer.encode_batch_fast(list(lines), add_special_tokens=False)]
+        ids = [line.ids for line in self._tokenizer.encode_batch_fast(list(lines), add_special_tokens=False)]
+        return self._without_special(ids)
 
     def spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         encoded = self._tokenizer.encode(text, add_special_tokens=False)
-        return encoded.ids, [trim(text, begin, end) for begin, end in encoded.offsets]
+        (ids,) = self._without_special([encoded.ids])
+        return ids, [trim(text, begin, end) for begin, end in encoded.offsets]
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=False).strip()
 
     def name_of(self, id_: int) -> str:
         return self._tokenizer.id_to_token(id_) or ""
-
-
-def _with_own_tokens(described: Any) -> str | None:
-    """A tokenizer.json whose added tokens are found in text, but for those of `Special`; None if all are."""
-    names = {name for names in _NAMES for name in names}
-    own = [token for token in described.get("added_tokens") or () if token["special"] and token["content"] not in names]
-    for token in own:
-        token["special"] = False
-    return json.dumps(described) if own else None
 
 
 def load(path: Path, fold_case: bool = True) -> Tokenizer:

@@ -1,5 +1,6 @@
 """A Hugging Face directory, written and read; and all that can be wrong with one."""
 
+import dataclasses
 import json
 import shutil
 
@@ -236,6 +237,17 @@ def test_deberta_has_the_files_of_its_tokenizer(tmp_path, pieces):
     assert directory.read(place).tokenizer.model == pieces.model
     (place / "added_tokens.json").write_text(json.dumps({"[MASK]": 40}))
     refused(place, rf"has \[MASK\] as token 40, but in spm\.model it is {mask}; save its tokenizer")
+
+
+def test_positions_that_training_never_saw_are_not_read(tmp_path, pieces):
+    """The table keeps all its entries; rotary and relative positions need no training of each."""
+    for kind, expected in (("bert", 8), ("modernbert", 16), ("deberta", 16)):
+        network = tiny_models.network(kind)
+        network = network._replace(config=dataclasses.replace(network.config, trained_length=8))
+        place = written(tmp_path / kind, pieces, network, "discriminator_head")
+        assert json.loads((place / "tokenizer_config.json").read_text())["model_max_length"] == expected
+        config = directory.read(place).network.config
+        assert (config.longest, config.max_length) == (expected, 16)
 
 
 def test_a_directory_without_weights(electra):
