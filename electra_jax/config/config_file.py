@@ -76,7 +76,7 @@ def parse(
             continue
         if config_class is not None and option.removeprefix("config.") in settings_of(config_class):
             raise UserError(f"--{option} has no effect with config.{kind}.name={config[kind].name}; leave it out")
-        group = [each for each in known if each.rpartition(".")[0] == option.rpartition(".")[0]]
+        group = [each for each in known if "." in option and each.rpartition(".")[0] == option.rpartition(".")[0]]
         raise UserError(f"--{option} is unknown{nearest(option, group or known, '--')}")
     chosen = cli.choose(given, options, "config", "workdir")
     if not name:

@@ -6,6 +6,7 @@ from cli_runs import ROOT
 from electra_jax.config import config_file
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import setting
+from electra_jax.train_config import TrainConfig
 
 TINY = "--config=tiny"
 
@@ -21,6 +22,14 @@ def test_the_config_its_argument_overrides_and_workdir_are_read(tmp_path):
     assert arguments.workdir == str(tmp_path)
     assert arguments.options == {}
     assert parse(TINY + ":runlocal").config.steps < parse(TINY).config.steps
+
+
+def test_a_setting_that_the_objective_does_not_have_has_no_effect():
+    arguments = [f"{TINY}:objective=mlm", "--config.objective.discriminator_weight=3"]
+    with pytest.raises(UserError, match=r"discriminator_weight has no effect with config\.objective\.name=mlm; leave"):
+        config_file.parse(arguments, "usage", config_class=TrainConfig)
+    with pytest.raises(UserError, match=r"did you mean --config\.objective\.mask_prob\?"):
+        parse(TINY, "--config.objective.maks_prob=.2")
 
 
 def test_a_config_is_the_name_of_a_packaged_one_or_a_path(monkeypatch, tmp_path):

@@ -392,7 +392,7 @@ def released_pieces(tmp_path_factory):
 def test_the_tokenizer_that_transformers_4_made_of_deberta_gives_our_ids(tmp_path):
     """With the normalization of DeBERTaV3's, of which the class of transformers 5 makes nothing."""
     tokenizer_parity.write_deberta(tmp_path, PLAIN, 1000)
-    mine, theirs = tokenizer_files.load(tmp_path), tokenizer_parity.deberta_of_transformers_4(tmp_path)
+    mine, theirs = tokenizer_files.load(tmp_path).tokenizer, tokenizer_parity.deberta_of_transformers_4(tmp_path)
     lines = [*PLAIN, "\uff21 \u2460 \ufb01ne  two   spaces ", "\u00c9t\u00e9 E\u0301"]
     assert mine.encode(lines) == [ids[1:-1] for ids in theirs(lines).input_ids]
     assert tokenizer_parity.compare(mine, theirs, lines)["pairs_differing"] == 0
@@ -400,14 +400,14 @@ def test_the_tokenizer_that_transformers_4_made_of_deberta_gives_our_ids(tmp_pat
 
 def test_the_tokenizer_of_deberta_gives_our_ids(released_pieces, tmp_path):
     """Theirs from the SentencePiece model, and from what is written here."""
-    mine = tokenizer_files.load(released_pieces)
+    mine = tokenizer_files.load(released_pieces).tokenizer
     assert mine.special == tokenizer.Special(pad=0, unk=3, cls=1, sep=2, mask=1000)
     there = transformers.AutoTokenizer.from_pretrained(released_pieces)
     assert type(there).__name__.startswith("DebertaV2Tokenizer")
     for name, content in tokenizer_files.files(mine, 512, segments=False, deberta=True).items():
         (tmp_path / name).write_bytes(content)
     (tmp_path / "config.json").write_text('{"model_type": "deberta-v2"}')
-    assert tokenizer_files.load(tmp_path).special == mine.special
+    assert tokenizer_files.load(tmp_path).tokenizer.special == mine.special
     expected = [[1, *ids, 2] for ids in mine.encode(PLAIN)]
     for theirs in (there, transformers.AutoTokenizer.from_pretrained(tmp_path)):
         assert theirs(PLAIN).input_ids == expected
