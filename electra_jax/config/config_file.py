@@ -72,12 +72,8 @@ def parse(
     config = load(name, arg) if name else ConfigDict()
     known = [*options, "config", "workdir", "debug", "help", *(f"config.{setting}" for setting in flatten(config))]
     for option in given:  # the name of a setting, perhaps
-        if option in known:
-            continue
-        if config_class is not None and option.removeprefix("config.") in settings_of(config_class):
-            raise UserError(f"--{option} has no effect with config.{kind}.name={config[kind].name}; leave it out")
-        group = [each for each in known if "." in option and each.rpartition(".")[0] == option.rpartition(".")[0]]
-        raise UserError(f"--{option} is unknown{nearest(option, group or known, '--')}")
+        if option not in known:
+            raise UserError(f"--{option} is unknown{nearest(option, known, '--')}")
     chosen = cli.choose(given, options, "config", "workdir")
     if not name:
         if "config" not in options or overrides:
@@ -85,7 +81,10 @@ def parse(
         return Arguments(None, "runs", chosen)
     if kind not in config:
         raise UserError(f"--config={given['config']} has the wrong kind: expected a config for {_KINDS[kind]}")
+    of_class = settings_of(config_class) if config_class is not None else {}
     for setting, text in overrides.items():
+        if setting.removeprefix("config.") in of_class.keys() - flatten(config).keys():
+            raise UserError(f"--{setting} has no effect with config.{kind}.name={config[kind].name}; leave it out")
         override(config, setting.removeprefix("config."), text)
     return Arguments(config, given.get("workdir") or _default_workdir(name, arg), chosen)
 
@@ -152,5 +151,6 @@ def override(config: ConfigDict, name: str, text: str) -> None:
     """
     settings = flatten(config)
     if name not in settings:
-        raise UserError(f"--config.{name} is unknown{nearest(name, list(settings), '--config.')}")
+        group = [each for each in settings if "." in name and each.rpartition(".")[0] == name.rpartition(".")[0]]
+        raise UserError(f"--config.{name} is unknown{nearest(name, group or list(settings), '--config.')}")
     config.update_from_flattened_dict({name: cli.convert(f"--config.{name}", text, settings[name])})
