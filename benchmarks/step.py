@@ -197,9 +197,11 @@ def by_torch(run: Any, ids: np.ndarray, compiled: bool, parts: int) -> Step:
     device = "cuda" if jax.default_backend() == "gpu" else "cpu"
     autocast = torch.autocast(device, torch.bfloat16, enabled=run.config.model.dtype == "bfloat16")
 
+    config: Any = transformers.ElectraConfig  # takes more than its signature says
+
     def network(kind: Any, n: Any) -> Any:
         return kind(
-            transformers.ElectraConfig(
+            config(
                 vocab_size=c.padded_vocab_size,
                 embedding_size=c.embedding_size,
                 hidden_size=n.width,

@@ -78,7 +78,7 @@ def of_others(sample: Sequence[str], size: int) -> Iterator[tuple[str, tokenizer
     for name, special, model_of, splits, more in kinds:
         made = tokenizers.Tokenizer(model_of)
         made.pre_tokenizer = splits
-        suffix = {"end_of_word_suffix": "</w>"} if name == "HerBERT" else {}
+        suffix: dict[str, Any] = {"end_of_word_suffix": "</w>"} if name == "HerBERT" else {}
         trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=special, show_progress=False, **more, **suffix)
         made.train_from_iterator(sample, trainer)
         yield name, vocabulary.settle(tokenizer.Library(made.to_str().encode())).tokenizer
