@@ -24,6 +24,7 @@ tests/modeling/test_gpu.py.
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import threading
@@ -188,7 +189,7 @@ def report(output: Path) -> str:
         lines += ["| task | metric | median | seeds |", "|---|---|---|---|"]
         for task, each in scores.items():
             values = [seed["scores"][each["metric"]] for seed in each["seeds"]]
-            median = sorted(values)[len(values) // 2]
+            median = statistics.median(values)
             lines.append(f"| {task} | {each['metric']} | {median:.1f} | {', '.join(f'{v:.1f}' for v in values)} |")
     return "\n".join(lines).strip() + "\n"
 

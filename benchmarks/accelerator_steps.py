@@ -11,7 +11,8 @@ import device_profile
 import jax
 import numpy as np
 
-from electra_jax import configs, train_config
+from electra_jax import train_config
+from electra_jax.config import config_file
 from electra_jax.modeling import fused_attention
 from electra_jax.modeling.batch import Batch
 from electra_jax.objectives import registry
@@ -58,7 +59,7 @@ def compile_step(name: str, settings: dict[str, Any], rehearse: bool) -> Compile
     """Compiles the step of a config, or of the same shrunk to less than a minute on a CPU."""
     begin = time.perf_counter()
     shipped, _, arg = name.partition(":")
-    config = getattr(configs, shipped)(**dict(each.split("=") for each in arg.split(",") if each), runlocal=rehearse)
+    config = config_file.load(shipped, f"{arg},runlocal".removeprefix(",") if rehearse else arg)
     config.update_from_flattened_dict({} if rehearse else settings)
     typed = train_config.resolve(config)
     objective = registry.make(typed.objective, typed.model, typed.steps, typed.data.vocab_size)

@@ -13,8 +13,7 @@ from typing import Any
 
 import jax
 
-from electra_jax import configs
-from electra_jax.config import cli, errors
+from electra_jax.config import cli, config_file, errors
 from electra_jax.planning.estimate import estimate
 
 _MEASURED = Path(__file__).parent / "results" / "h100_steps.json"
@@ -27,7 +26,6 @@ def main(argv: list[str]) -> int:
     if chosen is None:
         return 0
     jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_enable_compilation_cache", False)  # JAX cannot read programs for other devices again
     rows = json.loads(_MEASURED.read_text())["steps"]
     print(f"| step | batch | measured, ms | forecast, ms | difference | {' | '.join(_PARTS)} |")
     print("|---" * (5 + len(_PARTS)) + "|")
@@ -40,7 +38,7 @@ def main(argv: list[str]) -> int:
 def compare(name: str, row: dict[str, Any], topology: str) -> list[str]:
     """The cells of a row."""
     config, _, arg = row["config"].partition(":")
-    run = getattr(configs, config)(**dict(part.split("=") for part in arg.split(",") if part))
+    run = config_file.load(config, arg)
     run.update_from_flattened_dict(row["settings"])
     plan = estimate(run, topology)
     assert plan.forecast is not None

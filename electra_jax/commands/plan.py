@@ -197,7 +197,6 @@ def main(argv: list[str]) -> int:
     if _INSIDE not in os.environ:
         return _run_in_child(argv, given["topology"])
     jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_enable_compilation_cache", False)  # JAX cannot read programs for other devices again
     target = (given["topology"], given["slices"], given["mfu"])
     console = PlainConsole(stderr=given["json"])
     if not given["sweep"]:

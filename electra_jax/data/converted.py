@@ -1,4 +1,4 @@
-"""SentencePiece models in the tokenizers library, with which transformers reads exports."""
+"""Tokenizers in the tokenizers library, with which transformers reads exports."""
 
 import re
 from typing import Any
@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from electra_jax.config.errors import UserError
 from electra_jax.data import sentencepiece_proto as proto
 from electra_jax.data.normalization import SPACES, WIDE_MARKS
-from electra_jax.data.tokenizer import WORD_START, SentencePiece
+from electra_jax.data.tokenizer import WORD_START, SentencePiece, Tokenizer
 
 # The library's `Precompiled` looks up a letter together with its marks if they are few bytes, and then takes the
 # shortest matching entry, so that a capital loses its accent. A noncharacter between letter and mark prevents that.
@@ -19,12 +19,17 @@ _REMOVED = r"[\x01-\x08\x0b\x0e-\x1f\x7f\x8f\x9f]"  # by nmt_*; the library pani
 _MARKS = r"(?<=[\s\S])(?=[\p{M}\u200c\u200d\u0e33\u0eb3])"  # what joins the letter before it (grapheme clusters)
 
 
-def convert(vocabulary: SentencePiece) -> tokenizers.Tokenizer:
-    """A SentencePiece model in the tokenizers library.
+def convert(vocabulary: Tokenizer) -> tokenizers.Tokenizer:
+    """A tokenizer in the tokenizers library, without padding and truncation.
 
     Raises:
-      UserError: the library cannot express it.
+      UserError: the library cannot express this SentencePiece model.
     """
+    if not isinstance(vocabulary, SentencePiece):
+        result = tokenizers.Tokenizer.from_str(vocabulary.model.decode())
+        result.no_padding()
+        result.no_truncation()
+        return result
     spm = proto.parse(vocabulary.model)
     if spm.trainer_spec.model_type not in (proto.UNIGRAM, proto.BPE) or spm.trainer_spec.treat_whitespace_as_suffix:
         raise UserError(

@@ -15,7 +15,7 @@ def compose(line: str, normalization: str) -> str:
     """`line` with its marks composed (NFC), and in lower case where the normalization folds case.
 
     After that, a model's own normalization does not depend on how letters with marks were written, and can be repeated
-    character by character in tokenizer.json: see loading/huggingface/tokenizer_files.py.
+    character by character in tokenizer.json: see converted.py.
     """
     if normalization.startswith("nfkc"):
         line = _SPACE.sub(" ", line)

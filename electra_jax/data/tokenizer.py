@@ -114,6 +114,11 @@ class Tokenizer(abc.ABC):
         ids = self.encode(led, threads)
         return [each[self._lead :] if after else each for each, after in zip(ids, follows, strict=True)]
 
+    def _find_spoken(self) -> None:
+        """Sets `_spoken`: some models encode the text "[MASK]" as the special token."""
+        special = {*self.special} - {self.special.unk}
+        self._spoken = {id_ for id_ in special if id_ in self.encode([self.name_of(id_)])[0]}
+
     def _without_special(self, rows: list[list[int]]) -> list[list[int]]:
         """`rows` with unknown tokens in place of special tokens that a text spells out: only training may mask."""
         if not self._spoken:
@@ -166,9 +171,7 @@ class SentencePiece(Tokenizer):
         pieces = [self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())]
         self.word_starts = np.array([piece.startswith(WORD_START) for piece in pieces])
         self._mark_words()
-        # Some models encode the text "[MASK]" as the special token.
-        special = {*self.special} - {self.special.unk}
-        self._spoken = {i for i in special if i in self._processor.encode(pieces[i])}
+        self._find_spoken()
         self._bytes = {i for i in range(len(pieces)) if self._processor.is_byte(i)}
 
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
@@ -238,11 +241,7 @@ class Library(Tokenizer):
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._tokenizer.encode_special_tokens = True  # "[MASK]" in a text is text
-        names = {self.name_of(id_): id_ for id_ in {*self.special} - {self.special.unk}}
-        # Nor is it the special token where the model has a piece of that name; see `SentencePiece`.
-        self._spoken = {
-            id_ for name, id_ in names.items() if id_ in self._tokenizer.encode(name, add_special_tokens=False).ids
-        }
+        self._find_spoken()  # nor where the model has a piece of that name
         self.word_starts = np.zeros(max(ids.values()) + 1, bool)
         # WordPiece marks the pieces that continue a word, the others those that begin one.
         continues = described["model"].get("continuing_subword_prefix")

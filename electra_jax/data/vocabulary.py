@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import tokenizers
 from tokenizers import AddedToken
 
 from electra_jax.config.errors import UserError
@@ -56,12 +55,11 @@ def read(path: Path, fold_case: bool = True) -> Vocabulary:
     found = tokenizer.load(path, fold_case)
     added = list(_added_tokens(path, found))
     beside = path.with_name(Library.file)
-    library = Library(beside.read_bytes(), str(beside)) if beside.is_file() else None
-    if isinstance(found, SentencePiece) and not added and library is not None:
-        return _like(found, library, path.name)
+    is_asked = beside.is_file() and (bool(added) or isinstance(found, SentencePiece))
+    library = Library(beside.read_bytes(), str(beside)) if is_asked else None
     if not added:
-        return settle(found)
-    with_added = _base(library or found)
+        return settle(found) if library is None else _like(found, library, path.name)
+    with_added = converted.convert(library or found)
     with_added.add_tokens([token for _, token in added])
     for id_, token in added:
         if with_added.token_to_id(token.content) != id_:
@@ -87,12 +85,9 @@ def settle(found: Tokenizer) -> Vocabulary:
     return _instead(Library(other.to_str().encode()), difference, notes)
 
 
-def _like(found: SentencePiece, library: Library, name: str) -> Vocabulary:
+def _like(found: Tokenizer, library: Library, name: str) -> Vocabulary:
     """A SentencePiece model, or the tokenizer.json beside it where that differs, as transformers reads the latter."""
-    other = tokenizers.Tokenizer.from_str(library.model.decode())
-    other.no_padding()
-    other.no_truncation()
-    difference = proof.first_difference(found, other, proof.lines(found))
+    difference = proof.first_difference(found, converted.convert(library), proof.lines(found))
     if difference is None:
         return Vocabulary(found)
     return _instead(library, difference, [f"tokenizer.json is read, not {name}"])
@@ -147,12 +142,6 @@ def _added_tokens(path: Path, found: Tokenizer) -> Iterator[tuple[int, AddedToke
             raise UserError(
                 f"{path.parent} has {by_id[id_].content} as token {id_}, but in {path.name} it is {known}; {_SAVE}"
             )
-
-
-def _base(found: Tokenizer) -> tokenizers.Tokenizer:
-    if isinstance(found, SentencePiece):
-        return converted.convert(found)
-    return tokenizers.Tokenizer.from_str(found.model.decode())
 
 
 def check_whole_words(vocabulary: Tokenizer) -> None:

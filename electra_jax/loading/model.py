@@ -162,11 +162,12 @@ class Model:
                 f"{self.name} has no discriminator, which detect needs; use a model that was trained to detect "
                 "replaced tokens"
             )
-        tokenized = [self._tokenize_with_spans(text) for text in check_texts(texts)]
+        given = check_texts(texts)
+        tokenized = [self._tokenize_with_spans(text) for text in given]
         logits = self._encoder_inference.discriminate([ids for ids, _ in tokenized])
         words = [
             list(self._words(text, ids, spans, np.exp(-np.logaddexp(0, -logit))))  # sigmoid
-            for text, (ids, spans), logit in zip(check_texts(texts), tokenized, logits, strict=True)
+            for text, (ids, spans), logit in zip(given, tokenized, logits, strict=True)
         ]
         return words[0] if isinstance(texts, str) else words
 

@@ -28,6 +28,7 @@ from electra_jax.planning.kernels import KernelCost, Signature, count_kernels
 from electra_jax.planning.targets import Target, find_target
 from electra_jax.planning.vector import count_vector
 from electra_jax.runtime import sharding
+from electra_jax.runtime.compile_cache import NONE, compile_cache
 from electra_jax.sharded_step import ShardedStep
 from electra_jax.train_config import TrainConfig
 
@@ -181,7 +182,8 @@ def estimate(
     )
     began = time.perf_counter()
     try:
-        compiled = run.compile(segment)
+        with compile_cache(NONE):  # JAX cannot read back programs for devices that it does not have
+            compiled = run.compile(segment)
     except jax.errors.JaxRuntimeError as error:
         needed = _needed(str(error))
         if needed is None:

@@ -36,13 +36,9 @@ def files(ours: Tokenizer, max_length: int, segments: bool, deberta: bool = Fals
       UserError: tokenizer.json cannot express this SentencePiece model, or would segment text differently.
     """
     result = {}
+    model = converted.convert(ours)
     if isinstance(ours, SentencePiece):
-        model = converted.convert(ours)
         result[_DEBERTA_FILE if deberta else _SENTENCEPIECE_FILE] = ours.model
-    else:
-        model = tokenizers.Tokenizer.from_str(ours.model.decode())
-        model.no_padding()
-        model.no_truncation()
     names = {role: model.id_to_token(id_) for role, id_ in zip(_SPECIAL_NAMES, ours.special, strict=True)}
     model.add_special_tokens([_special(model, name) for name in names.values()])
     difference = proof.first_difference(ours, model, proof.lines(ours))
