@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tokenizers import AddedToken
 
-from electra_jax.config.errors import UserError
+from electra_jax.config.errors import UserError, first_line
 from electra_jax.data import converted, proof, tokenizer
 from electra_jax.data.tokenizer import Library, SentencePiece, Tokenizer
 from electra_jax.runtime.io import read_json
@@ -122,17 +122,20 @@ def _added_tokens(path: Path, found: Tokenizer) -> Iterator[tuple[int, AddedToke
     """The tokens that transformers adds to the vocabulary, in the order of their ids.
 
     Raises:
-      UserError: one is a piece of the vocabulary with another id.
+      UserError: one is a piece of the vocabulary with another id, or a file is not as transformers writes it.
     """
-    beside = {name: path.with_name(name) for name in (_ADDED, _CONFIG)}
     by_id: dict[int, AddedToken] = {}
-    if beside[_ADDED].is_file():
-        by_id |= {int(number): AddedToken(text) for text, number in read_json(beside[_ADDED]).items()}
-    if beside[_CONFIG].is_file():
-        described: Mapping[str, Mapping[str, Any]] = read_json(beside[_CONFIG]).get("added_tokens_decoder") or {}
-        for number, token in described.items():
-            settings = {name: bool(token.get(name)) for name in ("lstrip", "rstrip", "single_word", "normalized")}
-            by_id[int(number)] = AddedToken(str(token["content"]), **settings)
+    for name, parse in ((_ADDED, _parse_added), (_CONFIG, _parse_decoder)):
+        beside = path.with_name(name)
+        if beside.is_file():
+            described = read_json(beside)
+            try:
+                by_id |= parse(described)
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                raise UserError(
+                    f"{beside} has added tokens in another form than transformers writes ({first_line(error)}): "
+                    "expected texts with their ids; download the file again"
+                ) from error
     ids = {found.name_of(id_): id_ for id_ in range(len(found))}
     for id_ in sorted(by_id):
         known = ids.get(by_id[id_].content)
@@ -142,6 +145,20 @@ def _added_tokens(path: Path, found: Tokenizer) -> Iterator[tuple[int, AddedToke
             raise UserError(
                 f"{path.parent} has {by_id[id_].content} as token {id_}, but in {path.name} it is {known}; {_SAVE}"
             )
+
+
+def _parse_added(described: Mapping[str, Any]) -> dict[int, AddedToken]:
+    """The tokens in an added_tokens.json, by id."""
+    return {int(id_): AddedToken(text) for text, id_ in described.items()}
+
+
+def _parse_decoder(described: Mapping[str, Any]) -> dict[int, AddedToken]:
+    """The tokens in a tokenizer_config.json, by id."""
+    names = ("lstrip", "rstrip", "single_word", "normalized")
+    return {
+        int(id_): AddedToken(str(token["content"]), **{name: bool(token.get(name)) for name in names})
+        for id_, token in (described.get("added_tokens_decoder") or {}).items()
+    }
 
 
 def check_whole_words(vocabulary: Tokenizer) -> None:

@@ -75,6 +75,21 @@ def test_added_tokens_are_tokens(tmp_path):
         read(write(tmp_path, added_tokens={"the": 3}))
 
 
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"added_tokens": {"<e1>": "x"}},
+        {"added_tokens": {"<e1>": None}},
+        {"tokenizer_config": {"added_tokens_decoder": ["<e1>"]}},
+        {"tokenizer_config": {"added_tokens_decoder": {"13": {"lstrip": True}}}},
+        {"tokenizer_config": {"added_tokens_decoder": {"13": "<e1>"}}},
+    ],
+)
+def test_added_tokens_in_another_form_are_refused(tmp_path, beside):
+    with pytest.raises(UserError, match=r"\.json has added tokens in another form .*: expected texts with their ids"):
+        read(write(tmp_path, **beside))
+
+
 def test_added_tokens_of_a_sentencepiece_model(tmp_path):
     model = trained(model_type="bpe")
     found = read(write(tmp_path, "spm.model", model, added_tokens={"[PAD]": 200, "[MASK]": 201}))
