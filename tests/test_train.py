@@ -9,6 +9,7 @@ import pytest
 from cli_runs import arrays, logged, small_config, until
 
 import electra_jax
+from electra_jax import evaluate
 from electra_jax.config.errors import UserError
 from electra_jax.runtime import sharding
 from electra_jax.runtime.progress import Progress
@@ -108,6 +109,20 @@ def test_a_trace_of_the_steps_asked_for(text_file, tmp_path, light_steps):
     train(config, tmp_path / "run")
     (trace,) = (tmp_path / "run" / "profile").rglob("*.xplane.pb")
     assert trace.stat().st_size > 0
+
+
+def test_an_evaluation_that_needs_too_much_memory_shows_before_the_first_step(
+    text_file, tmp_path, light_steps, monkeypatch
+):
+    def compile(self, params, stages):
+        assert "embeddings" in params
+        assert len(stages) == 1
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: too much")
+
+    monkeypatch.setattr(evaluate.Evaluator, "compile", compile)
+    with pytest.raises(UserError, match="the memory of a device is not enough"):
+        train(small_config(text_file, "objective=mlm", steps=1, log_every=1), tmp_path / "run")
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
 def test_a_compile_cache_is_filled(text_file, tmp_path, light_steps):
