@@ -55,8 +55,8 @@ def read(path: Path, fold_case: bool = True) -> Vocabulary:
     found = tokenizer.load(path, fold_case)
     added = list(_added_tokens(path, found))
     beside = path.with_name(Library.file)
-    is_asked = beside.is_file() and (bool(added) or isinstance(found, SentencePiece))
-    library = Library(beside.read_bytes(), str(beside)) if is_asked else None
+    is_read = beside.is_file() and (bool(added) or isinstance(found, SentencePiece))  # by transformers, not `path`
+    library = Library(beside.read_bytes(), str(beside)) if is_read else None
     if not added:
         return settle(found) if library is None else _like(found, library, path.name)
     with_added = converted.convert(library or found)
