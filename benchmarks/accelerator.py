@@ -109,6 +109,8 @@ def train(output: Path, chosen: config_file.Arguments) -> None:
     cli.require(options, ("input",))
     assert config is not None
     seconds = 60 * options["minutes"] - (time.monotonic() - goodput.process_started())
+    if seconds < _RESERVED:  # its end would come before `pretrain` can save what there is
+        raise UserError(f"--minutes={options['minutes']:g} leaves {seconds:.0f} s: give {_RESERVED / 60 + 1:g} or more")
     config.data.input = options["input"]
     steps = options["steps"] or _affordable(output, seconds - _RESERVED)
     config.steps, config.optim.warmup_steps = steps, max(1, min(config.optim.warmup_steps, steps // 10))

@@ -1,5 +1,7 @@
 """All parts of accelerator.py in small, on the CPU."""
 
+import time
+
 import accelerator
 import accelerator_steps
 import pytest
@@ -27,6 +29,12 @@ def test_what_is_missing_is_named(tmp_path):
         accelerator.main(["train", "--input=text", f"--output={tmp_path}"])
 
 
+def test_training_that_would_end_before_it_begins_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(accelerator.goodput, "process_started", lambda: time.monotonic() - 600)
+    with pytest.raises(UserError, match=r"--minutes=9 leaves -60 s: give 2\.5 or more"):
+        accelerator.main(["train", "--steps=2", "--input=text", f"--output={tmp_path}"])
+
+
 @pytest.mark.slow
 def test_a_rehearsal(tmp_path, text_file, monkeypatch, capsys):
     """Each part, of one step and of one task."""
@@ -34,6 +42,7 @@ def test_a_rehearsal(tmp_path, text_file, monkeypatch, capsys):
     monkeypatch.setattr(accelerator_steps, "STEPS", {trained: accelerator_steps.STEPS[trained]})
     monkeypatch.setattr(accelerator_steps, "_ROUND", 0.1)
     monkeypatch.setattr(accelerator, "_TASKS", ("sst2",))
+    monkeypatch.setattr(accelerator.goodput, "process_started", time.monotonic)  # this process is older than the part
     for name, value in environment().items():
         monkeypatch.setenv(name, value)
     sst2_files(tmp_path / "glue" / "SST-2")
