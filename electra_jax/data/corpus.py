@@ -164,6 +164,33 @@ def load(folder: Path) -> Corpus:
     )
 
 
+def heldout_lines(folder: Path, vocabulary: tokenizer.Tokenizer, most: int) -> list[str]:
+    """Up to `most` held-out lines of a prepared corpus as text, without those that have an unknown token.
+
+    Args:
+      folder: the corpus.
+      vocabulary: its vocabulary.
+      most: of lines. They are the first ones; files beyond them are not read.
+
+    Raises:
+      UserError: a file is missing or damaged.
+    """
+    found: list[str] = []
+    dtype = np.min_scalar_type(len(vocabulary) - 1)
+    for shard in _shards(read_manifest(folder)):
+        if len(found) >= most:
+            break
+        index = shards.index_file(folder, shard.name)
+        if not index.is_file() or sha256(index) != shard.sha256[index.name]:
+            raise _damaged(index)
+        ends = records.offsets(np.load(index)["heldout_lines"])[: most - len(found) + 1]
+        if len(ends) > 1:
+            split = records.Shards([shards.token_file(folder, shard.name, "heldout")], [shard.tokens["heldout"]], dtype)
+            lines = np.split(split.take(ends[:1], ends[-1:]), ends[1:-1])
+            found += [vocabulary.decode(line) for line in lines if vocabulary.special.unk not in line]
+    return found
+
+
 def report(folder: Path) -> CorpusReport:
     """Statistics of a prepared corpus, from its manifest alone."""
     manifest = read_manifest(folder)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from electra_jax import train_config
 from electra_jax.config.errors import UserError
-from electra_jax.data import corpus
+from electra_jax.data import converted, corpus
 from electra_jax.data.tokenizer import SentencePiece
 from electra_jax.loading import networks
-from electra_jax.loading.huggingface import card, directory, hf_config, onnx_file, sentence_files
-from electra_jax.loading.run_checkpoint import RunCheckpoint, load_run_checkpoint
+from electra_jax.loading.huggingface import card, directory, hf_config, onnx_file, sentence_files, tokenizer_files
+from electra_jax.loading.run_checkpoint import RunCheckpoint, corpus_folder, load_run_checkpoint
 from electra_jax.modeling.subnetwork import Network, extract
 from electra_jax.objectives.segments import make_segments
 from electra_jax.planning.flops.totals import count_flops
@@ -18,6 +18,7 @@ from electra_jax.runtime import run_log
 from electra_jax.runtime.io import new_folder, read_json, write_whole
 from electra_jax.runtime.metric_text import short_number
 
+_PROVEN_LINES = 5000  # of held-out text
 _DIRECTORIES: dict[str | None, str] = {
     "discriminator_head": networks.DISCRIMINATOR,
     "mlm_head": networks.MASKED_LM,
@@ -41,6 +42,7 @@ def export(
     if onnx:
         onnx_file.check_installed()
     run = load_run_checkpoint(workdir, step)
+    tokenizer_files.check(run.tokenizer, converted.convert(run.tokenizer), _heldout_lines(run, workdir))
     with new_folder(output) as partial:
         partial.mkdir(parents=True)
         classes = _write(run, _describe(run, workdir), partial, sentence_transformers)
@@ -105,6 +107,7 @@ def _describe(run: RunCheckpoint, workdir: Path) -> card.RunDescription:
         paper=system.paper,
         scores=system.scores,
         reads_masks=system.generator is None,
+        trained_length=run.shape.trained_length,
         facts=facts,
         heldout=_heldout(workdir, step),
         settings=train_config.to_dict(config),
@@ -114,18 +117,21 @@ def _describe(run: RunCheckpoint, workdir: Path) -> card.RunDescription:
 def _describe_text(run: RunCheckpoint, workdir: Path) -> str:
     """The name of the training text and, while the corpus exists, its size."""
     name = f"`{run.config.data.input}`"
-    key = run.metadata.get("corpus")
-    for folder in (Path(run.config.data.input), workdir / "data" / str(key)):
-        with contextlib.suppress(UserError):  # deleted, or prepared by another version
-            manifest = corpus.read_manifest(folder)
-            if manifest["key"] != key:
-                continue
-            documents, tokens = (
-                sum(shard[unit]["train"] for shard in manifest["shards"]) for unit in ("documents", "tokens")
-            )
-            sources = ", ".join(f"`{source['name']}`" for source in manifest["sources"])
-            return f"{sources}: {documents:,} documents, {short_number(tokens)} tokens, without the held-out ones"
+    with contextlib.suppress(UserError):  # deleted, or prepared by another version
+        manifest = corpus.read_manifest(corpus_folder(workdir, run))
+        documents, tokens = (
+            sum(shard[unit]["train"] for shard in manifest["shards"]) for unit in ("documents", "tokens")
+        )
+        sources = ", ".join(f"`{source['name']}`" for source in manifest["sources"])
+        return f"{sources}: {documents:,} documents, {short_number(tokens)} tokens, without the held-out ones"
     return name
+
+
+def _heldout_lines(run: RunCheckpoint, workdir: Path) -> list[str]:
+    """What the run held out, for the proof of its tokenizer; nothing where the corpus is gone."""
+    with contextlib.suppress(UserError):
+        return corpus.heldout_lines(corpus_folder(workdir, run), run.tokenizer, _PROVEN_LINES)
+    return []
 
 
 def _heldout(workdir: Path, step: int) -> dict[str, float]:

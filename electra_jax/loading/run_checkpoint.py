@@ -8,7 +8,7 @@ import jax
 
 from electra_jax import train_config
 from electra_jax.config.errors import UserError
-from electra_jax.data import tokenizer
+from electra_jax.data import corpus, tokenizer
 from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.modeling.config import ElectraConfig
 from electra_jax.objectives import registry
@@ -81,6 +81,19 @@ def read_metadata(workdir: Path, step: int | None = None) -> tuple[int, dict[str
         return step, checkpoints.metadata(step) if step else _NOTHING_DONE | {"config": run_log.read_config(workdir)}
     finally:
         checkpoints.close()
+
+
+def corpus_folder(workdir: Path, run: RunCheckpoint) -> Path:
+    """The prepared corpus that a run was trained on.
+
+    Raises:
+      UserError: it no longer exists, or its manifest is damaged.
+    """
+    key = str(run.metadata.get("corpus"))
+    for folder in (workdir / "data" / key, Path(run.config.data.input)):
+        if corpus.is_prepared(folder) and corpus.read_manifest(folder)["key"] == key:
+            return folder
+    raise UserError(f"the corpus of this run ({run.config.data.input}) no longer exists")
 
 
 def saved_steps(workdir: Path) -> list[int]:

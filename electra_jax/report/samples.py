@@ -44,18 +44,10 @@ def make_samples(run: RunLog, count: int) -> Samples:
 def _sample(workdir: Path, count: int) -> Samples:
     checkpoint = run_checkpoint.load_run_checkpoint(workdir)
     config, tokenizer, state = checkpoint.config, checkpoint.tokenizer, checkpoint.state
-    text = _load_corpus(workdir, config.data.input, str(checkpoint.metadata.get("corpus")))
+    text = corpus.load(run_checkpoint.corpus_folder(workdir, checkpoint))
     objective = registry.make_for_text(config.objective, config.model, config.steps, text)
     length, seed = config.data.seq_length, config.seed
     sentences = sample_fakes(objective, state.params, state.step, text.heldout, tokenizer, length, seed, count)
     if not sentences:
         raise UserError("no held-out line is as long as a sentence")
     return Samples(int(state.step), sentences, objective.system.scores)
-
-
-def _load_corpus(workdir: Path, data_input: str, key: str) -> corpus.Corpus:
-    """The corpus that the run was trained on; a report does not prepare it again."""
-    for folder in (workdir / "data" / key, Path(data_input)):
-        if corpus.is_prepared(folder) and corpus.read_manifest(folder)["key"] == key:
-            return corpus.load(folder)
-    raise UserError(f"the corpus of this run ({data_input}) no longer exists")

@@ -46,6 +46,18 @@ def test_what_is_loaded_is_what_the_manifest_says(made):
     assert found.unigram.tolist() == np.bincount(everything, minlength=90).tolist()
 
 
+def test_held_out_lines_are_the_first_ones_as_text(made, copy):
+    found = corpus.load(made)
+    lines, tokens = found.heldout.lines, found.heldout.tokens
+    each = [tokens.take(lines[i : i + 1], np.diff(lines[i : i + 2])) for i in range(len(lines) - 1)]
+    known = [found.tokenizer.decode(line) for line in each if found.tokenizer.special.unk not in line]
+    assert corpus.heldout_lines(made, found.tokenizer, 10**6) == known
+    assert corpus.heldout_lines(made, found.tokenizer, 3) == known[:3]
+    change(copy / "000000-000000.npz")
+    with pytest.raises(UserError, match=r"npz is missing or has changed"):
+        corpus.heldout_lines(copy, found.tokenizer, 3)
+
+
 def test_the_report_has_each_source(made):
     report = corpus.report(made)
     first, second = report.sources

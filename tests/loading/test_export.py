@@ -12,10 +12,12 @@ import pytest
 import tiny_models
 from cli_runs import ROOT, quiet, small_config
 from ml_collections import ConfigDict
+from tokenizers import normalizers
 
 from electra_jax import __main__, train, train_config, train_setup
 from electra_jax.config import config_file, errors
 from electra_jax.config.errors import UserError
+from electra_jax.data import converted
 from electra_jax.loading import export, warm_start
 from electra_jax.loading.huggingface import hf_config
 from electra_jax.loading.networks import load_networks
@@ -120,6 +122,15 @@ def test_the_card_has_the_runs_numbers(workdir, exported):
     assert f"accounting | {last['total_flops_paper']:.4g} |" in card
     assert "corpus.txt`: 2" in card  # documents
     assert "40 SentencePiece" in card
+
+
+def test_a_held_out_line_that_tokenizer_json_would_read_otherwise(workdir, tmp_path, monkeypatch):
+    other = converted.convert(load_run_checkpoint(workdir).tokenizer)
+    other.normalizer = normalizers.Sequence([other.normalizer, normalizers.Replace("sentence", "line")])
+    monkeypatch.setattr(export.converted, "convert", lambda _: other)
+    with pytest.raises(UserError, match=r"tokenizer\.json would read text differently: '[a-z ]*sentence"):
+        export.export(workdir, tmp_path / "exported")
+    assert not (tmp_path / "exported").exists()
 
 
 def test_an_earlier_checkpoint(workdir, tmp_path):

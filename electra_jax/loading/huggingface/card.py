@@ -72,6 +72,7 @@ class RunDescription(NamedTuple):
       system: the name of the objective.
       summary, paper, scores: as in `ObjectiveSpec`.
       reads_masks: whether the encoder was trained on text with [MASK].
+      trained_length: tokens of the longest row in training, special tokens included.
       facts: rows of the table "How it was trained": (name, value).
       heldout: held-out metrics by name.
       settings: the run's whole config.
@@ -82,6 +83,7 @@ class RunDescription(NamedTuple):
     paper: str
     scores: str
     reads_masks: bool
+    trained_length: int
     facts: Sequence[tuple[str, str]]
     heldout: Mapping[str, float]
     settings: Mapping[str, Any]
@@ -103,6 +105,9 @@ def write_card(run: RunDescription, name: str, encoder: EncoderConfig, head: str
     kind = "tagging" if class_name.endswith("ForTokenClassification") else encoder.kind
     task, use = _USE.get((kind, read)) or _USE["any", read]
     task_line = f"pipeline_tag: {task}\n" if task else ""
+    longer = "fine-tune on texts as long as yours first"
+    if encoder.kind == "bert":
+        longer = "later positions are as they were drawn. Pass `truncation=True` and keep `model_max_length`"
     facts = "\n".join(f"| {fact} | {value} |" for fact, value in run.facts)
     measured = [f"| {measure.replace('_', ' ')} | {value:.4g} |" for measure, value in run.heldout.items()]
     heldout = "\n".join(["| measure | value |", "|---|---|", *measured])
@@ -123,6 +128,8 @@ library_name: transformers
 ```
 
 Pass the path of this directory, or its name on the hub, to `from_pretrained`.
+
+Training saw no text of more than {run.trained_length} tokens, special tokens included: {longer}.
 
 ## How it was trained
 

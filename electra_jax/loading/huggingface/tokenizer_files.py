@@ -1,6 +1,7 @@
 """Writes and reads the tokenizer files of a Hugging Face directory, which give the same ids for every text."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import tokenizers
@@ -41,13 +42,7 @@ def files(ours: Tokenizer, max_length: int, segments: bool, deberta: bool = Fals
         result[_DEBERTA_FILE if deberta else _SENTENCEPIECE_FILE] = ours.model
     names = {role: model.id_to_token(id_) for role, id_ in zip(_SPECIAL_NAMES, ours.special, strict=True)}
     model.add_special_tokens([_special(model, name) for name in names.values()])
-    difference = proof.first_difference(ours, model, proof.lines(ours))
-    if difference is not None:
-        text, here, there = difference
-        raise UserError(
-            f"tokenizer.json would read text differently: {text!r} is {' '.join(here)} ... here and {' '.join(there)} "
-            "... there; train with another vocabulary"
-        )
+    check(ours, model, proof.lines(ours))
     cls, sep = names["cls_token"], names["sep_token"]
     model.post_processor = processors.TemplateProcessing(
         single=f"{cls}:0 $A:0 {sep}:0",
@@ -65,6 +60,17 @@ def files(ours: Tokenizer, max_length: int, segments: bool, deberta: bool = Fals
     result["tokenizer_config.json"] = (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode()
     result["special_tokens_map.json"] = (json.dumps(names, indent=2, ensure_ascii=False) + "\n").encode()
     return result
+
+
+def check(ours: Tokenizer, model: tokenizers.Tokenizer, texts: Iterable[str]) -> None:
+    """Raises UserError where `model`, which becomes tokenizer.json, segments one of `texts` otherwise."""
+    difference = proof.first_difference(ours, model, texts)
+    if difference is not None:
+        text, here, there = difference
+        raise UserError(
+            f"tokenizer.json would read text differently: {text!r} is {' '.join(here)} ... here and {' '.join(there)} "
+            "... there; train with another vocabulary"
+        )
 
 
 def longest(folder: Path) -> int:

@@ -12,6 +12,7 @@ MADE = card.RunDescription(
     "ELECTRA, table 1",
     "the probability",
     False,
+    128,
     [("steps", "12 of 20"), ("tokens seen", "3.2M")],
     {"mlm_loss": 3.25, "unigram_entropy": 5.5},
     {"steps": 20},
@@ -28,6 +29,8 @@ def test_a_card_says_how_it_is_used_and_how_it_was_made(kind, head):
     compile(code, "card", "exec")
     assert "'there'" in code
     assert "| steps | 12 of 20 |" in rest
+    assert "more than 128 tokens" in rest
+    assert ("`truncation=True`" in rest) == (kind == "bert")
     assert "| mlm loss | 3.25 |" in rest
     assert json.loads(re.search(r"```json\n(.*?)```", rest, re.DOTALL)[1]) == {"steps": 20}
     assert ("[MASK]" in code) == (head == "mlm_head")
