@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from electra_jax import train_config
 from electra_jax.config.errors import UserError
@@ -42,9 +43,15 @@ class RunCheckpoint(NamedTuple):
 
     @property
     def shape(self) -> ElectraConfig:
-        """The config of the networks, with the length of the longest rows that the run trains on."""
+        """The config of the trained networks: in float32, as exports are, with the length of the longest rows."""
+        config = self.objective.model.config
+        encoder, generator = (
+            network and dataclasses.replace(network, dtype=jnp.dtype("float32"))
+            for network in (config.encoder, config.generator)
+        )
+        assert encoder is not None
         trained = max(phase.length for phase in train_config.phases(self.config))
-        return dataclasses.replace(self.objective.model.config, trained_length=trained)
+        return dataclasses.replace(config, encoder=encoder, generator=generator, trained_length=trained)
 
 
 def load_run_checkpoint(workdir: Path, step: int | None = None) -> RunCheckpoint:

@@ -14,6 +14,7 @@ from cli_runs import ROOT, quiet, small_config
 from ml_collections import ConfigDict
 from tokenizers import normalizers
 
+import electra_jax
 from electra_jax import __main__, train, train_config, train_setup
 from electra_jax.config import config_file, errors
 from electra_jax.config.errors import UserError
@@ -82,6 +83,19 @@ def test_what_went_out_comes_back_with_every_bit(workdir, exported):
         assert tiny_models.same(without_padding(before), without_padding(network)), name
     assert found.tokenizer.model == run.tokenizer.model
     assert found.notes == ()
+
+
+def test_a_run_in_bfloat16_answers_as_its_export(workdir, tmp_path):
+    """Both compute in float32."""
+    copy = shutil.copytree(workdir, tmp_path / "run")
+    settings = json.loads((copy / "config.json").read_text())
+    settings["model"]["dtype"] = "bfloat16"
+    (copy / "config.json").write_text(json.dumps(settings))
+    export.export(copy, tmp_path / "exported")
+    of_run, of_export = (electra_jax.load(path) for path in (copy, tmp_path / "exported"))
+    texts = ["the model reads a line of text"]
+    np.testing.assert_array_equal(of_run.encode(texts), of_export.encode(texts))
+    assert of_run.generator.config.encoder.dtype == np.float32
 
 
 def test_a_run_that_begins_from_an_export_begins_with_its_parameters(workdir, exported, tmp_path, text_file):
