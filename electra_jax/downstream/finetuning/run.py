@@ -19,6 +19,7 @@ from electra_jax.downstream.finetuning.recipe import FinetuneConfig
 from electra_jax.downstream.finetuning.results import Results
 from electra_jax.downstream.tasks import files, registry, squad_metrics
 from electra_jax.downstream.tasks import scores as scores_lib
+from electra_jax.downstream.tasks.labels import joined
 from electra_jax.downstream.tasks.squad import Answering
 from electra_jax.downstream.tasks.task import BadRows, Task
 from electra_jax.loading import networks
@@ -192,6 +193,11 @@ def _describe_data(job: Job, progress: Progress) -> None:
     labels: tuple[str, ...] = getattr(job.task, "labels", ())
     if name in ("table", "tags") and labels:  # they are those of the training set, and show if a column is wrong
         progress.say(f"{name}: {_describe_classes(labels)}")
+    if name == "table" and job.task.kind == "classification" and (label := joined(labels)):
+        progress.say(
+            f"{name}: {label!r} is taken for a class of its own; where a text has any number of classes, "
+            "use --config.task.kind=multilabel"
+        )
     dev = " + ".join(f"{len(split.examples):,}" for split in data.dev.values())
     progress.say(f"{name}: {len(data.train.input_ids):,} rows to train on, {dev} examples to evaluate on")
     for split, (examples, _) in data.dev.items():

@@ -42,3 +42,9 @@ def in_order(labels: Collection[str], source: str) -> tuple[str, ...]:
     if len(numbers) < len(labels):
         return tuple(sorted(labels))
     return tuple(numbers[number] for number in sorted(numbers))
+
+
+def joined(labels: Collection[str]) -> str | None:
+    """A label that is others with commas between them, as "joy,surprise" beside "joy" and "surprise"; or None."""
+    parts = {label: {part.strip() for part in label.split(",")} for label in labels}
+    return next((label for label, names in sorted(parts.items()) if len(names) > 1 and names <= {*labels}), None)

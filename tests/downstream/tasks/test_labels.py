@@ -1,7 +1,7 @@
 import pytest
 
 from electra_jax.config.errors import UserError
-from electra_jax.downstream.tasks.labels import in_order, label_text
+from electra_jax.downstream.tasks.labels import in_order, joined, label_text
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,16 @@ def test_two_spellings_of_one_number_are_refused(labels):
 def test_values_as_labels():
     given = [True, 1.0, 1.5, -3, "a b", None, float("nan"), ["a"], {}]
     assert [label_text(value) for value in given] == ["true", "1", "1.5", "-3", "a b", "", "", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("classes", "found"),
+    [
+        (("joy", "joy, surprise", "surprise"), "joy, surprise"),
+        (("Paris, Texas", "Paris", "London"), None),
+        (("a,a", "a"), None),
+        (("a|b", "a", "b"), None),
+    ],
+)
+def test_labels_that_are_lists_of_others(classes, found):
+    assert joined(classes) == found
