@@ -26,7 +26,7 @@ class Inference:
     Attributes:
       network: the network.
       special: ids of the special tokens.
-      batch_size: rows of a batch; batches are padded to it.
+      batch_size: rows of a batch, see `length_batches`.
     """
 
     def __init__(self, network: Network, special: Special, batch_size: int):

@@ -55,13 +55,17 @@ def length_batches(lengths: Sequence[int], longest: int, batch_size: int) -> Ite
       batch_size: rows of a batch of up to 512 positions; longer batches have fewer, for the same number of tokens.
 
     Yields:
-      (padded length, padded number of rows, indices of the rows); both numbers depend on the bucket only.
+      (padded length, padded number of rows, indices of the rows). Both numbers depend on the bucket only, so that few
+      programs serve all calls; but of no more than `batch_size` rows, as someone waits for, none is padded to more
+      than twice their number.
     """
     buckets = bucket_lengths(longest)
     bucket_of_row = np.searchsorted(buckets, np.asarray(lengths, np.int64))
     for bucket, length in enumerate(buckets):
         rows = np.flatnonzero(bucket_of_row == bucket).tolist()
         size = max(1, min(batch_size, batch_size * _FULL_ROWS // length))
+        if rows and len(lengths) <= batch_size:
+            size = min(size, 1 << (len(rows) - 1).bit_length())
         for begin in range(0, len(rows), size):
             yield length, size, rows[begin : begin + size]
 

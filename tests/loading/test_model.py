@@ -104,13 +104,13 @@ def test_order_is_kept_over_lengths_and_batches(pieces):
 
 
 def test_each_length_is_compiled_once(pieces):
-    """Whatever the number of texts and of calls."""
+    """Whatever the number of texts and of calls, but for a single text."""
     inference = Inference(tiny_models.network(layers=1), pieces.special, 4)
     for rows in ([[7]], [[7]] * 9, [[7, 8, 9]] * 5):
         inference.encode(rows, "mean")
         inference.discriminate(rows)
-    assert inference._encode["mean"]._cache_size() == 1
-    assert inference._discriminate._cache_size() == 1
+    assert inference._encode["mean"]._cache_size() == 2
+    assert inference._discriminate._cache_size() == 2
 
 
 def test_words_stand_in_the_text_as_it_was_given(detector):

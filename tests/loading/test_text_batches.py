@@ -42,7 +42,13 @@ def test_each_row_is_in_one_batch_of_its_bucket():
 
 
 def test_long_batches_have_fewer_rows_for_the_same_number_of_tokens():
-    assert [size for _, size, _ in length_batches([512, 1000, 8000], 8192, batch_size=4)] == [4, 2, 1]
+    assert [size for _, size, _ in length_batches(2 * [512, 1000, 8000], 8192, batch_size=4)] == [4, 2, 1, 1]
+
+
+@pytest.mark.parametrize(("count", "size"), [(1, 1), (2, 2), (3, 4), (5, 8), (6, 6), (7, 6)])
+def test_few_rows_are_not_padded_to_a_whole_batch(count, size):
+    assert {size for _, size, _ in length_batches([9] * count, 16, batch_size=6)} == {min(size, 6)}
+    assert [size for _, size, _ in length_batches([9, 20, 20], 64, batch_size=6)] == [1, 2]
 
 
 def test_rows_are_padded_between_cls_and_sep():

@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch", reason=_REASON)
 transformers = pytest.importorskip("transformers", reason=_REASON)
 
 import dataclasses
+import re
 
 import numpy as np
 import rounding
@@ -149,8 +150,8 @@ def test_numbers(pieces, tmp_path):
         np.testing.assert_allclose(found, FinetunedModel("ours", model).predict(TEXTS), rtol=0, atol=bound)
 
 
-def test_token_classification(pieces, tmp_path):
-    """The first piece of each word has its tag, as in fine-tuning."""
+def test_token_classification(pieces, tmp_path, monkeypatch, capsys):
+    """The first piece of each word has its tag, as in fine-tuning; so do the lines on the card."""
     texts = TEXTS[:3]  # transformers cuts a longer one, where we read it in parts
     for kind, embedding_size in KINDS:
         folder = tmp_path / f"{kind}-{embedding_size}"
@@ -164,6 +165,11 @@ def test_token_classification(pieces, tmp_path):
             assert [each["entity"] for each in firsts] == [word.tag for word in ours]
             expected = [word.probability for word in ours]
             assert [each["score"] for each in firsts] == pytest.approx(expected, rel=0, abs=bound)
+        monkeypatch.chdir(tmp_path)
+        (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.S)
+        exec(code, {})
+        (ours,) = FinetunedModel("ours", model).predict(["Ada lives in Oslo ."])
+        assert capsys.readouterr().out == f"{[(word.text, word.tag) for word in ours]}\n"
 
 
 def test_question_answering(pieces, tmp_path):

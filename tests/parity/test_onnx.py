@@ -95,6 +95,17 @@ def test_pretrained(kind, head, pieces, tmp_path):
     directory.write(tmp_path / "out", encoder, head, pieces, "")
     onnx_file.write(tmp_path / "out")
     check_directory(tmp_path / "out", encoder, head)
+    if kind == "modernbert":
+        optimize(tmp_path / "out" / onnx_file.FILE, encoder.config.encoder)
+        check_directory(tmp_path / "out", encoder, head)
+
+
+def optimize(path: Any, encoder: Any) -> None:
+    """As optimum's and sentence-transformers' level O2, which fuses operations of known networks."""
+    from onnxruntime.transformers import optimizer
+
+    settings = {"num_heads": encoder.heads, "hidden_size": encoder.width, "opt_level": 2}
+    optimizer.optimize_model(str(path), model_type="bert", **settings).save_model_to_file(str(path))
 
 
 def check_finetuned(folder: Any, model: Any) -> None:

@@ -26,10 +26,14 @@ from transformers import pipeline
 classify = pipeline("text-classification", {path!r}, top_k=None)  # a probability for each class
 print([found["label"] for found in classify([{inputs}], truncation=True)[0] if found["score"] >= {threshold}])""",
     "tagging": """\
-from transformers import pipeline
+from transformers import AutoModelForTokenClassification, AutoTokenizer
 
-tag = pipeline("token-classification", {path!r}, aggregation_strategy="first")
-print(tag("Ada lives in Oslo .".split(), is_split_into_words=True))  # words as in the training set""",
+tokenizer, model = (kind.from_pretrained({path!r}) for kind in (AutoTokenizer, AutoModelForTokenClassification))
+words = "Ada lives in Oslo .".split()  # as in the training set
+inputs = tokenizer(words, is_split_into_words=True, return_tensors="pt")
+tags = [model.config.id2label[number] for number in model(**inputs).logits[0].argmax(-1).tolist()]
+pieces = inputs.word_ids()  # for each piece the number of its word, which has the tag of its first piece
+print([(word, tags[pieces.index(number)]) for number, word in enumerate(words)])""",
     "answering": """\
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 

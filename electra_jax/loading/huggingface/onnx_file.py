@@ -49,6 +49,9 @@ def write(folder: Path) -> None:
     path.parent.mkdir()
     with _quiet():
         model = getattr(transformers, name).from_pretrained(folder).eval()
+        for norm in filter(lambda module: isinstance(module, torch.nn.LayerNorm), model.modules()):
+            if norm.bias is None:  # onnxruntime's optimizer expects one
+                norm.bias = torch.nn.Parameter(torch.zeros_like(norm.weight))
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         inputs = dict(tokenizer(["a text", "another one"], padding=True, truncation=True, return_tensors="pt"))
         with torch.no_grad():
