@@ -66,7 +66,7 @@ def tags(folder: Path, texts: Sequence[tuple[str, ...]]) -> Iterator[Answer]:
         found = tag(words, is_split_into_words=True)
         pieces = found[0] if isinstance(found[0], list) else found
         begins = itertools.accumulate((len(word) + 1 for word in words[:-1]), initial=0)
-        by_word = [next(each for each in pieces if each["start"] <= begin < each["end"]) for begin in begins]
+        by_word = [next(each for each in pieces if int(each["start"]) <= begin < int(each["end"])) for begin in begins]
         yield Answer([each["entity"] for each in by_word], float(min(each["score"] for each in by_word)))
 
 
