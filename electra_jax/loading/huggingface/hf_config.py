@@ -139,6 +139,7 @@ def write(config: ElectraConfig, head: str | None, special: Special) -> dict[str
             "legacy": True,  # the names of the MLM head's tensors
         }
     return result | {
+        "initializer_cutoff_factor": 2.0,  # see `transformer.truncated_normal`; text-embeddings-inference wants it
         "hidden_activation": c.activation,
         "local_attention": c.local_window,
         "global_attn_every_n_layers": c.global_every,

@@ -40,6 +40,18 @@ def test_modernberts_activation_comes_back():
     assert hf_config.read(described, None, "there").encoder.activation == "gelu"
 
 
+def test_a_server_that_wants_every_setting_of_modernbert_finds_it():
+    """The fields of text-embeddings-inference's struct without a default, as read on 2026-11-27."""
+    numbers = "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads max_position_embeddings"
+    numbers += " initializer_range initializer_cutoff_factor norm_eps attention_dropout local_attention"
+    numbers += " global_attn_every_n_layers global_rope_theta local_rope_theta"
+    numbers += " pad_token_id bos_token_id eos_token_id cls_token_id sep_token_id"
+    described = written("modernbert", None)[1]
+    assert all(isinstance(described[name], int | float) for name in numbers.split())
+    assert all(described[name] is False for name in ("norm_bias", "attention_bias"))
+    assert described["hidden_activation"] == described["classifier_activation"] == "gelu"
+
+
 def test_dropout_of_attention_weights_has_its_own_name():
     config, _ = written()
     own = dataclasses.replace(config, encoder=dataclasses.replace(config.encoder, attention_dropout=0.0))
