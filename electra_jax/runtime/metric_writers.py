@@ -1,24 +1,40 @@
 """Writes what a run leaves for other programs: metrics as JSON lines and TensorBoard events, profiles, versions."""
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import json
 import math
 import platform
 import subprocess
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
-from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event, SessionLog
-from tensorboardX.summary import scalar
 
 from electra_jax.config.settings import above, at_least, setting
 from electra_jax.runtime.io import write_whole
 from electra_jax.runtime.run_log import METRICS, read_metrics
+
+
+@contextlib.contextmanager
+def _without(package: str) -> Iterator[None]:
+    """An import of the package fails in the context, unless something has imported it before."""
+    hidden = sys.modules.setdefault(package, None) is None  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        if hidden:
+            del sys.modules[package]
+
+
+with _without("torch"):  # which takes seconds; tensorboardX needs it for tensors alone
+    from tensorboardX.event_file_writer import EventsWriter
+    from tensorboardX.proto.event_pb2 import Event, SessionLog
+    from tensorboardX.summary import scalar
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece", "ml_collections")
 

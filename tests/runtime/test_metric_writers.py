@@ -100,3 +100,12 @@ def test_a_file_is_replaced_whole(tmp_path):
     assert path.read_text() == "old"
     write_whole(path, "new")
     assert path.read_text() == "new"
+
+
+def test_pytorch_is_not_imported_with_the_writers(tmp_path):
+    """It would take seconds of each start where it is installed."""
+    (tmp_path / "torch.py").write_text("raise RuntimeError('imported')\n")
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import electra_jax.runtime.metric_writers"
+    program += "; assert 'torch' not in sys.modules; import torch"
+    done = run([sys.executable, "-c", program])
+    assert done.stderr.endswith("RuntimeError: imported\n")
