@@ -25,6 +25,7 @@ import sentence_transformers
 import electra_jax
 from electra_jax.config import cli, errors
 from electra_jax.config.errors import UserError
+from electra_jax.config.settings import at_least, check_value
 
 _ALONE = 10  # texts
 
@@ -42,8 +43,8 @@ def seconds_of(encode: Encode, texts: Sequence[str]) -> tuple[float, float]:
 
 
 def compare(model_dir: str, texts: Sequence[str], rounds: int) -> dict[str, Any]:
-    theirs = sentence_transformers.SentenceTransformer(model_dir, device="cpu")
-    here, there = electra_jax.load(model_dir).encode, theirs.encode
+    here = electra_jax.load(model_dir).encode
+    there = sentence_transformers.SentenceTransformer(model_dir, device="cpu").encode
     first = [seconds_of(encode, texts) for encode in (here, there)]
     difference = np.abs(here(list(texts)) - there(list(texts))).max()
     times = np.array([[seconds_of(encode, texts) for encode in (here, there)] for _ in range(rounds)])
@@ -64,6 +65,8 @@ def main(argv: list[str]) -> int:
     if chosen is None:
         return 0
     cli.require(chosen, ("model", "texts"))
+    check_value("--count", chosen["count"], at_least(_ALONE))
+    check_value("--rounds", chosen["rounds"], at_least(1))
     with open(chosen["texts"], encoding="utf-8") as file:
         lines = (line.strip() for line in file)
         texts = list(itertools.islice(filter(None, lines), chosen["count"]))

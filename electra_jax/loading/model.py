@@ -58,7 +58,8 @@ class Model:
     """A trained encoder, with its generator where there is one.
 
     Every method takes one text or a sequence of texts and keeps their order. Texts are grouped by length; a `Model`
-    compiles each length once, when it first meets it. Any white space in a text counts as one space.
+    compiles each length once, when it first meets it, and again for few texts. Any white space in a text counts as one
+    space.
 
     Attributes:
       name: the directory that it was loaded from.

@@ -56,8 +56,8 @@ def length_batches(lengths: Sequence[int], longest: int, batch_size: int) -> Ite
 
     Yields:
       (padded length, padded number of rows, indices of the rows). Both numbers depend on the bucket only, so that few
-      programs serve all calls; but of no more than `batch_size` rows, as someone waits for, none is padded to more
-      than twice their number.
+      programs serve all calls. Up to `batch_size` rows in all are few: their number is padded to a power of two, so
+      that a single text does not take a whole batch's time.
     """
     buckets = bucket_lengths(longest)
     bucket_of_row = np.searchsorted(buckets, np.asarray(lengths, np.int64))
