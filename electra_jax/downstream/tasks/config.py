@@ -30,8 +30,9 @@ class TaskConfig:
     threshold: float = setting(0.0, "SQuAD 2.0: logit above which a question is left unanswered.")
     f1: str = setting(
         "auto",
-        "SQuAD: what F1 counts; auto: characters if most letters of the true answers are of a script without spaces.",
-        one_of("auto", "words", "characters"),
+        "SQuAD: what F1 counts; auto: characters if most letters of the true answers are of a script without spaces; "
+        "cmrc: as CMRC 2018's script does.",
+        one_of("auto", "words", "characters", "cmrc"),
     )
     kind: str = setting(
         "classification",

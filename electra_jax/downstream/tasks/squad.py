@@ -74,7 +74,7 @@ class Answering(Task):
       stride: tokens from the start of one window to the next.
       max_answer: tokens of the longest answer.
       threshold: logit above which a question is left unanswered.
-      f1: what F1 counts, `words`, `characters`, or `auto`, which chooses by the true answers.
+      f1: what F1 counts, `auto`, which chooses by the true answers, or a name in `squad_metrics.UNITS`.
     """
 
     name: str
@@ -230,7 +230,7 @@ class Answering(Task):
         if self.f1 == "auto":
             without = squad_metrics.has_no_spaces(text for example in examples for text, _ in example.answers)
             return squad_metrics.CHARACTERS if without else squad_metrics.WORDS
-        return squad_metrics.CHARACTERS if self.f1 == "characters" else squad_metrics.WORDS
+        return squad_metrics.UNITS[self.f1]
 
     def score(self, examples: Sequence[Example], answers: Sequence[Answer]) -> dict[str, float]:
         """Exact match and F1. SQuAD 2.0: also for questions with and without an answer, and at the thresholds (logits)

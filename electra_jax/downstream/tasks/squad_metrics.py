@@ -1,9 +1,10 @@
 """Scores of answers, as in the evaluation scripts of SQuAD 1.1 and 2.0 (rajpurkar.github.io/SQuAD-explorer).
 
 Where a language writes no spaces, an answer is one word, and F1 of words would be exact match. There F1 is of
-characters, as in KorQuAD 1.0's script.
+characters, as in KorQuAD 1.0's script, or as in CMRC 2018's (cmrc2018_evaluate.py of github.com/ymcui/cmrc2018).
 """
 
+import difflib
 import re
 import string
 import unicodedata
@@ -18,6 +19,10 @@ _WITHOUT_SPACES = (  # beginnings of the names of letters in scripts that do not
     *("CJK ", "IDEOGRAPHIC ", "HIRAGANA ", "KATAKANA", "HALFWIDTH KATAKANA", "BOPOMOFO "),
     *("THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN "),
 )
+# What CMRC's script leaves out, and what it counts: a Chinese character, or else a word, a number or a sign. There its
+# regular expression ends at U+9FA5 and NLTK splits the rest; this differs from NLTK in contractions, such as "can't".
+_NO_CMRC_PUNCTUATION = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
+_CMRC_UNITS = re.compile(r"[一-龥]|[^\W一-龥]+(?:\.[^\W一-龥]+|,\d+)*|[^\w\s]")
 
 
 class Measure(NamedTuple):
@@ -25,7 +30,7 @@ class Measure(NamedTuple):
 
     Attributes:
       exact: 1 if it equals one of the true answers, else 0.
-      f1: F1 of the words, or characters, that it shares with the most similar true answer.
+      f1: F1 of what it shares with the most similar true answer.
     """
 
     exact: float
@@ -49,8 +54,23 @@ def _is_punctuation(character: str) -> bool:
     return unicodedata.normalize("NFKC", character) in _ASCII_PUNCTUATION
 
 
+def normalize_cmrc(text: str) -> str:
+    """`text` in lower case without the signs that CMRC's script leaves out; ASCII's `.` and `,` are not among them."""
+    return text.lower().strip().translate(_NO_CMRC_PUNCTUATION)
+
+
 def split_characters(text: str) -> list[str]:
     return list("".join(text.split()))
+
+
+def count_shared(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many items two lists share, in any order."""
+    return (Counter(one) & Counter(other)).total()
+
+
+def longest_run(one: Sequence[str], other: Sequence[str]) -> int:
+    """The length of the longest run of items that two lists share."""
+    return difflib.SequenceMatcher(None, one, other, autojunk=False).find_longest_match().size
 
 
 class Unit(NamedTuple):
@@ -59,14 +79,18 @@ class Unit(NamedTuple):
     Attributes:
       normalize: makes texts comparable.
       split: the words or characters of a normalized text.
+      shared: how many of them two texts share.
     """
 
     normalize: Callable[[str], str]
     split: Callable[[str], list[str]]
+    shared: Callable[[Sequence[str], Sequence[str]], int] = count_shared
 
 
 WORDS = Unit(normalize, str.split)
 CHARACTERS = Unit(normalize_characters, split_characters)
+CMRC = Unit(normalize_cmrc, _CMRC_UNITS.findall, longest_run)
+UNITS = {"words": WORDS, "characters": CHARACTERS, "cmrc": CMRC}
 
 
 def has_no_spaces(texts: Iterable[str]) -> bool:
@@ -76,13 +100,12 @@ def has_no_spaces(texts: Iterable[str]) -> bool:
     return 2 * without > counts.total()
 
 
-def overlap(true: str, predicted: str, wordless: float, split: Callable[[str], list[str]] = str.split) -> float:
-    """F1 of the words of two normalized texts; `wordless` if neither has a word. `split` gives the words."""
-    true_words, predicted_words = split(true), split(predicted)
+def overlap(true: str, predicted: str, wordless: float, unit: Unit = WORDS) -> float:
+    """F1 of two normalized texts; `wordless` if neither has a word."""
+    true_words, predicted_words = unit.split(true), unit.split(predicted)
     if not true_words and not predicted_words:
         return wordless
-    shared = sum((Counter(true_words) & Counter(predicted_words)).values())
-    return 2 * shared / (len(true_words) + len(predicted_words))
+    return 2 * unit.shared(true_words, predicted_words) / (len(true_words) + len(predicted_words))
 
 
 def measure(true: Sequence[str], predicted: str, may_be_impossible: bool, unit: Unit = WORDS) -> Measure:
@@ -99,7 +122,7 @@ def measure(true: Sequence[str], predicted: str, may_be_impossible: bool, unit: 
     if may_be_impossible:
         normal_true = list(filter(None, normal_true)) or [""]
     normal = unit.normalize(predicted)
-    f1 = max((overlap(text, normal, float(may_be_impossible), unit.split) for text in normal_true), default=0.0)
+    f1 = max((overlap(text, normal, float(may_be_impossible), unit) for text in normal_true), default=0.0)
     return Measure(float(normal in normal_true), f1)
 
 

@@ -427,6 +427,8 @@ def test_f1_counts_characters_where_no_spaces_are_written():
     found = SQUAD2.score(examples, answers)
     assert [found[name] for name in ("f1", "has_ans_f1", "best_f1", "exact")] == pytest.approx([80, 80, 80, 0])
     assert answering("squad1", f1="words").score(examples, answers) == {"exact": 0, "f1": 0}
+    latin = [Answer("于NBA", 0.0, "")], [example("NBA", context="于NBA")]
+    assert answering("squad1", f1="cmrc").score(latin[1], latin[0])["f1"] == pytest.approx(200 / 3)
     english = [example("Denmark")] * 2
     said = [Answer("from Denmark", 0.0, ""), Answer("北京", 0.0, "")]
     assert SQUAD1.score(english, said) == pytest.approx({"exact": 0, "f1": (200 / 3) / 2})

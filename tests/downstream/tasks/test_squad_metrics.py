@@ -76,6 +76,25 @@ def test_f1_of_characters(true, said, exact, f1, may_be_impossible):
 
 
 @pytest.mark.parametrize(
+    ("true", "said", "exact", "f1"),
+    [
+        (["1908年4月"], "1908年4月。", 1, 1),
+        (["1908年4月"], "年1908", 0, 2 * 1 / (4 + 2)),  # the longest run, not all that is shared
+        (["在 NBA 打球"], "nba打", 0, 2 * 2 / (4 + 2)),  # a Latin word is one unit
+        (["1,000.5元"], "1,000.5", 0, 2 * 1 / (2 + 1)),
+        (["《红楼梦》（上）"], "红楼梦上", 1, 1),
+        (["红楼梦."], "红楼梦", 0, 2 * 3 / (4 + 3)),  # a full stop of ASCII is a unit
+        (["北京"], "上海", 0, 0),
+        (["北京", "北平"], "北平", 1, 1),
+        (["。"], "，", 1, 0),
+    ],
+)
+def test_f1_as_cmrc_defines_it(true, said, exact, f1):
+    found = squad_metrics.measure(true, said, False, squad_metrics.CMRC)
+    assert found == pytest.approx(Measure(exact, f1))
+
+
+@pytest.mark.parametrize(
     ("texts", "expected"),
     [
         (["1908年4月", "ＮＡＴＯ組織"], False),  # four of eight letters
