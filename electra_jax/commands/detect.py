@@ -5,7 +5,6 @@ import sys
 
 from electra_jax.config import cli
 from electra_jax.loading.model import load
-from electra_jax.runtime.compile_cache import AUTO, compile_cache
 from electra_jax.runtime.console import PlainConsole
 from electra_jax.runtime.marked_text import Mark, print_marked
 
@@ -30,8 +29,7 @@ def main(argv: list[str]) -> int:
             sys.stdin.reconfigure(errors="replace")
         texts = sys.stdin.read().splitlines()
     texts = [text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for text in texts]
-    with compile_cache(AUTO):
-        detected = model.detect(texts)
+    detected = model.detect(texts)
     console = PlainConsole()
     for note in model.notes:
         console.print(note, style="dim", markup=False, highlight=False)

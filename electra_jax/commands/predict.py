@@ -18,7 +18,6 @@ from electra_jax.downstream import predictions
 from electra_jax.downstream.finetuned_model import FinetunedModel
 from electra_jax.downstream.tasks import files
 from electra_jax.downstream.tasks.task import BadRows, Task
-from electra_jax.runtime.compile_cache import AUTO, compile_cache
 from electra_jax.runtime.console import PlainConsole
 from electra_jax.runtime.progress import ConsoleProgress, Progress
 
@@ -82,7 +81,7 @@ def main(argv: list[str]) -> int:
     for name in ("text", "pair")[len(columns) :]:
         if options[name]:
             raise UserError(f"--{name}={options[name]} has no effect: this model reads single texts; leave it out")
-    with compile_cache(AUTO), ConsoleProgress(PlainConsole(stderr=True), _LINE_EVERY) as progress:
+    with ConsoleProgress(PlainConsole(stderr=True), _LINE_EVERY) as progress:
         bad = ReportedRows(progress)
         if source != _STANDARD:
             with Path(source).open("rb") as file:

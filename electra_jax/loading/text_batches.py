@@ -55,19 +55,17 @@ def length_batches(lengths: Sequence[int], longest: int, batch_size: int) -> Ite
       batch_size: rows of a batch of up to 512 positions; longer batches have fewer, for the same number of tokens.
 
     Yields:
-      (padded length, padded number of rows, indices of the rows). Both numbers depend on the bucket only, so that few
-      programs serve all calls. Up to `batch_size` rows in all are few: their number is padded to a power of two, so
-      that a single text does not take a whole batch's time.
+      (padded length, padded number of rows, indices of the rows). The number is padded to a power of two, so that a
+      single row does not take a whole batch's time, and few programs serve all calls.
     """
     buckets = bucket_lengths(longest)
     bucket_of_row = np.searchsorted(buckets, np.asarray(lengths, np.int64))
     for bucket, length in enumerate(buckets):
         rows = np.flatnonzero(bucket_of_row == bucket).tolist()
         size = max(1, min(batch_size, batch_size * _FULL_ROWS // length))
-        if rows and len(lengths) <= batch_size:
-            size = min(size, 1 << (len(rows) - 1).bit_length())
         for begin in range(0, len(rows), size):
-            yield length, size, rows[begin : begin + size]
+            part = rows[begin : begin + size]
+            yield length, min(size, 1 << (len(part) - 1).bit_length()), part
 
 
 def pad_rows(rows: Sequence[Sequence[int] | np.ndarray], length: int, special: Special) -> Batch:

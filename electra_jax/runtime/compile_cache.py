@@ -14,6 +14,7 @@ from electra_jax.runtime import io, jax_errors
 
 AUTO, NONE = "auto", "none"
 _MOST = 4 * 2**30  # bytes in the user's cache folder: hundreds of train steps; JAX deletes what was unused for longest
+_SHORTEST = 0.2  # seconds of compiling what is kept; JAX's second leaves out most programs of `load`
 
 
 def cache_setting() -> Any:
@@ -61,7 +62,11 @@ def _changes(choice: str) -> dict[str, Any]:
     own = io.user_cache() / "compiled"
     if folder() is not None or not _is_writable(own):
         return {}
-    return {"jax_compilation_cache_dir": str(own), "jax_compilation_cache_max_size": _MOST}
+    return {
+        "jax_compilation_cache_dir": str(own),
+        "jax_compilation_cache_max_size": _MOST,
+        "jax_persistent_cache_min_compile_time_secs": _SHORTEST,
+    }
 
 
 def _is_writable(path: Path) -> bool:

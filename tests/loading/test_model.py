@@ -15,6 +15,7 @@ from electra_jax.loading.model import Candidate, Model
 from electra_jax.loading.networks import Pretrained
 from electra_jax.modeling import electra
 from electra_jax.modeling.batch import Batch
+from electra_jax.runtime import compile_cache
 
 TEXT = "the model reads a line of text"
 LONG = "the model reads a line of text and says which word was replaced"
@@ -82,7 +83,15 @@ def test_states_are_pooled(detector):
         np.testing.assert_allclose(mean[i], row.mean(axis=0), rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(first[i], row[0], rtol=1e-4, atol=1e-5)
     assert mean.dtype == np.float32
-    np.testing.assert_array_equal(detector.encode("the  \n model "), mean[0])
+    np.testing.assert_allclose(detector.encode("the  \n model "), mean[0], rtol=1e-5, atol=1e-6)
+
+
+def test_programs_are_kept_in_the_users_cache_folder(pieces, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(compile_cache, "_SHORTEST", 0.0)
+    with compile_cache.compile_cache(compile_cache.NONE):  # as outside of the tests, where JAX has no folder
+        make(pieces).encode("the model")
+    assert any("encode" in path.name for path in (tmp_path / "electra_jax" / "compiled").iterdir())
 
 
 def test_encoding_cuts_long_texts_and_takes_none(detector, pieces):

@@ -37,18 +37,17 @@ def test_what_is_no_text_is_refused(texts, message):
 def test_each_row_is_in_one_batch_of_its_bucket():
     lengths = [2, 16, 17, 30, 5, 64]
     batches = list(length_batches(lengths, 64, batch_size=2))
-    assert batches == [(16, 2, [0, 1]), (16, 2, [4]), (24, 2, [2]), (32, 2, [3]), (64, 2, [5])]
+    assert batches == [(16, 2, [0, 1]), (16, 1, [4]), (24, 1, [2]), (32, 1, [3]), (64, 1, [5])]
     assert list(length_batches([], 64, 2)) == []
 
 
 def test_long_batches_have_fewer_rows_for_the_same_number_of_tokens():
-    assert [size for _, size, _ in length_batches(2 * [512, 1000, 8000], 8192, batch_size=4)] == [4, 2, 1, 1]
+    assert [size for _, size, _ in length_batches(4 * [512, 1000, 8000], 8192, batch_size=4)] == [4, 2, 2] + 4 * [1]
 
 
-@pytest.mark.parametrize(("count", "size"), [(1, 1), (2, 2), (3, 4), (5, 8), (6, 6), (7, 6)])
-def test_few_rows_are_not_padded_to_a_whole_batch(count, size):
-    assert {size for _, size, _ in length_batches([9] * count, 16, batch_size=6)} == {min(size, 6)}
-    assert [size for _, size, _ in length_batches([9, 20, 20], 64, batch_size=6)] == [1, 2]
+@pytest.mark.parametrize(("count", "sizes"), [(1, [1]), (2, [2]), (3, [4]), (5, [6]), (6, [6]), (9, [6, 4])])
+def test_what_remains_is_padded_to_a_power_of_two(count, sizes):
+    assert [size for _, size, _ in length_batches([9] * count, 16, batch_size=6)] == sizes
 
 
 def test_rows_are_padded_between_cls_and_sep():
