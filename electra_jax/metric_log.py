@@ -5,6 +5,7 @@ from collections.abc import Callable
 import jax
 
 from electra_jax import metrics, train_config
+from electra_jax.config.errors import UserError
 from electra_jax.planning.flops import devices
 from electra_jax.planning.flops.totals import count_flops
 from electra_jax.runtime import distributed, goodput, metric_writers, run_log, trackers
@@ -64,9 +65,13 @@ class MetricLog:
         return count_flops(run.objective, run.segments, steps, run.config.optim.name)
 
     def write(
-        self, step: int, window: metrics.Measurements, heldout: dict[str, float], probed: dict[str, float]
+        self, step: int, window: metrics.Measurements, heldout: dict[str, float], found: dict[str, float]
     ) -> None:
-        """Logs the steps of a window that ends with `step`."""
+        """Logs the steps of a window that ends with `step`, with what hooks have `found` after it.
+
+        Raises:
+          UserError: a hook gave a name that the run logs itself.
+        """
         measured, spent, count = window.metrics, self._clock.lap(), jax.device_count()
         seconds = spent["step"] + spent["data"]  # training time: without evaluating, saving, ...
         all_seconds = self._clock.seconds()
@@ -92,17 +97,19 @@ class MetricLog:
             **{f"total_seconds_{name}": value for name, value in all_seconds.items()},
             "epoch": self._epochs(step),
             **{f"heldout_{name}": value for name, value in heldout.items() if name != "tokens"},
-            **probed,
         }
+        if taken := values.keys() & found.keys():
+            raise UserError(f"a hook returned {min(taken)!r}, which the run logs itself; choose another name")
+        values |= found
         if self._writer is not None and self._trackers is not None:
             self._writer.write(step, values)
             self._trackers.write(step, metric_writers.finite_numbers(values))
         self._progress.update(step, format_logged(values))
         if heldout:
             self._progress.say(f"step {step} held out: {format_heldout(heldout)}")
-        if probed:
-            scores = ", ".join(f"{name.removeprefix('probe_')} {value:.1f}" for name, value in probed.items())
-            self._progress.say(f"step {step} probe: {scores}")
+        if found:
+            numbers = ", ".join(f"{name} {value:.4g}" for name, value in found.items())
+            self._progress.say(f"step {step} hooks: {numbers}")
 
     def close(self) -> None:
         if self._writer is not None and self._trackers is not None:

@@ -14,23 +14,23 @@ if __name__ == "__main__":  # `python -m electra_jax.train` is `electra-jax trai
 import contextlib
 import faulthandler
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 from ml_collections import ConfigDict
 
 from electra_jax import evaluate, guard, metrics, train_config
 from electra_jax.config.errors import UserError
-from electra_jax.data.tokenizer import Tokenizer
-from electra_jax.downstream.finetuning.probe import Probe
 from electra_jax.loading import samples
+from electra_jax.loading.model import Model
+from electra_jax.loading.networks import Pretrained
 from electra_jax.metric_log import MetricLog
 from electra_jax.modeling.subnetwork import extract
 from electra_jax.objectives.segments import segment_at
-from electra_jax.objectives.spec import Objective
+from electra_jax.objectives.spec import Params
 from electra_jax.runtime import distributed, goodput, jax_errors, metric_writers, run_log, sharding
 from electra_jax.runtime.compile_cache import compile_cache
 from electra_jax.runtime.progress import Progress
@@ -47,6 +47,10 @@ _LESS_MEMORY = (
 _HANG = 300.0  # seconds after which a step that has not ended prints the Python stacks of all threads
 _STDERR = 2  # a file descriptor: faulthandler writes without Python, and a notebook's stderr has none
 _NOT_ENCODER = ("generator", "generator_head")  # parameters that the encoder does not need
+
+# (every, function): after every `every` steps and the last one, the main process calls function(step, model) with the
+# encoder as it is then, and logs the numbers that it returns by their names.
+Hook = tuple[int, Callable[[int, Model], Mapping[str, float]]]
 
 
 class TrainResult(NamedTuple):
@@ -74,6 +78,7 @@ def pretrain(
     progress: Progress | None = None,
     rewind_to: int | None = None,
     skip_batches: int = 0,
+    hooks: Sequence[Hook] = (),
 ) -> run_log.RunLog:
     """Pre-trains an encoder, or resumes the run in `workdir`.
 
@@ -83,18 +88,32 @@ def pretrain(
       progress: receives the progress, for example `electra_jax.runtime.progress.ConsoleProgress()`; None: no output.
       rewind_to: go back to the checkpoint of this step, and delete those after it.
       skip_batches: with `rewind_to`: how many of the batches that follow that step are left out.
+      hooks: pairs `(every, function)`. After every `every` steps, and after the last one, `function(step, model)` is
+        called with the encoder as a `Model`; it returns numbers to log, by name. With several processes only the main
+        process calls it. Its time is counted as evaluation.
 
     Returns:
       The run's log: `.metrics` is a list with a dict for each logged step, `.heldout()` the last evaluation.
 
     Raises:
-      UserError: the config, the text or the work directory cannot be used.
+      UserError: the config, the text or the work directory cannot be used; or a hook returned a name that the run logs
+        itself.
+
+    Example:
+      >>> def pairs(step, model):
+      ...     a, b = model.encode(["a cat sleeps", "the cat is asleep"])
+      ...     return {"pair_cosine": float(a @ b / np.sqrt((a @ a) * (b @ b)))}
+      >>> run = electra_jax.pretrain(config, workdir="runs/pairs", hooks=[(500, pairs)])  # doctest: +SKIP
     """
+    for every, _ in hooks:
+        if every < 1:
+            raise UserError(f"hooks: {every} steps is invalid: expected 1 or more")
     if rewind_to is None and skip_batches:
         raise UserError(f"skip_batches={skip_batches} has no effect without rewind_to; give both or neither")
     path = resolve(str(workdir))
     with compile_cache(train_config.as_dataclass(config).compile_cache):
-        train(config, path, progress, None if rewind_to is None else Rewind(rewind_to, skip_batches))
+        asked = None if rewind_to is None else Rewind(rewind_to, skip_batches)
+        train(config, path, progress, asked, hooks=hooks)
     return run_log.read_run_log(WorkDir(path).folder)
 
 
@@ -104,6 +123,7 @@ def train(
     progress: Progress | None = None,
     rewind: Rewind | None = None,
     clock: goodput.Clock | None = None,
+    hooks: Sequence[Hook] = (),
 ) -> TrainResult:
     """Trains until `config.steps`, or until SIGTERM or Ctrl-C, and writes everything to `workdir`.
 
@@ -113,6 +133,7 @@ def train(
       progress: receives the progress; None: no output.
       rewind: the earlier checkpoint to go back to; None: the last one.
       clock: counts where the time goes; None: one that starts now.
+      hooks: as in `pretrain`; `config.probe` is one more.
 
     Raises:
       UserError: the config, the text, the networks to start from or the work directory cannot be used, and no
@@ -122,14 +143,13 @@ def train(
     with contextlib.ExitStack() as held, jax_errors.reported(_LESS_MEMORY):
         setup = set_up(train_config.resolve(config), workdir, progress, held, rewind)
         held.callback(faulthandler.cancel_dump_traceback_later)
-        return run_steps(setup, progress, clock)
+        return run_steps(setup, progress, clock, [*hooks, *probe_hooks(setup)])
 
 
-def run_steps(setup: Setup, progress: Progress, clock: goodput.Clock) -> TrainResult:
+def run_steps(setup: Setup, progress: Progress, clock: goodput.Clock, hooks: Sequence[Hook]) -> TrainResult:
     """Compiles the steps of a run that is set up, and runs them; `train` says how it ends."""
     config, home, data, state = setup.config, setup.home, setup.data, setup.state
     first, mesh, objective = int(state.step), setup.step.mesh, setup.step.objective
-    probe = distributed.main_process_first(lambda: make_probe(config, data.corpus.tokenizer), others=lambda: None)
 
     ########## Compile #################################################################################################
     jit = functools.partial(setup.step.jit, out_shardings=sharding.replicated(mesh))
@@ -175,7 +195,7 @@ def run_steps(setup: Setup, progress: Progress, clock: goodput.Clock) -> TrainRe
             progress.update(step - 1)
 
             # ... except where they are needed now.
-            due = what_is_due(config, step, preemption.should_stop(step))
+            due = what_is_due(config, step, preemption.should_stop(step), hooks)
             if any(due):
                 skips.count(window.add(pending), step, setup.checkpoints.latest())
                 pending = None
@@ -183,8 +203,8 @@ def run_steps(setup: Setup, progress: Progress, clock: goodput.Clock) -> TrainRe
                 faulthandler.cancel_dump_traceback_later()  # evaluating and saving may take long
                 with clock.phase("evaluation"):
                     heldout = evaluator(setup.step.gather(state.params), step) if due.evaluation else {}
-                    probed = run_probe(probe, objective, gather, state) if due.probe else {}
-                log.write(step, measurements, heldout, probed)
+                    found = call(due.hooks, step, setup, gather(encoder_params(state))) if due.hooks else {}
+                log.write(step, measurements, heldout, found)
                 if evaluate.is_better_than_baselines(heldout):
                     setup.checkpoints.good_step = step
                 if due.checkpoint:
@@ -214,13 +234,13 @@ class Due(NamedTuple):
 
     log: bool
     evaluation: bool
-    probe: bool
+    hooks: list[Hook]
     checkpoint: bool
     stop: bool
 
 
-def what_is_due(config: TrainConfig, step: int, stopping: bool) -> Due:
-    """What to do after `step`. After the last step: evaluate, probe and save. After an interrupted one: save."""
+def what_is_due(config: TrainConfig, step: int, stopping: bool, hooks: Sequence[Hook] = ()) -> Due:
+    """What to do after `step`. After the last one: evaluate, call all hooks and save. If interrupted: save."""
     done = step == config.steps
 
     def every(steps: int) -> bool:
@@ -229,30 +249,46 @@ def what_is_due(config: TrainConfig, step: int, stopping: bool) -> Due:
     return Due(
         log=every(config.log_every),
         evaluation=every(config.eval_every) or done,
-        probe=config.probe.every > 0 and (every(config.probe.every) or done) and not stopping,
+        hooks=[hook for hook in hooks if (every(hook[0]) or done) and not stopping],
         checkpoint=every(config.checkpoint.every) or every(config.checkpoint.keep_every) or done or stopping,
         stop=stopping,
     )
 
 
-def make_probe(config: TrainConfig, vocabulary: Tokenizer) -> Probe | None:
-    return Probe(config.probe, config.model.max_length, vocabulary) if config.probe.every else None
+def probe_hooks(setup: Setup) -> list[Hook]:
+    """The fine-tuning that `config.probe` asks for; the main process reads its files now, before the first step."""
+    config = setup.config
+    if not config.probe.every:
+        return []
+
+    def make() -> Callable[[int, Model], Mapping[str, float]]:
+        from electra_jax.downstream.finetuning.probe import Probe  # only runs with probes import fine-tuning
+
+        return Probe(config.probe, config.model.max_length, setup.data.corpus.tokenizer)
+
+    return [(config.probe.every, distributed.main_process_first(make, others=lambda: lambda step, model: {}))]
 
 
-def run_probe(
-    probe: Probe | None, objective: Objective, gather: Callable[[Any], Any], state: TrainState
-) -> dict[str, float]:
-    """Downstream scores of the encoder. The main process measures them; all processes share their parameters."""
-    kept = {name: tree for name, tree in state.params.items() if name not in _NOT_ENCODER}
-    params = jax.device_get(gather(kept))
+def encoder_params(state: TrainState) -> Params:
+    return {name: tree for name, tree in state.params.items() if name not in _NOT_ENCODER}
 
-    def score() -> dict[str, float]:
-        encoder = extract(objective.model.config, params, "encoder")
-        assert probe is not None
+
+def call(hooks: Sequence[Hook], step: int, setup: Setup, params: Params) -> dict[str, float]:
+    """What the hooks measure of the encoder with these parameters, which every device has whole."""
+    here = jax.device_get(params)
+
+    def measure() -> dict[str, float]:
+        encoder = extract(setup.step.objective.model.config, here, "encoder")
         assert encoder is not None
-        return probe(encoder)
+        vocabulary = setup.data.corpus.tokenizer
+        networks = Pretrained(encoder, None, vocabulary, scores=setup.step.objective.system.scores)
+        model = Model(f"{setup.home.path} at step {step}", networks, vocabulary)
+        found: dict[str, float] = {}
+        for _, function in hooks:
+            found |= function(step, model)
+        return found
 
-    return distributed.main_process_first(score, others=dict)
+    return distributed.main_process_first(measure, others=dict)
 
 
 def save(setup: Setup, step: int, state: TrainState, totals: dict[str, float], skipped_in_a_row: int) -> None:

@@ -45,6 +45,40 @@ def test_a_step_that_hangs_prints_where(text_file, tmp_path, capfd, monkeypatch,
     assert "in run_steps" in "".join(printed)
 
 
+def test_hooks_measure_the_encoder_as_it_is_and_change_nothing(text_file, tmp_path, light_steps):
+    called = []
+
+    def norm(step, model):
+        called.append(step)
+        return {"norm": float(np.linalg.norm(model.encode("a text")))}
+
+    config = small_config(text_file, "objective=mlm", steps=5, log_every=5, checkpoint__every=2)
+    run = electra_jax.pretrain(config, tmp_path / "with", hooks=[(2, norm), (3, lambda step, model: {"three": step})])
+    assert called == [2, 4, 5]
+    lines = {line["step"]: line for line in run.metrics}
+    assert {step: line["three"] for step, line in lines.items() if "three" in line} == {3: 3, 5: 5}
+    kept = float(np.linalg.norm(electra_jax.load(tmp_path / "with", step=4).encode("a text")))
+    assert lines[4]["norm"] == pytest.approx(kept, rel=1e-5)
+    electra_jax.pretrain(config, tmp_path / "without")
+    before, after = (arrays(tmp_path / name, 5) for name in ("without", "with"))
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize(
+    ("hook", "message"),
+    [
+        ((0, lambda step, model: {}), "hooks: 0 steps is invalid: expected 1 or more"),
+        (
+            (1, lambda step, model: {"tokens": 1.0}),
+            "a hook returned .tokens., which the run logs itself",
+        ),
+    ],
+)
+def test_hooks_that_cannot_be_used(hook, message, text_file, tmp_path, light_steps):
+    with pytest.raises(UserError, match=message):
+        electra_jax.pretrain(small_config(text_file, "objective=mlm", steps=1), tmp_path, hooks=[hook])
+
+
 def test_batches_cannot_be_left_out_without_going_back(tmp_path):
     with pytest.raises(UserError, match="skip_batches=3 has no effect without rewind_to; give both or neither"):
         electra_jax.pretrain(small_config(), tmp_path, skip_batches=3)

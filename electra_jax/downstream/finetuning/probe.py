@@ -8,7 +8,7 @@ from electra_jax.downstream.finetuning import multi_seed, recipe
 from electra_jax.downstream.finetuning.job import Job, load_data, make_model, train_seeds
 from electra_jax.downstream.tasks import registry, scores
 from electra_jax.downstream.tasks.task import BadRows
-from electra_jax.modeling.subnetwork import Network
+from electra_jax.loading.model import Model
 from electra_jax.train_config import ProbeConfig
 
 
@@ -39,10 +39,10 @@ class Probe:
         self._task = registry.make_task(self._config.task, config.data_dir)
         self._data = load_data(self._config, self._task, tokenizer, config.data_dir, BadRows(advice="fix it"))
 
-    def __call__(self, network: Network) -> dict[str, float]:
+    def __call__(self, step: int, model: Model) -> dict[str, float]:
         """The scores of an encoder by `probe_TASK_SCORE`; NaN if the fine-tuning diverges; the run continues."""
-        model = make_model(self._config, self._task, network)
-        job = Job(self._config, self._task, model, network, self._special, self._data)
+        with_head = make_model(self._config, self._task, model.encoder)
+        job = Job(self._config, self._task, with_head, model.encoder, self._special, self._data)
         try:
             (outcome,) = train_seeds(job, [0])
             by_name = outcome.result["scores"]
