@@ -60,7 +60,7 @@ def export(
       step: for a run, the step of the checkpoint; None: the last.
       sentence_transformers: for a run, whether `encoder` is also a model of sentence vectors for sentence-transformers:
         the mean of a text's states, as in `Model.encode`.
-      onnx: whether each directory gets an ONNX file too, `onnx/model.onnx`, which needs PyTorch and transformers.
+      onnx: whether each directory gets ONNX files too, in float32, float16 and int8; needs PyTorch and transformers.
 
     Returns:
       The class of transformers for each directory, by the directory's name; `.` is `output` itself.
@@ -90,6 +90,7 @@ def push(
     step: int | None = None,
     every_checkpoint: bool = False,
     private: bool = False,
+    onnx: bool = False,
 ) -> list[str]:
     """Uploads a run or a fine-tuned model to the Hugging Face Hub.
 
@@ -103,6 +104,7 @@ def push(
       every_checkpoint: for a run, whether each checkpoint becomes a branch `step-N` too; so does step 0, unless the run
         began with the parameters of another model.
       private: whether the repository is to be private; one that exists and is public is refused.
+      onnx: whether the main branch gets ONNX files too, as in `export`.
 
     Returns:
       The address of each commit.
@@ -122,7 +124,7 @@ def push(
     for each, revision in uploads:
         with tempfile.TemporaryDirectory() as temporary:
             exported = Path(temporary) / "model"
-            export(path, exported, each)
+            export(path, exported, each, onnx=onnx and revision is None)
             root = exported if folder is not None else _as_repository(exported)
             _name_repository(root, repo)
             message = (

@@ -17,6 +17,7 @@ from electra_jax.commands import finetune, push
 from electra_jax.config import errors
 from electra_jax.config.errors import UserError
 from electra_jax.loading import hub
+from electra_jax.loading.huggingface import onnx_file
 
 TEXTS = ["a line of text", "another"]
 
@@ -71,6 +72,15 @@ def test_a_run_that_began_with_another_model_has_no_branch_for_step_0(small_run,
     electra_jax.push(workdir, "me/mine", every_checkpoint=True)
     steps = models.run_checkpoint.saved_steps(workdir)
     assert [branch for _, branch, *_ in uploaded] == [None, *(f"step-{step}" for step in steps)]
+
+
+def test_only_the_main_branch_gets_onnx_files(small_run, uploaded, monkeypatch):
+    monkeypatch.setattr(onnx_file, "check_installed", lambda: None)
+    monkeypatch.setattr(onnx_file, "write", lambda folder: (folder / "model.onnx").touch())
+    assert errors.run(push.main, [f"--workdir={small_run}", "--repo=me/mine", "--every_checkpoint", "--onnx"]) == 0
+    main, *steps = ([name for name in files if name.endswith(".onnx")] for *_, files in uploaded)
+    assert sorted(main) == ["generator/model.onnx", "model.onnx"]
+    assert not any(steps)
 
 
 @pytest.mark.slow

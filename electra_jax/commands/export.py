@@ -32,8 +32,8 @@ ElectraForTokenClassification or ElectraForQuestionAnswering, or the same of Mod
   --step=N           the step of the checkpoint (default: the last)
   --sentence_transformers
                      make OUT/encoder a model of sentence vectors for sentence-transformers: means of states
-  --onnx             write onnx/model.onnx into each directory too, for onnxruntime, transformers.js and others. Needs
-                     pip install 'electra_jax[onnx]'"""
+  --onnx             write ONNX files in float32, float16 and int8 into each directory too, for onnxruntime,
+                     transformers.js and others. Needs pip install 'electra_jax[onnx]'"""
 
 
 def main(argv: list[str]) -> int:

@@ -8,8 +8,8 @@ from electra_jax.config.errors import UserError
 from electra_jax.runtime.console import PlainConsole
 
 USAGE = """\
-usage: electra-jax push --workdir=RUN --repo=USER/NAME [--step=N] [--every_checkpoint] [--private]
-       electra-jax push --model=FINETUNED --repo=USER/NAME [--private]
+usage: electra-jax push --workdir=RUN --repo=USER/NAME [--step=N] [--every_checkpoint] [--private] [--onnx]
+       electra-jax push --model=FINETUNED --repo=USER/NAME [--private] [--onnx]
 
 Uploads what electra-jax export writes to the Hugging Face Hub, as a repository of models. Of a run, the encoder with
 its head becomes the repository, so that from_pretrained("USER/NAME") loads it, and the generator its folder
@@ -21,6 +21,7 @@ its head becomes the repository, so that from_pretrained("USER/NAME") loads it, 
   --step=N            the step of the checkpoint (default: the last)
   --every_checkpoint  upload each checkpoint to a branch step-N too, and step 0 unless the run began with another model
   --private           make the repository private; one that exists and is public is refused
+  --onnx              upload ONNX files too, for transformers.js and others; needs pip install 'electra_jax[onnx]'
 
 It needs a token that may write: `hf auth login`, or HF_TOKEN. What was uploaded is used as hf:USER/NAME, or
 hf:USER/NAME@step-N, wherever a model's folder is given."""
@@ -34,6 +35,7 @@ def main(argv: list[str]) -> int:
         "step": 0,
         "every_checkpoint": False,
         "private": False,
+        "onnx": False,
     }
     given = cli.read(argv, USAGE, defaults)
     if given is None:
@@ -45,6 +47,7 @@ def main(argv: list[str]) -> int:
     cli.require(options, (source, "repo"), "try --workdir=runs/tiny --repo=USER/NAME, or --help")
     step = options["step"] if "step" in given else None
     console = PlainConsole()
-    for address in models.push(options[source], options["repo"], step, options["every_checkpoint"], options["private"]):
+    chosen = {name: options[name] for name in ("every_checkpoint", "private", "onnx")}
+    for address in models.push(options[source], options["repo"], step, **chosen):
         console.print(address, markup=False, highlight=False)
     return 0

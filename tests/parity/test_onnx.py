@@ -41,9 +41,9 @@ def text(rows: int, length: int) -> Batch:
     return Batch(ids * used, segments * used, used)
 
 
-def run(folder: Any, batch: Batch) -> dict[str, np.ndarray]:
-    """The outputs of the folder's ONNX file, by name."""
-    session = onnxruntime.InferenceSession(folder / onnx_file.FILE)
+def run(folder: Any, batch: Batch, file: Any = onnx_file.FILE) -> dict[str, np.ndarray]:
+    """The outputs of one of the folder's ONNX files, by name."""
+    session = onnxruntime.InferenceSession(folder / file)
     given = {
         "input_ids": batch.input_ids,
         "attention_mask": batch.sequence_ids,
@@ -95,9 +95,28 @@ def test_pretrained(kind, head, pieces, tmp_path):
     directory.write(tmp_path / "out", encoder, head, pieces, "")
     onnx_file.write(tmp_path / "out")
     check_directory(tmp_path / "out", encoder, head)
+    if head == "mlm_head":
+        check_smaller_files(tmp_path / "out")
     if kind == "modernbert":
         optimize(tmp_path / "out" / onnx_file.FILE, encoder.config.encoder)
         check_directory(tmp_path / "out", encoder, head)
+
+
+def check_smaller_files(folder: Any) -> None:
+    """float16 rounds to 2^-11, int8 to 2^-8 of a matrix's largest number, in each of many products.
+
+    Norms of differences; those of random logits are 1.4 of the logits' own.
+    """
+    whole, half, int8 = (folder / file for file in (onnx_file.FILE, onnx_file.FLOAT16, onnx_file.INT8))
+    assert int8.stat().st_size < half.stat().st_size < whole.stat().st_size
+    for shape in SHAPES:
+        batch = text(*shape)
+        real = batch.sequence_ids == 1
+        expected, near, rough = (run(folder, batch, path)["logits"][real] for path in (whole, half, int8))
+        assert near.dtype == rough.dtype == np.float32
+        near_norm, rough_norm = (np.linalg.norm(found - expected) for found in (near, rough))
+        assert near_norm < 2**-6 * np.linalg.norm(expected)
+        assert rough_norm < 2**-1 * np.linalg.norm(expected)
 
 
 def optimize(path: Any, encoder: Any) -> None:
@@ -145,7 +164,7 @@ def test_finetuned(kind, task, pooling, pieces, tmp_path):
 def test_every_directory_of_a_run_has_a_file(small_run, tmp_path):
     """Of ModernBERT with tables narrower than its networks."""
     classes = export.export(small_run, tmp_path / "out", onnx=True)
-    assert {path.parent.parent.name for path in (tmp_path / "out").rglob("model.onnx")} == set(classes)
+    assert {path.parent.parent.name for path in (tmp_path / "out").rglob("model_quantized.onnx")} == set(classes)
     encoder = directory.read(tmp_path / "out" / "discriminator").network
     check_directory(tmp_path / "out" / "discriminator", encoder, "discriminator_head")
 
@@ -155,7 +174,9 @@ def test_weights_that_a_file_cannot_hold_are_in_another(pieces, tmp_path, monkey
     encoder = network("bert", "mlm_head")
     directory.write(tmp_path / "out", encoder, "mlm_head", pieces, "")
     onnx_file.write(tmp_path / "out")
-    assert {path.name for path in (tmp_path / "out" / "onnx").iterdir()} == {"model.onnx", "model.onnx.data"}
+    files = (onnx_file.FILE, onnx_file.FLOAT16, onnx_file.INT8)
+    expected = {name for file in files for name in (file.name, f"{file.name}.data")}
+    assert {path.name for path in (tmp_path / "out" / "onnx").iterdir()} == expected
     check_directory(tmp_path / "out", encoder, "mlm_head")
 
 

@@ -67,7 +67,7 @@ def export(model: Kept, output: Path, onnx: bool = False) -> str:
     Args:
       model: the fine-tuned model.
       output: a directory that does not exist yet or is empty.
-      onnx: whether it gets an ONNX file too, which needs PyTorch.
+      onnx: whether it gets ONNX files too, which needs PyTorch.
 
     Returns:
       The class of transformers.

@@ -1,7 +1,8 @@
-"""Adds an ONNX file to a Hugging Face directory, by PyTorch's exporter from the class of transformers.
+"""Adds ONNX files to a Hugging Face directory, by PyTorch's exporter from the class of transformers.
 
-This is the only module that needs PyTorch. The exporters that would do without a step of our own cannot be installed
-beside this package: optimum-onnx 0.1 needs transformers 4, and jax2onnx 0.17 an orbax-checkpoint below 0.11.37.
+They have the names by which transformers.js looks for them. This is the only module that needs PyTorch. The exporters
+that would do without a step of our own cannot be installed beside this package: optimum-onnx 0.1 needs transformers 4,
+and jax2onnx 0.17 an orbax-checkpoint below 0.11.37.
 """
 
 import contextlib
@@ -14,16 +15,19 @@ from electra_jax.config.errors import UserError
 from electra_jax.loading.huggingface.directory import CONFIG, WEIGHTS
 from electra_jax.runtime.io import read_json
 
-FILE = Path("onnx", "model.onnx")  # where transformers.js looks; optimum looks there too
+FILE = Path("onnx", "model.onnx")  # optimum looks there too
+FLOAT16 = FILE.with_name("model_fp16.onnx")  # for GPUs and WebGPU
+INT8 = FILE.with_name("model_quantized.onnx")  # what transformers.js loads in a browser by default
 OPSET = 18
 _AXES = ("batch", "sequence")
-# Protocol buffers end at 2 GiB; beyond, weights go to a second file, model.onnx.data.
+# Protocol buffers end at 2 GiB; beyond, the weights of each file go to a second one, such as model.onnx.data.
 _MOST_BYTES = 2**31 - 2**24
 
 
 def check_installed() -> None:
     """Raises UserError where a package that `write` needs is missing."""
     try:
+        import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
         import torch  # noqa: F401
         import transformers  # noqa: F401
@@ -32,17 +36,24 @@ def check_installed() -> None:
 
 
 def write(folder: Path) -> None:
-    """Writes `FILE` into a directory that `directory.write` has written.
+    """Writes `FILE`, `FLOAT16` and `INT8` into a directory that `directory.write` has written.
+
+    `FLOAT16` has weights and states in float16. `INT8` has matrices and tables in int8, with a scale per column, and
+    quantizes states as it runs: onnxruntime's dynamic quantization.
 
     Inputs are those of the directory's tokenizer, int64 [batch, sequence], of any batch and length; outputs are those
-    of the class of transformers, by its names: `logits`, `start_logits` and `end_logits`, or `last_hidden_state`.
+    of the class of transformers, float32, by its names: `logits`, `start_logits` and `end_logits`, or
+    `last_hidden_state`.
 
     Raises:
       UserError: a package is missing.
     """
     check_installed()
+    import onnx
     import torch
     import transformers
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+    from onnxruntime.transformers.float16 import convert_float_to_float16
 
     (name,) = read_json(folder / CONFIG)["architectures"]
     path = folder / FILE
@@ -68,23 +79,27 @@ def write(folder: Path) -> None:
             verbose=False,
         )
         assert program is not None
-        program.save(path, external_data=(folder / WEIGHTS).stat().st_size > _MOST_BYTES)
+        large = (folder / WEIGHTS).stat().st_size > _MOST_BYTES
+        program.save(path, external_data=large)
+        half = convert_float_to_float16(onnx.load(path), keep_io_types=True)
+        onnx.save(half, folder / FLOAT16, save_as_external_data=large, location=f"{FLOAT16.name}.data")
+        int8 = {"weight_type": QuantType.QInt8, "per_channel": True, "use_external_data_format": large}
+        quantize_dynamic(path, folder / INT8, **int8)
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the progress and the advice of PyTorch and transformers."""
+    """Without the progress and the advice of PyTorch, transformers and onnxruntime."""
     from transformers.utils import logging as transformers_logging
 
-    log = logging.getLogger("torch.onnx")
-    level, bars = log.level, transformers_logging.is_progress_bar_enabled()
+    disabled, bars = logging.root.manager.disable, transformers_logging.is_progress_bar_enabled()
     try:
-        log.setLevel(logging.ERROR)
+        logging.disable(logging.WARNING)
         transformers_logging.disable_progress_bar()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        log.setLevel(level)
+        logging.disable(disabled)
         if bars:
             transformers_logging.enable_progress_bar()

@@ -1,0 +1,101 @@
+"""What the ONNX files of a fine-tuned model lose and take: score on the dev set, size, speed on this machine.
+
+    electra-jax export --model=FINETUNED --output=exported --onnx
+    python benchmarks/onnx_files.py --model=exported --data_dir=DIR [--rounds=3]
+
+For tasks of one class or one number per text or pair. DIR is the folder with the task's files. onnxruntime computes
+single examples, with its default threads, and the first 256 in batches of 16 of similar lengths. The files take turns;
+times are medians over the rounds. It prints a line of JSON for each file. `differs` is the share of the dev set with
+another class than by the float32 file; for numbers it is the mean difference in standard deviations.
+
+Needs `'.[onnx]'`.
+"""
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+from electra_jax.config import cli, errors
+from electra_jax.config.errors import UserError
+from electra_jax.config.settings import at_least, check_value
+from electra_jax.data.tokenizer import Special
+from electra_jax.downstream.finetuning import kept
+from electra_jax.downstream.tasks.sentences import Sentences
+from electra_jax.downstream.tasks.task import BadRows, Rows
+from electra_jax.loading.huggingface import onnx_file
+
+_FILES = (onnx_file.FILE, onnx_file.FLOAT16, onnx_file.INT8)
+_ALONE, _TOGETHER, _BATCH = 32, 256, 16  # examples
+
+
+def logits(
+    session: onnxruntime.InferenceSession, rows: Rows, chosen: np.ndarray, size: int, special: Special
+) -> Iterator[np.ndarray]:
+    """The logits of the chosen rows, in batches of `size`."""
+    names = [each.name for each in session.get_inputs()]
+    for begin in range(0, len(chosen), size):
+        numbers = chosen[begin : begin + size]
+        batch = rows.make_batch(numbers, len(numbers), int(rows.lengths()[numbers].max()), special).inputs
+        given = {
+            "input_ids": batch.input_ids,
+            "attention_mask": batch.sequence_ids,
+            "token_type_ids": batch.token_type_ids,
+        }
+        yield session.run(["logits"], {name: given[name].astype(np.int64) for name in names})[0]
+
+
+def main(argv: list[str]) -> int:
+    chosen = cli.parse(argv, __doc__ or "", {"model": "", "data_dir": "", "rounds": 3})
+    if chosen is None:
+        return 0
+    cli.require(chosen, ("model", "data_dir"))
+    check_value("--rounds", chosen["rounds"], at_least(1))
+    folder = Path(chosen["model"])
+    model = kept.read(folder)
+    task, special = model.task, model.tokenizer.special
+    if not isinstance(task, Sentences) or task.kind not in ("classification", "regression"):
+        raise UserError(f"{folder} is a model for {task.name}: expected a task of one class or one number")
+    examples = task.read(chosen["data_dir"], task.dev[0], BadRows())
+    rows = task.encode(examples, model.tokenizer, model.config.max_length, train=False)
+    in_order = np.argsort(rows.lengths(), kind="stable")
+    sessions = {file: onnxruntime.InferenceSession(folder / file) for file in _FILES}
+    seconds: dict[Path, list[tuple[float, float]]] = {file: [] for file in _FILES}
+    alone, together = np.arange(min(_ALONE, len(examples))), in_order[in_order < _TOGETHER]
+    for _ in range(chosen["rounds"]):
+        for file, session in sessions.items():
+            begin = time.perf_counter()
+            list(logits(session, rows, alone, 1, special))
+            between = time.perf_counter()
+            list(logits(session, rows, together, _BATCH, special))
+            seconds[file].append(((between - begin) / len(alone), (time.perf_counter() - between) / len(together)))
+    expected = None
+    for file, session in sessions.items():
+        found = np.concatenate(list(logits(session, rows, in_order, _BATCH, special)))[np.argsort(in_order)]
+        expected = found if expected is None else expected
+        if task.labels:
+            differs = float(np.mean(found.argmax(1) != expected.argmax(1)))
+        else:
+            differs = float(np.abs(found - expected).mean() / expected.std())
+            found = (found - task.scale[0]) / task.scale[1]  # the file has the scale in its last layer
+        scores = task.score(examples, task.answer({"scores": found}, rows, examples))
+        one, many = (statistics.median(column) for column in zip(*seconds[file], strict=True))
+        report = {
+            "file": file.name,
+            "megabytes": round((folder / file).stat().st_size / 1e6, 1),
+            **{name: round(score, 2) for name, score in scores.items()},
+            "differs": round(differs, 4),
+            "one_ms": round(1e3 * one, 2),
+            "per_second": round(1 / many, 1),
+        }
+        print(json.dumps(report))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(errors.run(main))
