@@ -21,7 +21,7 @@ import torch
 import transformers
 
 from electra_jax.config import cli, errors
-from electra_jax.data import tokenizer
+from electra_jax.data import tokenizer, vocabulary_training
 from electra_jax.data.config import CorpusConfig
 from electra_jax.downstream.finetuning import job, multi_seed, recipe
 from electra_jax.downstream.tasks import registry
@@ -58,7 +58,7 @@ def main(argv: list[str]) -> int:
     config = dataclasses.replace(recipe.resolve(recipe.make("cola")), epochs=1, examples=chosen["examples"])
     task = registry.make_task(config.task, chosen["data_dir"])
     lines = [example.texts[0] for example in task.read(chosen["data_dir"], "train", BadRows())]
-    words = tokenizer.train(lines, CorpusConfig(vocab_size=_VOCABULARY))
+    words = vocabulary_training.train(lines, CorpusConfig(vocab_size=_VOCABULARY))
     data = job.load_data(config, task, words, chosen["data_dir"], BadRows())
     shape = transformers.ElectraConfig(
         vocab_size=_VOCABULARY,

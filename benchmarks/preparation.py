@@ -30,7 +30,7 @@ from typing import Any
 import psutil
 
 from electra_jax.config import cli, errors
-from electra_jax.data import local_runner, readers, reading_ahead, shards, sources, tokenizer
+from electra_jax.data import local_runner, readers, reading_ahead, shards, sources, tokenizer, vocabulary_training
 from electra_jax.data.config import CorpusConfig
 from electra_jax.data.duplicates import SeenDocuments
 
@@ -156,7 +156,7 @@ def main(argv: list[str]) -> int:
         vocabulary, path = tokenizer.load(Path(chosen["vocabulary"])), Path(chosen["vocabulary"])
     else:
         config = CorpusConfig(model_type=chosen["model_type"], vocab_size=chosen["vocab_size"])
-        vocabulary = tokenizer.train(lines[:: 1 + int(size // 20)], config)  # about 20 MB
+        vocabulary = vocabulary_training.train(lines[:: 1 + int(size // 20)], config)  # about 20 MB
         tokenizer.save(vocabulary, folder)
         path = folder / vocabulary.file
     cores = os.cpu_count() or 1

@@ -2,12 +2,13 @@
 
     python benchmarks/tokenizer_parity.py --text=FILE [--vocab_size=30522] [--sample_mb=20]
 
-FILE is plain text or .xz. A SentencePiece unigram and a BPE vocabulary and BERT's WordPieces are trained on its first
-megabytes, written as `export` writes them, and compared with `AutoTokenizer` on every line, and on every pair of a line
-and the next, special tokens and segments included. So are vocabularies by the recipes of ALBERT, XLNet, T5, RoBERTa,
-ModernBERT, HerBERT and the tokenizers library's quick tour, as the gate for vocabularies reads them
-(`electra_jax.data.vocabulary`), and one in the layout of DeBERTaV3's, which is compared with its fast tokenizer of
-transformers 4 too. Needs transformers (`'.[parity]'`), and not PyTorch.
+FILE is plain text or .xz. A vocabulary of each kind that `prepare` trains is trained on its first megabytes, written as
+`export` writes it, and compared with `AutoTokenizer` on every line, and on every pair of a line and the next, special
+tokens and segments included. So are vocabularies by the recipes of ALBERT, XLNet, T5, RoBERTa, ModernBERT, HerBERT and
+the tokenizers library's quick tour, as the gate for vocabularies reads them (`electra_jax.data.vocabulary`), and one in
+the layout of DeBERTaV3's, which is compared with its fast tokenizer of transformers 4 too. Each line of JSON also has
+the seconds of either, which are of one core with TOKENIZERS_PARALLELISM=false, tokens per word, and unknown tokens per
+thousand. Needs transformers (`'.[parity]'`), and not PyTorch.
 """
 
 import io
@@ -27,21 +28,17 @@ from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers, p
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from electra_jax.config import cli, errors
-from electra_jax.data import sentencepiece_proto, tokenizer, vocabulary
+from electra_jax.data import sentencepiece_proto, tokenizer, vocabulary, vocabulary_training
 from electra_jax.data.config import MODEL_TYPES, CorpusConfig
 from electra_jax.loading.huggingface import tokenizer_files
 
 _AT_ONCE = 10_000  # lines
 
 
-def vocabularies(sample: Sequence[str], size: int) -> Iterator[tuple[str, tokenizer.Tokenizer]]:
+def of_ours(sample: Sequence[str], size: int) -> Iterator[tuple[str, tokenizer.Tokenizer]]:
+    """Vocabularies as `prepare` trains them."""
     for model_type in MODEL_TYPES:
-        yield model_type, tokenizer.train(sample, CorpusConfig(model_type=model_type, vocab_size=size))
-    pieces = tokenizers.BertWordPieceTokenizer()
-    pieces.train_from_iterator(sample, vocab_size=size, show_progress=False)
-    with tempfile.TemporaryDirectory() as folder:
-        pieces.save_model(folder)
-        yield "WordPiece", tokenizer.load(Path(folder) / "vocab.txt")
+        yield model_type, vocabulary_training.train(sample, CorpusConfig(model_type=model_type, vocab_size=size))
 
 
 _SYMBOLS = ("(", ")", '"', "-", ".", "\u2013", "\u00a3", "\u20ac")  # ALBERT's
@@ -137,17 +134,19 @@ def exported(ours: tokenizer.Tokenizer, deberta: bool = False) -> PreTrainedToke
 def compare(ours: tokenizer.Tokenizer, theirs: PreTrainedTokenizerBase, lines: Sequence[str]) -> dict[str, int | float]:
     """Of all lines and all pairs of neighbours: how many have other ids there."""
     cls, sep = ours.special.cls, ours.special.sep
-    differing = pairs = 0
+    differing = pairs = tokens = unknown = 0
     seconds = {"here": 0.0, "there": 0.0}
     last: list[tuple[str, list[int]]] = []
     for begin in range(0, len(lines), _AT_ONCE):
         some = lines[begin : begin + _AT_ONCE]
         started = time.perf_counter()
-        ids = ours.encode(some, threads=2)
+        ids = ours.encode(some)
         seconds["here"] += time.perf_counter() - started
         started = time.perf_counter()
         found = theirs(some)["input_ids"]
         seconds["there"] += time.perf_counter() - started
+        tokens += sum(map(len, ids))
+        unknown += sum(line.count(ours.special.unk) for line in ids)
         differing += sum([cls, *line, sep] != other for line, other in zip(ids, found, strict=True))
 
         both = [*last, *zip(some, ids, strict=True)]
@@ -161,7 +160,9 @@ def compare(ours: tokenizer.Tokenizer, theirs: PreTrainedTokenizerBase, lines: S
             pairs += expected != (other, types)
         last = both[-1:]
     rounded = {f"seconds_{where}": round(value, 1) for where, value in seconds.items()}
-    return {"lines": len(lines), "lines_differing": differing, "pairs_differing": pairs, **rounded}
+    words = sum(len(line.split()) for line in lines)
+    rates = {"tokens_per_word": round(tokens / words, 3), "unknown_per_thousand": round(1e3 * unknown / tokens, 3)}
+    return {"lines": len(lines), "lines_differing": differing, "pairs_differing": pairs, **rounded, **rates}
 
 
 def main(argv: list[str]) -> int:
@@ -175,7 +176,7 @@ def main(argv: list[str]) -> int:
     sizes = itertools.accumulate(len(line) for line in lines)
     sample = [line for line, size in zip(lines, sizes, strict=True) if line and size < chosen["sample_mb"] * 1e6]
     size = chosen["vocab_size"]
-    for kind, ours in itertools.chain(vocabularies(sample, size), of_others(sample, size)):
+    for kind, ours in itertools.chain(of_ours(sample, size), of_others(sample, size)):
         print(json.dumps({"kind": kind, "pieces": len(ours), **compare(ours, exported(ours), lines)}), flush=True)
     with tempfile.TemporaryDirectory() as folder:
         write_deberta(Path(folder), sample, size)

@@ -5,7 +5,8 @@ import dataclasses
 from electra_jax.config.settings import Check, above, at_least, between, one_of, setting, within
 
 MEGABYTE = 10**6
-MODEL_TYPES = ("unigram", "bpe")
+SENTENCE_PIECE = ("unigram", "bpe")
+MODEL_TYPES = (*SENTENCE_PIECE, "wordpiece", "byte_bpe")
 _SIMILARITY = Check(lambda value: value == 0 or 0.5 <= value <= 1, "0, or from 0.5 to 1")
 NORMALIZATIONS = ("nmt_nfkc_cf", "nfkc_cf", "nmt_nfkc", "nfkc", "identity")  # SentencePiece's; _cf folds case
 
@@ -32,9 +33,17 @@ class CorpusConfig:
         "A SentencePiece model, tokenizer.json or vocab.txt to use; empty: train a vocabulary.",
     )
     vocab_size: int = setting(30522, "Number of pieces, if a vocabulary is trained.", within(6, 1e6))
-    model_type: str = setting("unigram", "SentencePiece model, if a vocabulary is trained.", one_of(*MODEL_TYPES))
+    model_type: str = setting(
+        "unigram",
+        "Kind of vocabulary, if one is trained: SentencePiece's unigram or bpe, BERT's wordpiece, or byte_bpe as "
+        "ModernBERT's.",
+        one_of(*MODEL_TYPES),
+    )
     normalization: str = setting(
-        "nmt_nfkc_cf", "SentencePiece normalization; those with _cf lowercase.", one_of(*NORMALIZATIONS)
+        "nmt_nfkc_cf",
+        "SentencePiece normalization; those with _cf lowercase. wordpiece and byte_bpe lowercase too, and have BERT's "
+        "normalization and NFC besides.",
+        one_of(*NORMALIZATIONS),
     )
     byte_fallback: bool = setting(False, "Encode characters outside the vocabulary as bytes instead of [UNK].")
     character_coverage: float = setting(

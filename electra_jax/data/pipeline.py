@@ -27,8 +27,9 @@ from electra_jax.data import (
     tokenizer,
     unused_settings,
     vocabulary,
+    vocabulary_training,
 )
-from electra_jax.data.config import VOCABULARY_TRAINING, CorpusConfig, corpus_settings
+from electra_jax.data.config import SENTENCE_PIECE, VOCABULARY_TRAINING, CorpusConfig, corpus_settings
 from electra_jax.data.corpus import Corpus, CorpusReport
 from electra_jax.data.local_runner import LocalRunner
 from electra_jax.data.named_sets import HUB
@@ -275,7 +276,12 @@ def _train_vocabulary(job: Job, runner: Runner) -> tokenizer.Tokenizer:
             f"input={job.config.input!r} has no document to train on; use more text, or another heldout_fraction"
         )
     config, millions = job.config, sum(map(len, lines)) / 1e6
-    if config.normalization.startswith("nmt_") and has_joiners(lines):
+    if config.model_type == "wordpiece" and has_joiners(lines):
+        job.progress.say(
+            "words have zero-width non-joiners (U+200C), which BERT's normalization removes: model_type=unigram or "
+            "byte_bpe keeps them"
+        )
+    if config.model_type in SENTENCE_PIECE and config.normalization.startswith("nmt_") and has_joiners(lines):
         config = dataclasses.replace(config, normalization=config.normalization.removeprefix("nmt_"))
         job.progress.say(
             f"words have zero-width non-joiners (U+200C), of which {job.config.normalization} would make spaces: the "
@@ -286,7 +292,7 @@ def _train_vocabulary(job: Job, runner: Runner) -> tokenizer.Tokenizer:
         f"Training a vocabulary of {config.vocab_size} {lowercased}pieces on {millions:.1f} M characters"
         f"{' (to keep upper case, set normalization=nmt_nfkc)' if lowercased else ''}"
     )
-    return tokenizer.train(lines, config)
+    return vocabulary_training.train(lines, config)
 
 
 def _check_enough(config: CorpusConfig, mixture: Sequence[sources.Source], written: Sequence[Shard]) -> None:

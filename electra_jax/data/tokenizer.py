@@ -2,7 +2,6 @@
 
 import abc
 import functools
-import io
 import json
 from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
@@ -14,7 +13,6 @@ import tokenizers
 
 from electra_jax.config.errors import UserError, first_line
 from electra_jax.data import sentencepiece_proto
-from electra_jax.data.config import CorpusConfig
 from electra_jax.data.normalization import compose, places, trim
 from electra_jax.runtime.io import read_json
 
@@ -44,12 +42,6 @@ _NAMES = (
 WORD_START = "\u2581"  # SentencePiece's space
 _BYTE_LEVEL_START = "\u0120"  # the space of byte-level BPE (GPT-2's), which writes bytes as printable characters
 _LEAD = "a "
-_TRAINER_THREADS = 4  # constant, because the sums of the EM steps, and so the pieces, depend on it
-_LONGEST_SENTENCE = 16384  # bytes; the trainer skips longer ones
-# Scores are rounded to multiples of 1 / _SCORE_STEPS. Segmentation adds scores, in float32 here and in float64 in other
-# libraries; rounded scores add up exactly (to 2^17 nats, about 16,000 pieces), so every library sees the same ties and
-# breaks them alike. Without rounding, 1 line in 20,000 of an encyclopedia was segmented differently there.
-_SCORE_STEPS = 128
 
 
 class Tokenizer(abc.ABC):
@@ -325,53 +317,6 @@ def load_from_folder(folder: Path) -> Tokenizer:
 def find_file(folder: Path) -> Path | None:
     """The file that `save` wrote into `folder`, or None."""
     return next((path for kind in (SentencePiece, Library) if (path := folder / kind.file).is_file()), None)
-
-
-def train(lines: Iterable[str], config: CorpusConfig) -> SentencePiece:
-    """Trains a SentencePiece model.
-
-    Args:
-      lines: the text, a sentence or paragraph per line.
-      config: its `vocab_size` (special tokens included), `model_type`, `normalization`, `byte_fallback` and
-        `character_coverage` are used.
-
-    Raises:
-      UserError: the text is too small for so many pieces.
-    """
-    model = io.BytesIO()
-    try:
-        spm.SentencePieceTrainer.train(
-            sentence_iterator=(compose(line, config.normalization) for line in lines),
-            model_writer=model,
-            model_type=config.model_type,
-            vocab_size=config.vocab_size,
-            normalization_rule_name=config.normalization,
-            byte_fallback=config.byte_fallback,
-            character_coverage=config.character_coverage,
-            max_sentence_length=_LONGEST_SENTENCE,
-            pad_id=PAD,
-            unk_id=UNK,
-            bos_id=CLS,
-            eos_id=SEP,
-            pad_piece=SPECIAL_TOKENS[PAD],
-            unk_piece=SPECIAL_TOKENS[UNK],
-            bos_piece=SPECIAL_TOKENS[CLS],
-            eos_piece=SPECIAL_TOKENS[SEP],
-            control_symbols=[SPECIAL_TOKENS[MASK]],
-            num_threads=_TRAINER_THREADS,
-            minloglevel=2,
-        )
-    except RuntimeError as error:
-        reason = str(error).rsplit("] ", 1)[-1]
-        raise UserError(
-            f"training a vocabulary of {config.vocab_size} pieces failed ({reason}); use more text or another "
-            "vocab_size"
-        ) from error
-    trained = sentencepiece_proto.parse(model.getvalue())
-    if trained.trainer_spec.model_type == sentencepiece_proto.UNIGRAM:
-        for piece in trained.pieces:
-            piece.score = round(piece.score * _SCORE_STEPS) / _SCORE_STEPS
-    return SentencePiece(trained.SerializeToString())
 
 
 def _complete(model: Any, processor: spm.SentencePieceProcessor) -> Special:

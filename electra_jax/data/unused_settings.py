@@ -1,4 +1,4 @@
-"""Refuses settings that say how to read an input, where no part of the input is read so."""
+"""Refuses settings that say how to read an input or train a vocabulary, where they have no effect."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -24,8 +24,12 @@ _USES = {
 }
 
 
+# Settings without effect on a kind of vocabulary.
+_NOT_OF_VOCABULARY = {"wordpiece": ("byte_fallback",), "byte_bpe": ("byte_fallback", "character_coverage")}
+
+
 def check(units: Sequence[Unit], config: CorpusConfig) -> None:
-    """Checks that what reads the input has a use for each setting that differs from its default.
+    """Checks that there is a use for each setting that differs from its default.
 
     Names decide where they can. Else files are opened, in order, until one has a use for it; the first bytes of each
     are read, and the names in archives.
@@ -33,6 +37,11 @@ def check(units: Sequence[Unit], config: CorpusConfig) -> None:
     Raises:
       UserError: a setting has no effect; or a file is broken, or of a format that is not read.
     """
+    for name in () if config.vocabulary else _NOT_OF_VOCABULARY.get(config.model_type, ()):
+        if getattr(config, name) != getattr(CorpusConfig(), name):
+            raise UserError(
+                f"{name}={getattr(config, name)} has no effect with model_type={config.model_type}; leave it out"
+            )
     for name, use in _USES.items():
         value = getattr(config, name)
         if value != getattr(CorpusConfig(), name) and not _is_used(units, use.kinds):

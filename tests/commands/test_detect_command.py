@@ -7,13 +7,13 @@ from cli_runs import small_config
 
 from electra_jax.commands import detect
 from electra_jax.config import errors
-from electra_jax.data import tokenizer
+from electra_jax.data import vocabulary_training
 from electra_jax.loading.huggingface import directory
 
 
 def pieces():
     lines = ["the model reads a line of text and says which word was replaced"] * 20
-    return tokenizer.train(lines, small_config(data__vocab_size=28).data)
+    return vocabulary_training.train(lines, small_config(data__vocab_size=28).data)
 
 
 @pytest.fixture

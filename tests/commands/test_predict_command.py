@@ -11,7 +11,7 @@ from cli_runs import ROOT
 import electra_jax
 from electra_jax.commands import finetune, predict
 from electra_jax.config import errors
-from electra_jax.data import tokenizer
+from electra_jax.data import vocabulary_training
 from electra_jax.data.config import CorpusConfig
 from electra_jax.downstream.finetuning import job, kept, recipe
 from electra_jax.downstream.tasks import custom_table, registry
@@ -21,7 +21,7 @@ from electra_jax.modeling.batch import Batch
 
 @pytest.fixture(scope="module")
 def pieces(text_file):
-    return tokenizer.train(text_file.read_text().splitlines(), CorpusConfig(vocab_size=30))
+    return vocabulary_training.train(text_file.read_text().splitlines(), CorpusConfig(vocab_size=30))
 
 
 def written(folder, pieces, config, make_task):

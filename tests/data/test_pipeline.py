@@ -74,6 +74,15 @@ def test_zero_width_non_joiners_stay_in_words(tmp_path):
     assert any("U+200C" in line and "normalization=nfkc_cf" in line for line in said.lines)
 
 
+def test_word_pieces_lose_zero_width_non_joiners_as_berts_do_and_say_so(tmp_path):
+    word, said = "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645", Recorded()
+    (tmp_path / "text.txt").write_text("\n\n".join(f"{word} {i}" for i in range(300)), encoding="utf-8")
+    wanted = settings(tmp_path / "text.txt", vocab_size=40, model_type="wordpiece")
+    found = pipeline.find_or_prepare(tmp_path / "data", wanted, progress=said)
+    assert found.tokenizer.decode(found.tokenizer.encode([word])[0]) == word.replace("\u200c", "")
+    assert any("U+200C" in line and "model_type=unigram or byte_bpe keeps them" in line for line in said.lines)
+
+
 @pytest.fixture
 def begun(tmp_path):
     """(folder, settings, corpus) of a run whose text can be changed."""

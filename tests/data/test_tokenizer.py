@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import tokenizer
+from electra_jax.data import tokenizer, vocabulary_training
 from electra_jax.data.config import CorpusConfig
 from electra_jax.data.tokenizer import CLS, MASK, OWN, PAD, SEP, SPECIAL_TOKENS, UNK, Special
 
@@ -19,7 +19,7 @@ TEXTS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=12).map(" ".join)
 
 def train(lines=LINES, **changes):
     chosen = {"vocab_size": 45, "normalization": "nmt_nfkc", **changes}
-    return tokenizer.train(lines, CorpusConfig(**chosen))
+    return vocabulary_training.train(lines, CorpusConfig(**chosen))
 
 
 @pytest.fixture(scope="module")

@@ -95,3 +95,16 @@ def test_nothing_is_written_before(tmp_path):
     with pytest.raises(UserError, match=r"^field=nonsense has no effect on input='.*a.txt'"):
         pipeline.prepare(tmp_path / "out", input=str(tmp_path / "a.txt"), field="nonsense")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("model_type", "name", "value"),
+    [
+        ("wordpiece", "byte_fallback", True),
+        ("byte_bpe", "byte_fallback", True),
+        ("byte_bpe", "character_coverage", 1.0),
+    ],
+)
+def test_a_setting_that_the_kind_of_vocabulary_does_not_use_is_refused(tmp_path, model_type, name, value):
+    with pytest.raises(UserError, match=rf"^{name}={value} has no effect with model_type={model_type}; leave it out"):
+        check(tmp_path, ["text.txt"], {"model_type": model_type, name: value})

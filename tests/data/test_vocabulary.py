@@ -10,7 +10,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import converted, proof, sentencepiece_proto, tokenizer, vocabulary
+from electra_jax.data import converted, proof, sentencepiece_proto, tokenizer, vocabulary, vocabulary_training
 from electra_jax.data.config import CorpusConfig
 from electra_jax.data.vocabulary import read, settle
 
@@ -56,7 +56,7 @@ def test_a_model_with_ties_is_replaced_by_the_form_that_exports_have():
 
 
 def test_own_models_are_left_as_they_are():
-    ours = tokenizer.train(LINES, CorpusConfig(vocab_size=200))
+    ours = vocabulary_training.train(LINES, CorpusConfig(vocab_size=200))
     assert settle(ours) == (ours, ())
 
 

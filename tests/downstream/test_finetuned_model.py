@@ -12,7 +12,7 @@ from tiny_models import network, random_like, same
 
 import electra_jax
 from electra_jax.config.errors import UserError
-from electra_jax.data import tokenizer
+from electra_jax.data import vocabulary_training
 from electra_jax.data.config import CorpusConfig
 from electra_jax.downstream.finetuned_model import FinetunedModel
 from electra_jax.downstream.finetuning import job, kept, multi_seed, recipe, results
@@ -33,7 +33,7 @@ FACTS = {"seed": 3, "scores": {"accuracy": 75.0}, "init_from": "runs/mine"}
 @pytest.fixture(scope="module")
 def pieces():
     lines = [" ".join(WORDS[n % 11 :] + WORDS[: n % 7]) for n in range(200)]
-    return tokenizer.train(lines, CorpusConfig(vocab_size=30, character_coverage=1.0))
+    return vocabulary_training.train(lines, CorpusConfig(vocab_size=30, character_coverage=1.0))
 
 
 def task_and_config(name, **settings):

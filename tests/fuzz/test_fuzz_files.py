@@ -19,7 +19,7 @@ from fuzzing import Fuzz
 
 from electra_jax.commands import detect, export, prepare, report
 from electra_jax.config.errors import EXIT_USER_ERROR, UserError
-from electra_jax.data import tokenizer
+from electra_jax.data import vocabulary_training
 from electra_jax.loading.huggingface import directory
 
 pytestmark = pytest.mark.night
@@ -76,7 +76,7 @@ def test_corpora(request, text_file, tmp_path):
 def test_models(request, tmp_path):
     fuzz = Fuzz(request, "models", tmp_path)
     lines = ["the model reads a line of text and says which word was replaced"] * 20
-    pieces = tokenizer.train(lines, small_config(data__vocab_size=28).data)
+    pieces = vocabulary_training.train(lines, small_config(data__vocab_size=28).data)
     directory.write(tmp_path / "whole", tiny_models.network(), "discriminator_head", pieces, "")
     for case in fuzz:
         model = Path(shutil.copytree(tmp_path / "whole", tmp_path / "model"))

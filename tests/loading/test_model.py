@@ -7,7 +7,7 @@ import tiny_models
 from cli_runs import small_config
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import tokenizer
+from electra_jax.data import vocabulary_training
 from electra_jax.loading import model as model_module
 from electra_jax.loading.huggingface import directory
 from electra_jax.loading.inference import Inference
@@ -23,7 +23,7 @@ LONG = "the model reads a line of text and says which word was replaced"
 
 @pytest.fixture(scope="module")
 def pieces():
-    return tokenizer.train([LONG] * 20, small_config(data__vocab_size=28).data)
+    return vocabulary_training.train([LONG] * 20, small_config(data__vocab_size=28).data)
 
 
 def make(pieces, kind="bert", head="discriminator_head", generator=None, scores="", batch_size=4):

@@ -5,7 +5,7 @@ import doctest
 import tiny_models
 from cli_runs import small_config
 
-from electra_jax.data import tokenizer
+from electra_jax.data import vocabulary_training
 from electra_jax.loading import export
 from electra_jax.loading import model as model_module
 from electra_jax.loading.model import Model
@@ -14,7 +14,7 @@ from electra_jax.loading.networks import Pretrained
 
 def test_examples_run():
     lines = ["the model reads a line of text and says which word was replaced"] * 20
-    pieces = tokenizer.train(lines, small_config(data__vocab_size=28).data)
+    pieces = vocabulary_training.train(lines, small_config(data__vocab_size=28).data)
     networks = Pretrained(tiny_models.network(), tiny_models.network(head="mlm_head"), pieces)
     for module, attempted in ((model_module, 10), (export, 0)):
         model = Model("runs/tiny", networks, pieces)

@@ -3,7 +3,7 @@ import numpy as np
 import tiny_models
 from cli_runs import make_objective, small_config
 
-from electra_jax.data import tokenizer
+from electra_jax.data import vocabulary_training
 from electra_jax.data.records import Split
 from electra_jax.data.tokenizer import CLS, OWN, PAD, SEP
 from electra_jax.loading import samples
@@ -24,7 +24,7 @@ def test_sentences_are_lines_of_fitting_length():
 
 
 def test_replaced_words_know_their_original_and_special_tokens_stay(text_file, monkeypatch):
-    vocabulary = tokenizer.train(text_file.read_text().split("\n"), small_config(text_file).data)
+    vocabulary = vocabulary_training.train(text_file.read_text().split("\n"), small_config(text_file).data)
     objective = make_objective(small_config(model__encoder="bert", model__layers=1), len(vocabulary))
     text = "the model reads a line of text and says which word was replaced"
     split = Split.from_lists([vocabulary.encode([text])])

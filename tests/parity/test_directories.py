@@ -24,7 +24,7 @@ from electra_jax import train
 from electra_jax.commands import detect
 from electra_jax.config import config_file
 from electra_jax.config.errors import UserError
-from electra_jax.data import tokenizer
+from electra_jax.data import tokenizer, vocabulary_training
 from electra_jax.data.config import CorpusConfig
 from electra_jax.loading.export import export
 from electra_jax.loading.huggingface import directory, tokenizer_files
@@ -227,7 +227,7 @@ def test_every_bit_of_theirs_comes_back(name, size, tmp_path):
 @functools.cache
 def pieces(model_type: str) -> tokenizer.Tokenizer:
     settings = {"vocab_size": 1000, "model_type": model_type, "byte_fallback": False}
-    return tokenizer.train(LINES, CorpusConfig(**settings))
+    return vocabulary_training.train(LINES, CorpusConfig(**settings))
 
 
 @pytest.mark.parametrize("legacy", [True, False])
@@ -456,7 +456,7 @@ def test_the_lines_of_the_first_run_work_when_copied(run, monkeypatch, capsys):
 
 def test_detection_is_of_any_directory_of_theirs(tmp_path, capsys):
     random_model("ElectraForPreTraining", "small").save_pretrained(tmp_path)
-    mine = tokenizer.train(LINES, CorpusConfig(vocab_size=VOCABULARY))
+    mine = vocabulary_training.train(LINES, CorpusConfig(vocab_size=VOCABULARY))
     for name, content in tokenizer_files.files(mine, 512, True).items():
         (tmp_path / name).write_bytes(content)
     assert detect.main([f"--model={tmp_path}", "a line of text"]) == 0

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from tiny_models import network, random_like
 
-from electra_jax.data import tokenizer
+from electra_jax.data import vocabulary_training
 from electra_jax.data.config import CorpusConfig
 from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.downstream.finetuning import job, recipe
@@ -22,7 +22,7 @@ FACTS = {"seed": 0, "scores": {"accuracy": 75.0}, "init_from": "runs/mine"}
 def train_pieces() -> Tokenizer:
     """A vocabulary of 30 pieces."""
     lines = [" ".join(WORDS[n % 11 :] + WORDS[: n % 7]) for n in range(200)]
-    return tokenizer.train(lines, CorpusConfig(vocab_size=30, character_coverage=1.0))
+    return vocabulary_training.train(lines, CorpusConfig(vocab_size=30, character_coverage=1.0))
 
 
 def make(name: str, tokens: Tokenizer, kind: str, embedding_size: int, **settings: Any) -> Kept:

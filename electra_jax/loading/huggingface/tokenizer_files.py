@@ -1,21 +1,28 @@
 """Writes and reads the tokenizer files of a Hugging Face directory, which give the same ids for every text."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 from tokenizers import AddedToken, processors
 
 from electra_jax.config.errors import UserError
 from electra_jax.data import converted, proof, vocabulary
-from electra_jax.data.tokenizer import Library, SentencePiece, Tokenizer
+from electra_jax.data.tokenizer import SPECIAL_TOKENS, Library, SentencePiece, Tokenizer
 from electra_jax.data.vocabulary import Vocabulary
 from electra_jax.runtime.io import read_json
 
 _SENTENCEPIECE_FILE = "spiece.model"  # the name that ALBERT and others use
 _DEBERTA_FILE = "spm.model"  # DeBERTa's name for the same
 _FILES = (_SENTENCEPIECE_FILE, _DEBERTA_FILE, Library.file, "vocab.txt")  # the first that exists is read
+_BERT = {  # WordPiece as BERT's tokenizer has it
+    "type": "WordPiece",
+    "unk_token": "[UNK]",
+    "continuing_subword_prefix": "##",
+    "max_input_chars_per_word": 100,
+}
 _NO_LIMIT = 10**9  # transformers writes 1e30
 _SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")  # in the order of `Special`
 
@@ -38,8 +45,13 @@ def files(ours: Tokenizer, max_length: int, segments: bool, deberta: bool = Fals
     """
     result = {}
     model = converted.convert(ours)
+    kind: dict[str, object] = {"tokenizer_class": "PreTrainedTokenizerFast"}
     if isinstance(ours, SentencePiece):
         result[_DEBERTA_FILE if deberta else _SENTENCEPIECE_FILE] = ours.model
+    elif bert := _bert_settings(json.loads(ours.model)):
+        pieces = [ours.name_of(id_) for id_ in range(len(ours))]
+        result["vocab.txt"] = "".join(f"{piece}\n" for piece in pieces).encode()
+        kind = {"tokenizer_class": "BertTokenizer", **bert}
     names = {role: model.id_to_token(id_) for role, id_ in zip(_SPECIAL_NAMES, ours.special, strict=True)}
     model.add_special_tokens([_special(model, name) for name in names.values()])
     check(ours, model, proof.lines(ours))
@@ -50,7 +62,7 @@ def files(ours: Tokenizer, max_length: int, segments: bool, deberta: bool = Fals
         special_tokens=[(cls, ours.special.cls), (sep, ours.special.sep)],
     )
     settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
+        **kind,
         **names,
         "model_max_length": max_length,
         "model_input_names": ["input_ids", *(["token_type_ids"] if segments else []), "attention_mask"],
@@ -60,6 +72,24 @@ def files(ours: Tokenizer, max_length: int, segments: bool, deberta: bool = Fals
     result["tokenizer_config.json"] = (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode()
     result["special_tokens_map.json"] = (json.dumps(names, indent=2, ensure_ascii=False) + "\n").encode()
     return result
+
+
+def _bert_settings(described: Mapping[str, Any]) -> dict[str, object]:
+    """The settings of a `BertTokenizer` that reads text as a tokenizer.json does; empty if there is none."""
+    model, normalizer = described["model"], described.get("normalizer") or {}
+    if (
+        {name: model.get(name) for name in _BERT} != _BERT
+        or sorted(model["vocab"].values()) != list(range(len(model["vocab"])))
+        or any(token["content"] not in SPECIAL_TOKENS for token in described.get("added_tokens") or ())
+        or (normalizer.get("type"), normalizer.get("clean_text")) != ("BertNormalizer", True)
+        or described.get("pre_tokenizer") != {"type": "BertPreTokenizer"}
+    ):
+        return {}
+    return {
+        "do_lower_case": normalizer["lowercase"],
+        "strip_accents": normalizer["strip_accents"],
+        "tokenize_chinese_chars": normalizer["handle_chinese_chars"],
+    }
 
 
 def check(ours: Tokenizer, model: tokenizers.Tokenizer, texts: Iterable[str]) -> None:

@@ -11,7 +11,7 @@ from tiny_models import network
 import electra_jax
 from electra_jax.config import config_file
 from electra_jax.config.errors import UserError
-from electra_jax.data import tokenizer
+from electra_jax.data import vocabulary_training
 from electra_jax.data.config import CorpusConfig
 from electra_jax.downstream.finetuning import job, kept, recipe, results, run
 from electra_jax.downstream.tasks import files, registry
@@ -364,7 +364,9 @@ def test_every_setting_makes_a_difference(as_it_is, setting):
 def with_pieces():
     """A network whose tokenizer can be written as tokenizer.json."""
     lines = ["".join(chr(ord("a") + (i * n) % 26) for i in range(9)) for n in range(1, 99)]
-    return GIVEN._replace(tokenizer=tokenizer.train(lines, CorpusConfig(vocab_size=34, character_coverage=1.0)))
+    return GIVEN._replace(
+        tokenizer=vocabulary_training.train(lines, CorpusConfig(vocab_size=34, character_coverage=1.0))
+    )
 
 
 def models(workdir):

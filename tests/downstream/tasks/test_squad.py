@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import tokenizer
+from electra_jax.data import vocabulary_training
 from electra_jax.data.config import CorpusConfig
 from electra_jax.downstream.tasks import registry, squad
 from electra_jax.downstream.tasks.config import TaskConfig
@@ -30,7 +30,7 @@ SQUAD1, SQUAD2 = answering("squad1"), answering("squad2")
 @pytest.fixture(scope="module")
 def pieces():
     chosen = {"vocab_size": 47, "character_coverage": 1.0}
-    return tokenizer.train([" ".join(WORDS[n % 19 :]) for n in range(100)], CorpusConfig(**chosen))
+    return vocabulary_training.train([" ".join(WORDS[n % 19 :]) for n in range(100)], CorpusConfig(**chosen))
 
 
 def question(id_="q1", answers=(("Denmark", 28),), **more):

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import tokenizer
+from electra_jax.data import tokenizer, vocabulary_training
 from electra_jax.data.config import CorpusConfig
 from electra_jax.downstream.tasks import tagging
 from electra_jax.downstream.tasks.chunks import find_chunks
@@ -26,7 +26,7 @@ def tagger(labels=NAMES, words=0, tags=-1):
 @pytest.fixture(scope="module")
 def pieces():
     chosen = {"vocab_size": 33}
-    return tokenizer.train([" ".join(WORDS[n % 14 :]) for n in range(100)], CorpusConfig(**chosen))
+    return vocabulary_training.train([" ".join(WORDS[n % 14 :]) for n in range(100)], CorpusConfig(**chosen))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import tiny_models
 from safetensors.numpy import load_file, save_file
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import tokenizer
+from electra_jax.data import vocabulary_training
 from electra_jax.data.config import CorpusConfig
 from electra_jax.loading.huggingface import directory
 
@@ -21,7 +21,7 @@ LINES = ["the model reads a line of text and says which word was replaced"] * 20
 @pytest.fixture(scope="module")
 def pieces():
     settings = {"vocab_size": 28, "normalization": "nmt_nfkc"}
-    return tokenizer.train(LINES, CorpusConfig(**settings))
+    return vocabulary_training.train(LINES, CorpusConfig(**settings))
 
 
 def written(place, pieces, network, head):
