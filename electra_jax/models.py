@@ -47,6 +47,7 @@ def export(
     step: int | None = None,
     sentence_transformers: bool = False,
     onnx: bool = False,
+    as_bert: bool = False,
 ) -> dict[str, str]:
     """Writes a run or a fine-tuned model as directories that `from_pretrained` of transformers reads.
 
@@ -61,6 +62,8 @@ def export(
       sentence_transformers: for a run, whether `encoder` is also a model of sentence vectors for sentence-transformers:
         the mean of a text's states, as in `Model.encode`.
       onnx: whether each directory gets ONNX files too, in float32, float16 and int8; needs PyTorch and transformers.
+      as_bert: for a run, whether to write its encoder as a BERT: `masked_lm` where it has an MLM head, and `encoder`. A
+        fine-tuned model with `config.head=bert` is always written so.
 
     Returns:
       The class of transformers for each directory, by the directory's name; `.` is `output` itself.
@@ -75,12 +78,14 @@ def export(
     """
     folder = finetuned_model.find(Path(path))
     if folder is None:
-        return run_export.export(path, output, step, sentence_transformers, onnx)
+        return run_export.export(path, output, step, sentence_transformers, onnx, as_bert)
     _check_no_step(path, step)
     if sentence_transformers:
         raise UserError(
             f"{path} is fine-tuned for a task, not for sentence vectors; export the run that it started from"
         )
+    if as_bert:
+        raise UserError(f"{path} is fine-tuned; the head decides its class: fine-tune with config.head=bert")
     return {".": hf_export.export(kept.read(folder), Path(output).resolve(), onnx)}
 
 

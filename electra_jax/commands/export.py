@@ -6,11 +6,13 @@ from typing import Any
 from electra_jax import models
 from electra_jax.config import cli
 from electra_jax.config.errors import UserError
+from electra_jax.config.settings import check_value, one_of
 from electra_jax.downstream import finetuned_model
 from electra_jax.runtime.console import PlainConsole
 
 USAGE = """\
 usage: electra-jax export --workdir=RUN --output=OUT [--step=N] [--sentence_transformers] [--onnx]
+                          [--as=bert]
        electra-jax export --model=FINETUNED --output=OUT [--onnx]
 
 Writes directories for `from_pretrained` of transformers, each with weights, tokenizer and a model card:
@@ -23,8 +25,11 @@ Writes directories for `from_pretrained` of transformers, each with weights, tok
   OUT/generator      the generator, of the same classes as masked_lm
   OUT/encoder        the encoder without a head: ElectraModel, ModernBertModel, DebertaV2Model
 
+With --as=bert the encoder of a BERT or ELECTRA is written as a BertModel, and with an MLM head as a BertForMaskedLM.
+
 Of a fine-tuned model it writes OUT itself: ElectraForSequenceClassification (also for numbers),
-ElectraForTokenClassification or ElectraForQuestionAnswering, or the same of ModernBert and DebertaV2.
+ElectraForTokenClassification or ElectraForQuestionAnswering, or the same of ModernBert and DebertaV2, or of Bert where
+it was fine-tuned with config.head=bert.
 
   --workdir=RUN      the work directory of a run
   --model=FINETUNED  what electra-jax finetune wrote: its work directory, or one of the models in it
@@ -44,6 +49,7 @@ def main(argv: list[str]) -> int:
         "step": 0,
         "sentence_transformers": False,
         "onnx": False,
+        "as": "",
     }
     given = cli.read(argv, USAGE, defaults)
     if given is None:
@@ -55,8 +61,11 @@ def main(argv: list[str]) -> int:
     cli.require(options, (source, "output"), "try --workdir=runs/tiny --output=exported, or --help")
     if finetuned_model.find(Path(options[source])) is None and source == "model":
         raise UserError(f"--model={options['model']} was not fine-tuned; export a run with --workdir")
+    if "as" in given:
+        check_value("--as", options["as"], one_of("bert"))
     step = options["step"] if "step" in given else None
-    classes = models.export(options[source], options["output"], step, options["sentence_transformers"], options["onnx"])
+    chosen = {name: options[name] for name in ("sentence_transformers", "onnx")}
+    classes = models.export(options[source], options["output"], step, **chosen, as_bert=bool(options["as"]))
     console = PlainConsole()
     for name, class_name in classes.items():
         console.print(f"{Path(options['output'], name)}: {class_name}", markup=False, highlight=False)

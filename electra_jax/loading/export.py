@@ -9,9 +9,9 @@ from electra_jax.config.errors import UserError
 from electra_jax.data import converted, corpus
 from electra_jax.data.tokenizer import SentencePiece
 from electra_jax.loading import networks
-from electra_jax.loading.huggingface import card, directory, hf_config, onnx_file, sentence_files, tokenizer_files
+from electra_jax.loading.huggingface import bert, card, directory, hf_config, onnx_file, sentence_files, tokenizer_files
 from electra_jax.loading.run_checkpoint import RunCheckpoint, corpus_folder, load_run_checkpoint
-from electra_jax.modeling.subnetwork import Network, extract
+from electra_jax.modeling.subnetwork import extract
 from electra_jax.objectives.segments import make_segments
 from electra_jax.planning.flops.totals import count_flops
 from electra_jax.runtime import run_log
@@ -32,6 +32,7 @@ def export(
     step: int | None = None,
     sentence_transformers: bool = False,
     onnx: bool = False,
+    as_bert: bool = False,
 ) -> dict[str, str]:
     """Writes a run; arguments, result and errors as those of `electra_jax.export`."""
     workdir, output = Path(workdir), Path(output).resolve()
@@ -45,7 +46,7 @@ def export(
     tokenizer_files.check(run.tokenizer, converted.convert(run.tokenizer), _heldout_lines(run, workdir))
     with new_folder(output) as partial:
         partial.mkdir(parents=True)
-        classes = _write(run, _describe(run, workdir), partial, sentence_transformers)
+        classes = _write(run, _describe(run, workdir), partial, sentence_transformers, as_bert)
         if onnx:
             for name in classes:
                 onnx_file.write(partial / name)
@@ -53,26 +54,29 @@ def export(
 
 
 def _write(
-    run: RunCheckpoint, description: card.RunDescription, output: Path, sentence_transformers: bool
+    run: RunCheckpoint, description: card.RunDescription, output: Path, sentence_transformers: bool, as_bert: bool
 ) -> dict[str, str]:
     config, params = run.shape, run.state.params
     encoder, generator = (extract(config, params, network) for network in ("encoder", "generator"))
     assert encoder is not None
-    directories: list[tuple[str, Network, str | None]] = [
-        (_DIRECTORIES[head], encoder, head) for head in (*encoder.config.heads, None) if head in _DIRECTORIES
-    ]
-    if generator is not None:
+    heads = [head for head in (*encoder.config.heads, None) if head in _DIRECTORIES]
+    if as_bert:
+        bert.check(encoder.config)
+        heads = [head for head in heads if head != "discriminator_head"]
+    directories = [(_DIRECTORIES[head], encoder, head) for head in heads]
+    if generator is not None and not as_bert:
         directories.append((networks.GENERATOR, generator, "mlm_head"))
     mask = run.tokenizer.name_of(run.tokenizer.special.mask)
     for name, network, head in directories:
-        text = card.write_card(description, name, network.config.encoder, head, mask)
-        directory.write(output / name, network, head, run.tokenizer, text, description.scores)
+        text = card.write_card(description, name, network.config.encoder, head, mask, as_bert)
+        directory.write(output / name, network, head, run.tokenizer, text, description.scores, as_bert=as_bert)
     if sentence_transformers:
         for name, content in sentence_files.files(encoder.config.encoder.width, config.trained_length).items():
             path = output / networks.ENCODER / name
             path.parent.mkdir(exist_ok=True)
             write_whole(path, content)
-    return {name: hf_config.class_name(network.config.encoder, head) for name, network, head in directories}
+    classes = {name: hf_config.class_name(network.config.encoder, head) for name, network, head in directories}
+    return {name: bert.class_name(each) if as_bert else each for name, each in classes.items()}
 
 
 def _describe(run: RunCheckpoint, workdir: Path) -> card.RunDescription:

@@ -1,8 +1,9 @@
 """An encoder with the head of a downstream task.
 
-There are two forms of heads: `paper`, with the initializers of google-research/electra, finetune/, and `transformers`,
-which that library's classes can load. Heads compute in float32 for every encoder dtype: in bfloat16, scores that must
-be ranked would tie. The shape letter S is the number of candidate answer starts, C the number of classes.
+There are three forms of heads: `paper`, with the initializers of google-research/electra, finetune/; `transformers`,
+which that library's class for the encoder can load; and `bert`, which its BERT classes can load. Heads compute in
+float32 for every encoder dtype: in bfloat16, scores that must be ranked would tie. The shape letter S is the number of
+candidate answer starts, C the number of classes.
 """
 
 from typing import cast
@@ -126,13 +127,14 @@ class TransformersHead(nn.Module):
     """The head of transformers' classes for a row's state or for every state, with their initializers.
 
     For ELECTRA: dropout, dense, GELU, dropout, dense for a row; dropout, dense for tags; dense for answers. DeBERTa's
-    are the same without the first dropout for a row. For ModernBERT, whatever it reads: dense, GELU, layer norm,
-    dropout, dense.
+    are the same without the first dropout for a row; so are BERT's, with tanh for GELU. For ModernBERT, whatever it
+    reads: dense, GELU, layer norm, dropout, dense.
     """
 
     config: ElectraConfig
     kind: str
     outputs: int
+    bert: bool = False
 
     @nn.compact
     def __call__(self, x: Array, train: bool) -> Array:
@@ -147,8 +149,9 @@ class TransformersHead(nn.Module):
         else:
             last = nn.initializers.normal(c.init_stddev)
             if self.kind in ("classification", "multilabel", "regression"):
-                x = drop(x, train) if c.kind == "bert" else x
-                x = gelu(Dense(c.width, last, name="dense")(x))
+                x = drop(x, train) if c.kind == "bert" and not self.bert else x
+                activation = jnp.tanh if self.bert else gelu
+                x = activation(Dense(c.width, last, name="dense")(x))
         return Dense(self.outputs, last, name="classifier")(drop(x, train))
 
 
@@ -161,7 +164,7 @@ class Downstream(nn.Module):
       outputs: the number of the head's outputs.
       beam: as `Answerer.beam`; only for the paper's form.
       pooling: the state that the heads of rows read: `cls`, or `mean` of all tokens.
-      form: the form of the head, `paper` or `transformers`.
+      form: the form of the head, `paper`, `transformers` or `bert`.
     """
 
     config: ElectraConfig
@@ -174,7 +177,7 @@ class Downstream(nn.Module):
     @property
     def per_token(self) -> bool:
         """Whether there are outputs for each token; otherwise for each row."""
-        return self.kind == "tagging" or (self.kind == "answering" and self.form == "transformers")
+        return self.kind == "tagging" or (self.kind == "answering" and self.form != "paper")
 
     def setup(self) -> None:
         c = self.config
@@ -183,8 +186,9 @@ class Downstream(nn.Module):
         self.head = self._make_head()
 
     def _make_head(self) -> nn.Module:
-        if self.form == "transformers":
-            return TransformersHead(self.config, self.kind, 2 if self.kind == "answering" else self.outputs)
+        if self.form != "paper":
+            outputs = 2 if self.kind == "answering" else self.outputs
+            return TransformersHead(self.config, self.kind, outputs, self.form == "bert")
         if self.kind == "answering":
             return Answerer(self.outputs, self.beam)
         return Tagger(self.outputs) if self.kind == "tagging" else Classifier(self.config, self.outputs)
@@ -204,7 +208,7 @@ class Downstream(nn.Module):
         states_BLD = self.encoder(x_BLE, Visible(batch.sequence_ids), train).astype(jnp.float32)
         mean = self.pooling == "mean"
         state_BD = mean_state(states_BLD, batch.sequence_ids) if mean else states_BLD[:, 0]
-        if self.form == "transformers":
+        if self.form != "paper":
             scores = self.head(states_BLD if self.per_token else state_BD, train)
             if self.kind != "answering":
                 return {"scores": scores}

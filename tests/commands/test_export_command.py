@@ -13,6 +13,7 @@ from electra_jax.config import errors
         (["--workdir=runs/none", "--model=x", "--output=out"], "--workdir and --model were both given: expected one"),
         (["--model=runs/none", "--output=out"], "--model=runs/none was not fine-tuned; export a run with --workdir"),
         (["--workdir=runs/none", "--output=out", "--steps=3"], "--steps is unknown; did you mean --step?"),
+        (["--workdir=runs/none", "--output=out", "--as=gpt"], "--as='gpt' is invalid: expected bert"),
         (["--workdir=runs/none", "--output=out", "--step=last"], "--step=last is invalid: expected an integer"),
     ],
 )
@@ -28,8 +29,8 @@ def test_invalid_arguments_are_one_line(arguments, message, tmp_path, monkeypatc
 def test_each_directory_is_printed_with_its_class(tmp_path, monkeypatch, capsys):
     calls = []
 
-    def fake_export(workdir, output, step, sentence_transformers, onnx):
-        calls.append((workdir, output, step, sentence_transformers, onnx))
+    def fake_export(workdir, output, step, **options):
+        calls.append((workdir, output, step, *options.values()))
         return {"encoder": "ElectraModel"}
 
     monkeypatch.setattr(export.models, "export", fake_export)
@@ -38,11 +39,13 @@ def test_each_directory_is_printed_with_its_class(tmp_path, monkeypatch, capsys)
     assert errors.run(export.main, ["--workdir=run", "--output=out", "--step=0"]) == 0
     assert errors.run(export.main, ["--workdir=run", "--output=out", "--sentence_transformers"]) == 0
     assert errors.run(export.main, ["--workdir=run", "--output=out", "--onnx"]) == 0
+    assert errors.run(export.main, ["--workdir=run", "--output=out", "--as=bert"]) == 0
     assert calls == [
-        ("run", str(tmp_path), None, False, False),
-        ("run", "out", 0, False, False),
-        ("run", "out", None, True, False),
-        ("run", "out", None, False, True),
+        ("run", str(tmp_path), None, False, False, False),
+        ("run", "out", 0, False, False, False),
+        ("run", "out", None, True, False, False),
+        ("run", "out", None, False, True, False),
+        ("run", "out", None, False, False, True),
     ]
 
 

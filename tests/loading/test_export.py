@@ -118,6 +118,24 @@ def test_every_directory_is_complete(exported):
         assert described["architectures"] == [hf_config.CLASSES[kind][head]]
 
 
+def test_an_encoder_with_wide_tables_goes_out_as_a_bert_and_comes_back(tmp_path, text_file, light_steps, capsys):
+    workdir = make_run(tmp_path / "run", text_file, "base", "objective=mlm", model__embedding_size=64)
+    output = tmp_path / "exported"
+    assert __main__.main(["export", f"--workdir={workdir}", f"--output={output}", "--as=bert"]) == 0
+    classes = [line.rpartition(": ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert classes == ["BertForMaskedLM", "BertModel"]
+    assert "tags: [electra_jax, bert, " in (output / "encoder" / "README.md").read_text()
+    of_run, of_export = electra_jax.load(workdir), electra_jax.load(output)
+    np.testing.assert_array_equal(of_run.encode(["a line of text"]), of_export.encode(["a line of text"]))
+    assert of_export.fill("a [MASK]") == of_run.fill("a [MASK]")
+
+
+def test_another_encoder_is_not_written_as_a_bert(workdir, tmp_path):
+    with pytest.raises(UserError, match="a modernbert encoder cannot be written as a BERT"):
+        electra_jax.export(workdir, tmp_path / "out", as_bert=True)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.slow
 def test_so_does_a_bert_with_a_narrow_table(tmp_path, text_file):
     workdir, output = make_run(tmp_path / "small", text_file), tmp_path / "exported"
@@ -242,11 +260,11 @@ def test_a_run_that_goes_on_is_left_alone_and_so_are_files_beside_the_output(wor
 def test_a_failure_leaves_nothing_behind(workdir, tmp_path, monkeypatch):
     written = []
 
-    def fail(*arguments):
+    def fail(*arguments, **options):
         written.append(arguments)
         if len(written) == 2:
             raise OSError(28, "No space left on device", "out")
-        return original(*arguments)
+        return original(*arguments, **options)
 
     original = export.directory.write
     monkeypatch.setattr(export.directory, "write", fail)

@@ -76,11 +76,12 @@ def ours(network: Network, length: int) -> np.ndarray:
 def theirs(model: Any, length: int) -> np.ndarray:
     text = {name: torch.from_numpy(value.astype(np.int64)) for name, value in batch(length)._asdict().items()}
     given = {"input_ids": text["input_ids"], "attention_mask": text["sequence_ids"]}
-    if model.config.model_type == "electra":
+    if model.config.model_type in ("electra", "bert"):
         given["token_type_ids"] = text["token_type_ids"]
     with torch.no_grad():
         out = model.eval()(**given)
-    found = (out.logits if "logits" in out else out.last_hidden_state).numpy()
+    name = next(name for name in ("logits", "prediction_logits", "last_hidden_state") if name in out)
+    found = out[name].numpy()
     return found[..., 1] - found[..., 0] if type(model).__name__.endswith("TokenClassification") else found
 
 
@@ -228,6 +229,29 @@ def test_every_bit_of_theirs_comes_back(name, size, tmp_path):
 def pieces(model_type: str) -> tokenizer.Tokenizer:
     settings = {"vocab_size": 1000, "model_type": model_type, "byte_fallback": False}
     return vocabulary_training.train(LINES, CorpusConfig(**settings))
+
+
+@pytest.mark.parametrize("name", ["BertModel", "BertForMaskedLM", "BertForPreTraining"])
+def test_a_bert_is_read_and_written_with_every_bit(name, tmp_path):
+    """But for the heads that an encoder of this package does not have."""
+    layers, heads, _ = SHAPES["base"]
+    torch.manual_seed(0)
+    shape = {"hidden_size": 16 * heads, "num_hidden_layers": layers, "num_attention_heads": heads}
+    config = transformers.BertConfig(vocab_size=VOCABULARY, intermediate_size=64 * heads, **shape)
+    model = getattr(transformers, name)(config)
+    model.save_pretrained(tmp_path / "theirs")
+    found = directory.read(tmp_path / "theirs")
+    assert found.notes == ()
+    agree(found.network, model)
+    head = next(iter(found.network.config.heads), None)
+    assert head == (None if name == "BertModel" else "mlm_head")
+    directory.write(tmp_path / "ours", found.network, head, pieces("unigram"), "", as_bert=True)
+    auto = transformers.AutoModelForMaskedLM if head else transformers.AutoModel
+    again, report = auto.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert type(again).__name__ == ("BertForMaskedLM" if head else "BertModel")
+    assert {part for values in report.values() for part in values} <= {"pooler.dense.weight", "pooler.dense.bias"}
+    for path, value in again.state_dict().items():
+        assert path.startswith("pooler") or torch.equal(value, model.state_dict()[path]), path
 
 
 @pytest.mark.parametrize("legacy", [True, False])

@@ -42,7 +42,8 @@ def pieces():
 def exported(model, folder, kind):
     """The class that was written, loaded without a missing or unknown tensor, and the tokenizer."""
     name = hf_export.export(model, folder)
-    assert name == f"{PREFIXES[model.network.config.encoder.kind]}For{CLASSES[kind]}"
+    prefix = "Bert" if model.config.head == "bert" else PREFIXES[model.network.config.encoder.kind]
+    assert name == f"{prefix}For{CLASSES[kind]}"
     auto = getattr(transformers, f"AutoModelFor{CLASSES[kind]}")
     theirs, loading = auto.from_pretrained(folder, output_loading_info=True)
     assert not any(loading.get(key) for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), loading
@@ -87,9 +88,9 @@ def logit_bound(theirs, rows):
 
 @pytest.mark.parametrize("name", ["classes", "pairs", "numbers", "tags"])
 def test_logits_are_equal(name, pieces, tmp_path):
-    for kind, embedding_size in KINDS:
-        model = make(name, pieces, kind, embedding_size)
-        folder, task = tmp_path / f"{kind}-{embedding_size}", model.task.kind
+    for kind, embedding_size, head in [*((*each, "transformers") for each in KINDS), ("bert", 32, "bert")]:
+        model = make(name, pieces, kind, embedding_size, head=head)
+        folder, task = tmp_path / f"{kind}-{embedding_size}-{head}", model.task.kind
         theirs, _ = exported(model, folder, GENERAL.get(task, task))
         rows = encode(model, PAIRS if name == "pairs" else TEXTS)
         offset, factor = model.task.scale if task == "regression" else (0.0, 1.0)

@@ -16,6 +16,7 @@ from electra_jax.downstream.finetuning import multi_seed
 from electra_jax.downstream.finetuning.recipe import FinetuneConfig
 from electra_jax.downstream.tasks import files
 from electra_jax.downstream.tasks.task import BadRows, Rows, Task
+from electra_jax.loading.huggingface import bert
 from electra_jax.modeling.downstream import Downstream
 from electra_jax.modeling.subnetwork import Network
 
@@ -79,9 +80,12 @@ def make_model(config: FinetuneConfig, task: Task, network: Network) -> Downstre
     """The task's model, with the encoder of a pre-trained network.
 
     Raises:
-      UserError: `config.max_length` is longer than the encoder's position table.
+      UserError: `config.max_length` is longer than the encoder's position table, or `config.head=bert` and the encoder
+        is none.
     """
     shape = network.config
+    if config.head == "bert":
+        bert.check(shape)
     if shape.absolute and config.max_length > shape.max_length:
         raise UserError(
             f"config.max_length={config.max_length} is invalid: the pre-trained encoder has {shape.max_length} "

@@ -22,7 +22,7 @@ _SIZES = {"small": (1e-4, 0.8), "base": (1e-4, 0.8), "large": (5e-5, 0.9)}
 _EPOCHS = {"rte": 10, "stsb": 10, "squad1": 2, "squad2": 2}
 _SQUAD = ("squad1", "squad2")
 # Of leaving a question unanswered, by head. google-research/electra, configure_finetuning.py, qa_na_threshold.
-_THRESHOLDS = {"transformers": 0.0, "paper": -2.75}
+_THRESHOLDS = {"transformers": 0.0, "bert": 0.0, "paper": -2.75}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +46,9 @@ class FinetuneConfig:
     )
     head: str = setting(
         "transformers",
-        "The head on the encoder: that of transformers' classes, which can be exported, or that of the paper.",
-        one_of("transformers", "paper"),
+        "The head on the encoder: of transformers' class for this encoder, of its BERT classes, or the paper's, which "
+        "cannot be exported.",
+        one_of("transformers", "bert", "paper"),
     )
     dropout: float = setting(0.1, "Dropout rate in encoder and head.", from_up_to_below(0, 1))
     dtype: str = setting(

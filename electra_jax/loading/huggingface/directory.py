@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 from electra_jax.config.errors import UserError
 from electra_jax.data.tokenizer import Tokenizer
-from electra_jax.loading.huggingface import hf_config, tokenizer_files, weights
+from electra_jax.loading.huggingface import bert, hf_config, tokenizer_files, weights
 from electra_jax.modeling.subnetwork import Network
 from electra_jax.runtime.io import read_json, sha256, write_whole
 
@@ -58,6 +58,7 @@ def write(
     scores: str = "",
     more: Mapping[str, Any] | None = None,
     max_length: int = 0,
+    as_bert: bool = False,
 ) -> None:
     """Writes a directory that `from_pretrained` of transformers reads.
 
@@ -71,17 +72,20 @@ def write(
       scores: as `ObjectiveSpec.scores`.
       more: what config.json has besides.
       max_length: tokens that the tokenizer cuts texts to; 0: `ElectraConfig.longest`.
+      as_bert: whether to write it as a BERT; see `bert.check`.
 
     Raises:
       UserError: a parameter is not finite, or tokenizer.json cannot express the tokenizer.
     """
     state = weights.export(network, head)
+    config = hf_config.write(network.config, head, tokenizer.special)
+    if as_bert:
+        config, state = bert.write(config, state)
     _check_finite(state, "the checkpoint")
     folder.mkdir(parents=True)
     save_arrays(state, folder / WEIGHTS, framework="pt")
     if weights.is_folded(network.config):
         save_arrays(weights.factors(network), folder / FACTORS)
-    config = hf_config.write(network.config, head, tokenizer.special)
     config |= {_SCORES: scores} if scores and head == "discriminator_head" else {}
     config |= more or {}
     write_whole(folder / CONFIG, json.dumps(config, indent=2) + "\n")
@@ -104,11 +108,14 @@ def read(folder: Path) -> Directory:
     """
     path = folder / CONFIG
     described = read_json(path)
+    is_bert = described.get("model_type") == bert.MODEL_TYPE
+    described = bert.read_config(described) if is_bert else described
     kind = hf_config.kind_of(described, str(path))
     architectures = described.get("architectures")
     architecture = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
     hf_config.read(described, None, str(path))  # nobody should convert the weights of a model that is refused
-    state = weights.rename(kind, _tensors(folder, kind, architecture))
+    state = _tensors(folder, kind, architecture)
+    state = bert.read(state) if is_bert else weights.rename(kind, state)
     head = weights.head_in(kind, state, architecture)
     is_tagger = head == "discriminator_head" and architecture.endswith("ForTokenClassification")
     if is_tagger and described.get("id2label") != hf_config.LABELS:

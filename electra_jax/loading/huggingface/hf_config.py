@@ -164,10 +164,8 @@ def kind_of(described: Mapping[str, Any], place: str) -> str:
     for kind, name in MODEL_TYPES.items():
         if name == described.get("model_type"):
             return kind
-    raise UserError(
-        f"{place} has model_type={described.get('model_type')!r}: expected {' or '.join(MODEL_TYPES.values())}; "
-        "use such a model"
-    )
+    known = " or ".join((*MODEL_TYPES.values(), "bert"))
+    raise UserError(f"{place} has model_type={described.get('model_type')!r}: expected {known}; use such a model")
 
 
 def read(described: Mapping[str, Any], head: str | None, place: str) -> ElectraConfig:

@@ -36,7 +36,11 @@ def test_configs_of_users_tasks(name):
     [
         ("glue", "", r"config argument '' names no task of GLUE: expected task=cola or sst2"),
         ("glue", "task=colla", r"config argument 'task=colla' names no task of GLUE"),
-        ("glue", "task=cola,head=long", "config argument head='long' is invalid: expected transformers or paper"),
+        (
+            "glue",
+            "task=cola,head=long",
+            "config argument head='long' is invalid: expected transformers or bert or paper",
+        ),
         ("glue", "task=cola,size=huge", "size=huge is unknown: expected small or base or large"),
         ("glue", "task=cola,local", "config argument 'local' is unknown: expected task=, size=, head= or runlocal"),
         ("squad", "version=3", r"'version=3' names no version of SQuAD: expected version=1\.1 or version=2\.0"),
