@@ -186,13 +186,18 @@ def build_corpus(
     units = _list_units(mixture, config)
     unused_settings.check(units, config)
     key = corpus_key(config)
+    made = not folder.exists()
     _make_folder(folder, mixture, units)
     job = Job(folder, config, units, progress)
-    _check_split(job)
     try:
+        _check_split(job)
         vocabulary = _make_vocabulary(job, runner, key)
         progress.start("encoding")
         written = runner.write_shards(job, vocabulary)
+    except BaseException:
+        if made and not any(folder.iterdir()):
+            folder.rmdir()
+        raise
     finally:
         progress.stop()
     _check_enough(config, mixture, written)

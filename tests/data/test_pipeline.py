@@ -513,7 +513,7 @@ def test_text_too_little_for_both_splits_is_refused(tmp_path, fraction, which):
     (tmp_path / "a.txt").write_text("One line.\n\nAnother.\n")
     with pytest.raises(UserError, match=f"has 2 documents; heldout_fraction=.* holds out {which}: expected some"):
         pipeline.build_corpus(tmp_path / "out", settings(tmp_path / "a.txt", heldout_fraction=fraction), LocalRunner(1))
-    assert not (tmp_path / "out" / "vocab.model").exists()
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_fraction_that_is_advised_holds_out_a_document(tmp_path):

@@ -10,7 +10,7 @@ _SETTINGS: dict[str, tuple[str, ...]] = {  # of each task, besides its name
     **dict.fromkeys(glue.TASKS, ()),
     "squad1": _SQUAD,
     "squad2": (*_SQUAD, "threshold"),
-    "table": ("kind", "text", "pair", "label", "labels", "separator", "class_threshold", "index"),
+    "table": ("kind", "text", "pair", "label", "labels", "separator", "class_threshold", "class_weights", "index"),
     "tags": ("words", "tags"),
 }
 NAMES = tuple(_SETTINGS)
@@ -48,6 +48,12 @@ class TaskConfig:
     )
     class_threshold: float = setting(
         0.5, "Table, kind=multilabel: classes of at least this probability are predicted.", between(0, 1)
+    )
+    class_weights: str = setting(
+        "none",
+        "Table, kind=classification: weights of the classes in the loss: none, balanced (inverse to their numbers of "
+        "training examples), or a number for each class, separated by commas.",
+        Check(bool, "none, balanced or numbers"),
     )
     index: str = setting("index", "Table: column with the names of rows in predictions; without it, rows are numbered.")
     words: int = setting(0, "Tags: column of the words, from 0; negative numbers count from the last column.")

@@ -1,12 +1,14 @@
 """A user's own table. Its classes, or the mean and spread of its numbers, are read from its training set."""
 
+import math
+
 import numpy as np
 
 from electra_jax.config.errors import UserError
 from electra_jax.downstream.tasks.config import TaskConfig
 from electra_jax.downstream.tasks.labels import in_order
 from electra_jax.downstream.tasks.multilabel import MultiLabel
-from electra_jax.downstream.tasks.sentences import Columns, Sentences
+from electra_jax.downstream.tasks.sentences import BALANCED, Columns, Sentences
 from electra_jax.downstream.tasks.task import BadRows
 
 
@@ -14,7 +16,7 @@ def make_task(config: TaskConfig, data_dir: str) -> Sentences:
     """The task of the table in a folder.
 
     Args:
-      config: `kind`, the columns, and what the kind has of `labels`, `separator` and `class_threshold`.
+      config: `kind`, the columns, and the settings of the kind.
       data_dir: the folder, or `tfds:NAME/CONFIG`.
 
     Raises:
@@ -44,9 +46,9 @@ def make_task(config: TaskConfig, data_dir: str) -> Sentences:
 
 def _check_effects(config: TaskConfig) -> None:
     """Raises UserError if a setting is not at its default and has no effect with `config.kind`."""
-    unused = {"classification": ("separator", "class_threshold"), "multilabel": ()}
+    unused = {"classification": ("separator", "class_threshold"), "multilabel": ("class_weights",)}
     defaults = TaskConfig()
-    for name in unused.get(config.kind, ("labels", "separator", "class_threshold")):
+    for name in unused.get(config.kind, ("labels", "separator", "class_threshold", "class_weights")):
         value = getattr(config, name)
         if value != getattr(defaults, name):
             raise UserError(
@@ -68,6 +70,7 @@ def restore_task(
         metrics=metrics,
         scale=scale,
         test={"test": "test"},
+        class_weights=_parse_weights(config.class_weights, labels),
     )
     if config.kind != "multilabel":
         return task
@@ -79,6 +82,21 @@ def restore_task(
         separator=config.separator,
         threshold=config.class_threshold,
     )
+
+
+def _parse_weights(text: str, labels: tuple[str, ...]) -> tuple[float, ...] | str:
+    if text in ("none", BALANCED) or not labels:
+        return text
+    try:
+        weights = tuple(map(float, text.split(",")))
+    except ValueError:
+        weights = ()
+    if len(weights) != len(labels) or not all(0 < weight < math.inf for weight in weights):
+        raise UserError(
+            f"config.task.class_weights={text} is invalid: expected none, balanced, or {len(labels)} positive numbers, "
+            f"for {', '.join(labels)}"
+        )
+    return weights
 
 
 def _read_scale(task: Sentences, data_dir: str) -> tuple[float, float]:

@@ -17,6 +17,7 @@ from electra_jax.downstream.tasks.labels import label_text
 from electra_jax.downstream.tasks.task import BadRows, Rows, Task, frame, truncate
 from electra_jax.runtime.io import write_whole
 
+BALANCED = "balanced"  # class weights as in scikit-learn: every class counts as much as the others
 _BREAKS = re.compile(r"[\t\r\n]")  # not allowed in a field of a .tsv file
 
 
@@ -67,6 +68,7 @@ class Sentences(Task):
       tfds_labels: the names of the classes there, in the order of `labels`, if they differ.
       test_columns: the columns of the test set, if they differ from those of the other splits.
       bounds: regression: written answers are clipped to this range.
+      class_weights: weights of the classes in the loss, `none` or `balanced`.
     """
 
     name: str
@@ -81,6 +83,7 @@ class Sentences(Task):
     tfds_labels: tuple[str, ...] = ()
     test_columns: Columns | None = None
     bounds: tuple[float, float] = (-math.inf, math.inf)
+    class_weights: tuple[float, ...] | str = "none"
 
     @property
     def kind(self) -> str:
@@ -183,12 +186,23 @@ class Sentences(Task):
         example = np.arange(len(pairs)) % len(examples)
         if examples[0].target is None:
             return Rows(ids, second, example, {}, cut=cut)
-        return Rows(ids, second, example, {"target": self.targets(examples)[example]}, cut=cut)
+        targets = self.targets(examples)[example]
+        weights = self._weights(targets) if train else None
+        return Rows(ids, second, example, {"target": targets}, cut=cut, weights=weights)
 
     def targets(self, examples: Sequence[Example]) -> np.ndarray:
         """[N, ...] what the loss compares the head's output with."""
         numbers = np.array([example.target for example in examples])
         return numbers.astype(np.int32) if self.labels else (numbers - self.scale[0]) / self.scale[1]
+
+    def _weights(self, targets: np.ndarray) -> np.ndarray | None:
+        """[N] the weight of each row in the loss; None: 1."""
+        if self.class_weights == "none":
+            return None
+        counts = np.bincount(targets, minlength=len(self.labels))
+        balanced = len(targets) / len(self.labels) / np.maximum(counts, 1)
+        by_class: np.ndarray = balanced if self.class_weights == BALANCED else np.array(self.class_weights)
+        return np.take(by_class, targets)
 
     def answer(self, outputs: Mapping[str, Any], rows: Rows, examples: Sequence[Example]) -> list[Any]:
         del rows, examples  # each example has one row

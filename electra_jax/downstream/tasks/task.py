@@ -70,6 +70,7 @@ class Rows(NamedTuple):
       targets: by name, an array with a number or a vector for each row, or a list with numbers for each row's tokens.
       extra: what the task needs to know about each row in order to answer.
       cut: how many examples lost tokens, because a text, a question or a word is longer than a row has room for.
+      weights: [rows], the weight of each row in the loss; None: 1.
     """
 
     input_ids: list[list[int]]
@@ -78,6 +79,7 @@ class Rows(NamedTuple):
     targets: dict[str, Any]
     extra: Any = None
     cut: int = 0
+    weights: np.ndarray | None = None
 
     def lengths(self) -> np.ndarray:
         """[rows], tokens of each row."""
@@ -106,6 +108,8 @@ class Rows(NamedTuple):
                 else:
                     targets[name][row] = values[number]
         weights = (np.arange(size) < len(chosen)).astype(np.float32)
+        if self.weights is not None:
+            weights[: len(chosen)] = self.weights[chosen]
         return TaskBatch(Batch(ids, types, used), weights, targets)
 
 

@@ -1,8 +1,10 @@
 import dataclasses
 
 import pytest
+from char_tokenizer import Letters
 
 from electra_jax.config.errors import UserError
+from electra_jax.data.tokenizer import OWN
 from electra_jax.downstream.tasks import custom_table
 from electra_jax.downstream.tasks.config import TaskConfig
 from electra_jax.downstream.tasks.sentences import Example
@@ -95,3 +97,30 @@ def test_answers_are_a_table_whatever_the_numbers_and_names(tmp_path):
     task = custom_table.make_task(dataclasses.replace(TABLE, kind="regression"), str(tmp_path))
     task.write(tmp_path / "test", [Example("a\tb", ("x",), None)], [2e-6])
     assert (tmp_path / "test.tsv").read_text() == "index\tprediction\na b\t2e-06\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("none", None), ("balanced", [2 / 3, 2 / 3, 2.0, 2 / 3]), ("1,5", [1.0, 1.0, 5.0, 1.0])],
+)
+def test_rows_of_a_rare_class_weigh_more_in_training(given, expected):
+    task = custom_table.restore_task(dataclasses.replace(TABLE, class_weights=given), ("common", "rare"))
+    examples = [Example(str(row), ("ab",), target) for row, target in enumerate([0, 0, 1, 0])]
+    rows = task.encode(examples, Letters(), 16, train=True)
+    assert (None if rows.weights is None else rows.weights.tolist()) == (expected and pytest.approx(expected))
+    batch = rows.make_batch([2, 0], 3, 8, OWN)
+    assert batch.weights.tolist() == pytest.approx([*([expected[2], expected[0]] if expected else [1, 1]), 0])
+    assert task.encode(examples, Letters(), 16, train=False).weights is None
+
+
+@pytest.mark.parametrize("weights", ["1", "1,2,3", "1,-1", "1,0", "1,inf", "1,nan", "heavy", ""])
+def test_class_weights_that_are_none(weights, tmp_path):
+    (tmp_path / "train.csv").write_text("t,l\nx,a\ny,b\n")
+    with pytest.raises(UserError, match=r"class_weights=.* is invalid: expected none, balanced, or 2 positive numbers"):
+        custom_table.make_task(dataclasses.replace(TABLE, class_weights=weights), str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["multilabel", "regression"])
+def test_class_weights_are_for_one_class_each(kind, tmp_path):
+    with pytest.raises(UserError, match=rf"class_weights=balanced has no effect with config\.task\.kind={kind}"):
+        custom_table.make_task(dataclasses.replace(TABLE, class_weights="balanced", kind=kind), str(tmp_path))
