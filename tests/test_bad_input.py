@@ -42,7 +42,7 @@ def files(folder: Path) -> dict[str, bytes]:
 def set_up_only(monkeypatch):
     """A run ends where it would compile its first step, as if it had been stopped there."""
 
-    def end(setup, progress, clock):
+    def end(setup, progress, clock, hooks):
         setup.checkpoints.close()
         return train_module.TrainResult(int(setup.state.step), False, {}, {}, [])
 

@@ -9,9 +9,9 @@ from electra_jax.commands import export
 from electra_jax.config import errors
 
 
-@pytest.mark.parametrize("package", ["onnxscript", "torch", "transformers"])
+@pytest.mark.parametrize("package", ["onnxruntime", "onnxscript", "torch", "transformers"])
 def test_a_missing_package_is_one_line_before_any_work(package, small_run, tmp_path, monkeypatch, capsys):
-    for name in ("onnxscript", "torch", "transformers"):
+    for name in ("onnxruntime", "onnxscript", "torch", "transformers"):
         monkeypatch.setitem(sys.modules, name, None if name == package else sys)
     monkeypatch.setattr(models.run_export, "load_run_checkpoint", lambda *_: pytest.fail("it begins"))
     assert errors.run(export.main, [f"--workdir={small_run}", f"--output={tmp_path}/out", "--onnx"]) == 2
