@@ -98,7 +98,7 @@ class MetricLog:
             "epoch": self._epochs(step),
             **{f"heldout_{name}": value for name, value in heldout.items() if name != "tokens"},
         }
-        if taken := values.keys() & found.keys():
+        if taken := {"step", *values} & found.keys():
             raise UserError(f"a hook returned {min(taken)!r}, which the run logs itself; choose another name")
         values |= found
         if self._writer is not None and self._trackers is not None:

@@ -20,11 +20,10 @@ def load(path: str | os.PathLike[str], step: int | None = None, batch_size: int 
 
     Args:
       path: a run's work directory, a directory that `electra_jax.export` wrote, a Hugging Face directory of an ELECTRA,
-        ModernBERT or DeBERTaV3 model, the work directory of a fine-tuning, of which the best seed's model is loaded, or
-        `hf:USER/NAME[@REVISION]` on the Hugging Face Hub.
+        BERT, ModernBERT or DeBERTaV3 model, the work directory of a fine-tuning, of which the best seed's model is
+        loaded, or `hf:USER/NAME[@REVISION]` on the Hugging Face Hub.
       step: for a run, the step of the checkpoint; None: the last.
-      batch_size: rows that are computed at once. Batches are padded to this size: raise it on an accelerator, use 1 for
-        single texts on a CPU.
+      batch_size: rows that are computed at once; raise it on an accelerator.
 
     Raises:
       UserError: the directory has no model or no tokenizer, a file in it cannot be read, or `batch_size` is invalid.

@@ -14,10 +14,11 @@ if __name__ == "__main__":  # `python -m electra_jax.train` is `electra-jax trai
 import contextlib
 import faulthandler
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from ml_collections import ConfigDict
@@ -27,6 +28,7 @@ from electra_jax.config.errors import UserError
 from electra_jax.loading import samples
 from electra_jax.loading.model import Model
 from electra_jax.loading.networks import Pretrained
+from electra_jax.loading.run_checkpoint import trained_shape
 from electra_jax.metric_log import MetricLog
 from electra_jax.modeling.subnetwork import extract
 from electra_jax.objectives.segments import segment_at
@@ -90,14 +92,14 @@ def pretrain(
       skip_batches: with `rewind_to`: how many of the batches that follow that step are left out.
       hooks: pairs `(every, function)`. After every `every` steps, and after the last one, `function(step, model)` is
         called with the encoder as a `Model`; it returns numbers to log, by name. With several processes only the main
-        process calls it. Its time is counted as evaluation.
+        process calls it. Its time is counted as evaluation. Where the run is stopped by a signal, it is not called.
 
     Returns:
       The run's log: `.metrics` is a list with a dict for each logged step, `.heldout()` the last evaluation.
 
     Raises:
       UserError: the config, the text or the work directory cannot be used; or a hook returned a name that the run logs
-        itself.
+        itself, or what is no number.
 
     Example:
       >>> def pairs(step, model):
@@ -278,17 +280,29 @@ def call(hooks: Sequence[Hook], step: int, setup: Setup, params: Params) -> dict
     here = jax.device_get(params)
 
     def measure() -> dict[str, float]:
-        encoder = extract(setup.step.objective.model.config, here, "encoder")
+        encoder = extract(trained_shape(setup.config, setup.step.objective), here, "encoder")
         assert encoder is not None
         vocabulary = setup.data.corpus.tokenizer
         networks = Pretrained(encoder, None, vocabulary, scores=setup.step.objective.system.scores)
         model = Model(f"{setup.home.path} at step {step}", networks, vocabulary)
         found: dict[str, float] = {}
         for _, function in hooks:
-            found |= function(step, model)
+            for name, value in function(step, model).items():
+                if name in found:
+                    raise UserError(f"two hooks returned {name!r}; choose another name")
+                found[name] = _number(name, value)
         return found
 
-    return distributed.main_process_first(measure, others=dict)
+    found: dict[str, float] = distributed.main_process_first(measure, others=dict)
+    names = distributed.share(found)  # so that all processes refuse one that the run logs itself
+    return found if distributed.is_main_process() else dict.fromkeys(names, math.nan)
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"a hook returned {name!r} as {value!r}: expected a number") from error
 
 
 def save(setup: Setup, step: int, state: TrainState, totals: dict[str, float], skipped_in_a_row: int) -> None:

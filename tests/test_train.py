@@ -50,15 +50,16 @@ def test_hooks_measure_the_encoder_as_it_is_and_change_nothing(text_file, tmp_pa
 
     def norm(step, model):
         called.append(step)
-        return {"norm": float(np.linalg.norm(model.encode("a text")))}
+        return {"norm": np.linalg.norm(model.encode("a text"))}
 
-    config = small_config(text_file, "objective=mlm", steps=5, log_every=5, checkpoint__every=2)
+    often = {"steps": 5, "log_every": 5, "checkpoint__every": 2}
+    config = small_config(text_file, "objective=mlm", model__dtype="bfloat16", **often)
     run = electra_jax.pretrain(config, tmp_path / "with", hooks=[(2, norm), (3, lambda step, model: {"three": step})])
     assert called == [2, 4, 5]
     lines = {line["step"]: line for line in run.metrics}
     assert {step: line["three"] for step, line in lines.items() if "three" in line} == {3: 3, 5: 5}
     kept = float(np.linalg.norm(electra_jax.load(tmp_path / "with", step=4).encode("a text")))
-    assert lines[4]["norm"] == pytest.approx(kept, rel=1e-5)
+    assert lines[4]["norm"] == pytest.approx(kept, rel=1e-5), "computed in float32, as by load"
     electra_jax.pretrain(config, tmp_path / "without")
     before, after = (arrays(tmp_path / name, 5) for name in ("without", "with"))
     assert all(np.array_equal(before[name], after[name]) for name in before)
@@ -68,15 +69,16 @@ def test_hooks_measure_the_encoder_as_it_is_and_change_nothing(text_file, tmp_pa
     ("hook", "message"),
     [
         ((0, lambda step, model: {}), "hooks: 0 steps is invalid: expected 1 or more"),
-        (
-            (1, lambda step, model: {"tokens": 1.0}),
-            "a hook returned .tokens., which the run logs itself",
-        ),
+        ((1, lambda step, model: {"tokens": 1.0}), "a hook returned 'tokens', which the run logs itself"),
+        ((1, lambda step, model: {"step": 1.0}), "a hook returned 'step', which the run logs itself"),
+        ((1, lambda step, model: {"mine": None}), "a hook returned 'mine' as None: expected a number"),
+        ((1, lambda step, model: {"other": 1.0}), "two hooks returned 'other'; choose another name"),
     ],
 )
 def test_hooks_that_cannot_be_used(hook, message, text_file, tmp_path, light_steps):
+    other = (1, lambda step, model: {"other": 2.0})
     with pytest.raises(UserError, match=message):
-        electra_jax.pretrain(small_config(text_file, "objective=mlm", steps=1), tmp_path, hooks=[hook])
+        electra_jax.pretrain(small_config(text_file, "objective=mlm", steps=1), tmp_path, hooks=[hook, other])
 
 
 def test_batches_cannot_be_left_out_without_going_back(tmp_path):

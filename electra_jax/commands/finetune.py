@@ -25,8 +25,8 @@ usage: electra-jax finetune --config=NAME[:ARG] --init_from=DIR --data_dir=FOLDE
                               (add ,size=large for the learning rates of a large encoder, ,head=paper for the paper's
                               heads instead of those of transformers, which can be exported, ,runlocal for a quick trial
                               with 64 examples and 2 seeds; a path to a config file works too)
-  --init_from=DIR             a run, an export, or a Hugging Face directory of an ELECTRA, ModernBERT or
-                              DeBERTaV3 model
+  --init_from=DIR             a run, an export, or a Hugging Face directory of an ELECTRA, BERT, ModernBERT
+                              or DeBERTaV3 model
   --step=N                    the step of the checkpoint, if DIR is a run (default: the last)
   --data_dir=FOLDER           folder with the task's files: train.tsv and dev.tsv for GLUE (an optional test.tsv gets
                               predictions), the .json files of SQuAD, train and dev as .tsv, .csv or .jsonl for tables,

@@ -41,8 +41,8 @@ class CorpusConfig:
     )
     normalization: str = setting(
         "nmt_nfkc_cf",
-        "SentencePiece normalization; those with _cf lowercase. wordpiece and byte_bpe lowercase too, and have BERT's "
-        "normalization and NFC besides.",
+        "SentencePiece normalization; those with _cf lowercase. wordpiece and byte_bpe take only that from it: they "
+        "have BERT's normalization and NFC.",
         one_of(*NORMALIZATIONS),
     )
     byte_fallback: bool = setting(False, "Encode characters outside the vocabulary as bytes instead of [UNK].")

@@ -43,8 +43,8 @@ def train(lines: Iterable[str], config: CorpusConfig) -> Tokenizer:
 
 
 def _word_pieces(lines: Iterable[str], config: CorpusConfig) -> Library:
-    """As `BertTokenizer` reads text: with `_cf` in lower case without accents."""
-    options = {"lowercase": config.normalization.endswith("_cf")}
+    """As `BertTokenizer` reads text, but lower-casing keeps marks, without which many scripts have other words."""
+    options = {"lowercase": config.normalization.endswith("_cf"), "strip_accents": False}
     bert = tokenizers.BertWordPieceTokenizer(**options)
     words = Counter(word for line in lines for word in bert.normalize(line).split())
     split = {part: [each for each, _ in bert.pre_tokenizer.pre_tokenize_str(part)] for part in words}

@@ -18,7 +18,7 @@ from electra_jax.loading.networks import Pretrained
 from electra_jax.loading.text_batches import check_texts, length_batches
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.downstream import Downstream
-from electra_jax.runtime.compile_cache import AUTO, compile_cache
+from electra_jax.runtime.compile_cache import compile_cache_unless_chosen
 from electra_jax.runtime.io import read_json
 
 Texts = str | tuple[str, ...]
@@ -91,7 +91,7 @@ class FinetunedModel(Model):
         outputs = self._outputs(rows) if rows.input_ids else {"scores": []}
         return predictions.make_predictions(self.task, texts, outputs, rows, examples)
 
-    @compile_cache(AUTO)
+    @compile_cache_unless_chosen()
     def _outputs(self, rows: Rows) -> dict[str, Any]:
         """By name the outputs for each row, [rows, ...]; where they are for each token, a list of [tokens, ...]."""
         lengths = rows.lengths()

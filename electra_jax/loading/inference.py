@@ -13,7 +13,7 @@ from electra_jax.loading.text_batches import length_batches, pad_rows
 from electra_jax.modeling import electra
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.subnetwork import Network
-from electra_jax.runtime.compile_cache import AUTO, compile_cache
+from electra_jax.runtime.compile_cache import compile_cache_unless_chosen
 
 Array = jax.Array
 Rows = list[list[int]]  # token ids without [CLS] and [SEP]
@@ -79,7 +79,7 @@ class Inference:
             parts[owner] += [next(log_probs) for _ in window]
         return [np.array(part, np.float32) for part in parts]
 
-    @compile_cache(AUTO)
+    @compile_cache_unless_chosen()
     def _map(self, compute: Callable[[Batch, list[int]], Array], rows: Rows) -> list[np.ndarray]:
         """Calls `compute(batch, indices of its rows)` on padded batches.
 

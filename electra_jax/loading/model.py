@@ -57,9 +57,9 @@ def load(path: str | os.PathLike[str], step: int | None = None, batch_size: int 
 class Model:
     """A trained encoder, with its generator where there is one.
 
-    Every method takes one text or a sequence of texts and keeps their order. Texts are grouped by length; a `Model`
-    compiles each length once, when it first meets it, and again for few texts. Any white space in a text counts as one
-    space.
+    Every method takes one text or a sequence of texts and keeps their order. Texts are grouped by length, and their
+    number is padded to a power of two; each such shape is compiled once, and kept in the cache folder for other
+    processes. Any white space in a text counts as one space.
 
     Attributes:
       name: the directory that it was loaded from.

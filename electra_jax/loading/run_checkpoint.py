@@ -43,15 +43,19 @@ class RunCheckpoint(NamedTuple):
 
     @property
     def shape(self) -> ElectraConfig:
-        """The config of the trained networks: in float32, as exports are, with the length of the longest rows."""
-        config = self.objective.model.config
-        encoder, generator = (
-            network and dataclasses.replace(network, dtype=jnp.dtype("float32"))
-            for network in (config.encoder, config.generator)
-        )
-        assert encoder is not None
-        trained = max(phase.length for phase in train_config.phases(self.config))
-        return dataclasses.replace(config, encoder=encoder, generator=generator, trained_length=trained)
+        return trained_shape(self.config, self.objective)
+
+
+def trained_shape(config: TrainConfig, objective: Objective) -> ElectraConfig:
+    """The config of a run's trained networks: in float32, as exports are, with the length of the longest rows."""
+    shape = objective.model.config
+    encoder, generator = (
+        network and dataclasses.replace(network, dtype=jnp.dtype("float32"))
+        for network in (shape.encoder, shape.generator)
+    )
+    assert encoder is not None
+    trained = max(phase.length for phase in train_config.phases(config))
+    return dataclasses.replace(shape, encoder=encoder, generator=generator, trained_length=trained)
 
 
 def load_run_checkpoint(workdir: Path, step: int | None = None) -> RunCheckpoint:

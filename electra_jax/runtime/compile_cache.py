@@ -16,6 +16,8 @@ AUTO, NONE = "auto", "none"
 _MOST = 4 * 2**30  # bytes in the user's cache folder: hundreds of train steps; JAX deletes what was unused for longest
 _SHORTEST = 0.2  # seconds of compiling what is kept; JAX's second leaves out most programs of `load`
 
+_chosen = False  # inside of a `compile_cache`
+
 
 def cache_setting() -> Any:
     """The setting of a run: what `compile_cache` takes."""
@@ -36,15 +38,25 @@ def compile_cache(choice: str) -> Iterator[None]:
     Raises:
       UserError: JAX does not know such an address.
     """
+    global _chosen
     if choice not in (AUTO, NONE):
         jax_errors.check_cache(choice, "config.compile_cache")
     changes = _changes(choice)
-    before = {name: jax.config.values[name] for name in changes}
+    before, outer = {name: jax.config.values[name] for name in changes}, _chosen
     _update(changes)
+    _chosen = True
     try:
         yield
     finally:
+        _chosen = outer
         _update(before)
+
+
+@contextlib.contextmanager
+def compile_cache_unless_chosen() -> Iterator[None]:
+    """Like `compile_cache(AUTO)`, except inside of another `compile_cache`, whose choice stays."""
+    with contextlib.nullcontext() if _chosen else compile_cache(AUTO):
+        yield
 
 
 def folder() -> str | None:

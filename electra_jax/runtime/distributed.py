@@ -5,11 +5,12 @@ single process every function here returns at once.
 """
 
 import itertools
+import json
 import os
 import secrets
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -156,6 +157,13 @@ def broadcast(text: str | None = None) -> str:
     if text is not None:
         _client().key_value_set(key, f"={text}")  # JAX refuses an empty value
     return str(_client().blocking_key_value_get(key, _FOREVER))[1:]
+
+
+def share(names: Iterable[str]) -> list[str]:
+    """The `names` of process 0, in all processes."""
+    if not is_multi_process():
+        return [*names]
+    return list(json.loads(broadcast(json.dumps([*names]) if is_main_process() else None)))
 
 
 def all_gather(text: str) -> list[str]:

@@ -89,8 +89,15 @@ def test_states_are_pooled(detector):
 def test_programs_are_kept_in_the_users_cache_folder(pieces, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(compile_cache, "_SHORTEST", 0.0)
-    with compile_cache.compile_cache(compile_cache.NONE):  # as outside of the tests, where JAX has no folder
+    before = jax.config.values["jax_compilation_cache_dir"]
+    jax.config.update("jax_compilation_cache_dir", None)  # as outside of the tests
+    try:
+        with compile_cache.compile_cache(compile_cache.NONE):
+            make(pieces).encode("the model")
+        assert not (tmp_path / "electra_jax").exists()
         make(pieces).encode("the model")
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
     assert any("encode" in path.name for path in (tmp_path / "electra_jax" / "compiled").iterdir())
 
 

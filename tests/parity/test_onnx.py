@@ -148,6 +148,13 @@ def check_finetuned(folder: Any, model: Any) -> None:
             np.testing.assert_array_equal(found["logits"][read].argmax(-1), expected.argmax(-1))
 
 
+def test_a_bert_has_no_pooler(pieces, tmp_path):
+    encoder = network("bert", None, embedding_size=32)
+    directory.write(tmp_path / "out", encoder, None, pieces, "", as_bert=True)
+    onnx_file.write(tmp_path / "out")
+    check_directory(tmp_path / "out", encoder, None)
+
+
 @pytest.mark.parametrize(
     ("kind", "task", "pooling"),
     [

@@ -201,8 +201,9 @@ def _describe_data(job: Job, progress: Progress) -> None:
     dev = " + ".join(f"{len(split.examples):,}" for split in data.dev.values())
     progress.say(f"{name}: {len(data.train.input_ids):,} rows to train on, {dev} examples to evaluate on")
     for split, (examples, _) in data.dev.items():
-        if isinstance(job.task, Answering) and job.task.f1_unit(examples) is not squad_metrics.WORDS:
-            progress.say(f"{name}: F1 on {split} counts characters (config.task.f1={job.task.f1})")
+        if isinstance(job.task, Answering) and (unit := job.task.f1_unit(examples)) is not squad_metrics.WORDS:
+            counted = "characters" if unit is squad_metrics.CHARACTERS else "CMRC's units"
+            progress.say(f"{name}: F1 on {split} counts {counted} (config.task.f1={job.task.f1})")
     cut = {"train": data.train.cut, **{split: each.rows.cut for split, each in (data.dev | data.test).items()}}
     if any(cut.values()):
         counts = ", ".join(f"{count:,} of {split}" for split, count in cut.items() if count)

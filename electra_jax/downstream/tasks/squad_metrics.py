@@ -19,10 +19,12 @@ _WITHOUT_SPACES = (  # beginnings of the names of letters in scripts that do not
     *("CJK ", "IDEOGRAPHIC ", "HIRAGANA ", "KATAKANA", "HALFWIDTH KATAKANA", "BOPOMOFO "),
     *("THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN "),
 )
-# What CMRC's script leaves out, and what it counts: a Chinese character, or else a word, a number or a sign. There its
-# regular expression ends at U+9FA5 and NLTK splits the rest; this differs from NLTK in contractions, such as "can't".
+# What CMRC's script leaves out, and what it counts: a Chinese character, or else a word, a number or a sign. There a
+# regular expression for Chinese ends at U+9FA5, and NLTK splits the rest at these signs. This differs from NLTK in
+# contractions, such as "can't", and abbreviations, such as "dr.".
 _NO_CMRC_PUNCTUATION = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
-_CMRC_UNITS = re.compile(r"[一-龥]|[^\W一-龥]+(?:\.[^\W一-龥]+|,\d+)*|[^\w\s]")
+_WORD = r"[^\s一-龥;@#$%&?!()\[\]{}<>,.\"']+"
+_CMRC_UNITS = re.compile(rf"[一-龥]|\.{{2,}}|{_WORD}(?:\.{_WORD}|,(?=\d){_WORD})*|\S")
 
 
 class Measure(NamedTuple):

@@ -107,14 +107,13 @@ def read(folder: Path) -> Directory:
       UserError: the directory has no model, a model that electra_jax does not have, or a damaged file.
     """
     path = folder / CONFIG
-    described = read_json(path)
-    is_bert = described.get("model_type") == bert.MODEL_TYPE
-    described = bert.read_config(described) if is_bert else described
+    there = read_json(path)
+    is_bert = there.get("model_type") == bert.MODEL_TYPE
+    described = bert.read_config(there) if is_bert else there
     kind = hf_config.kind_of(described, str(path))
-    architectures = described.get("architectures")
-    architecture = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
+    architecture = _architecture(described)
     hf_config.read(described, None, str(path))  # nobody should convert the weights of a model that is refused
-    state = _tensors(folder, kind, architecture)
+    state = _tensors(folder, kind, _architecture(there))
     state = bert.read(state) if is_bert else weights.rename(kind, state)
     head = weights.head_in(kind, state, architecture)
     is_tagger = head == "discriminator_head" and architecture.endswith("ForTokenClassification")
@@ -161,6 +160,11 @@ def read(folder: Path) -> Directory:
             "by the tokenizer that the model was trained with"
         )
     return Directory(network, tokenizer, tuple(notes), scores)
+
+
+def _architecture(described: Mapping[str, Any]) -> str:
+    architectures = described.get("architectures")
+    return str(architectures[0]) if isinstance(architectures, list) and architectures else ""
 
 
 def score_notes(scores: str) -> list[str]:

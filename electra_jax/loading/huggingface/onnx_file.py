@@ -38,8 +38,8 @@ def check_installed() -> None:
 def write(folder: Path) -> None:
     """Writes `FILE`, `FLOAT16` and `INT8` into a directory that `directory.write` has written.
 
-    `FLOAT16` has weights and states in float16. `INT8` has matrices and tables in int8, with a scale per column, and
-    quantizes states as it runs: onnxruntime's dynamic quantization.
+    `FLOAT16` has weights and states in float16. `INT8` has 8 bits for each weight, with a scale per column of a
+    matrix and one for a table, and quantizes states as it runs: onnxruntime's dynamic quantization.
 
     Inputs are those of the directory's tokenizer, int64 [batch, sequence], of any batch and length; outputs are those
     of the class of transformers, float32, by its names: `logits`, `start_logits` and `end_logits`, or
@@ -59,7 +59,8 @@ def write(folder: Path) -> None:
     path = folder / FILE
     path.parent.mkdir()
     with _quiet():
-        model = getattr(transformers, name).from_pretrained(folder).eval()
+        pooler = {"add_pooling_layer": False} if name == "BertModel" else {}  # which nothing has trained
+        model = getattr(transformers, name).from_pretrained(folder, **pooler).eval()
         for norm in filter(lambda module: isinstance(module, torch.nn.LayerNorm), model.modules()):
             if norm.bias is None:  # onnxruntime's optimizer expects one
                 norm.bias = torch.nn.Parameter(torch.zeros_like(norm.weight))
@@ -81,7 +82,7 @@ def write(folder: Path) -> None:
         assert program is not None
         large = (folder / WEIGHTS).stat().st_size > _MOST_BYTES
         program.save(path, external_data=large)
-        half = convert_float_to_float16(onnx.load(path), keep_io_types=True)
+        half = convert_float_to_float16(str(path), keep_io_types=True)  # in memory it could not hold 2 GiB
         onnx.save(half, folder / FLOAT16, save_as_external_data=large, location=f"{FLOAT16.name}.data")
         int8 = {"weight_type": QuantType.QInt8, "per_channel": True, "use_external_data_format": large}
         quantize_dynamic(path, folder / INT8, **int8)

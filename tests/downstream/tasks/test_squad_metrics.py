@@ -83,6 +83,8 @@ def test_f1_of_characters(true, said, exact, f1, may_be_impossible):
         (["在 NBA 打球"], "nba打", 0, 2 * 2 / (4 + 2)),  # a Latin word is one unit
         (["1,000.5元"], "1,000.5", 0, 2 * 1 / (2 + 1)),
         (["《红楼梦》（上）"], "红楼梦上", 1, 1),
+        (["37.5℃"], "37.5", 0, 0),  # other signs stay in their word
+        (["50%"], "50", 0, 2 * 1 / (2 + 1)),
         (["红楼梦."], "红楼梦", 0, 2 * 3 / (4 + 3)),  # a full stop of ASCII is a unit
         (["北京"], "上海", 0, 0),
         (["北京", "北平"], "北平", 1, 1),
