@@ -23,7 +23,7 @@ _WITHOUT_SPACES = (  # beginnings of the names of letters in scripts that do not
 # regular expression for Chinese ends at U+9FA5, and NLTK splits the rest at these signs. This differs from NLTK in
 # contractions, such as "can't", and abbreviations, such as "dr.".
 _NO_CMRC_PUNCTUATION = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
-_WORD = r"[^\s一-龥;@#$%&?!()\[\]{}<>,.\"']+"
+_WORD = r"[^\s一-龥;@#$%&?!()\[\]{}<>,.\"'«»„‘–—]+"
 _CMRC_UNITS = re.compile(rf"[一-龥]|\.{{2,}}|{_WORD}(?:\.{_WORD}|,(?=\d){_WORD})*|\S")
 
 
