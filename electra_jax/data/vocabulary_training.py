@@ -46,7 +46,7 @@ def _word_pieces(lines: Iterable[str], config: CorpusConfig) -> Library:
     """As `BertTokenizer` reads text, but lower-casing keeps marks, without which many scripts have other words."""
     options = {"lowercase": config.normalization.endswith("_cf"), "strip_accents": False}
     bert = tokenizers.BertWordPieceTokenizer(**options)
-    words = Counter(word for line in lines for word in bert.normalize(line).split())
+    words = Counter(word for line in lines for word in bert.normalizer.normalize_str(line).split())
     split = {part: [each for each, _ in bert.pre_tokenizer.pre_tokenize_str(part)] for part in words}
     alphabet = _covering(words, config.character_coverage)
     later = {character for parts in split.values() for part in parts for character in part[1:]}
