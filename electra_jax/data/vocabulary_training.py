@@ -47,9 +47,9 @@ def _word_pieces(lines: Iterable[str], config: CorpusConfig) -> Library:
     options = {"lowercase": config.normalization.endswith("_cf"), "strip_accents": False}
     bert = tokenizers.BertWordPieceTokenizer(**options)
     words = Counter(word for line in lines for word in bert.normalizer.normalize_str(line).split())
-    split = {part: [each for each, _ in bert.pre_tokenizer.pre_tokenize_str(part)] for part in words}
     alphabet = _covering(words, config.character_coverage)
-    later = {character for parts in split.values() for part in parts for character in part[1:]}
+    parts = (part for word in words for part, _ in bert.pre_tokenizer.pre_tokenize_str(word))
+    later = {character for part in parts for character in part[1:]}
     # The trainer numbers characters as it meets them in a hash map, and breaks ties between merges by these numbers.
     # Given as special tokens, they have the same numbers in every run.
     characters = [*alphabet, *(f"##{character}" for character in alphabet if character in later)]

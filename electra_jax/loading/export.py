@@ -75,8 +75,7 @@ def _write(
             path = output / networks.ENCODER / name
             path.parent.mkdir(exist_ok=True)
             write_whole(path, content)
-    classes = {name: hf_config.class_name(network.config.encoder, head) for name, network, head in directories}
-    return {name: bert.class_name(each) if as_bert else each for name, each in classes.items()}
+    return {name: hf_config.class_name(network.config.encoder, head, as_bert) for name, network, head in directories}
 
 
 def _describe(run: RunCheckpoint, workdir: Path) -> card.RunDescription:

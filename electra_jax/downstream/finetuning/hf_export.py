@@ -10,7 +10,7 @@ from electra_jax.downstream.finetuning.kept import Kept
 from electra_jax.downstream.tasks.multilabel import MultiLabel
 from electra_jax.downstream.tasks.sentences import Sentences
 from electra_jax.downstream.tasks.task import Task
-from electra_jax.loading.huggingface import bert, directory, hf_config, onnx_file
+from electra_jax.loading.huggingface import directory, hf_config, onnx_file
 from electra_jax.modeling.subnetwork import Network
 from electra_jax.runtime.io import new_folder
 
@@ -93,8 +93,8 @@ def export(model: Kept, output: Path, onnx: bool = False) -> str:
     if onnx:
         onnx_file.check_installed()
     params = {**model.network.params, "head": _scaled(model.task, model.head)}
-    name = hf_config.class_name(encoder, kind)
-    name = bert.class_name(name) if config.head == "bert" else name
+    as_bert = config.head == "bert"
+    name = hf_config.class_name(encoder, kind, as_bert)
     with new_folder(output) as partial:
         directory.write(
             partial,
@@ -104,7 +104,7 @@ def export(model: Kept, output: Path, onnx: bool = False) -> str:
             _card(model, kind, name, str(output)),
             more=_settings(model, kind),
             max_length=config.max_length,
-            as_bert=config.head == "bert",
+            as_bert=as_bert,
         )
         kept.write_task(partial, config, model.task, model.head, model.facts)
         if onnx:
@@ -144,14 +144,12 @@ def _card(model: Kept, kind: str, name: str, path: str) -> str:
     inputs = '{"text": "a text", "text_pair": "another"}' if pair else '"a text"'
     use = _USE[model.task.kind if model.task.kind in _USE else kind]
     threshold = task.threshold if isinstance(task, MultiLabel) else None
-    own = hf_config.MODEL_TYPES[model.network.config.encoder.kind]
-    model_type = bert.MODEL_TYPE if model.config.head == "bert" else own
     rows = "\n".join(f"| {score} | {value:.1f} |" for score, value in facts["scores"].items())
     return f"""\
 ---
 library_name: transformers
 pipeline_tag: {_TAGS[kind]}
-tags: [electra_jax, {model_type}]
+tags: [electra_jax, {hf_config.model_type(model.network.config.encoder, model.config.head == "bert")}]
 ---
 
 # {name} for {task.name}

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from electra_jax.loading.huggingface import bert, hf_config
+from electra_jax.loading.huggingface import hf_config
 from electra_jax.modeling.config import EncoderConfig
 
 # By encoder (`tagging`: a class of token classification) and head: the hub's pipeline tag, empty where no pipeline
@@ -102,11 +102,9 @@ def write_card(
       mask: the mask token as text.
       as_bert: whether it is written as a BERT.
     """
-    model_type = bert.MODEL_TYPE if as_bert else hf_config.MODEL_TYPES[encoder.kind]
-    tags = ["electra_jax", model_type, "replaced-token-detection"]
+    tags = ["electra_jax", hf_config.model_type(encoder, as_bert), "replaced-token-detection"]
     read = "fakes" if name == "masked_lm" and not run.reads_masks else head
-    class_name = hf_config.class_name(encoder, head)
-    class_name = bert.class_name(class_name) if as_bert else class_name
+    class_name = hf_config.class_name(encoder, head, as_bert)
     kind = "tagging" if class_name.endswith("ForTokenClassification") else encoder.kind
     task, use = _USE.get((kind, read)) or _USE["any", read]
     task_line = f"pipeline_tag: {task}\n" if task else ""

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from electra_jax.config.errors import UserError
 from electra_jax.data.tokenizer import Special
+from electra_jax.loading.huggingface import bert
 from electra_jax.modeling import activations, deberta, modernbert, transformer
 from electra_jax.modeling.config import ElectraConfig, EncoderConfig
 
@@ -90,11 +91,17 @@ _SHOWN = 20  # characters of a number in an error
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 
 
-def class_name(encoder: EncoderConfig, head: str | None) -> str:
-    """The class of transformers for an encoder with a head, as in `CLASSES`."""
+def class_name(encoder: EncoderConfig, head: str | None, as_bert: bool = False) -> str:
+    """The class of transformers for an encoder with a head, as in `CLASSES`; `as_bert`: see `bert`."""
     if encoder.linear_head and head == "discriminator_head":
         head = "tagging"
-    return CLASSES[encoder.kind][head]
+    name = CLASSES[encoder.kind][head]
+    return bert.class_name(name) if as_bert else name
+
+
+def model_type(encoder: EncoderConfig, as_bert: bool = False) -> str:
+    """The `model_type` in config.json."""
+    return bert.MODEL_TYPE if as_bert else MODEL_TYPES[encoder.kind]
 
 
 def write(config: ElectraConfig, head: str | None, special: Special) -> dict[str, Any]:
@@ -102,7 +109,7 @@ def write(config: ElectraConfig, head: str | None, special: Special) -> dict[str
     c = config.encoder
     result = {
         "architectures": [class_name(c, head)],
-        "model_type": MODEL_TYPES[c.kind],
+        "model_type": model_type(c),
         "dtype": "float32",
         "vocab_size": config.vocab_size,
         "hidden_size": c.width,
@@ -164,7 +171,7 @@ def kind_of(described: Mapping[str, Any], place: str) -> str:
     for kind, name in MODEL_TYPES.items():
         if name == described.get("model_type"):
             return kind
-    known = " or ".join((*MODEL_TYPES.values(), "bert"))
+    known = " or ".join((*MODEL_TYPES.values(), bert.MODEL_TYPE))
     raise UserError(f"{place} has model_type={described.get('model_type')!r}: expected {known}; use such a model")
 
 
