@@ -58,6 +58,8 @@ def main(argv: list[str]) -> int:
     check_value("--rounds", chosen["rounds"], at_least(1))
     folder = Path(chosen["model"])
     model = kept.read(folder)
+    if not all((folder / file).is_file() for file in _FILES):
+        raise UserError(f"{folder} lacks ONNX files: expected {', '.join(map(str, _FILES))}; export it with --onnx")
     task, special = model.task, model.tokenizer.special
     if not isinstance(task, Sentences) or task.kind not in ("classification", "regression"):
         raise UserError(f"{folder} is a model for {task.name}: expected a task of one class or one number")

@@ -21,6 +21,7 @@ _NAMES = {
 }
 _CLASSIFIER = {"classifier.dense.": "bert.pooler.dense.", "classifier.out_proj.": "classifier."}
 _OWN_SETTINGS = ("embedding_size", "summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout")
+_WAY_OUT = "leave --as=bert, or head=bert, out"
 _NEVER_READ = ("bert.pooler.", "pooler.", "cls.seq_relationship.", "cls.predictions.decoder.bias")
 
 
@@ -28,11 +29,14 @@ def check(config: ElectraConfig) -> None:
     """Raises UserError unless the network is a BERT but for its names."""
     encoder = config.encoder
     if encoder.kind != "bert":
-        raise UserError(f"a {encoder.kind} encoder cannot be written as a BERT: expected config.model.encoder=bert")
+        raise UserError(
+            f"a {encoder.kind} encoder cannot be written as a BERT: expected config.model.encoder=bert; {_WAY_OUT}"
+        )
     if config.embedding_size != encoder.width:
         raise UserError(
             f"this encoder cannot be written as a BERT, which has no map from embeddings of {config.embedding_size} "
-            f"numbers to layers of {encoder.width}: expected config.model.embedding_size={encoder.width}"
+            f"numbers to layers of {encoder.width}: expected config.model.embedding_size={encoder.width}; "
+            f"{_WAY_OUT}"
         )
 
 
