@@ -2,17 +2,20 @@
 
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from electra_jax.config.errors import UserError
+from electra_jax.config.settings import check_value, one_of
 from electra_jax.downstream import finetuned_model
 from electra_jax.downstream.finetuned_model import FinetunedModel
-from electra_jax.downstream.finetuning import hf_export, kept
+from electra_jax.downstream.finetuning import hf_export, kept, results
 from electra_jax.loading import export as run_export
 from electra_jax.loading import hub, model, networks, run_checkpoint
 from electra_jax.loading.huggingface import directory
+from electra_jax.loading.huggingface.card import TaskScore
 from electra_jax.loading.model import Model
-from electra_jax.runtime.io import write_whole
+from electra_jax.runtime.io import read_json, write_whole
 
 
 def load(path: str | os.PathLike[str], step: int | None = None, batch_size: int = 16) -> Model:
@@ -47,6 +50,8 @@ def export(
     sentence_transformers: bool = False,
     onnx: bool = False,
     as_bert: bool = False,
+    dtype: str = "float32",
+    scores: Sequence[str | os.PathLike[str]] = (),
 ) -> dict[str, str]:
     """Writes a run or a fine-tuned model as directories that `from_pretrained` of transformers reads.
 
@@ -63,21 +68,26 @@ def export(
       onnx: whether each directory gets ONNX files too, in float32, float16 and int8; needs PyTorch and transformers.
       as_bert: for a run, whether to write its encoder as a BERT: `masked_lm` where it has an MLM head, and `encoder`. A
         fine-tuned model with `config.head=bert` is always written so.
+      dtype: in which `model.safetensors` stores the weights: `float32`, or `float16` for half of the size. Both are
+        loaded as float32.
+      scores: for a run, the work directories of fine-tunings of this checkpoint, whose scores the model cards get.
 
     Returns:
       The class of transformers for each directory, by the directory's name; `.` is `output` itself.
 
     Raises:
       UserError: there is no such model or checkpoint, `output` is not empty, or transformers has no equivalent of the
-        networks, the head or the tokenizer, or a package is missing.
+        networks, the head or the tokenizer, a fine-tuning in `scores` is of another model, or a package is missing.
 
     Example:
       >>> electra_jax.export("runs/tiny", "exported")  # doctest: +SKIP
       {'discriminator': 'ElectraForPreTraining', 'encoder': 'ElectraModel', 'generator': 'ElectraForMaskedLM'}
     """
+    check_value("dtype", dtype, one_of(*directory.DTYPES))
     folder = finetuned_model.find(Path(path))
     if folder is None:
-        return run_export.export(path, output, step, sentence_transformers, onnx, as_bert)
+        downstream = [_read_score(Path(each), Path(path), step) for each in scores]
+        return run_export.export(path, output, step, sentence_transformers, onnx, as_bert, dtype, downstream)
     _check_no_step(path, step)
     if sentence_transformers:
         raise UserError(
@@ -85,7 +95,24 @@ def export(
         )
     if as_bert:
         raise UserError(f"{path} is fine-tuned; the head decides its class: fine-tune with config.head=bert")
-    return {".": hf_export.export(kept.read(folder), Path(output).resolve(), onnx)}
+    if scores:
+        raise UserError(f"{path} is fine-tuned, and its model card has its own scores; leave scores out")
+    return {".": hf_export.export(kept.read(folder), Path(output).resolve(), onnx, dtype)}
+
+
+def _read_score(finetuned: Path, run: Path, step: int | None) -> TaskScore:
+    """What a fine-tuning of a run's checkpoint scored."""
+    if not (finetuned / results.SCORES).is_file():
+        raise UserError(f"{finetuned} has no {results.SCORES}: expected the work directory of a finished fine-tuning")
+    summary, identity = (read_json(finetuned / name) for name in (results.SCORES, results.CONFIG))
+    source = networks.find_source(run, step)
+    if identity.get("weights") != source.digest:
+        raise UserError(
+            f"{finetuned} was fine-tuned from other weights than {source.name} has; fine-tune it with --init_from={run}"
+        )
+    metric = summary["metric"]
+    median, lowest, highest = (summary[name][metric] for name in ("median", "lowest", "highest"))
+    return TaskScore(summary["task"], metric, median, lowest, highest, len(summary["seeds"]))
 
 
 def push(

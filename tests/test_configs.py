@@ -9,7 +9,7 @@ from electra_jax.config import config_file
 from electra_jax.config.errors import UserError
 from electra_jax.objectives import registry
 
-CONFIGS = ("base", "deberta_v3", "large", "modern", "small", "tiny")  # of pre-training
+CONFIGS = ("base", "budget", "deberta_v3", "large", "modern", "small", "tiny")  # of pre-training
 
 # ../shared/electra.md's table is the paper's appendix A and the reference's configure_pretraining.py.
 PAPER = {
@@ -86,6 +86,19 @@ def test_sizes_of_modern_cost_what_those_of_the_paper_cost(size):
     cost, of_paper = (electra_jax.count_flops(config).total["model"] for config in (ours, papers))
     assert cost == pytest.approx(of_paper, rel=0.01)
     assert (ours.batch_size, ours.data.seq_length) == (papers.batch_size, papers.data.seq_length)
+
+
+@pytest.mark.parametrize("flops", [1e13, 3e14, 1e15, 1e17])
+@pytest.mark.parametrize("objective", ["electra", "mlm"])
+def test_a_budget_is_spent_whatever_the_objective(flops, objective):
+    config = configs.budget(flops=flops, objective=objective)
+    assert electra_jax.count_flops(config).total["model"] == pytest.approx(flops, rel=1e-3)
+
+
+@pytest.mark.parametrize("flops", ["1e12", "2e17", "much", "nan", ""])
+def test_a_budget_that_nothing_fits_is_refused(flops):
+    with pytest.raises(UserError, match=rf"flops={flops} is invalid: expected a number from 1e\+13 to 1e\+17"):
+        configs.budget(flops=flops)
 
 
 def test_modern_can_be_exported_as_modernbert_at_every_size():

@@ -16,7 +16,7 @@ from electra_jax import models
 from electra_jax.commands import finetune, push
 from electra_jax.config import errors
 from electra_jax.config.errors import UserError
-from electra_jax.loading import hub
+from electra_jax.loading import hub, networks
 from electra_jax.loading.huggingface import onnx_file
 
 TEXTS = ["a line of text", "another"]
@@ -81,6 +81,24 @@ def test_only_the_main_branch_gets_onnx_files(small_run, uploaded, monkeypatch):
     main, *steps = ([name for name in files if name.endswith(".onnx")] for *_, files in uploaded)
     assert sorted(main) == ["generator/model.onnx", "model.onnx"]
     assert not any(steps)
+
+
+def test_cards_have_the_scores_of_fine_tunings_of_this_checkpoint(small_run, tmp_path):
+    scores = {name: {"accuracy": value} for name, value in (("median", 78.0), ("lowest", 77.0), ("highest", 79.5))}
+    finetuned, digest = tmp_path / "sst2", networks.find_source(small_run).digest
+    finetuned.mkdir()
+    (finetuned / "scores.json").write_text(
+        json.dumps({"task": "sst2", "metric": "accuracy", **scores, "seeds": [{}, {}]})
+    )
+    (finetuned / "config.json").write_text(json.dumps({"weights": digest}))
+    electra_jax.export(small_run, tmp_path / "out", scores=[finetuned])
+    assert "| sst2 | accuracy | 78.0 | 77.0 to 79.5 | 2 |" in (tmp_path / "out" / "encoder" / "README.md").read_text()
+    (finetuned / "config.json").write_text(json.dumps({"weights": "another"}))
+    with pytest.raises(UserError, match=r"sst2 was fine-tuned from other weights than .* at step .* has; fine-tune"):
+        electra_jax.export(small_run, tmp_path / "other", scores=[finetuned])
+    with pytest.raises(UserError, match=r"none has no scores.json: expected the work directory of a finished"):
+        electra_jax.export(small_run, tmp_path / "other", scores=[tmp_path / "none"])
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.slow

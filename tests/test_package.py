@@ -167,7 +167,19 @@ def test_a_wheel_works_in_the_folder_above_the_clone(checkout, installed):
 
 
 def test_configs_are_functions_of_their_arguments():
-    assert dir(configs) == ["base", "deberta_v3", "glue", "large", "modern", "small", "squad", "table", "tags", "tiny"]
+    assert dir(configs) == [
+        "base",
+        "budget",
+        "deberta_v3",
+        "glue",
+        "large",
+        "modern",
+        "small",
+        "squad",
+        "table",
+        "tags",
+        "tiny",
+    ]
     assert configs.tiny() == config_file.load(ROOT / "configs" / "tiny.py")
     given = configs.tiny(objective="mlm", runlocal=True)
     assert given == config_file.load("tiny", "objective=mlm,runlocal")
@@ -179,7 +191,7 @@ def test_configs_are_functions_of_their_arguments():
 
 
 def test_an_unknown_config_or_argument_is_refused():
-    with pytest.raises(AttributeError, match="no config 'huge': expected one of base, deberta_v3, glue, large"):
+    with pytest.raises(AttributeError, match="no config 'huge': expected one of base, budget, deberta_v3, glue, large"):
         configs.huge  # noqa: B018
     with pytest.raises(UserError, match="config argument 'runlokal' is unknown"):
         configs.tiny(runlokal=True)

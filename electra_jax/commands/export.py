@@ -8,12 +8,13 @@ from electra_jax.config import cli
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import check_value, one_of
 from electra_jax.downstream import finetuned_model
+from electra_jax.loading.huggingface import directory
 from electra_jax.runtime.console import PlainConsole
 
 USAGE = """\
 usage: electra-jax export --workdir=RUN --output=OUT [--step=N] [--sentence_transformers] [--onnx]
-                          [--as=bert]
-       electra-jax export --model=FINETUNED --output=OUT [--onnx]
+                          [--as=bert] [--dtype=float16] [--scores='DIR;DIR']
+       electra-jax export --model=FINETUNED --output=OUT [--onnx] [--dtype=float16]
 
 Writes directories for `from_pretrained` of transformers, each with weights, tokenizer and a model card:
 
@@ -38,7 +39,9 @@ it was fine-tuned with config.head=bert.
   --sentence_transformers
                      make OUT/encoder a model of sentence vectors for sentence-transformers: means of states
   --onnx             write ONNX files in float32, float16 and int8 into each directory too, for onnxruntime,
-                     transformers.js and others. Needs pip install 'electra_jax[onnx]'"""
+                     transformers.js and others. Needs pip install 'electra_jax[onnx]'
+  --dtype=float16    store weights in half the size; they are loaded as float32 (default: float32)
+  --scores='DIR;DIR' fine-tunings of this run, whose scores the model cards get"""
 
 
 def main(argv: list[str]) -> int:
@@ -50,6 +53,8 @@ def main(argv: list[str]) -> int:
         "sentence_transformers": False,
         "onnx": False,
         "as": "",
+        "dtype": "float32",
+        "scores": "",
     }
     given = cli.read(argv, USAGE, defaults)
     if given is None:
@@ -63,9 +68,13 @@ def main(argv: list[str]) -> int:
         raise UserError(f"--model={options['model']} was not fine-tuned; export a run with --workdir")
     if "as" in given:
         check_value("--as", options["as"], one_of("bert"))
+    check_value("--dtype", options["dtype"], one_of(*directory.DTYPES))
     step = options["step"] if "step" in given else None
-    chosen = {name: options[name] for name in ("sentence_transformers", "onnx")}
-    classes = models.export(options[source], options["output"], step, **chosen, as_bert=bool(options["as"]))
+    chosen = {name: options[name] for name in ("sentence_transformers", "onnx", "dtype")}
+    scores = [folder for folder in options["scores"].split(";") if folder]
+    classes = models.export(
+        options[source], options["output"], step, **chosen, as_bert=bool(options["as"]), scores=scores
+    )
     console = PlainConsole()
     for name, class_name in classes.items():
         console.print(f"{Path(options['output'], name)}: {class_name}", markup=False, highlight=False)

@@ -32,7 +32,7 @@ usage: electra-jax train --config=NAME[:ARG] [--workdir=DIR] [--init_from=DIR] [
                          [--tracker=NAME,...] [--rewind_to=STEP --skip_batches=M] [--config.NAME=VALUE ...]
                          [--help-config] [--debug]
 
-  --config=tiny                      which run: tiny, small, base, large, modern, deberta_v3, or the path of a
+  --config=tiny                      which run: tiny, small, base, large, modern, budget, deberta_v3, or the path of a
                                      config file
   --config=base:runlocal             the same run shrunk to less than a minute on a CPU
   --config=base:objective=NAME       another objective, listed below; arguments combine: base:runlocal,objective=mlm

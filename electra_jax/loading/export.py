@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from electra_jax import train_config
@@ -33,8 +34,11 @@ def export(
     sentence_transformers: bool = False,
     onnx: bool = False,
     as_bert: bool = False,
+    dtype: str = "float32",
+    downstream: Sequence[card.TaskScore] = (),
 ) -> dict[str, str]:
-    """Writes a run; arguments, result and errors as those of `electra_jax.export`."""
+    """Writes a run; arguments, result and errors as those of `electra_jax.export`, but with scores in place of
+    folders."""
     workdir, output = Path(workdir), Path(output).resolve()
     if output.is_relative_to((workdir / "checkpoints").resolve()):
         raise UserError(f"{output} is inside the run's checkpoints; use another --output")
@@ -46,7 +50,8 @@ def export(
     tokenizer_files.check(run.tokenizer, converted.convert(run.tokenizer), _heldout_lines(run, workdir))
     with new_folder(output) as partial:
         partial.mkdir(parents=True)
-        classes = _write(run, _describe(run, workdir), partial, sentence_transformers, as_bert)
+        description = _describe(run, workdir)._replace(downstream=downstream)
+        classes = _write(run, description, partial, sentence_transformers, as_bert, dtype)
         if onnx:
             for name in classes:
                 onnx_file.write(partial / name)
@@ -54,7 +59,12 @@ def export(
 
 
 def _write(
-    run: RunCheckpoint, description: card.RunDescription, output: Path, sentence_transformers: bool, as_bert: bool
+    run: RunCheckpoint,
+    description: card.RunDescription,
+    output: Path,
+    sentence_transformers: bool,
+    as_bert: bool,
+    dtype: str,
 ) -> dict[str, str]:
     config, params = run.shape, run.state.params
     encoder, generator = (extract(config, params, network) for network in ("encoder", "generator"))
@@ -69,7 +79,9 @@ def _write(
     mask = run.tokenizer.name_of(run.tokenizer.special.mask)
     for name, network, head in directories:
         text = card.write_card(description, name, network.config.encoder, head, mask, as_bert)
-        directory.write(output / name, network, head, run.tokenizer, text, description.scores, as_bert=as_bert)
+        directory.write(
+            output / name, network, head, run.tokenizer, text, description.scores, as_bert=as_bert, dtype=dtype
+        )
     if sentence_transformers:
         for name, content in sentence_files.files(encoder.config.encoder.width, config.trained_length).items():
             path = output / networks.ENCODER / name

@@ -14,6 +14,10 @@ from electra_jax.config import errors
         (["--model=runs/none", "--output=out"], "--model=runs/none was not fine-tuned; export a run with --workdir"),
         (["--workdir=runs/none", "--output=out", "--steps=3"], "--steps is unknown; did you mean --step?"),
         (["--workdir=runs/none", "--output=out", "--as=gpt"], "--as='gpt' is invalid: expected bert"),
+        (
+            ["--workdir=runs/none", "--output=out", "--dtype=int8"],
+            "--dtype='int8' is invalid: expected float32 or float16",
+        ),
         (["--workdir=runs/none", "--output=out", "--step=last"], "--step=last is invalid: expected an integer"),
     ],
 )
@@ -40,12 +44,14 @@ def test_each_directory_is_printed_with_its_class(tmp_path, monkeypatch, capsys)
     assert errors.run(export.main, ["--workdir=run", "--output=out", "--sentence_transformers"]) == 0
     assert errors.run(export.main, ["--workdir=run", "--output=out", "--onnx"]) == 0
     assert errors.run(export.main, ["--workdir=run", "--output=out", "--as=bert"]) == 0
+    assert errors.run(export.main, ["--workdir=run", "--output=out", "--dtype=float16", "--scores=a;b;"]) == 0
     assert calls == [
-        ("run", str(tmp_path), None, False, False, False),
-        ("run", "out", 0, False, False, False),
-        ("run", "out", None, True, False, False),
-        ("run", "out", None, False, True, False),
-        ("run", "out", None, False, False, True),
+        ("run", str(tmp_path), None, False, False, "float32", False, []),
+        ("run", "out", 0, False, False, "float32", False, []),
+        ("run", "out", None, True, False, "float32", False, []),
+        ("run", "out", None, False, True, "float32", False, []),
+        ("run", "out", None, False, False, "float32", True, []),
+        ("run", "out", None, False, False, "float16", False, ["a", "b"]),
     ]
 
 

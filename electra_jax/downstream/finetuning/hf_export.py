@@ -58,7 +58,7 @@ _TAGS = {
 }
 
 
-def export(model: Kept, output: Path, onnx: bool = False) -> str:
+def export(model: Kept, output: Path, onnx: bool = False, dtype: str = "float32") -> str:
     """Writes a directory that `from_pretrained` and the pipelines of transformers read; all of it or nothing.
 
     `electra_jax.load` reads it too. The outputs of a regression are the numbers themselves: their mean and spread are
@@ -68,6 +68,7 @@ def export(model: Kept, output: Path, onnx: bool = False) -> str:
       model: the fine-tuned model.
       output: a directory that does not exist yet or is empty.
       onnx: whether it gets ONNX files too, which needs PyTorch.
+      dtype: of the stored weights, one of `directory.DTYPES`.
 
     Returns:
       The class of transformers.
@@ -105,6 +106,7 @@ def export(model: Kept, output: Path, onnx: bool = False) -> str:
             more=_settings(model, kind),
             max_length=config.max_length,
             as_bert=as_bert,
+            dtype=dtype,
         )
         kept.write_task(partial, config, model.task, model.head, model.facts)
         if onnx:

@@ -21,7 +21,7 @@ from electra_jax.downstream.finetuning import recipe
 from electra_jax.downstream.tasks.task import Task
 from electra_jax.runtime.io import read_json, write_whole
 
-SCORES = "scores.json"
+SCORES, CONFIG = "scores.json", "config.json"
 # The digests of weights and files identify them, not their paths.
 _MAY_CHANGE = {*recipe.RESUMABLE, "init_from", "data_dir"}
 
@@ -76,7 +76,7 @@ class Results:
         Args:
           identity: what config.json is to hold.
         """
-        path = self.workdir / "config.json"
+        path = self.workdir / CONFIG
         any_seed = any(self.seeds_dir.glob("*.json"))
         before = read_json(path) if path.exists() else {}
         if (any_seed and not before) or (before and "task" not in before):
@@ -88,7 +88,7 @@ class Results:
 
     def write_config(self, identity: Mapping[str, Any]) -> None:
         self.seeds_dir.mkdir(parents=True, exist_ok=True)
-        _write_json(self.workdir / "config.json", identity)
+        _write_json(self.workdir / CONFIG, identity)
 
     def write_seed(self, seed: int, result: Mapping[str, Any]) -> None:
         _write_json(self._seed_path(seed), result)

@@ -65,6 +65,17 @@ print(pipeline("fill-mask", {path!r})("a line of {mask}"))""",
 }
 
 
+class TaskScore(NamedTuple):
+    """The score of a fine-tuning on a development set, in percent, over its seeds."""
+
+    task: str
+    metric: str
+    median: float
+    lowest: float
+    highest: float
+    seeds: int
+
+
 class RunDescription(NamedTuple):
     """How a network was trained.
 
@@ -76,6 +87,7 @@ class RunDescription(NamedTuple):
       facts: rows of the table "How it was trained": (name, value).
       heldout: held-out metrics by name.
       settings: the run's whole config.
+      downstream: what it scored after fine-tuning.
     """
 
     system: str
@@ -87,6 +99,28 @@ class RunDescription(NamedTuple):
     facts: Sequence[tuple[str, str]]
     heldout: Mapping[str, float]
     settings: Mapping[str, Any]
+    downstream: Sequence[TaskScore] = ()
+
+
+def _downstream(scores: Sequence[TaskScore]) -> list[str]:
+    """The lines about fine-tuning; none without scores."""
+    if not scores:
+        return []
+    table = [
+        f"| {score.task} | {score.metric} | {score.median:.1f} | {score.lowest:.1f} to {score.highest:.1f} "
+        f"| {score.seeds} |"
+        for score in scores
+    ]
+    return [
+        "## Scores after fine-tuning",
+        "",
+        "On the development sets, over seeds of fine-tuning.",
+        "",
+        "| task | score | median | lowest to highest | seeds |",
+        "|---|---|---|---|---|",
+        *table,
+        "",
+    ]
 
 
 def write_card(
@@ -114,6 +148,7 @@ def write_card(
     facts = "\n".join(f"| {fact} | {value} |" for fact, value in run.facts)
     measured = [f"| {measure.replace('_', ' ')} | {value:.4g} |" for measure, value in run.heldout.items()]
     heldout = "\n".join(["| measure | value |", "|---|---|", *measured])
+    downstream = "".join(f"{line}\n" for line in _downstream(run.downstream))
     return f"""\
 ---
 library_name: transformers
@@ -134,7 +169,13 @@ Pass the path of this directory, or its name on the hub, to `from_pretrained`.
 
 Training saw no text of more than {run.trained_length} tokens, special tokens included: {longer}.
 
-## How it was trained
+## What it is for
+
+Fine-tune it to classify, tag or compare texts like those that it was trained on. It does not write text. Its errors and
+biases are those of its text, and have not been examined: measure it on your own data before you rely on it, and do not
+let it decide about people.
+
+{downstream}## How it was trained
 
 | | |
 |---|---|

@@ -22,6 +22,7 @@ CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 # A ModernBERT with E != D is written with its maps multiplied into the tables. This file keeps the factors, so that
 # training can continue from them.
 FACTORS = "embedding_factors.safetensors"
+DTYPES = ("float32", "float16")  # of the weights in a file
 _SCORES = "scores"  # the key in config.json for `ObjectiveSpec.scores`
 _INDEX = f"{WEIGHTS}.index.json"
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -59,6 +60,7 @@ def write(
     more: Mapping[str, Any] | None = None,
     max_length: int = 0,
     as_bert: bool = False,
+    dtype: str = "float32",
 ) -> None:
     """Writes a directory that `from_pretrained` of transformers reads.
 
@@ -73,15 +75,18 @@ def write(
       more: what config.json has besides.
       max_length: tokens that the tokenizer cuts texts to; 0: `ElectraConfig.longest`.
       as_bert: whether to write it as a BERT; see `bert.check`.
+      dtype: one of `DTYPES`, in which the weights are stored. config.json asks for float32 in any case, so that they
+        are computed with in float32.
 
     Raises:
-      UserError: a parameter is not finite, or tokenizer.json cannot express the tokenizer.
+      UserError: a parameter is not finite, or too large for `dtype`, or tokenizer.json cannot express the tokenizer.
     """
     state = weights.export(network, head)
     config = hf_config.write(network.config, head, tokenizer.special)
     if as_bert:
         config, state = bert.write(config, state)
     _check_finite(state, "the checkpoint")
+    state = _stored(state, dtype)
     folder.mkdir(parents=True)
     save_arrays(state, folder / WEIGHTS, framework="pt")
     if weights.is_folded(network.config):
@@ -162,6 +167,16 @@ def read(folder: Path) -> Directory:
     return Directory(network, tokenizer, tuple(notes), scores)
 
 
+def _stored(state: Mapping[str, Any], dtype: str) -> dict[str, np.ndarray]:
+    """The weights as they are written."""
+    with np.errstate(over="ignore"):  # found below
+        stored = {name: np.asarray(value).astype(dtype) for name, value in state.items()}
+    large = next((name for name, value in stored.items() if not np.all(np.isfinite(value))), None)
+    if large is not None:
+        raise UserError(f"{large} is too large for {dtype}; export in float32")
+    return stored
+
+
 def _architecture(described: Mapping[str, Any]) -> str:
     architectures = described.get("architectures")
     return str(architectures[0]) if isinstance(architectures, list) and architectures else ""
@@ -236,7 +251,8 @@ def _check_factors(network: Network, head: str | None, state: Mapping[str, np.nd
     """Raises UserError where the tables are not the product of the factors: someone trained them after the export."""
     for name, value in weights.folded(network, head).items():
         prefixed = weights.PREFIXES[network.config.encoder.kind] + name  # of a class whose head is none of ours
-        tolerance, table = 1e-5 * np.abs(value).max(), state.get(name, state.get(prefixed, np.empty(0)))
+        table = state.get(name, state.get(prefixed, np.empty(0, np.float32)))
+        tolerance = max(1e-5, np.finfo(table.dtype).eps) * np.abs(value).max()
         if table.shape != value.shape or np.abs(np.float32(table) - value).max() > tolerance:
             way = "export it again" if head == "mlm_head" else "delete it, and the full tables are used"
             raise UserError(f"{folder / FACTORS} does not match {name} in {WEIGHTS}, which was changed; {way}")

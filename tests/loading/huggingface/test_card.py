@@ -37,6 +37,13 @@ def test_a_card_says_how_it_is_used_and_how_it_was_made(kind, head):
     assert ("for every token: the probability" in code) == (head == "discriminator_head")
 
 
+def test_scores_of_fine_tunings_are_a_table():
+    bert = tiny_models.network().config.encoder
+    assert "Scores after" not in card.write_card(MADE, "there", bert, None, "[MASK]")
+    made = MADE._replace(downstream=[card.TaskScore("sst2", "accuracy", 78.25, 77.0, 79.0, 3)])
+    assert "| sst2 | accuracy | 78.2 | 77.0 to 79.0 | 3 |" in card.write_card(made, "there", bert, None, "[MASK]")
+
+
 def test_without_numbers_it_says_so():
     bert = tiny_models.network().config.encoder
     assert "There was no evaluation" in card.write_card(MADE._replace(heldout={}), "there", bert, None, "[MASK]")

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import shutil
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -24,8 +25,8 @@ def pieces():
     return vocabulary_training.train(LINES, CorpusConfig(**settings))
 
 
-def written(place, pieces, network, head):
-    directory.write(place, network, head, pieces, "# A card\n")
+def written(place, pieces, network, head, dtype="float32"):
+    directory.write(place, network, head, pieces, "# A card\n", dtype=dtype)
     return place
 
 
@@ -170,6 +171,28 @@ def test_an_output_that_is_not_the_table(tmp_path, pieces):
             assert "generator_lm_head.weight differs from the word embeddings" in directory.read(place).notes[0]
         else:
             refused(place, r"decoder\.weight differs from the word embeddings")
+
+
+@pytest.mark.parametrize(("kind", "head"), [("bert", "discriminator_head"), ("modernbert", "mlm_head")])
+def test_weights_in_float16_are_read_as_float32(tmp_path, pieces, kind, head):
+    network = tiny_models.network(kind, head)
+    place = written(tmp_path / "half", pieces, network, head, "float16")
+    stored = load_file(place / "model.safetensors")
+    assert {value.dtype for value in stored.values()} == {np.dtype("float16")}
+    assert json.loads((place / "config.json").read_text())["dtype"] == "float32"
+    read = jax.tree.leaves(directory.read(place).network.params)
+    whole = directory.read(written(tmp_path / "whole", pieces, network, head)).network.params
+    for half, value in zip(read, jax.tree.leaves(whole), strict=True):
+        assert half.dtype == np.float32
+        np.testing.assert_allclose(half, value, rtol=2**-11, atol=2**-25)  # half a unit in the last place of float16
+
+
+def test_weights_too_large_for_float16_are_refused(tmp_path, pieces):
+    network = tiny_models.network()
+    network.params["embeddings"]["word"][7, 0] = 65520.0  # the least that float16 rounds to infinity
+    with pytest.raises(UserError, match=r"word_embeddings.weight is too large for float16; export in float32"):
+        written(tmp_path / "half", pieces, network, "discriminator_head", "float16")
+    assert not (tmp_path / "half").exists()
 
 
 def test_factors_of_a_table_that_was_trained_on_are_refused(folded):

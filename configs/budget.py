@@ -1,0 +1,74 @@
+"""ELECTRA with ModernBERT encoders and Muon, in the shape that fits a budget of FLOPs.
+
+    electra-jax train --config=budget:flops=1e15 --config.data.input='data/*.txt' --workdir=runs/english
+
+`flops=` is a number of training FLOPs (`model` count) from 1e13 to 1e17, 1e15 by default; the steps follow from it. The
+recipe is that of the ladder (docs/reference/ladder.md), which chose shapes by trials at 1e13 and 3e13: FLOPs of a step
+grow as the root of the budget. Shapes below 1e15 are those of the ladder, that of 1e15 has been trained
+(docs/reference/models.md), and the larger ones continue the rule and are untried. The learning rate is constant until
+60% of the steps and then falls linearly, so that a run can be continued from its constant part.
+
+`--config=budget:flops=1e15,runlocal` shrinks the run to less than a minute on a CPU.
+"""
+
+import math
+from typing import NamedTuple
+
+from ml_collections import ConfigDict
+
+from electra_jax import count_flops, train_config
+from electra_jax.config.errors import UserError
+
+
+class _Row(NamedTuple):
+    layers: int
+    width: int
+    vocab_size: int
+    batch_size: int
+    learning_rate: float
+
+
+_ROWS = {
+    1e13: _Row(2, 96, 4096, 32, 3e-3),
+    3e13: _Row(3, 128, 4096, 32, 3e-3),
+    1e14: _Row(3, 128, 4096, 32, 3e-3),
+    3e14: _Row(4, 192, 4096, 32, 2e-3),
+    1e15: _Row(4, 256, 8192, 64, 2e-3),
+    1e16: _Row(8, 256, 16_384, 128, 2e-3),
+    1e17: _Row(12, 384, 30_522, 128, 1.5e-3),
+}
+_LEAST, _MOST = 1e13, 1e17
+_ON_CPUS = 3e15  # the largest that CPUs, which compute bfloat16 no faster, are expected to train
+_LENGTH = 128  # tokens
+
+
+def get_config(arg: str = "") -> ConfigDict:
+    given = [part.removeprefix("flops=") for part in arg.split(",") if part.startswith("flops=")]
+    rest = ",".join(part for part in arg.split(",") if not part.startswith("flops="))
+    try:
+        flops = float(given[-1] if given else 1e15)
+    except ValueError:
+        flops = math.nan
+    if not _LEAST <= flops <= _MOST:
+        raise UserError(f"config argument flops={given[-1]} is invalid: expected a number from {_LEAST:g} to {_MOST:g}")
+    row = _ROWS[min(_ROWS, key=lambda budget: abs(math.log(flops / budget)))]
+    trial = _config(row, flops, 1000, rest)
+    return _config(row, flops, round(flops / count_flops(trial).total["model"] * trial.steps), rest)
+
+
+def _config(row: _Row, flops: float, steps: int, rest: str) -> ConfigDict:
+    config = train_config.paper()
+    config.steps, config.batch_size = steps, row.batch_size
+    config.log_every, config.eval_every, config.eval_batches = max(1, steps // 250), max(1, steps // 10), 24
+    config.checkpoint.update(every=max(1, steps // 20), keep_last=2, keep_every=max(1, steps // 20) * 2)
+    config.data.update(mode="packed", vocab_size=row.vocab_size, seq_length=_LENGTH)
+    config.model.update(encoder="modernbert", layers=row.layers, width=row.width, ffn=3 * row.width // 2)
+    config.model.update(heads=row.width // 32, embedding_size=row.width, max_length=_LENGTH, dropout=0.0)
+    config.model.update(generator_width=0.5, generator_layers=2 / 3)
+    config.model.dtype = "float32" if flops <= _ON_CPUS else "bfloat16"
+    config.model.init_stddev = round(0.05 * (128 / row.width) ** 0.5, 4)  # as configs/tiny.py, at its width
+    config.model.modernbert.local_window = 8  # bigrams are learned first, and these layers learn them
+    config.objective.update(discriminator_weight=20.0, temperature=1.5)
+    config.optim.update(name="muon", learning_rate=row.learning_rate, muon_rate=2.0, b2=0.98)
+    config.optim.update(schedule="stable", decay=0.4, warmup_steps=max(1, steps // 20))
+    return train_config.finish(config, rest)
