@@ -18,6 +18,7 @@ COMMANDS = {
     "detect": "mark the words of a text that seem to be replaced",
     "finetune": "fine-tune and score an encoder on a downstream task",
     "predict": "predict labels, numbers, answers or tags with a fine-tuned model",
+    "score": "score minimal pairs of texts by their plausibility",
     "export": "write a run or a fine-tuned model as Hugging Face directories",
     "push": "upload a model to the Hugging Face Hub",
     "verify": "read runs and prepared corpora and check every file",

@@ -126,7 +126,8 @@ def push(
     """Uploads a run or a fine-tuned model to the Hugging Face Hub.
 
     The repository's main branch gets what `export` writes: of a run the encoder with its head, so that
-    `from_pretrained` loads it by the repository's name, and the generator in the folder `generator`.
+    `from_pretrained` loads it by the repository's name, and the generator in the folder `generator`. An encoder with
+    two heads has its discriminator in the folder `discriminator`.
 
     Args:
       path: the work directory of a run, or of a fine-tuning, of which the best seed's model is uploaded.
@@ -166,11 +167,14 @@ def push(
 
 
 def _as_repository(exported: Path) -> Path:
-    """The export of a run in the layout of a repository: the encoder with its head, and `generator` in it."""
+    """The export of a run in the layout of a repository: the encoder with its head, and others in it."""
     root = networks.encoder_directory_in_export(exported)
     assert root is not None
-    if (exported / networks.GENERATOR).is_dir():
-        os.replace(exported / networks.GENERATOR, root / networks.GENERATOR)
+    if (exported / networks.MASKED_LM).is_dir():  # most tools have a use for it
+        root = exported / networks.MASKED_LM
+    for name in (networks.DISCRIMINATOR, networks.GENERATOR):
+        if (exported / name).is_dir() and exported / name != root:
+            os.replace(exported / name, root / name)
     return root
 
 

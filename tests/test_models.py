@@ -9,10 +9,11 @@ from pathlib import Path
 import hub_server
 import numpy as np
 import pytest
-from cli_runs import ROOT, environment, sst2_files
+from cli_runs import ROOT, environment, quiet, small_config, sst2_files
+from safetensors.numpy import load_file, save_file
 
 import electra_jax
-from electra_jax import models
+from electra_jax import models, train
 from electra_jax.commands import finetune, push
 from electra_jax.config import errors
 from electra_jax.config.errors import UserError
@@ -52,6 +53,30 @@ def test_a_run_is_a_repository_with_its_generator(small_run, uploaded, tmp_path)
     assert [word.token for word in theirs.fill("a [MASK]", top=2)[0]] == [
         word.token for word in ours.fill("a [MASK]", top=2)[0]
     ]
+
+
+def test_an_encoder_with_two_heads_is_one_repository(text_file, uploaded, tmp_path, light_steps):
+    """Its root has the token head, which most tools read, and a folder has the discriminator."""
+    config = small_config(text_file, arg="objective=electra_mlm", steps=2, eval_batches=1)
+    train.train(config, tmp_path / "run", quiet())
+    electra_jax.push(tmp_path / "run", "me/both")
+    ((*_, files),) = uploaded
+    for name, content in files.items():
+        (tmp_path / "hub" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "hub" / name).write_bytes(content)
+    assert json.loads(files["config.json"])["architectures"] == ["ModernBertForMaskedLM"]
+    electra_jax.export(tmp_path / "run", tmp_path / "out")
+    run, *exported = (electra_jax.load(tmp_path / name) for name in ("run", "out", "hub"))
+    for model in exported:
+        assert set(model.encoder.config.heads) == {"discriminator_head", "mlm_head"}
+        assert model.fill("a [MASK]") == run.fill("a [MASK]")
+        assert model.detect("a line") == run.detect("a line")
+    other = tmp_path / "hub" / "discriminator" / "model.safetensors"
+    state = load_file(other)
+    next(value for name, value in state.items() if "Wqkv" in name)[:] += 1
+    save_file(state, other)
+    with pytest.raises(UserError, match="discriminator has another encoder than the directory beside it; export both"):
+        electra_jax.load(tmp_path / "hub")
 
 
 def test_every_checkpoint_is_a_branch_and_so_is_step_0(small_run, uploaded, capsys):

@@ -30,6 +30,7 @@ SIZES = ("tiny", "small", "base", "large")
 LOGGED = {
     "electra": ({"mlm_loss", "disc_loss"}, True),
     "electra_15": ({"mlm_loss", "disc_loss"}, True),
+    "electra_mlm": ({"mlm_loss", "disc_loss", "encoder_mlm_loss", "fill_loss"}, True),
     "replace_mlm": ({"mlm_loss", "encoder_mlm_loss"}, False),
     "all_tokens_mlm": ({"mlm_loss", "all_tokens_loss", "all_tokens_masked_loss"}, False),
     "mlm": ({"mlm_loss"}, False),

@@ -121,7 +121,7 @@ def _describe(run: RunCheckpoint, workdir: Path) -> card.RunDescription:
         summary=system.summary,
         paper=system.paper,
         scores=system.scores,
-        reads_masks=system.generator is None,
+        reads_masks=run.objective.encoder_reads_masks,
         trained_length=run.shape.trained_length,
         facts=facts,
         heldout=_heldout(workdir, step),

@@ -13,7 +13,15 @@ _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _FILES = ("*.json", "*.safetensors", "*.model", "*.txt")  # those of ours and of transformers, in folders too
 # Where a model of another kind was in the repository, its files would be read with those of the new one.
 _OLD_FILES = (
-    *("generator/*", "onnx/*", "config.json", "task.json", "head.safetensors", "embedding_factors.safetensors"),
+    *(
+        "generator/*",
+        "discriminator/*",
+        "onnx/*",
+        "config.json",
+        "task.json",
+        "head.safetensors",
+        "embedding_factors.safetensors",
+    ),
     *("model.safetensors", "model-*.safetensors", "model.safetensors.index.json"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("spiece.model", "spm.model", "vocab.txt"),

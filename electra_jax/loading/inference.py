@@ -7,6 +7,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from electra_jax.data.tokenizer import Special
 from electra_jax.loading.text_batches import length_batches, pad_rows
@@ -49,8 +50,15 @@ class Inference:
 
     def discriminate(self, rows: Rows) -> list[np.ndarray]:
         """For each row the discriminator's logit of each token, float32; long rows are read in windows."""
+        return self._of_tokens(self._discriminate, rows)
+
+    def log_probs(self, rows: Rows) -> list[np.ndarray]:
+        """For each row log p of each token where none is masked, float32; long rows are read in windows."""
+        return self._of_tokens(self._log_probs, rows)
+
+    def _of_tokens(self, compute: Callable[[Any, Batch], Array], rows: Rows) -> list[np.ndarray]:
         windows, owners = split_rows(rows, self.window)
-        outputs = self._map(lambda batch, _: self._discriminate(self._params, batch), windows)
+        outputs = self._map(lambda batch, _: compute(self._params, batch), windows)
         parts: list[list[np.ndarray]] = [[np.zeros(0, np.float32)] for _ in rows]
         for owner, window, output in zip(owners, windows, outputs, strict=True):
             parts[owner].append(output[1 : len(window) + 1])
@@ -110,6 +118,10 @@ class Inference:
         return jax.jit(functools.partial(discriminate, self.network))
 
     @functools.cached_property
+    def _log_probs(self) -> Callable[[Any, Batch], Array]:
+        return jax.jit(functools.partial(log_probs, self.network))
+
+    @functools.cached_property
     def _predict(self) -> Callable[[Any, Batch, np.ndarray], Array]:
         return jax.jit(functools.partial(predict, self.network))
 
@@ -128,6 +140,13 @@ def discriminate(network: Network, params: Any, batch: Batch) -> Array:
     """The discriminator's logits, [B, L] float32."""
     states_BLD = electra.encode(network.model, params, batch)
     return electra.discriminator_logits(network.model, params, states_BLD, batch.sequence_ids)
+
+
+def log_probs(network: Network, params: Any, batch: Batch) -> Array:
+    """Log-probabilities of the tokens that are there, [B, L] float32."""
+    logits_BLV = electra.mlm_logits(network.model, params, electra.encode(network.model, params, batch))
+    nll_BL: Array = optax.softmax_cross_entropy_with_integer_labels(logits_BLV, batch.input_ids)
+    return -nll_BL
 
 
 def predict(network: Network, params: Any, batch: Batch, positions_B: Array) -> Array:

@@ -16,6 +16,8 @@ from electra_jax.loading.networks import Pretrained, load_networks
 from electra_jax.loading.text_batches import check_texts
 
 Texts = list[str] | tuple[str, ...]  # not Sequence[str], which a single str is too
+ScoreBy = Literal["detection", "masks", "one_pass"]
+SCORES: tuple[ScoreBy, ...] = ("detection", "masks", "one_pass")
 _NON_SPACE = re.compile(r"\S+")
 
 
@@ -76,8 +78,9 @@ class Model:
         self.name, self.tokenizer, self.notes = name, tokenizer, networks.notes
         self.encoder, self.generator = networks.encoder, networks.generator
         self._scores_are_energies = bool(networks.scores)
-        # The generator is the better judge of [MASK]: some encoders with an MLM head have never read one.
-        mask_filler = self.encoder if self.generator is None else self.generator
+        # An encoder with both heads was trained on [MASK] too; others that have a generator have never read one.
+        both = {"discriminator_head", "mlm_head"} <= set(self.encoder.config.heads)
+        mask_filler = self.encoder if self.generator is None or both else self.generator
         self._encoder_inference, self._mask_inference = (
             Inference(network, tokenizer.special, batch_size) for network in (self.encoder, mask_filler)
         )
@@ -158,11 +161,7 @@ class Model:
           >>> [len(words) for words in model.detect(["", "a line"])]
           [0, 2]
         """
-        if "discriminator_head" not in self.encoder.config.heads:
-            raise UserError(
-                f"{self.name} has no discriminator, which detect needs; use a model that was trained to detect "
-                "replaced tokens"
-            )
+        self._check_detects("detect")
         given = check_texts(texts)
         tokenized = [self._tokenize_with_spans(text) for text in given]
         logits = self._encoder_inference.discriminate([ids for ids, _ in tokenized])
@@ -173,18 +172,19 @@ class Model:
         return words[0] if isinstance(texts, str) else words
 
     @overload
-    def score(self, texts: str, per_token: bool = False) -> float: ...
+    def score(self, texts: str, per_token: bool = False, by: ScoreBy | None = None) -> float: ...
     @overload
-    def score(self, texts: Texts, per_token: bool = False) -> np.ndarray: ...
-    def score(self, texts: str | Texts, per_token: bool = False) -> float | np.ndarray:
+    def score(self, texts: Texts, per_token: bool = False, by: ScoreBy | None = None) -> np.ndarray: ...
+    def score(self, texts: str | Texts, per_token: bool = False, by: ScoreBy | None = None) -> float | np.ndarray:
         """How plausible each text is; larger is more plausible.
 
-        The score is a sum over the text's tokens, [CLS] and [SEP] left out, in nats. The terms are:
-          - with a discriminator, log(1 - p(replaced)); one forward pass for a text;
-          - with Electric's discriminator, whose logit is an energy, minus the logit: log p(token | context) up to a
-            constant for each token (arXiv 2012.08561); one forward pass for a text;
-          - otherwise log p(token | other tokens), each token masked in turn, by the generator or the MLM head: the
-            pseudo-log-likelihood (arXiv 1910.14659); one forward pass for each token.
+        The score is a sum over the text's tokens, [CLS] and [SEP] left out, in nats. The terms are, by `by`:
+          - `detection`: log(1 - p(replaced)) by the discriminator; one forward pass for a text. Electric's logit is an
+            energy, and the term is minus the logit: log p(token | context) up to a constant for each token (arXiv
+            2012.08561);
+          - `masks`: log p(token | other tokens), each token masked in turn, by the network that `fill` uses: the
+            pseudo-log-likelihood (arXiv 1910.14659); one forward pass for each token;
+          - `one_pass`: log p(token | all tokens) by the same network, with nothing masked; one forward pass for a text.
 
         Sums compare texts of about the same length, such as the minimal pairs of BLiMP: the accuracy is
         `(model.score(good) > model.score(bad)).mean()`. Texts of more than 512 positions, or than the model has, are
@@ -193,6 +193,7 @@ class Model:
         Args:
           texts: one text, or a sequence of n texts.
           per_token: whether to divide each sum by the number of tokens.
+          by: one of the three; None: `detection` if the encoder's only head is a discriminator, otherwise `masks`.
 
         Returns:
           [n] float64; for one text a float. The score of an empty text is 0.
@@ -206,12 +207,19 @@ class Model:
           ((2,), True)
         """
         rows = self._tokenize(check_texts(texts))
-        if "discriminator_head" in self.encoder.config.heads:
+        heads = self.encoder.config.heads
+        by = by or ("detection" if "discriminator_head" in heads and "mlm_head" not in heads else "masks")
+        if by not in SCORES:
+            raise UserError(f"by={by!r} is invalid: expected {' or '.join(SCORES)}")
+        if by == "detection":
+            self._check_detects("score(by='detection')")
             logits = self._encoder_inference.discriminate(rows)
             terms = [-x if self._scores_are_energies else -np.logaddexp(0, x) for x in logits]
         else:
             self._check_fills_masks("score", "a discriminator, a generator or an MLM head")
-            terms = self._mask_inference.masked_log_probs(rows)
+            terms = (
+                self._mask_inference.masked_log_probs(rows) if by == "masks" else self._mask_inference.log_probs(rows)
+            )
         sums = np.array([term.sum(dtype=np.float64) for term in terms], np.float64)
         if per_token:
             sums /= np.array([max(1, len(row)) for row in rows], np.float64)
@@ -222,7 +230,10 @@ class Model:
     @overload
     def fill(self, texts: Texts, top: int = 5) -> list[list[list[Candidate]]]: ...
     def fill(self, texts: str | Texts, top: int = 5) -> list[list[Candidate]] | list[list[list[Candidate]]]:
-        """The most probable tokens for each [MASK] of each text, by the generator, or else by the encoder's MLM head.
+        """The most probable tokens for each [MASK] of each text.
+
+        They are those of the encoder's MLM head if it has a discriminator's too (`objective=electra_mlm`) or there is
+        no generator, and else the generator's.
 
         [MASK], or the tokenizer's own name for it, stands for one token. Where a text has several masks, each is
         predicted while the others stay masked.
@@ -258,6 +269,13 @@ class Model:
         candidates = iter([self._candidates(x, top) for x in self._mask_inference.predict(rows, positions)])
         result = [[next(candidates) for _ in range(count)] for count in counts]
         return result[0] if isinstance(texts, str) else result
+
+    def _check_detects(self, method: str) -> None:
+        if "discriminator_head" not in self.encoder.config.heads:
+            raise UserError(
+                f"{self.name} has no discriminator, which {method} needs; use a model that was trained to detect "
+                "replaced tokens"
+            )
 
     def _check_fills_masks(self, method: str, needed: str) -> None:
         if "mlm_head" not in self._mask_inference.network.config.heads:

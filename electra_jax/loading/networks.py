@@ -1,5 +1,6 @@
 """Loads trained networks from a run, from what `export` wrote, or from a Hugging Face directory."""
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -7,11 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
+import numpy as np
+
 from electra_jax.config.errors import UserError
 from electra_jax.data import tokenizer
 from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.loading import hub
 from electra_jax.loading.huggingface import directory, tokenizer_files
+from electra_jax.loading.huggingface.directory import Directory
 from electra_jax.loading.run_checkpoint import load_run_checkpoint, read_metadata
 from electra_jax.modeling.subnetwork import Network, extract
 from electra_jax.runtime.run_log import METRICS
@@ -57,12 +62,28 @@ def load_networks(path: Path, step: int | None = None) -> Pretrained:
         scores = run.objective.system.scores
         return Pretrained(encoder, generator, run.tokenizer, tuple(directory.score_notes(scores)), scores)
     _check_no_step(path, step)
-    first = directory.read(_encoder_directory(path))
+    first_path = _encoder_directory(path)
+    first = directory.read(first_path)
+    for other in (path / DISCRIMINATOR, path / MASKED_LM):
+        if other != first_path and (other / directory.CONFIG).is_file():
+            first = _with_heads(first, directory.read(other), other)
     generator_path = path / GENERATOR
     if not (generator_path / directory.CONFIG).is_file():
         return Pretrained(first.network, None, first.tokenizer, first.notes, first.scores)
     second = directory.read(generator_path)
     return Pretrained(first.network, second.network, first.tokenizer, first.notes + second.notes, first.scores)
+
+
+def _with_heads(first: Directory, other: Directory, path: Path) -> Directory:
+    """A directory's encoder, with the heads too that another directory has on the same encoder."""
+    network, more = first.network, other.network
+    shared = [{part: each.params[part] for part in ("embeddings", "encoder")} for each in (network, more)]
+    if not jax.tree.all(jax.tree.map(np.array_equal, *shared)):
+        raise UserError(f"{path} has another encoder than the directory beside it; export both again")
+    heads = {head: more.params[head] for head in more.config.heads if head not in network.config.heads}
+    config = dataclasses.replace(network.config, heads=(*network.config.heads, *heads))
+    scores = first.scores or other.scores
+    return first._replace(network=Network(config, {**network.params, **heads}), scores=scores)
 
 
 class Source(NamedTuple):

@@ -21,9 +21,9 @@ from electra_jax.objectives.spec import Detection, Inputs, Loss, Objective, Obje
 
 Array = jax.Array
 LOWEST = np.finfo(np.float32).min
-TRAINED_GENERATOR = Pass("generator", "mlm", everywhere=False)
-FROZEN_GENERATOR = Pass("generator", "mlm", everywhere=False, trained=False)
-DISCRIMINATOR = Pass("encoder", "discriminator", everywhere=True)
+TRAINED_GENERATOR = Pass("generator", (spec.MASKED_MLM,))
+FROZEN_GENERATOR = Pass("generator", (spec.MASKED_MLM,), trained=False)
+DISCRIMINATOR = Pass("encoder", (spec.DISCRIMINATION,))
 WEIGHTS = {"generator_weight": 1.0, "discriminator_weight": 50.0}
 
 

@@ -15,7 +15,7 @@ import optax
 from electra_jax.metrics import Scored, Weighted
 from electra_jax.modeling import electra as networks
 from electra_jax.objectives import electra, spec
-from electra_jax.objectives.spec import Detection, Inputs, Loss, Objective, Params, Pass
+from electra_jax.objectives.spec import Detection, Head, Inputs, Loss, Objective, Params, Pass
 
 Array = jax.Array
 
@@ -71,7 +71,7 @@ ELECTRIC = spec.ObjectiveSpec(
         **electra.WEIGHTS,
     },
     heads=("discriminator_head",),
-    stages=spec.one_stage(loss, Pass("generator", "mlm", everywhere=True), electra.DISCRIMINATOR),
+    stages=spec.one_stage(loss, Pass("generator", (Head("mlm", everywhere=True),)), electra.DISCRIMINATOR),
     generator="two_towers",
     detect=detect,
     scores="how unlikely it is here: the score is -log p(token | context), up to a constant",

@@ -25,6 +25,7 @@ class Masked(NamedTuple):
       targets: [B, M] int32, the original ids at `positions`.
       weights: [B, M] float32, 1 for a chosen position, 0 for a filler.
       uniform: [B, M] float32 in [0, 1), for `electra.sample`.
+      coin: [B, M] float32 in [0, 1): below replace_prob the position holds [MASK] in `input_ids`.
     """
 
     batch: Batch
@@ -34,6 +35,7 @@ class Masked(NamedTuple):
     targets: Array
     weights: Array
     uniform: Array
+    coin: Array
 
     @property
     def original(self) -> Array:
@@ -190,7 +192,7 @@ def mask(
     masked_ids = scatter(input_ids, positions, jnp.where(coin < replace_prob, special.mask, random), changed)
     uniform = jax.random.uniform(uniform_key, positions.shape)
     candidates = maskable.astype(jnp.float32)
-    return Masked(batch, candidates, masked_ids, positions, targets, weights, uniform)
+    return Masked(batch, candidates, masked_ids, positions, targets, weights, uniform, coin)
 
 
 def count(masked: Masked) -> Counts:

@@ -7,7 +7,7 @@ import optax
 from electra_jax.metrics import Weighted
 from electra_jax.modeling import electra as networks
 from electra_jax.objectives import electra, spec
-from electra_jax.objectives.spec import Inputs, Loss, Objective, Params, Pass
+from electra_jax.objectives.spec import Head, Inputs, Loss, Objective, Params, Pass
 
 Array = jax.Array
 _WEIGHTS = {"generator_weight": 1.0, "encoder_weight": 1.0}
@@ -70,7 +70,7 @@ MLM = spec.ObjectiveSpec(
     paper="BERT, table 5",
     settings=spec.MASKING,
     heads=("mlm_head",),
-    stages=spec.one_stage(loss, Pass("encoder", "mlm", everywhere=False)),
+    stages=spec.one_stage(loss, Pass("encoder", (spec.MASKED_MLM,))),
     generator=None,
 )
 REPLACE_MLM = spec.ObjectiveSpec(
@@ -78,12 +78,12 @@ REPLACE_MLM = spec.ObjectiveSpec(
     paper="Replace MLM, table 5",
     settings={**spec.MASKING, **spec.GENERATOR, **spec.SAMPLING, **_WEIGHTS},
     heads=("mlm_head",),
-    stages=electra.with_generator(replace_loss, Pass("encoder", "mlm", everywhere=False)),
+    stages=electra.with_generator(replace_loss, Pass("encoder", (spec.MASKED_MLM,))),
 )
 ALL_TOKENS_MLM = spec.ObjectiveSpec(
     summary="as replace_mlm, but predicting every position, with a copy gate",
     paper="All-Tokens MLM, table 5",
     settings=REPLACE_MLM.settings,
     heads=("mlm_head", "copy_gate"),
-    stages=electra.with_generator(all_tokens_loss, Pass("encoder", "copy", everywhere=True)),
+    stages=electra.with_generator(all_tokens_loss, Pass("encoder", (Head("copy", everywhere=True),))),
 )

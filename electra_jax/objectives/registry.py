@@ -16,6 +16,7 @@ from electra_jax.modeling.electra import Electra
 from electra_jax.objectives import (
     adversarial,
     electra,
+    electra_mlm,
     electric,
     frozen_generator,
     mlm,
@@ -27,6 +28,7 @@ from electra_jax.objectives.spec import ObjectiveConfig
 SYSTEMS: dict[str, spec.ObjectiveSpec] = {
     "electra": electra.ELECTRA,
     "electra_15": electra.ELECTRA_15,
+    "electra_mlm": electra_mlm.ELECTRA_MLM,
     "replace_mlm": mlm.REPLACE_MLM,
     "all_tokens_mlm": mlm.ALL_TOKENS_MLM,
     "mlm": mlm.MLM,

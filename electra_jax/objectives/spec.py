@@ -57,6 +57,9 @@ class ObjectiveConfig:
     generator_weight: float = setting(1.0, "Weight of the generator's loss.", at_least(0))
     discriminator_weight: float = setting(50.0, "Weight of the discriminator's loss.", at_least(0))
     encoder_weight: float = setting(1.0, "Weight of the loss of an encoder that predicts tokens.", at_least(0))
+    encoder_mask_prob: float = setting(
+        0.5, "Share of the masked positions where the encoder reads [MASK] instead of a fake.", within(0, 1)
+    )
     generator_steps: int = setting(
         0, "Steps that train the generator alone, before those of the discriminator.", at_least(0)
     )
@@ -67,20 +70,33 @@ class ObjectiveConfig:
         return max(self.mask_prob, self.mask_prob_end)
 
 
+class Head(NamedTuple):
+    """What reads a network's states.
+
+    Attributes:
+      name: the kind of head.
+      everywhere: whether it reads every position; otherwise the masked ones only.
+    """
+
+    name: Literal["mlm", "discriminator", "copy"]
+    everywhere: bool
+
+
+MASKED_MLM, DISCRIMINATION = Head("mlm", everywhere=False), Head("discriminator", everywhere=True)
+
+
 @dataclasses.dataclass(frozen=True)
 class Pass:
     """One network's pass over a batch, for counting FLOPs.
 
     Attributes:
       network: the network that reads the batch.
-      head: the head that reads its states.
-      everywhere: whether the head reads every position; otherwise the masked ones only.
+      heads: the heads that read its states.
       trained: whether there is a backward pass.
     """
 
     network: Literal["generator", "encoder"]
-    head: Literal["mlm", "discriminator", "copy"]
-    everywhere: bool
+    heads: tuple[Head, ...]
     trained: bool = True
 
 
@@ -194,6 +210,12 @@ class Objective:
     special: Special
     word_starts: np.ndarray
     clusters: np.ndarray
+
+    @property
+    def encoder_reads_masks(self) -> bool:
+        """Whether the encoder is trained on text with [MASK]."""
+        mixed = "encoder_mask_prob" in self.system.settings and self.settings.encoder_mask_prob > 0
+        return self.system.generator is None or mixed
 
     @property
     def stages(self) -> tuple[Stage, ...]:

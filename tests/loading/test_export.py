@@ -182,6 +182,7 @@ def test_an_earlier_checkpoint(workdir, tmp_path):
     [
         ("objective=all_tokens_mlm", {"masked_lm", "generator", "encoder"}),
         ("generator=unigram", {"discriminator", "encoder"}),
+        ("objective=electra_mlm", {"discriminator", "masked_lm", "generator", "encoder"}),
     ],
 )
 def test_every_system_has_what_it_has(arg, expected, tmp_path, text_file, light_steps):

@@ -1,5 +1,7 @@
 """The front door's Model: texts in, numbers out."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from electra_jax.loading.model import Candidate, Model
 from electra_jax.loading.networks import Pretrained
 from electra_jax.modeling import electra
 from electra_jax.modeling.batch import Batch
+from electra_jax.modeling.subnetwork import Network
 from electra_jax.runtime import compile_cache
 
 TEXT = "the model reads a line of text"
@@ -188,6 +191,35 @@ def test_without_a_discriminator_the_score_is_the_pseudo_log_likelihood(filler, 
     assert np.isfinite(filler.score(LONG))
 
 
+def test_one_pass_scores_each_token_where_nothing_is_masked(filler, pieces):
+    (row,) = pieces.encode([TEXT[:9]])
+    expected = sum(
+        float(jax.nn.log_softmax(token_logits(filler.encoder, row, pieces.special, i + 1))[token])
+        for i, token in enumerate(row)
+    )
+    np.testing.assert_allclose(filler.score([TEXT[:9], ""], by="one_pass"), [expected, 0], rtol=1e-4)
+
+
+def test_an_encoder_with_both_heads_fills_by_itself_and_scores_by_either(pieces, detector, filler):
+    """Its parameters are those of the two others."""
+    config = dataclasses.replace(detector.encoder.config, heads=("discriminator_head", "mlm_head"))
+    params = {**filler.encoder.params, "discriminator_head": detector.encoder.params["discriminator_head"]}
+    generator = tiny_models.network(head="mlm_head", layers=1, seed=3)
+    both = Model("both", Pretrained(Network(config, params), generator, pieces), pieces, batch_size=4)
+    assert both.fill("the [MASK]") == filler.fill("the [MASK]")
+    assert both.score(TEXT) == both.score(TEXT, by="masks") == filler.score(TEXT)
+    assert both.score(TEXT, by="one_pass") == filler.score(TEXT, by="one_pass")
+    other = Model(
+        "one",
+        Pretrained(
+            Network(detector.encoder.config, {k: v for k, v in params.items() if k != "mlm_head"}), None, pieces
+        ),
+        pieces,
+        batch_size=4,
+    )
+    assert both.score(TEXT, by="detection") == other.score(TEXT)
+
+
 def test_a_minimal_pair_in_three_lines(detector):
     pairs = [("the model reads", "reads model the"), ("a line of text", "line a text of")]
     good, bad = zip(*pairs, strict=True)
@@ -227,6 +259,12 @@ def test_what_a_model_cannot_do_is_one_line_with_a_way_out(pieces, detector, fil
         (lambda: filler.detect("a"), "a test has no discriminator, which detect needs; use a model that"),
         (lambda: detector.fill("[MASK]"), "no head that fill can use; use a model with a generator or an MLM head"),
         (lambda: bare.score("a"), "no head that score can use; use a model with a discriminator, a generator or"),
+        (
+            lambda: filler.score("a", by="detection"),
+            r"a test has no discriminator, which score\(by='detection'\) needs",
+        ),
+        (lambda: detector.score("a", by="masks"), "no head that score can use; use a model with"),
+        (lambda: detector.score("a", by="best"), "by='best' is invalid: expected detection or masks or one_pass"),
         (lambda: filler.fill("the model"), r"text 'the model' has no mask: expected \[MASK\]"),
         (lambda: filler.fill(LONG + " [MASK]"), "tokens: expected 14 or fewer; shorten it"),
         (lambda: bare.encode("a", "max"), "pooling='max' is invalid: expected 'mean', 'cls' or None"),

@@ -27,7 +27,7 @@ def everywhere(token: int) -> Inputs:
     batch = Batch(ids, np.zeros_like(ids), np.ones_like(ids))
     positions = np.broadcast_to(np.arange(LENGTH, dtype=np.int32), shape)
     uniform = np.random.default_rng(0).random(shape, np.float32)
-    masked = masking.Masked(batch, ones, ids, positions, ids, ones, uniform)
+    masked = masking.Masked(batch, ones, ids, positions, ids, ones, uniform, ones)
     return Inputs(masked, masking.count(masked), jnp.int32(0))
 
 
@@ -110,7 +110,7 @@ def test_a_token_that_the_training_text_lacks_is_never_drawn():
 
 
 @pytest.mark.parametrize("generator", FREE)
-@pytest.mark.parametrize("system", ["electra", "electra_15", "replace_mlm", "all_tokens_mlm"])
+@pytest.mark.parametrize("system", ["electra", "electra_15", "electra_mlm", "replace_mlm", "all_tokens_mlm"])
 def test_without_a_network_there_are_no_parameters_of_a_generator(system, generator):
     o = systems.objective(system, "", generator)
     assert not [name for name in systems.shapes(o) if name.startswith("generator")]

@@ -13,7 +13,7 @@ from electra_jax.modeling import subnetwork
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.electra import Electra
 from electra_jax.objectives import electra, masking
-from electra_jax.objectives.spec import Inputs, Objective, ObjectiveConfig, Pass
+from electra_jax.objectives.spec import Inputs, Objective, ObjectiveConfig
 
 VOCABULARY, PADDED, ROWS, LENGTH = 130, 256, 8, 40
 LOWEST = np.finfo(np.float32).min
@@ -187,6 +187,7 @@ def test_fakes_are_put_into_the_original_text_and_labels_say_what_changed():
         targets=jnp.asarray([[11, 10], [20, 0]]),
         weights=jnp.asarray([[1.0, 1.0], [1.0, 0.0]]),
         uniform=jnp.zeros((2, 2)),
+        coin=jnp.zeros((2, 2)),
     )
     corrupted, labels = electra.put_fakes(masked, jnp.asarray([[50, 10], [60, 70]]))
     np.testing.assert_array_equal(corrupted, [[2, 10, 50, 12, 3], [2, 60, 21, 3, 0]])  # 10 is the original
@@ -201,7 +202,7 @@ def test_every_position_has_its_own_disallowed_original():
     logits[..., [7, 9]] = 0
     nothing, ones = np.zeros_like(targets), np.ones((4, 500), np.float32)
     uniform = np.random.default_rng(0).random((4, 500), np.float32)
-    masked = masking.Masked(Batch(nothing, nothing, nothing), ones, nothing, nothing, targets, ones, uniform)
+    masked = masking.Masked(Batch(nothing, nothing, nothing), ones, nothing, nothing, targets, ones, uniform, ones)
     x = Inputs(masked, masking.count(masked), jnp.int32(0))
 
     @jax.jit
@@ -260,8 +261,7 @@ def test_with_a_key_both_networks_have_dropout():
 @both
 def test_what_a_step_computes(name):
     """A generator that has no parameters costs nothing."""
-    generator = Pass("generator", "mlm", everywhere=False)
     (stage,) = make(name).stages
-    assert (stage.steps, stage.passes) == (1000, (generator, Pass("encoder", "discriminator", everywhere=True)))
+    assert (stage.steps, stage.passes) == (1000, (electra.TRAINED_GENERATOR, electra.DISCRIMINATOR))
     (stage,) = make(name, generator="unigram").stages
-    assert stage.passes == (Pass("encoder", "discriminator", everywhere=True),)
+    assert stage.passes == (electra.DISCRIMINATOR,)

@@ -75,6 +75,46 @@ def test_replace_mlm_reads_fakes_and_is_scored_at_masked_positions():
     assert both["loss"] == pytest.approx(2 * found["mlm_loss"] + 3 * found["encoder_mlm_loss"], rel=1e-6)
 
 
+def test_electra_mlm_detects_what_it_reads_and_predicts_what_stood_at_masked_positions():
+    """It reads [MASK] at a part of them, which detection leaves out, and fakes at the others."""
+    params = systems.with_generator_that_says(SAME, systems.parameters("electra_mlm"))
+    o = systems.objective("electra_mlm")
+    x = systems.inputs(o)
+    where, text = chosen(x), np.asarray(systems.batch().input_ids)
+    hidden = np.zeros_like(where)
+    for row, places, below in zip(hidden, np.asarray(x.masked.positions), np.asarray(x.masked.coin) < 0.5, strict=True):
+        row[places[below]] = True
+    hidden &= where
+    assert 0 < np.sum(hidden) < np.sum(where)
+    read = np.where(hidden, MASK, np.where(where, SAME, text))
+    logits, _ = prediction("electra_mlm", params, jnp.asarray(read))
+    found = systems.loss("electra_mlm", params=params, generator_weight=0.0, discriminator_weight=0.0)
+    assert found["encoder_mlm_loss"] == pytest.approx(np.mean(nll(logits, text)[where]), rel=1e-5)
+    assert found["fill_loss"] == pytest.approx(np.mean(nll(logits, text)[hidden]), rel=1e-5)
+    assert found["fill_accuracy"] == pytest.approx(np.mean(np.argmax(logits, axis=-1)[hidden] == text[hidden]))
+    assert found["loss"] == pytest.approx(found["encoder_mlm_loss"], rel=1e-6)
+    seen = (text != 0) & ~hidden
+    replaced = np.mean((read != text)[seen])
+    assert found["replaced_fraction"] == pytest.approx(replaced)
+    both = systems.loss(
+        "electra_mlm", params=params, generator_weight=2.0, discriminator_weight=7.0, encoder_weight=3.0
+    )
+    detection = both["disc_loss"] * np.sum(seen) / np.sum(text != 0)
+    expected = 2 * found["mlm_loss"] + 7 * detection + 3 * found["encoder_mlm_loss"]
+    assert both["loss"] == pytest.approx(expected, rel=1e-6)
+    states = networks.encode(o.model, params, systems.batch()._replace(input_ids=jnp.asarray(read)))
+    scores = networks.discriminator_logits(o.model, params, states, systems.batch().sequence_ids)
+    wrong = np.logaddexp(0, np.where(read != text, -1, 1) * np.asarray(scores, np.float64))
+    assert found["disc_loss"] == pytest.approx(np.mean(wrong[seen]), rel=1e-5)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_electra_mlm_may_read_fakes_alone_or_masks_alone(share):
+    found = systems.loss("electra_mlm", encoder_mask_prob=share)
+    assert ("fill_loss" in found and not np.isnan(found["fill_loss"])) == bool(share)
+    assert bool(found["replaced_fraction"]) == (share == 0)
+
+
 def test_all_tokens_mlm_is_scored_at_every_real_position_through_the_gate():
     """p(original) = D x 1[the original is what is read] + (1 - D) x softmax."""
     params = systems.with_generator_that_says(SAME, systems.parameters("all_tokens_mlm"))

@@ -17,6 +17,14 @@ PREDICTION = {"generator_weight": 1.0, "encoder_weight": 1.0}
 SETTINGS = {
     "electra": {**MASKING, "generator": "transformer", **SAMPLING, **DETECTION, "generator_steps": 0},
     "electra_15": {**MASKING, "generator": "transformer", **SAMPLING, **DETECTION, "generator_steps": 0},
+    "electra_mlm": {
+        **MASKING,
+        "generator": "transformer",
+        **SAMPLING,
+        **DETECTION,
+        "encoder_weight": 1.0,
+        "encoder_mask_prob": 0.5,
+    },
     "replace_mlm": {**MASKING, "generator": "transformer", **SAMPLING, **PREDICTION},
     "all_tokens_mlm": {**MASKING, "generator": "transformer", **SAMPLING, **PREDICTION},
     "mlm": MASKING,
@@ -108,7 +116,7 @@ def test_a_generator_of_no_use_is_refused(name):
     if "generator" in SETTINGS[name]:
         assert configured(name, "unigram").objective.generator == "unigram"
         return
-    usable = "electra, electra_15, replace_mlm, all_tokens_mlm"
+    usable = "electra, electra_15, electra_mlm, replace_mlm, all_tokens_mlm"
     with pytest.raises(UserError, match=f"objective={name} cannot use generator=unigram: only {usable} can"):
         configured(name, "unigram")
 

@@ -43,7 +43,6 @@ def encoder(config: EncoderConfig, embedding_size: int, batch: int, length: int)
 def forward(config: ElectraConfig, network_pass: Pass, batch: int, length: int, mask_prob: float) -> Parts:
     """Forward operations of one pass over a batch."""
     e = config.embedding_size
-    read = batch * (length if network_pass.everywhere else max_masked(length, mask_prob))
     if network_pass.network == "encoder":
         network = config.encoder
         parts, states = encoder(network, e, batch, length), network.width
@@ -52,12 +51,16 @@ def forward(config: ElectraConfig, network_pass: Pass, batch: int, length: int, 
         network = config.generator
         towers = 2 if config.two_towers else 1
         parts, states = encoder(network, e, batch, length) * towers, network.width * towers
-    if network_pass.head == "discriminator":
-        dense = 0 if network.kind == "deberta" and network.linear_head else network.width
-        return parts + Parts(head=2 * read * states * (dense + 1))
-    width = network.width if network.kind == "modernbert" else e
-    head = states * width + (width * e if width != e else 0) + (states if network_pass.head == "copy" else 0)
-    return parts + Parts(head=2 * read * head, softmax=2 * read * e * config.padded_vocab_size)
+    for head in network_pass.heads:
+        read = batch * (length if head.everywhere else max_masked(length, mask_prob))
+        if head.name == "discriminator":
+            dense = 0 if network.kind == "deberta" and network.linear_head else network.width
+            parts += Parts(head=2 * read * states * (dense + 1))
+        else:
+            width = network.width if network.kind == "modernbert" else e
+            matrices = states * width + (width * e if width != e else 0) + (states if head.name == "copy" else 0)
+            parts += Parts(head=2 * read * matrices, softmax=2 * read * e * config.padded_vocab_size)
+    return parts
 
 
 def newton_schulz(config: EncoderConfig) -> Parts:

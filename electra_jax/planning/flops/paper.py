@@ -168,9 +168,9 @@ def train_step(
             relative=relative,
             detector=detector,
         )
-        if network_pass.head == "discriminator":
-            parts = shape.body() + shape.discriminator()
-        else:
-            parts = shape.body() + shape.mlm(1.0 if network_pass.everywhere else OUTPUT_SHARE)
+        parts = shape.body()
+        for head in network_pass.heads:
+            predicted = 1.0 if head.everywhere else OUTPUT_SHARE
+            parts += shape.discriminator() if head.name == "discriminator" else shape.mlm(predicted)
         counted[network_pass.network] = (parts * batch + shape.relative_rows()) * (2 if network_pass.trained else 1)
     return counted if optimizer == "adam" else {**counted, "optimizer": Parts()}

@@ -17,8 +17,8 @@ from electra_jax.modeling import electra as networks
 from electra_jax.modeling import subnetwork
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.config import ElectraConfig, EncoderConfig
-from electra_jax.objectives import registry
-from electra_jax.objectives.spec import Objective, Pass
+from electra_jax.objectives import electra, registry
+from electra_jax.objectives.spec import Head, Objective, Pass
 from electra_jax.planning.flops import attention, hardware, paper_runs
 from electra_jax.planning.flops.breakdown import Parts, sum_networks
 
@@ -27,6 +27,7 @@ MUON = {"optim.name": "muon"}
 # Muon's products are counted in some of them. `electra` as it is: test_a_step_at_small_size.
 TRACED = {
     "electra_15": ("electra_15", 0, {}),
+    "electra_mlm": ("electra_mlm", 0, {}),
     "replace_mlm": ("replace_mlm", 0, {}),
     "all_tokens_mlm": ("all_tokens_mlm", 0, {}),
     "mlm, muon": ("mlm", 0, MUON),
@@ -138,7 +139,7 @@ def test_heads_counted_by_hand():
     masked = 2 * 3  # int(.155 * 20) in each of two sequences
 
     def heads(network: str, head: str, everywhere: bool, config: ElectraConfig = config) -> tuple[float, float]:
-        parts = hardware.forward(config, Pass(network, head, everywhere), batch=2, length=20, mask_prob=0.15)
+        parts = hardware.forward(config, Pass(network, (Head(head, everywhere),)), batch=2, length=20, mask_prob=0.15)
         return parts.head, parts.softmax
 
     assert heads("generator", "mlm", False) == (masked * 2 * 2 * 6, masked * 2 * 6 * 128)  # V is padded to 128
@@ -146,6 +147,10 @@ def test_heads_counted_by_hand():
     assert heads("encoder", "mlm", False) == (masked * 2 * 4 * 6, masked * 2 * 6 * 128)
     assert heads("encoder", "copy", True) == (40 * 2 * (4 * 6 + 4), 40 * 2 * 6 * 128)
     assert heads("encoder", "discriminator", True) == (40 * 2 * (4 * 4 + 4), 0)
+    both = Pass("encoder", (Head("discriminator", True), Head("mlm", False)))
+    parts = hardware.forward(config, both, batch=2, length=20, mask_prob=0.15)
+    assert parts.head == 40 * 2 * (4 * 4 + 4) + masked * 2 * 4 * 6
+    assert (parts.softmax, parts.ffn) == (masked * 2 * 6 * 128, 40 * 2 * 2 * 4 * 8)  # the layers are computed once
     linear = dataclasses.replace(config, encoder=dataclasses.replace(encoder("deberta"), linear_head=True))
     assert heads("encoder", "discriminator", True, linear) == (40 * 2 * 4, 0)
     assert heads("encoder", "mlm", True, linear) == heads("encoder", "mlm", True)
@@ -159,7 +164,7 @@ def test_heads_counted_by_hand():
 
 def test_two_towers_are_two_encoders():
     config = ElectraConfig(100, 6, 32, encoder("bert"), encoder("bert", width=2, heads=1))
-    what = Pass("generator", "mlm", everywhere=True)
+    what = Pass("generator", (Head("mlm", everywhere=True),))
     one, two = (hardware.forward(dataclasses.replace(config, two_towers=both), what, 2, 20, 0.15) for both in (0, 1))
     assert (two.embeddings, two.attention, two.ffn) == (2 * one.embeddings, 2 * one.attention, 2 * one.ffn)
     assert one.embeddings == 40 * 2 * 6 * 2
@@ -169,8 +174,8 @@ def test_a_step_is_three_times_the_forward_pass_and_once_without_a_gradient():
     config = config_of("base", "two_stage")
     objective = make_objective(config, config.data.vocab_size)
     shape = objective.model.config
-    generator = hardware.forward(shape, Pass("generator", "mlm", False), 2, 64, 0.15)
-    discriminator = hardware.forward(shape, Pass("encoder", "discriminator", True), 2, 64, 0.15)
+    generator = hardware.forward(shape, electra.FROZEN_GENERATOR, 2, 64, 0.15)
+    discriminator = hardware.forward(shape, electra.DISCRIMINATOR, 2, 64, 0.15)
     first, second = objective.stages
     assert hardware.train_step(objective, first, 2, 64) == {"generator": generator * 3}
     counts = hardware.train_step(objective, second, 2, 64)

@@ -224,6 +224,8 @@ def test_a_pass_without_a_gradient_and_a_head_that_reads_everything():
     assert paper.train_step(objective, second, 3, 512) == {"generator": generator * 3, "encoder": discriminator * 6}
     _, counted = step_of("base", "all_tokens_mlm")
     assert counted["encoder"] == (base.body() + base.mlm(share=1.0)) * (2 * 256)
+    _, counted = step_of("base", "electra_mlm")
+    assert counted["encoder"] == (base.body() + base.discriminator() + base.mlm()) * (2 * 256)
 
 
 def test_modernbert_has_a_gate_and_no_tables_of_positions():

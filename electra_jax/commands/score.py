@@ -1,0 +1,83 @@
+"""`electra-jax score`: minimal pairs, of which a model should find the first text more plausible."""
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from electra_jax.config import cli
+from electra_jax.config.errors import UserError
+from electra_jax.config.settings import above, check_value, one_of
+from electra_jax.downstream.tasks import files
+from electra_jax.downstream.tasks.task import BadRows
+from electra_jax.loading.model import SCORES, load
+from electra_jax.runtime.console import PlainConsole
+
+USAGE = """\
+usage: electra-jax score --model=DIR --input='FILE;FOLDER' [--by=detection|masks|one_pass] [--good=COLUMN]
+                         [--bad=COLUMN] [--batch_size=16]
+
+The accuracy of a model on minimal pairs, such as those of BLiMP: the share of them of which it finds the good text more
+plausible than the bad one. Equal scores are errors.
+
+  --model=DIR          a run's work directory, a directory that electra-jax export wrote, or a Hugging Face directory
+  --input='FILE;FOLDER'
+                       .jsonl, .tsv or .csv files with a pair in each row, or folders of such files
+  --by=masks           the score: the sum of log(1 - p(replaced)) by the discriminator (detection), or of log p(token)
+                       by the MLM head of encoder or generator, each token masked in turn (masks) or none (one_pass);
+                       default: detection, or masks if the encoder has an MLM head
+  --good=COLUMN        the column of the good text (default sentence_good)
+  --bad=COLUMN         the column of the bad text (default sentence_bad)
+  --batch_size=16      texts that are computed at once"""
+
+_SUFFIXES = (".jsonl", ".tsv", ".csv")
+_OPTIONS = {"model": "", "input": "", "by": "", "good": "sentence_good", "bad": "sentence_bad", "batch_size": 16}
+
+
+def main(argv: list[str]) -> int:
+    options = cli.parse(argv, USAGE, _OPTIONS)
+    if options is None:
+        return 0
+    cli.require(options, ("model", "input"), "try --model=runs/tiny --input=blimp, or --help")
+    check_value("--batch_size", options["batch_size"], above(0))
+    if options["by"]:
+        check_value("--by", options["by"], one_of(*SCORES))
+    columns = (options["good"], options["bad"])
+    pairs = {path: _read(path, columns) for path in _find(options["input"])}
+    model = load(options["model"], batch_size=options["batch_size"])
+    table = Table("file", "pairs", "accuracy")
+    accuracies = []
+    for path, (good, bad) in pairs.items():
+        higher = model.score(good, by=options["by"] or None) > model.score(bad, by=options["by"] or None)
+        accuracies.append(100 * float(higher.mean()))
+        table.add_row(path.name, f"{len(good):,}", f"{accuracies[-1]:.1f}")
+    if len(accuracies) > 1:
+        table.add_row("mean of the files", "", f"{sum(accuracies) / len(accuracies):.1f}")
+    console: Console = PlainConsole()
+    for note in model.notes:
+        console.print(note, style="dim", markup=False, highlight=False)
+    console.print(table)
+    return 0
+
+
+def _find(given: str) -> list[Path]:
+    found: list[Path] = []
+    for name in filter(None, given.split(";")):
+        path = Path(name)
+        inside = sorted(each for each in path.rglob("*") if each.suffix in _SUFFIXES) if path.is_dir() else [path]
+        if not inside or not path.exists() or inside[0].suffix not in _SUFFIXES:
+            raise UserError(f"--input={name} is invalid: expected a {', '.join(_SUFFIXES)} file, or a folder of such")
+        found += inside
+    return found
+
+
+def _read(path: Path, columns: tuple[str, str]) -> tuple[list[str], list[str]]:
+    """The good and the bad texts of a file."""
+    rows = [
+        [record.values[name] for name in columns]
+        for record in files.read_records(path, columns, BadRows(advice="fix it"))
+    ]
+    texts = [[str(text) for text in column] for column in zip(*rows, strict=True)]
+    if not texts:
+        raise UserError(f"{path} has no pairs")
+    return texts[0], texts[1]

@@ -1,0 +1,65 @@
+"""ELECTRA with an encoder that also fills masks: it detects fakes, and predicts the originals at the masked positions.
+
+Two changes to ELECTRA make it able to: a token head, tied to the embeddings, and [MASK] in a part of its input, since
+an encoder that has never read [MASK] cannot fill one. Predicting the originals of fakes is COCO-LM's corrective
+language modelling (arXiv 2102.08473), which predicts at every position through a copy gate.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from electra_jax.metrics import Weighted
+from electra_jax.modeling import electra as networks
+from electra_jax.objectives import electra, masking, spec
+from electra_jax.objectives.spec import Inputs, Loss, Objective, Params, Pass
+
+Array = jax.Array
+
+
+def loss(o: Objective, params: Params, x: Inputs) -> Loss:
+    """ELECTRA's loss + encoder_weight x MLM by the encoder.
+
+    The encoder reads [MASK] at `encoder_mask_prob` of the masked positions, which detection leaves out, and the
+    generator's fakes at the others. It predicts the originals at all of them.
+    """
+    corrupted = electra.corrupt(o, params, x)
+    generator, measured = electra.generator_loss(o, corrupted, x)
+    hidden_BM = (x.masked.coin < o.settings.encoder_mask_prob) & (x.masked.weights > 0)
+    mask_BM = jnp.full_like(x.masked.positions, o.special.mask)
+    batch = x.masked.batch._replace(
+        input_ids=masking.scatter(corrupted.input_ids, x.masked.positions, mask_BM, hidden_BM)
+    )
+    seen_BL = masking.scatter(x.masked.real, x.masked.positions, jnp.zeros_like(x.masked.weights), hidden_BM)
+    states_BLD = networks.encode(o.model, params, batch, x.encoder_key)
+    scores_BL = networks.discriminator_logits(o.model, params, states_BLD, batch.sequence_ids)
+    logits_BMV = networks.mlm_logits(o.model, params, networks.gather_positions(states_BLD, x.masked.positions))
+    detection, detected = electra.detection_loss(scores_BL, corrupted.labels, seen_BL)
+    nll, accuracy = electra.mlm(logits_BMV, x)
+    total = (
+        generator
+        + o.settings.discriminator_weight * detection.sum / x.counts.real
+        + o.settings.encoder_weight * nll.sum / x.counts.masked
+    )
+    filled_BM = hidden_BM.astype(jnp.float32)
+    return total, {
+        **measured,
+        **detected,
+        "encoder_mlm_loss": nll,
+        "encoder_mlm_accuracy": accuracy,
+        "fill_loss": Weighted(nll.values, filled_BM),
+        "fill_accuracy": Weighted(accuracy.values, filled_BM),
+    }
+
+
+ELECTRA_MLM = spec.ObjectiveSpec(
+    summary="replaced-token detection at every position, and masked language modelling by the same encoder",
+    paper="after COCO-LM, arXiv 2102.08473",
+    settings={
+        **{name: value for name, value in electra.ELECTRA.settings.items() if name != "generator_steps"},
+        "encoder_weight": 1.0,
+        "encoder_mask_prob": 0.5,
+    },
+    heads=("discriminator_head", "mlm_head"),
+    stages=electra.with_generator(loss, Pass("encoder", (spec.DISCRIMINATION, spec.MASKED_MLM))),
+    detect=electra.detect,
+)
