@@ -22,6 +22,7 @@ LOSSES: Mapping[str, Loss] = {
     "mlm_loss": Loss("MLM", "unigram_entropy"),
     "cloze_loss": Loss("cloze", "unigram_entropy"),
     "encoder_mlm_loss": Loss("encoder's MLM", "unigram_entropy"),
+    "fill_loss": Loss("at [MASK]", "unigram_entropy"),
     "all_tokens_loss": Loss("all-tokens", ""),
     "all_tokens_masked_loss": Loss("at masked positions", "unigram_entropy"),
     "disc_loss": Loss("detection", "constant_entropy"),
