@@ -16,10 +16,12 @@ from typing import Any
 import jax
 import made_text
 import numpy as np
+import tiny_models
 import tokenizer_parity
 import tokenizers
 from cli_runs import ROOT, quiet, small_config
 
+import electra_jax
 from electra_jax import train
 from electra_jax.commands import detect
 from electra_jax.config import config_file
@@ -363,6 +365,21 @@ def test_what_is_exported_gives_the_same_logits_there(run, name):
     model, report = load_there(run / "exported", name)
     assert not any(report.values()), report  # nothing is missing, nothing is left over
     agree(directory.read(run / "exported" / name).network, model, lengths=(7, 64))
+
+
+@pytest.mark.parametrize("kind", ["bert", "modernbert", "deberta"])
+def test_an_encoder_with_two_heads_fills_masks_there_as_here(kind, tmp_path):
+    """As `objective=electra_mlm` exports it; the networks of `tiny_models` have equal encoders."""
+    lines = ["the model reads a line of text and says which word was replaced"] * 20
+    pieces = vocabulary_training.train(lines, CorpusConfig(vocab_size=28))
+    for name, head in (("discriminator", "discriminator_head"), ("masked_lm", "mlm_head")):
+        directory.write(tmp_path / name, tiny_models.network(kind, head, 32), head, pieces, "# A card\n")
+    model = electra_jax.load(tmp_path)
+    assert len(model.detect("the line")) == 2
+    (ours,) = model.fill("the [MASK] reads", top=3)
+    theirs = transformers.pipeline("fill-mask", str(tmp_path / "masked_lm"), top_k=3)("the [MASK] reads")
+    assert [candidate.token for candidate in ours] == [found["token_str"] for found in theirs]
+    np.testing.assert_allclose([c.probability for c in ours], [found["score"] for found in theirs], rtol=1e-4)
 
 
 def test_what_was_trained_is_what_is_read(run):
