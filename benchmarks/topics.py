@@ -1,0 +1,80 @@
+"""Makes a topic task from SQuAD, which article a question is about, and says what a bag of words scores on it.
+
+    python benchmarks/topics.py --squad=dev-v1.1.json.xz --output=FOLDER [--train=20]
+    electra-jax finetune --config=table --config.task.text=question --init_from=runs/tiny --data_dir=FOLDER
+
+The classes are SQuAD's articles. Questions about the first half of an article's paragraphs are for training, `--train`
+of each article, evenly spaced; all about the second half are the dev set. So both sets have no paragraph in common.
+FOLDER gets train.tsv and dev.tsv.
+
+The bag of words is a logistic regression on TF-IDF of words and pairs of words (scikit-learn), with the best of four
+strengths of regularization by cross-validation on the training set.
+"""
+
+import json
+import lzma
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from electra_jax.config import cli, errors, settings
+from electra_jax.runtime.io import write_whole
+
+_OPTIONS = {"squad": "", "output": "", "train": 20}
+
+
+class Question(NamedTuple):
+    """A question, and the article that it is about."""
+
+    text: str
+    article: str
+
+
+def split(squad: dict[str, Any], train: int) -> tuple[list[Question], list[Question]]:
+    """(training set, dev set)."""
+    sets: tuple[list[Question], list[Question]] = ([], [])
+    for article in squad["data"]:
+        paragraphs = article["paragraphs"]
+        for part, half in enumerate((paragraphs[: len(paragraphs) // 2], paragraphs[len(paragraphs) // 2 :])):
+            texts = [" ".join(each["question"].split()) for paragraph in half for each in paragraph["qas"]]
+            if part == 0:
+                texts = texts[:: max(1, len(texts) // train)][:train]
+            sets[part].extend(Question(text, article["title"]) for text in texts if text)
+    return sets
+
+
+def bag_of_words(train: list[Question], dev: list[Question]) -> float:
+    """The accuracy on the dev set, in percent."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.pipeline import make_pipeline
+
+    pipeline = make_pipeline(TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), LogisticRegression(max_iter=1000))
+    search = GridSearchCV(pipeline, {"logisticregression__C": [1, 10, 100, 1000]}, cv=3)
+    search.fit([question.text for question in train], [question.article for question in train])
+    return 100 * float(search.score([question.text for question in dev], [question.article for question in dev]))
+
+
+def main(argv: list[str]) -> int:
+    chosen = cli.parse(argv, __doc__ or "", _OPTIONS)
+    if chosen is None:
+        return 0
+    cli.require(chosen, ("squad", "output"), "try --squad=dev-v1.1.json.xz --output=topics, or --help")
+    settings.check_value("--train", chosen["train"], settings.above(0))
+    path, output = Path(chosen["squad"]), Path(chosen["output"])
+    with lzma.open(path, "rt", encoding="utf-8") if path.suffix == ".xz" else path.open(encoding="utf-8") as file:
+        sets = split(json.load(file), chosen["train"])
+    output.mkdir(parents=True, exist_ok=True)
+    for name, questions in zip(("train", "dev"), sets, strict=True):
+        lines = [f"{question.text}\t{question.article}" for question in questions]
+        write_whole(output / f"{name}.tsv", "\n".join(["question\tlabel", *lines, ""]))
+    train, dev = sets
+    articles = len({question.article for question in train})
+    print(f"{articles} articles, {len(train):,} questions to train on, {len(dev):,} to test", flush=True)
+    print(f"accuracy of a bag of words: {bag_of_words(train, dev):.1f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(errors.run(main, sys.argv[1:]))
