@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 from ml_collections import ConfigDict
@@ -26,8 +26,6 @@ from ml_collections import ConfigDict
 from electra_jax import evaluate, guard, metrics, train_config
 from electra_jax.config.errors import UserError
 from electra_jax.loading import samples
-from electra_jax.loading.model import Model
-from electra_jax.loading.networks import Pretrained
 from electra_jax.loading.run_checkpoint import trained_shape
 from electra_jax.metric_log import MetricLog
 from electra_jax.modeling.subnetwork import extract
@@ -42,6 +40,9 @@ from electra_jax.step import TrainState
 from electra_jax.train_config import TrainConfig
 from electra_jax.train_setup import Setup, set_up
 
+if TYPE_CHECKING:
+    from electra_jax.loading.model import Model
+
 _LESS_MEMORY = (
     "set config.model.remat=dots or full, a larger config.grad_accum_steps, a smaller config.batch_size, or spread the "
     "parameters over more devices with config.mesh.fsdp"
@@ -52,7 +53,7 @@ _NOT_ENCODER = ("generator", "generator_head")  # parameters that the encoder do
 
 # (every, function): after every `every` steps and the last one, the main process calls function(step, model) with the
 # encoder as it is then, and logs the numbers that it returns by their names.
-Hook = tuple[int, Callable[[int, Model], Mapping[str, float]]]
+Hook = tuple[int, Callable[[int, "Model"], Mapping[str, float]]]
 
 
 class TrainResult(NamedTuple):
@@ -263,7 +264,7 @@ def probe_hooks(setup: Setup) -> list[Hook]:
     if not config.probe.every:
         return []
 
-    def make() -> Callable[[int, Model], Mapping[str, float]]:
+    def make() -> Callable[[int, "Model"], Mapping[str, float]]:
         from electra_jax.downstream.finetuning.probe import Probe  # only runs with probes import fine-tuning
 
         return Probe(config.probe, config.model.max_length, setup.data.corpus.tokenizer)
@@ -277,6 +278,9 @@ def encoder_params(state: TrainState) -> Params:
 
 def call(hooks: Sequence[Hook], step: int, setup: Setup, params: Params) -> dict[str, float]:
     """What the hooks measure of the encoder with these parameters, which every device has whole."""
+    from electra_jax.loading.model import Model  # and all that reads models, for which other runs have no use
+    from electra_jax.loading.networks import Pretrained
+
     here = jax.device_get(params)
 
     def measure() -> dict[str, float]:

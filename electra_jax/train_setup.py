@@ -6,7 +6,7 @@ import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 from jax.sharding import Mesh
@@ -17,7 +17,6 @@ from electra_jax.config.settings import differences
 from electra_jax.data import batches, corpus, pipeline, processes, tokenizer
 from electra_jax.data.batches import HeldoutBatch
 from electra_jax.data.corpus import Corpus
-from electra_jax.loading import warm_start
 from electra_jax.modeling import config as model_config
 from electra_jax.modeling import fused_attention, transformer
 from electra_jax.modeling.batch import Batch
@@ -33,6 +32,9 @@ from electra_jax.runtime.workdir import AnyPath, WorkDir
 from electra_jax.sharded_step import ShardedStep
 from electra_jax.step import TrainState
 from electra_jax.train_config import TrainConfig
+
+if TYPE_CHECKING:
+    from electra_jax.loading.warm_start import Donor
 
 
 class Setup(NamedTuple):
@@ -91,7 +93,7 @@ def set_up(
     processes.check_main_is_guarded()
     distributed.check_shared_folder(workdir)
     # Read before anything is written. A run that is resumed has these networks in its checkpoints.
-    donors = [] if (workdir / "config.json").exists() else warm_start.load_donors(config, progress.say)
+    donors = [] if (workdir / "config.json").exists() else load_donors(config, progress)
     distributed.main_process_first(lambda: held.enter_context(lock(workdir, progress.say)), others=lambda: None)
     checkpoints = Checkpoints(home.checkpoints, config.checkpoint.keep_last, config.checkpoint.keep_every)
     distributed.check_same("a list of checkpoints", str(checkpoints.steps()), "run the same command again in a minute")
@@ -111,7 +113,7 @@ def set_up(
         checkpoints.good_step = saved["good_step"]
         distributed.main_process_first(lambda: record(home, config, attention), others=lambda: None)
     else:
-        donors = donors or warm_start.load_donors(config, progress.say)
+        donors = donors or load_donors(config, progress)
         state = initial_state(step, donors, data.corpus.tokenizer, progress)
     describe(step, workdir, state, data, attention, progress)
     totals = saved.get("totals", {"tokens": 0.0, "device_seconds": 0.0, "skipped_steps": 0.0})
@@ -139,6 +141,8 @@ def adopt_settings(config: TrainConfig, workdir: AnyPath, progress: Progress) ->
         if same and begun.get("init", {}).get("vocabulary", "same") == config.init.vocabulary:
             changes["vocabulary"] = begun["data"]["vocabulary"]  # as when this run was started
         else:
+            from electra_jax.loading import warm_start
+
             changes["vocabulary"] = warm_start.vocabulary_of_donors(config)
             if changes["vocabulary"]:
                 progress.say(f"using the vocabulary of {start}: {changes['vocabulary']}")
@@ -293,13 +297,24 @@ def load_data(
     )
 
 
+def load_donors(config: TrainConfig, progress: Progress) -> list["Donor"]:
+    """The networks that the run starts from, as `warm_start.load_donors`."""
+    if not config.starts_from and not registry.SYSTEMS[config.objective.name].pretrained_generator:
+        return []
+    from electra_jax.loading import warm_start  # reads models of all kinds, for which other runs have no use
+
+    return warm_start.load_donors(config, progress.say)
+
+
 def initial_state(
-    run: ShardedStep, donors: list[warm_start.Donor], vocabulary: tokenizer.Tokenizer, progress: Progress
+    run: ShardedStep, donors: list["Donor"], vocabulary: tokenizer.Tokenizer, progress: Progress
 ) -> TrainState:
     """A fresh state; the networks that the run starts from replace random parameters."""
     state = run.fresh_state()
     if not donors:
         return state
+    from electra_jax.loading import warm_start
+
     start = warm_start.WarmStart(run.config.init, run.objective.model.config, vocabulary, progress.say)
     params = sharding.put_tree(start.apply(run.fresh_params(), donors), sharding.shardings(run.state.params))
     return TrainState(state.step, params, state.opt_state, state.grad_norms)
