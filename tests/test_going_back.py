@@ -88,6 +88,20 @@ def test_a_start_that_left_no_checkpoint_does_not_decide_on_the_vocabulary(tmp_p
 
 
 @pytest.mark.slow
+def test_a_run_is_made_longer_from_its_constant_learning_rate_without_any_loss(text_file, tmp_path):
+    """It becomes the run that would have been started with that number of steps."""
+    common = {"optim__schedule": "stable", "optim__decay": 0.5, "eval_batches": 1, "checkpoint__every": 1}
+    short, long = (small_config(text_file, steps=steps, checkpoint__keep_last=9, **common) for steps in (4, 8))
+    train(short, tmp_path / "short")
+    train(long, tmp_path / "short", rewind=Rewind(2, 0))
+    train(long, tmp_path / "long")
+    for step in (3, 8):
+        found, wanted = (arrays(tmp_path / name, step) for name in ("short", "long"))
+        for name, value in wanted.items():
+            np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+@pytest.mark.slow
 def test_batches_are_left_out(run, tmp_path):
     """One batch of the first length, which the next length's batches do not notice, then one of the second."""
     first = run()
