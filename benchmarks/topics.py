@@ -1,4 +1,4 @@
-"""Makes a topic task from SQuAD, which article a question is about, and says what a bag of words scores on it.
+"""Builds a topic task from SQuAD (which article is a question about?) and reports what a bag of words scores on it.
 
     python benchmarks/topics.py --squad=dev-v1.1.json.xz --output=FOLDER [--train=20]
     electra-jax finetune --config=table --config.task.text=question --init_from=runs/tiny --data_dir=FOLDER
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from electra_jax.config import cli, errors, settings
 from electra_jax.runtime.io import write_whole
 
+_PARTS = 3  # of the cross-validation
 _OPTIONS = {"squad": "", "output": "", "train": 20}
 
 
@@ -38,7 +39,7 @@ def split(squad: dict[str, Any], train: int) -> tuple[list[Question], list[Quest
         for part, half in enumerate((paragraphs[: len(paragraphs) // 2], paragraphs[len(paragraphs) // 2 :])):
             texts = [" ".join(each["question"].split()) for paragraph in half for each in paragraph["qas"]]
             if part == 0:
-                texts = texts[:: max(1, len(texts) // train)][:train]
+                texts = [texts[i * len(texts) // train] for i in range(train)] if len(texts) > train else texts
             sets[part].extend(Question(text, article["title"]) for text in texts if text)
     return sets
 
@@ -51,7 +52,7 @@ def bag_of_words(train: list[Question], dev: list[Question]) -> float:
     from sklearn.pipeline import make_pipeline
 
     pipeline = make_pipeline(TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), LogisticRegression(max_iter=1000))
-    search = GridSearchCV(pipeline, {"logisticregression__C": [1, 10, 100, 1000]}, cv=3)
+    search = GridSearchCV(pipeline, {"logisticregression__C": [1, 10, 100, 1000]}, cv=_PARTS)
     search.fit([question.text for question in train], [question.article for question in train])
     return 100 * float(search.score([question.text for question in dev], [question.article for question in dev]))
 
@@ -61,10 +62,14 @@ def main(argv: list[str]) -> int:
     if chosen is None:
         return 0
     cli.require(chosen, ("squad", "output"), "try --squad=dev-v1.1.json.xz --output=topics, or --help")
-    settings.check_value("--train", chosen["train"], settings.above(0))
+    settings.check_value("--train", chosen["train"], settings.at_least(_PARTS))
     path, output = Path(chosen["squad"]), Path(chosen["output"])
     with lzma.open(path, "rt", encoding="utf-8") if path.suffix == ".xz" else path.open(encoding="utf-8") as file:
-        sets = split(json.load(file), chosen["train"])
+        try:
+            sets = split(json.load(file), chosen["train"])
+        except (ValueError, KeyError, TypeError, lzma.LZMAError) as error:
+            reason = errors.first_line(error)
+            raise errors.UserError(f"{path} is not a file of SQuAD ({reason}); download it again") from error
     output.mkdir(parents=True, exist_ok=True)
     for name, questions in zip(("train", "dev"), sets, strict=True):
         lines = [f"{question.text}\t{question.article}" for question in questions]

@@ -3,10 +3,10 @@
     electra-jax train --config=budget:flops=1e15 --config.data.input='data/*.txt' --workdir=runs/english
 
 `flops=` is a number of training FLOPs (`model` count) from 1e13 to 1e17, 1e15 by default; the steps follow from it. The
-recipe is that of the ladder (docs/reference/ladder.md), which chose shapes by trials at 1e13 and 3e13: FLOPs of a step
-grow as the root of the budget. Shapes below 1e15 are those of the ladder, that of 1e15 has been trained
-(docs/reference/models.md), and the larger ones continue the rule and are untried. The learning rate is constant until
-60% of the steps and then falls linearly, so that a run can be continued from its constant part.
+recipe is that of the ladder (docs/reference/ladder.md), and so are the shapes below 1e15, which were chosen by trials
+at 1e13 and 3e13. That of 1e15 has been trained too (docs/reference/models.md). The larger ones are untried guesses.
+The learning rate is constant until 60% of the steps and then falls linearly, so that a run can be continued from its
+constant part.
 
 `--config=budget:flops=1e15,runlocal` shrinks the run to less than a minute on a CPU.
 """
@@ -43,17 +43,26 @@ _LENGTH = 128  # tokens
 
 
 def get_config(arg: str = "") -> ConfigDict:
-    given = [part.removeprefix("flops=") for part in arg.split(",") if part.startswith("flops=")]
-    rest = ",".join(part for part in arg.split(",") if not part.startswith("flops="))
+    given, rest = ["1e15"], []
+    for part in filter(None, arg.split(",")):
+        if part.startswith("flops="):
+            given.append(part.removeprefix("flops="))
+        elif part != "runlocal" and not part.startswith(("objective=", "generator=")):
+            raise UserError(
+                f"config argument {part!r} is unknown: expected flops=NUMBER, runlocal, objective=NAME or "
+                "generator=KIND"
+            )
+        else:
+            rest.append(part)
     try:
-        flops = float(given[-1] if given else 1e15)
+        flops = float(given[-1])
     except ValueError:
         flops = math.nan
     if not _LEAST <= flops <= _MOST:
         raise UserError(f"config argument flops={given[-1]} is invalid: expected a number from {_LEAST:g} to {_MOST:g}")
     row = _ROWS[min(_ROWS, key=lambda budget: abs(math.log(flops / budget)))]
-    trial = _config(row, flops, 1000, rest)
-    return _config(row, flops, round(flops / count_flops(trial).total["model"] * trial.steps), rest)
+    trial = _config(row, flops, 1000, ",".join(rest))
+    return _config(row, flops, round(flops / count_flops(trial).total["model"] * trial.steps), ",".join(rest))
 
 
 def _config(row: _Row, flops: float, steps: int, rest: str) -> ConfigDict:

@@ -51,7 +51,7 @@ def export(
     onnx: bool = False,
     as_bert: bool = False,
     dtype: str = "float32",
-    scores: Sequence[str | os.PathLike[str]] = (),
+    scores: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
 ) -> dict[str, str]:
     """Writes a run or a fine-tuned model as directories that `from_pretrained` of transformers reads.
 
@@ -68,9 +68,9 @@ def export(
       onnx: whether each directory gets ONNX files too, in float32, float16 and int8; needs PyTorch and transformers.
       as_bert: for a run, whether to write its encoder as a BERT: `masked_lm` where it has an MLM head, and `encoder`. A
         fine-tuned model with `config.head=bert` is always written so.
-      dtype: in which `model.safetensors` stores the weights: `float32`, or `float16` for half of the size. Both are
-        loaded as float32.
-      scores: for a run, the work directories of fine-tunings of this checkpoint, whose scores the model cards get.
+      dtype: storage dtype of the weights: `float32`, or `float16` for half of the size. Both are loaded as float32.
+      scores: for a run, the work directories of fine-tunings of this checkpoint, to put their scores into the model
+        cards.
 
     Returns:
       The class of transformers for each directory, by the directory's name; `.` is `output` itself.
@@ -86,7 +86,8 @@ def export(
     check_value("dtype", dtype, one_of(*directory.DTYPES))
     folder = finetuned_model.find(Path(path))
     if folder is None:
-        downstream = [_read_score(Path(each), Path(path), step) for each in scores]
+        given = [scores] if isinstance(scores, str | os.PathLike) else scores
+        downstream = [_read_score(Path(each), Path(path), step) for each in given]
         return run_export.export(path, output, step, sentence_transformers, onnx, as_bert, dtype, downstream)
     _check_no_step(path, step)
     if sentence_transformers:
@@ -179,12 +180,17 @@ def _as_repository(exported: Path) -> Path:
 
 
 def _name_repository(root: Path, repo: str) -> None:
-    """Puts the repository's name into the code of the model card, in place of the folder's."""
+    """Puts the repository's name into the code of the model cards, in place of the folders'."""
     card = root / directory.CARD
     text = card.read_text(encoding="utf-8")
     for path in (root.name, str(root), str(root.resolve())):
         text = text.replace(repr(path), repr(repo))
     write_whole(card, text)
+    for card in root.glob(f"*/{directory.CARD}"):
+        name = card.parent.name
+        text = card.read_text(encoding="utf-8").replace(repr(name), "path")
+        download = f'from huggingface_hub import snapshot_download\n\npath = snapshot_download("{repo}") + "/{name}"\n'
+        write_whole(card, text.replace("```python\n", f"```python\n{download}", 1))
 
 
 def _check_no_step(path: str | os.PathLike[str], step: int | None) -> None:

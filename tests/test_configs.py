@@ -95,6 +95,13 @@ def test_a_budget_is_spent_whatever_the_objective(flops, objective):
     assert electra_jax.count_flops(config).total["model"] == pytest.approx(flops, rel=1e-3)
 
 
+def test_a_budget_is_given_by_its_name():
+    with pytest.raises(
+        UserError, match="config argument '1e15' is unknown: expected flops=NUMBER, runlocal, objective"
+    ):
+        config_file.load(ROOT / "configs" / "budget.py", "1e15,runlocal")
+
+
 @pytest.mark.parametrize("flops", ["1e12", "2e17", "much", "nan", ""])
 def test_a_budget_that_nothing_fits_is_refused(flops):
     with pytest.raises(UserError, match=rf"flops={flops} is invalid: expected a number from 1e\+13 to 1e\+17"):

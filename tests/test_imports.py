@@ -74,6 +74,14 @@ def imports(path: Path) -> Iterator[str]:
             yield from (a.name.removeprefix("electra_jax.") for a in node.names if a.name.startswith("electra_jax."))
 
 
+def test_a_run_that_starts_from_nothing_imports_no_reader_of_models():
+    code = "import sys, electra_jax.train; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    assert "electra_jax.loading.samples" in loaded
+    others = ("loading.model", "loading.networks", "loading.warm_start", "loading.huggingface", "downstream", "report")
+    assert not {f"electra_jax.{name}" for name in others} & set(loaded)
+
+
 EDGES = {name: set(imports(path)) - {""} for name, path in MODULES.items()}
 
 

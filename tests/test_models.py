@@ -65,6 +65,8 @@ def test_an_encoder_with_two_heads_is_one_repository(text_file, uploaded, tmp_pa
         (tmp_path / "hub" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "hub" / name).write_bytes(content)
     assert json.loads(files["config.json"])["architectures"] == ["ModernBertForMaskedLM"]
+    for name in ("discriminator", "generator"):
+        assert f'snapshot_download("me/both") + "/{name}"' in files[f"{name}/README.md"].decode()
     electra_jax.export(tmp_path / "run", tmp_path / "out")
     run, *exported = (electra_jax.load(tmp_path / name) for name in ("run", "out", "hub"))
     for model in exported:
@@ -116,8 +118,9 @@ def test_cards_have_the_scores_of_fine_tunings_of_this_checkpoint(small_run, tmp
         json.dumps({"task": "sst2", "metric": "accuracy", **scores, "seeds": [{}, {}]})
     )
     (finetuned / "config.json").write_text(json.dumps({"weights": digest}))
-    electra_jax.export(small_run, tmp_path / "out", scores=[finetuned])
+    electra_jax.export(small_run, tmp_path / "out", scores=finetuned)
     assert "| sst2 | accuracy | 78.0 | 77.0 to 79.5 | 2 |" in (tmp_path / "out" / "encoder" / "README.md").read_text()
+    assert "| sst2 |" not in (tmp_path / "out" / "generator" / "README.md").read_text()
     (finetuned / "config.json").write_text(json.dumps({"weights": "another"}))
     with pytest.raises(UserError, match=r"sst2 was fine-tuned from other weights than .* at step .* has; fine-tune"):
         electra_jax.export(small_run, tmp_path / "other", scores=[finetuned])

@@ -13,7 +13,7 @@ usage: electra-jax push --workdir=RUN --repo=USER/NAME [--step=N] [--every_check
 
 Uploads what electra-jax export writes to the Hugging Face Hub, as a repository of models. Of a run, the encoder with
 its head becomes the repository, so that from_pretrained("USER/NAME") loads it, and the generator its folder
-`generator`.
+`generator`. Of an encoder with two heads the repository has the MLM head, and its folder `discriminator` the other.
 
   --workdir=RUN       the work directory of a run
   --model=FINETUNED   what electra-jax finetune wrote: its work directory, or one of the models in it

@@ -12,13 +12,14 @@ from electra_jax.downstream.tasks import files
 from electra_jax.downstream.tasks.task import BadRows
 from electra_jax.loading.model import SCORES, load
 from electra_jax.runtime.console import PlainConsole
+from electra_jax.runtime.run_log import unique_names
 
 USAGE = """\
 usage: electra-jax score --model=DIR --input='FILE;FOLDER' [--by=detection|masks|one_pass] [--good=COLUMN]
                          [--bad=COLUMN] [--batch_size=16]
 
-The accuracy of a model on minimal pairs, such as those of BLiMP: the share of them of which it finds the good text more
-plausible than the bad one. Equal scores are errors.
+Accuracy on minimal pairs such as BLiMP's: the fraction of pairs in which the good text scores higher than the bad one.
+Ties count as errors.
 
   --model=DIR          a run's work directory, a directory that electra-jax export wrote, or a Hugging Face directory
   --input='FILE;FOLDER'
@@ -28,7 +29,7 @@ plausible than the bad one. Equal scores are errors.
                        default: detection, or masks if the encoder has an MLM head
   --good=COLUMN        the column of the good text (default sentence_good)
   --bad=COLUMN         the column of the bad text (default sentence_bad)
-  --batch_size=16      texts that are computed at once"""
+  --batch_size=16      batch size, in texts"""
 
 _SUFFIXES = (".jsonl", ".tsv", ".csv")
 _OPTIONS = {"model": "", "input": "", "by": "", "good": "sentence_good", "bad": "sentence_bad", "batch_size": 16}
@@ -47,10 +48,10 @@ def main(argv: list[str]) -> int:
     model = load(options["model"], batch_size=options["batch_size"])
     table = Table("file", "pairs", "accuracy")
     accuracies = []
-    for path, (good, bad) in pairs.items():
+    for name, (good, bad) in zip(unique_names(list(pairs)), pairs.values(), strict=True):
         higher = model.score(good, by=options["by"] or None) > model.score(bad, by=options["by"] or None)
         accuracies.append(100 * float(higher.mean()))
-        table.add_row(path.name, f"{len(good):,}", f"{accuracies[-1]:.1f}")
+        table.add_row(name, f"{len(good):,}", f"{accuracies[-1]:.1f}")
     if len(accuracies) > 1:
         table.add_row("mean of the files", "", f"{sum(accuracies) / len(accuracies):.1f}")
     console: Console = PlainConsole()
@@ -64,20 +65,30 @@ def _find(given: str) -> list[Path]:
     found: list[Path] = []
     for name in filter(None, given.split(";")):
         path = Path(name)
-        inside = sorted(each for each in path.rglob("*") if each.suffix in _SUFFIXES) if path.is_dir() else [path]
-        if not inside or not path.exists() or inside[0].suffix not in _SUFFIXES:
-            raise UserError(f"--input={name} is invalid: expected a {', '.join(_SUFFIXES)} file, or a folder of such")
+        inside = [path]
+        if path.is_dir():
+            inside = sorted(each for each in path.rglob("*") if each.suffix in _SUFFIXES and each.is_file())
+        if not inside or not inside[0].is_file() or inside[0].suffix not in _SUFFIXES:
+            raise UserError(
+                f"--input={name} is invalid: expected a .jsonl, .tsv or .csv file, or a folder of such files"
+            )
         found += inside
+    if not found:
+        raise UserError(f"--input={given} names no file: expected files and folders, separated by semicolons")
     return found
 
 
 def _read(path: Path, columns: tuple[str, str]) -> tuple[list[str], list[str]]:
     """The good and the bad texts of a file."""
-    rows = [
-        [record.values[name] for name in columns]
-        for record in files.read_records(path, columns, BadRows(advice="fix it"))
-    ]
-    texts = [[str(text) for text in column] for column in zip(*rows, strict=True)]
-    if not texts:
-        raise UserError(f"{path} has no pairs")
-    return texts[0], texts[1]
+    good, bad = columns
+    rows = BadRows(advice="fix or remove it")
+    texts: tuple[list[str], list[str]] = ([], [])
+    for record in files.read_records(path, columns, rows):
+        for name, column in zip(columns, texts, strict=True):
+            text = record.values[name]
+            if not isinstance(text, str) or not text.strip():
+                rows.add(record.place, f"{name} is {text!r}, expected a text")
+            column.append(text)
+    if not texts[0]:
+        raise UserError(f"{path} has no pairs: expected rows with {good} and {bad}; give another file")
+    return texts

@@ -78,7 +78,8 @@ def _write(
         directories.append((networks.GENERATOR, generator, "mlm_head"))
     mask = run.tokenizer.name_of(run.tokenizer.special.mask)
     for name, network, head in directories:
-        text = card.write_card(description, name, network.config.encoder, head, mask, as_bert)
+        about = description._replace(downstream=()) if name == networks.GENERATOR else description
+        text = card.write_card(about, name, network.config.encoder, head, mask, as_bert)
         directory.write(
             output / name, network, head, run.tokenizer, text, description.scores, as_bert=as_bert, dtype=dtype
         )

@@ -193,7 +193,8 @@ class Model:
         Args:
           texts: one text, or a sequence of n texts.
           per_token: whether to divide each sum by the number of tokens.
-          by: one of the three; None: `detection` if the encoder's only head is a discriminator, otherwise `masks`.
+          by: which terms to sum; by default `detection` if the encoder's only head is a discriminator's, otherwise
+            `masks`.
 
         Returns:
           [n] float64; for one text a float. The score of an empty text is 0.
@@ -216,7 +217,8 @@ class Model:
             logits = self._encoder_inference.discriminate(rows)
             terms = [-x if self._scores_are_energies else -np.logaddexp(0, x) for x in logits]
         else:
-            self._check_fills_masks("score", "a discriminator, a generator or an MLM head")
+            other = "; or use by='detection'" if "discriminator_head" in heads else ""
+            self._check_fills_masks("score", f"a generator or an MLM head{other}")
             terms = (
                 self._mask_inference.masked_log_probs(rows) if by == "masks" else self._mask_inference.log_probs(rows)
             )
@@ -232,8 +234,8 @@ class Model:
     def fill(self, texts: str | Texts, top: int = 5) -> list[list[Candidate]] | list[list[list[Candidate]]]:
         """The most probable tokens for each [MASK] of each text.
 
-        They are those of the encoder's MLM head if it has a discriminator's too (`objective=electra_mlm`) or there is
-        no generator, and else the generator's.
+        They are predicted by the encoder if it has both heads (`objective=electra_mlm`) or there is no generator, and
+        otherwise by the generator.
 
         [MASK], or the tokenizer's own name for it, stands for one token. Where a text has several masks, each is
         predicted while the others stay masked.

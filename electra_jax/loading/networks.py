@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from electra_jax.config.errors import UserError
@@ -18,11 +17,12 @@ from electra_jax.loading import hub
 from electra_jax.loading.huggingface import directory, tokenizer_files
 from electra_jax.loading.huggingface.directory import Directory
 from electra_jax.loading.run_checkpoint import load_run_checkpoint, read_metadata
-from electra_jax.modeling.subnetwork import Network, extract
+from electra_jax.modeling.subnetwork import Network, extract, flatten_params
 from electra_jax.runtime.run_log import METRICS
 
 DISCRIMINATOR, MASKED_LM, ENCODER, GENERATOR = "discriminator", "masked_lm", "encoder", "generator"  # in an export
 _DIGITS = 16  # of a digest
+_SHARED = ("embeddings", "encoder")  # parameters that all heads read
 
 
 class Pretrained(NamedTuple):
@@ -75,13 +75,19 @@ def load_networks(path: Path, step: int | None = None) -> Pretrained:
 
 
 def _with_heads(first: Directory, other: Directory, path: Path) -> Directory:
-    """A directory's encoder, with the heads too that another directory has on the same encoder."""
+    """Adds the heads of `other`, which must have the same encoder."""
     network, more = first.network, other.network
-    shared = [{part: each.params[part] for part in ("embeddings", "encoder")} for each in (network, more)]
-    if not jax.tree.all(jax.tree.map(np.array_equal, *shared)):
-        raise UserError(f"{path} has another encoder than the directory beside it; export both again")
+    linear = network.config.encoder.linear_head or more.config.encoder.linear_head  # known beside a discriminator only
+    encoder = dataclasses.replace(network.config.encoder, linear_head=linear)
+    shapes = [dataclasses.replace(each.config, encoder=encoder, heads=()) for each in (network, more)]
+    same_settings = dataclasses.replace(more.config.encoder, linear_head=linear) == encoder and shapes[0] == shapes[1]
+    flat = [{**flatten_params({part: each.params[part] for part in _SHARED})} for each in (network, more)]
+    if not same_settings or not all(np.array_equal(value, flat[1][name]) for name, value in flat[0].items()):
+        raise UserError(
+            f"{path} has another encoder than the directory beside it; export both again, or load one of them"
+        )
     heads = {head: more.params[head] for head in more.config.heads if head not in network.config.heads}
-    config = dataclasses.replace(network.config, heads=(*network.config.heads, *heads))
+    config = dataclasses.replace(shapes[0], heads=(*network.config.heads, *heads))
     scores = first.scores or other.scores
     return first._replace(network=Network(config, {**network.params, **heads}), scores=scores)
 

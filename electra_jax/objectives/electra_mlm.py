@@ -1,8 +1,8 @@
 """ELECTRA with an encoder that also fills masks: it detects fakes, and predicts the originals at the masked positions.
 
-Two changes to ELECTRA make it able to: a token head, tied to the embeddings, and [MASK] in a part of its input, since
-an encoder that has never read [MASK] cannot fill one. Predicting the originals of fakes is COCO-LM's corrective
-language modelling (arXiv 2102.08473), which predicts at every position through a copy gate.
+ELECTRA needs two changes to fill masks: a token head, tied to the embeddings, and [MASK] in a part of the encoder's
+input, since an encoder that has never read [MASK] cannot fill one. Predicting the originals of fakes is COCO-LM's
+corrective language modelling (arXiv 2102.08473), which predicts at every position through a copy gate.
 """
 
 import jax
@@ -19,12 +19,12 @@ Array = jax.Array
 def loss(o: Objective, params: Params, x: Inputs) -> Loss:
     """ELECTRA's loss + encoder_weight x MLM by the encoder.
 
-    The encoder reads [MASK] at `encoder_mask_prob` of the masked positions, which detection leaves out, and the
-    generator's fakes at the others. It predicts the originals at all of them.
+    The encoder reads [MASK] at a fraction `encoder_mask_prob` of the masked positions, which are excluded from the
+    detection loss, and the generator's fakes at the others. It predicts the originals at all of them.
     """
     corrupted = electra.corrupt(o, params, x)
     generator, measured = electra.generator_loss(o, corrupted, x)
-    hidden_BM = (x.masked.coin < o.settings.encoder_mask_prob) & (x.masked.weights > 0)
+    hidden_BM = (x.masked.hide < o.settings.encoder_mask_prob) & (x.masked.weights > 0)
     mask_BM = jnp.full_like(x.masked.positions, o.special.mask)
     batch = x.masked.batch._replace(
         input_ids=masking.scatter(corrupted.input_ids, x.masked.positions, mask_BM, hidden_BM)

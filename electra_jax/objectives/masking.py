@@ -25,7 +25,7 @@ class Masked(NamedTuple):
       targets: [B, M] int32, the original ids at `positions`.
       weights: [B, M] float32, 1 for a chosen position, 0 for a filler.
       uniform: [B, M] float32 in [0, 1), for `electra.sample`.
-      coin: [B, M] float32 in [0, 1): below replace_prob the position holds [MASK] in `input_ids`.
+      hide: [B, M] float32 in [0, 1), for objectives that choose among the masked positions.
     """
 
     batch: Batch
@@ -35,7 +35,7 @@ class Masked(NamedTuple):
     targets: Array
     weights: Array
     uniform: Array
-    coin: Array
+    hide: Array
 
     @property
     def original(self) -> Array:
@@ -191,8 +191,9 @@ def mask(
     changed = (coin < replace_prob + random_prob) & (weights > 0)
     masked_ids = scatter(input_ids, positions, jnp.where(coin < replace_prob, special.mask, random), changed)
     uniform = jax.random.uniform(uniform_key, positions.shape)
+    hide = jax.random.uniform(jax.random.fold_in(uniform_key, 1), positions.shape)
     candidates = maskable.astype(jnp.float32)
-    return Masked(batch, candidates, masked_ids, positions, targets, weights, uniform, coin)
+    return Masked(batch, candidates, masked_ids, positions, targets, weights, uniform, hide)
 
 
 def count(masked: Masked) -> Counts:

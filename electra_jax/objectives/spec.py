@@ -58,7 +58,9 @@ class ObjectiveConfig:
     discriminator_weight: float = setting(50.0, "Weight of the discriminator's loss.", at_least(0))
     encoder_weight: float = setting(1.0, "Weight of the loss of an encoder that predicts tokens.", at_least(0))
     encoder_mask_prob: float = setting(
-        0.5, "Share of the masked positions where the encoder reads [MASK] instead of a fake.", within(0, 1)
+        0.5,
+        "Fraction of the masked positions at which the encoder reads [MASK] instead of a sampled replacement.",
+        between(0, 1),
     )
     generator_steps: int = setting(
         0, "Steps that train the generator alone, before those of the discriminator.", at_least(0)
@@ -214,8 +216,7 @@ class Objective:
     @property
     def encoder_reads_masks(self) -> bool:
         """Whether the encoder is trained on text with [MASK]."""
-        mixed = "encoder_mask_prob" in self.system.settings and self.settings.encoder_mask_prob > 0
-        return self.system.generator is None or mixed
+        return self.system.generator is None or "encoder_mask_prob" in self.system.settings
 
     @property
     def stages(self) -> tuple[Stage, ...]:

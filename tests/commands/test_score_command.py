@@ -59,11 +59,14 @@ def test_columns_have_names(model, tmp_path, capsys):
         (["--input=pairs.jsonl"], "--model is missing"),
         (
             ["--model=m", "--input=none.jsonl"],
-            "--input=none.jsonl is invalid: expected a .jsonl, .tsv, .csv file, or a",
+            "--input=none.jsonl is invalid: expected a .jsonl, .tsv or .csv file, or a",
         ),
-        (["--model=m", "--input=pairs.txt"], "--input=pairs.txt is invalid: expected a .jsonl, .tsv, .csv file"),
+        (["--model=m", "--input=pairs.txt"], "--input=pairs.txt is invalid: expected a .jsonl, .tsv or .csv file"),
         (["--model=m", "--input=empty"], "--input=empty is invalid"),
-        (["--model=m", "--input=empty.jsonl"], "empty.jsonl has no pairs"),
+        (["--model=m", "--input=empty.jsonl"], "empty.jsonl has no pairs: expected rows with sentence_good and"),
+        (["--model=m", "--input=;"], "--input=; names no file: expected files and folders"),
+        (["--model=m", "--input=null.jsonl"], "null.jsonl:1: sentence_bad is None, expected a text; fix or remove it"),
+        (["--model=m", "--input=blank.jsonl"], "blank.jsonl:1: sentence_good is ' ', expected a text"),
         (["--model=m", "--input=pairs.jsonl"], "pairs.jsonl:1: "),
         (["--model=m", "--input=pairs.jsonl", "--by=luck"], "--by='luck' is invalid: expected detection or masks or"),
     ],
@@ -73,7 +76,9 @@ def test_what_cannot_be_scored_is_one_line(arguments, message, model, tmp_path, 
     write(tmp_path / "pairs.jsonl", ("right", "wrong"))
     (tmp_path / "pairs.txt").write_text("a\tb\n")
     (tmp_path / "empty.jsonl").write_text("")
-    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "folder.tsv").mkdir(parents=True)
+    (tmp_path / "null.jsonl").write_text('{"sentence_good": "a", "sentence_bad": null}\n')
+    (tmp_path / "blank.jsonl").write_text('{"sentence_good": " ", "sentence_bad": "a"}\n')
     assert errors.run(score.main, arguments) == 2
     line = capsys.readouterr().err
     assert message in line

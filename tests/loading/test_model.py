@@ -258,12 +258,12 @@ def test_what_a_model_cannot_do_is_one_line_with_a_way_out(pieces, detector, fil
     for call, message in (
         (lambda: filler.detect("a"), "a test has no discriminator, which detect needs; use a model that"),
         (lambda: detector.fill("[MASK]"), "no head that fill can use; use a model with a generator or an MLM head"),
-        (lambda: bare.score("a"), "no head that score can use; use a model with a discriminator, a generator or"),
+        (lambda: bare.score("a"), "no head that score can use; use a model with a generator or an MLM head"),
         (
             lambda: filler.score("a", by="detection"),
             r"a test has no discriminator, which score\(by='detection'\) needs",
         ),
-        (lambda: detector.score("a", by="masks"), "no head that score can use; use a model with"),
+        (lambda: detector.score("a", by="masks"), "a generator or an MLM head; or use by='detection'"),
         (lambda: detector.score("a", by="best"), "by='best' is invalid: expected detection or masks or one_pass"),
         (lambda: filler.fill("the model"), r"text 'the model' has no mask: expected \[MASK\]"),
         (lambda: filler.fill(LONG + " [MASK]"), "tokens: expected 14 or fewer; shorten it"),

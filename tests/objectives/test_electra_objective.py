@@ -187,7 +187,7 @@ def test_fakes_are_put_into_the_original_text_and_labels_say_what_changed():
         targets=jnp.asarray([[11, 10], [20, 0]]),
         weights=jnp.asarray([[1.0, 1.0], [1.0, 0.0]]),
         uniform=jnp.zeros((2, 2)),
-        coin=jnp.zeros((2, 2)),
+        hide=jnp.zeros((2, 2)),
     )
     corrupted, labels = electra.put_fakes(masked, jnp.asarray([[50, 10], [60, 70]]))
     np.testing.assert_array_equal(corrupted, [[2, 10, 50, 12, 3], [2, 60, 21, 3, 0]])  # 10 is the original

@@ -275,7 +275,7 @@ LITERAL = masking.Masked(
     targets=jnp.asarray([[11, 10, CLS], [PAD] * 3]),
     weights=jnp.asarray([[1.0, 1.0, 0.0], [0.0] * 3]),
     uniform=jnp.zeros((2, 3)),
-    coin=jnp.zeros((2, 3)),
+    hide=jnp.zeros((2, 3)),
 )
 
 

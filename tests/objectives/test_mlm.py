@@ -82,7 +82,7 @@ def test_electra_mlm_detects_what_it_reads_and_predicts_what_stood_at_masked_pos
     x = systems.inputs(o)
     where, text = chosen(x), np.asarray(systems.batch().input_ids)
     hidden = np.zeros_like(where)
-    for row, places, below in zip(hidden, np.asarray(x.masked.positions), np.asarray(x.masked.coin) < 0.5, strict=True):
+    for row, places, below in zip(hidden, np.asarray(x.masked.positions), np.asarray(x.masked.hide) < 0.5, strict=True):
         row[places[below]] = True
     hidden &= where
     assert 0 < np.sum(hidden) < np.sum(where)
@@ -108,11 +108,16 @@ def test_electra_mlm_detects_what_it_reads_and_predicts_what_stood_at_masked_pos
     assert found["disc_loss"] == pytest.approx(np.mean(wrong[seen]), rel=1e-5)
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0])
-def test_electra_mlm_may_read_fakes_alone_or_masks_alone(share):
-    found = systems.loss("electra_mlm", encoder_mask_prob=share)
-    assert ("fill_loss" in found and not np.isnan(found["fill_loss"])) == bool(share)
-    assert bool(found["replaced_fraction"]) == (share == 0)
+def test_what_the_encoder_reads_does_not_depend_on_what_the_generator_read():
+    """Of the positions that hold [MASK] for the generator, and of those that do not, half are hidden."""
+    o = systems.with_settings(systems.objective("electra_mlm"), replace_prob=0.5)
+    keys = jax.random.split(jax.random.key(0), 500)
+    masked = jax.vmap(lambda key: o.mask(key, systems.batch(), jnp.int32(0)))(keys)
+    read = np.take_along_axis(np.asarray(masked.input_ids), np.asarray(masked.positions), axis=-1)
+    hidden, chosen = np.asarray(masked.hide) < 0.5, np.asarray(masked.weights) > 0
+    for mask in (True, False):
+        where = hidden[chosen & ((read == MASK) == mask)]
+        assert abs(where.mean() - 0.5) < 4 * 0.5 / np.sqrt(where.size)
 
 
 def test_all_tokens_mlm_is_scored_at_every_real_position_through_the_gate():

@@ -10,6 +10,7 @@ transformers = pytest.importorskip("transformers", reason=_REASON)
 import functools
 import itertools
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -367,7 +368,7 @@ def test_what_is_exported_gives_the_same_logits_there(run, name):
     agree(directory.read(run / "exported" / name).network, model, lengths=(7, 64))
 
 
-@pytest.mark.parametrize("kind", ["bert", "modernbert", "deberta"])
+@pytest.mark.parametrize("kind", ["bert", "modernbert", "deberta", "linear"])
 def test_an_encoder_with_two_heads_fills_masks_there_as_here(kind, tmp_path):
     """As `objective=electra_mlm` exports it; the networks of `tiny_models` have equal encoders."""
     lines = ["the model reads a line of text and says which word was replaced"] * 20
@@ -376,6 +377,8 @@ def test_an_encoder_with_two_heads_fills_masks_there_as_here(kind, tmp_path):
         directory.write(tmp_path / name, tiny_models.network(kind, head, 32), head, pieces, "# A card\n")
     model = electra_jax.load(tmp_path)
     assert len(model.detect("the line")) == 2
+    shutil.move(tmp_path / "discriminator", tmp_path / "masked_lm" / "discriminator")  # as in a repository
+    assert electra_jax.load(tmp_path / "masked_lm").detect("the line") == model.detect("the line")
     (ours,) = model.fill("the [MASK] reads", top=3)
     fill = transformers.pipeline("fill-mask", str(tmp_path / "masked_lm"), top_k=tiny_models.VOCABULARY)
     theirs = [found for found in fill("the [MASK] reads") if found["token"] < len(pieces)][:3]  # 32 are no pieces

@@ -47,7 +47,7 @@ def inputs(system: str) -> Inputs:
         targets=np.take_along_axis(ids, positions, axis=1),
         weights=weights,
         uniform=uniform.astype(np.float32),
-        coin=np.zeros_like(weights),
+        hide=np.zeros_like(weights),
     )
     masked = jax.tree.map(jnp.asarray, masked)
     return Inputs(masked, masking.count(masked), jnp.int32(0))

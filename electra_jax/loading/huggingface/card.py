@@ -65,6 +65,12 @@ print(pipeline("fill-mask", {path!r})("a line of {mask}"))""",
 }
 
 
+_ENCODER = """\
+Fine-tune it to classify, tag or compare texts like those that it was trained on. It does not write text."""
+_GENERATOR = """\
+It proposes tokens for masked positions. It is smaller than the encoder that it was trained with: fine-tune that one."""
+
+
 class TaskScore(NamedTuple):
     """The score of a fine-tuning on a development set, in percent, over its seeds."""
 
@@ -171,9 +177,10 @@ Training saw no text of more than {run.trained_length} tokens, special tokens in
 
 ## What it is for
 
-Fine-tune it to classify, tag or compare texts like those that it was trained on. It does not write text. Its errors and
-biases are those of its text, and have not been examined: measure it on your own data before you rely on it, and do not
-let it decide about people.
+{_GENERATOR if name == "generator" else _ENCODER}
+
+Its errors and biases are those of its text, and have not been examined. Measure it on your own data before you rely on
+it, and do not let it decide about people.
 
 {downstream}## How it was trained
 

@@ -252,7 +252,8 @@ def _check_factors(network: Network, head: str | None, state: Mapping[str, np.nd
     for name, value in weights.folded(network, head).items():
         prefixed = weights.PREFIXES[network.config.encoder.kind] + name  # of a class whose head is none of ours
         table = state.get(name, state.get(prefixed, np.empty(0, np.float32)))
-        tolerance = max(1e-5, np.finfo(table.dtype).eps) * np.abs(value).max()
+        rounding = 1e-5 if table.dtype == np.float32 else 2.0**-8  # of bfloat16, the coarsest type
+        tolerance = rounding * np.abs(value).max()
         if table.shape != value.shape or np.abs(np.float32(table) - value).max() > tolerance:
             way = "export it again" if head == "mlm_head" else "delete it, and the full tables are used"
             raise UserError(f"{folder / FACTORS} does not match {name} in {WEIGHTS}, which was changed; {way}")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from electra_jax.config.errors import UserError
-from electra_jax.loading.huggingface.directory import CONFIG, WEIGHTS
+from electra_jax.loading.huggingface.directory import CONFIG
 from electra_jax.runtime.io import read_json
 
 FILE = Path("onnx", "model.onnx")  # optimum looks there too
@@ -80,7 +80,7 @@ def write(folder: Path) -> None:
             verbose=False,
         )
         assert program is not None
-        large = (folder / WEIGHTS).stat().st_size > _MOST_BYTES
+        large = sum(4 * parameter.numel() for parameter in model.parameters()) > _MOST_BYTES  # in float32
         program.save(path, external_data=large)
         half = convert_float_to_float16(str(path), keep_io_types=True)  # in memory it could not hold 2 GiB
         onnx.save(half, folder / FLOAT16, save_as_external_data=large, location=f"{FLOAT16.name}.data")

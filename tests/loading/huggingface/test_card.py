@@ -44,6 +44,12 @@ def test_scores_of_fine_tunings_are_a_table():
     assert "| sst2 | accuracy | 78.2 | 77.0 to 79.0 | 3 |" in card.write_card(made, "there", bert, None, "[MASK]")
 
 
+def test_a_generator_is_not_to_be_fine_tuned():
+    bert = tiny_models.network().config.encoder
+    assert "Fine-tune it to" in card.write_card(MADE, "encoder", bert, None, "[MASK]")
+    assert "Fine-tune it to" not in card.write_card(MADE, "generator", bert, "mlm_head", "[MASK]")
+
+
 def test_without_numbers_it_says_so():
     bert = tiny_models.network().config.encoder
     assert "There was no evaluation" in card.write_card(MADE._replace(heldout={}), "there", bert, None, "[MASK]")

@@ -187,6 +187,12 @@ def test_weights_in_float16_are_read_as_float32(tmp_path, pieces, kind, head):
         np.testing.assert_allclose(half, value, rtol=2**-11, atol=2**-25)  # half a unit in the last place of float16
 
 
+def test_factors_beside_weights_that_others_stored_in_bfloat16(folded):
+    state = {name: value.astype(jnp.bfloat16) for name, value in load_file(folded / "model.safetensors").items()}
+    save_file(state, folded / "model.safetensors")
+    assert directory.read(folded).network.config.embedding_size == 16
+
+
 def test_weights_too_large_for_float16_are_refused(tmp_path, pieces):
     network = tiny_models.network()
     network.params["embeddings"]["word"][7, 0] = 65520.0  # the least that float16 rounds to infinity
