@@ -26,11 +26,11 @@ class GuardConfig:
 
     spike: float = setting(
         0.0,
-        "Skip an update whose gradient norm is more than this many times the median of the last 128; 0: off.",
+        "Skip an update whose gradient norm exceeds this multiple of the median over the last 128 steps; 0: off.",
         Check(lambda value: value == 0 or value > 1, "0, or more than 1"),
         resumable=True,
     )
-    patience: int = setting(10, "Skipped updates in a row that end the run.", above(0), resumable=True)
+    patience: int = setting(10, "End the run after this many consecutive skipped updates.", above(0), resumable=True)
 
 
 class Verdict(NamedTuple):

@@ -25,34 +25,33 @@ class OptimConfig:
 
     name: str = setting(
         "adam",
-        "What updates the matrices in the layers of encoder and generator; Adam updates all other parameters.",
+        "Optimizer for the weight matrices of the layers; embeddings, biases and norms always use Adam.",
         one_of("adam", "muon"),
     )
     learning_rate: float = setting(5e-4, "Peak learning rate.", above_up_to(0, 1))
     muon_rate: float = setting(1.0, "Muon's learning rate, as a multiple of learning_rate.", above(0))
     generator_rate: float = setting(
-        1.0, "Learning rate of the generator's own parameters, as a multiple of the others'.", above(0)
+        1.0, "Learning rate of the generator's own parameters, as a multiple of learning_rate.", above(0)
     )
     schedule: str = setting(
         "linear",
-        "Shape of the decay: from the first step on in a line or a half cosine, or in a line at the end.",
+        "Learning-rate schedule: linear or cosine decay over the whole run, or warmup-stable-decay (constant, then "
+        "linear decay over the last `decay` of the steps).",
         one_of("linear", "cosine", "stable"),
     )
-    decay: float = setting(
-        0.2, "Share of the steps that the schedule `stable` decays in, the last ones.", above_up_to(0, 1)
-    )
-    warmup_steps: int = setting(10_000, "Steps of linear warm-up.", at_least(0))
+    decay: float = setting(0.2, "Fraction of the steps, at the end, over which `stable` decays.", above_up_to(0, 1))
+    warmup_steps: int = setting(10_000, "Number of linear warm-up steps.", at_least(0))
     weight_decay: float = setting(0.01, "Decoupled weight decay; not applied to biases and layer norms.", at_least(0))
-    b1: float = setting(0.9, "Decay rate of the first moments.", from_up_to_below(0, 1))
-    b2: float = setting(0.999, "Decay rate of the second moments.", from_up_to_below(0, 1))
-    eps: float = setting(1e-6, "Added to the root of the second moments.", above(0))
-    clip_norm: float = setting(1.0, "Global norm that gradients are clipped to.", above(0))
+    b1: float = setting(0.9, "Adam's beta1.", from_up_to_below(0, 1))
+    b2: float = setting(0.999, "Adam's beta2.", from_up_to_below(0, 1))
+    eps: float = setting(1e-6, "Adam's epsilon.", above(0))
+    clip_norm: float = setting(1.0, "Gradient clipping by global norm.", above(0))
     clip_apart: bool = setting(
-        False, "Clip the gradients of the generator's own parameters, and all others, each by a norm of their own."
+        False, "Clip the gradients of the generator's own parameters separately from all others."
     )
     moments_dtype: str = setting(
         "float32",
-        "Precision that both moments are kept in; bfloat16 uses stochastic rounding.",
+        "Storage dtype of Adam's moments; bfloat16 uses stochastic rounding.",
         one_of("float32", "bfloat16"),
     )
 

@@ -60,13 +60,13 @@ class WarmStartConfig:
 class ProbeConfig:
     """A quick fine-tuning during pre-training, logged as `probe_*`."""
 
-    every: int = setting(0, "Steps between two probes; 0: none.", at_least(0), resumable=True)
-    task: str = setting("cola", "A task of GLUE.", resumable=True)
+    every: int = setting(0, "Probe (a quick fine-tuning) every this many steps; 0: never.", at_least(0), resumable=True)
+    task: str = setting("cola", "GLUE task of the probe.", resumable=True)
     data_dir: str = setting("", "The folder with the task's files.", resumable=True)
     examples: int = setting(
-        2000, "Maximum number of examples, to train on and to evaluate on.", above(0), resumable=True
+        2000, "Maximum number of training examples, and of evaluation examples.", above(0), resumable=True
     )
-    epochs: int = setting(1, "Epochs over the training examples.", above(0), resumable=True)
+    epochs: int = setting(1, "Number of training epochs.", above(0), resumable=True)
 
 
 _SEED = Check(lambda value: 0 <= value < 2**32, "0 or more and less than 2^32")  # JAX drops the bits above
@@ -76,37 +76,39 @@ _SEED = Check(lambda value: 0 <= value < 2**32, "0 or more and less than 2^32") 
 class TrainConfig:
     """A pre-training run. Defaults are what all sizes of the paper share (arXiv 2003.10555, appendix A)."""
 
-    seed: int = setting(0, "Seed of parameters, data order, masks, fakes and dropout.", _SEED)
-    steps: int = setting(1_000_000, "Optimizer steps.", above(0), resumable=True)
-    batch_size: int = setting(128, "Sequences in a step, over all devices.", above(0))
+    seed: int = setting(0, "Seed for initialization, data order, masking, sampling and dropout.", _SEED)
+    steps: int = setting(1_000_000, "Number of training steps.", above(0), resumable=True)
+    batch_size: int = setting(128, "Global batch size, in sequences.", above(0))
     batch_doublings: int = setting(
         0,
-        "How often the batch size doubles, each time after an equal share of the steps; it ends at batch_size.",
+        "Batch-size warm-up: number of doublings, evenly spaced over the run; training ends at batch_size.",
         at_least(0),
     )
     grad_accum_steps: int = setting(
-        1, "Gradient accumulation: parts that a batch is computed in, one by one, to save memory.", above(0)
+        1, "Gradient accumulation: number of micro-batches per step, to save memory.", above(0)
     )
     mesh: MeshConfig = MeshConfig()
     compile_cache: str = cache_setting()
     # Latency hiding is on by default: on v5e, base, neither xla_tpu_enable_latency_hiding_scheduler nor the async
     # collective fusions change the compiled step.
-    compiler_options: str = setting("", "Options of XLA, NAME=VALUE, separated by commas.", _OPTIONS, resumable=True)
+    compiler_options: str = setting(
+        "", "XLA compiler options: NAME=VALUE, separated by commas.", _OPTIONS, resumable=True
+    )
     profile: ProfileConfig = ProfileConfig()
     tracker: str = setting(
         trackers.TENSORBOARD,
-        "Where metrics go besides metrics.jsonl: tensorboard, wandb, trackio, mlflow, several separated by commas, or "
-        "none.",
+        "Experiment trackers besides metrics.jsonl: tensorboard, wandb, trackio, mlflow, several separated by "
+        "commas, or none.",
         resumable=True,
     )
-    log_every: int = setting(100, "Steps between two logged steps.", above(0), resumable=True)
-    eval_every: int = setting(10_000, "Steps between two evaluations on held-out text.", above(0), resumable=True)
-    eval_batches: int = setting(64, "Held-out batches in an evaluation.", above(0), resumable=True)
+    log_every: int = setting(100, "Log metrics every this many steps.", above(0), resumable=True)
+    eval_every: int = setting(10_000, "Evaluate on held-out text every this many steps.", above(0), resumable=True)
+    eval_batches: int = setting(64, "Number of held-out batches per evaluation.", above(0), resumable=True)
     probe: ProbeConfig = ProbeConfig()
     init_from: str = setting(
-        "", "A run, export or Hugging Face directory to start the encoder from, and the generator where it has one."
+        "", "Run, export or Hugging Face directory to initialize the encoder from, and the generator if it has one."
     )
-    generator_from: str = setting("", "A run, export or Hugging Face directory to start the generator from.")
+    generator_from: str = setting("", "Run, export or Hugging Face directory to initialize the generator from.")
     init: WarmStartConfig = WarmStartConfig()
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()

@@ -32,11 +32,10 @@ class CorpusConfig:
         "",
         "A SentencePiece model, tokenizer.json or vocab.txt to use; empty: train a vocabulary.",
     )
-    vocab_size: int = setting(30522, "Number of pieces, if a vocabulary is trained.", within(6, 1e6))
+    vocab_size: int = setting(30522, "Vocabulary size, if a vocabulary is trained.", within(6, 1e6))
     model_type: str = setting(
         "unigram",
-        "Kind of vocabulary, if one is trained: SentencePiece's unigram or bpe, BERT's wordpiece, or byte_bpe as "
-        "ModernBERT's.",
+        "Type of vocabulary to train: SentencePiece's unigram or bpe, BERT's wordpiece, or ModernBERT's byte_bpe.",
         one_of(*MODEL_TYPES),
     )
     normalization: str = setting(
@@ -47,30 +46,31 @@ class CorpusConfig:
     )
     byte_fallback: bool = setting(False, "Encode characters outside the vocabulary as bytes instead of [UNK].")
     character_coverage: float = setting(
-        0.9995, "Share of the text's characters that get a piece; 1 suits small alphabets.", within(0.98, 1)
+        0.9995, "Fraction of the text's characters that get a piece; 1 suits small alphabets.", within(0.98, 1)
     )
     sample_mb: int = setting(20, "Megabytes of text to train the vocabulary on, sampled from all of it.", above(0))
-    heldout_fraction: float = setting(0.02, "Share of the documents held out from training.", between(0, 1))
-    field: str = setting("text", "Field that holds the text in JSON lines, Parquet, Arrow and data sets.")
+    heldout_fraction: float = setting(0.02, "Fraction of documents held out for evaluation.", between(0, 1))
+    field: str = setting("text", "Name of the text field in JSON lines, Parquet, Arrow and data sets.")
     documents: str = setting(
         "blank_line",
         "What ends a document in text files: a blank line, or the end of the file (in an archive, of each file in it).",
         one_of("blank_line", "file"),
     )
-    shard_mb: int = setting(8, "Megabytes of text in a shard.", above(0))
+    shard_mb: int = setting(8, "Shard size, in megabytes of text.", above(0))
     language: str = setting(
         "",
-        "Languages of the pages that are read from WET files, as Common Crawl writes them: eng,deu; empty: all.",
+        "Keep only WET pages in these languages, in Common Crawl's codes: eng,deu; empty: all.",
     )
     near_duplicates: float = setting(
         0.0,
-        "Leave out documents that share this part of their runs of five words with an earlier one; 0: only copies.",
+        "Near-deduplication by MinHash: drop documents whose five-word shingles overlap with an earlier document's "
+        "by this fraction; 0: exact copies only.",
         _SIMILARITY,
     )
     temperature: float = setting(
         1.0,
-        "Exponent of the sources' sizes: the shares of several sources in the training examples are proportional to "
-        "(number of tokens)^temperature. 1: by size; 0: equal shares.",
+        "Sampling exponent for several sources: a source's share of the training examples is proportional to (number "
+        "of tokens)^temperature. 1: by size; 0: equal shares.",
         within(0, 1),
     )
 
@@ -89,12 +89,12 @@ class DataConfig(CorpusConfig):
 
     mode: str = setting(
         "pairs",
-        "Examples: pairs of segments as in the reference, or whole documents packed end to end.",
+        "How examples are built: pairs of segments as in the reference, or whole documents packed end to end.",
         one_of("pairs", "packed"),
     )
-    seq_length: int = setting(128, "Tokens in a sequence.", above(4))
-    short_length: int = setting(128, "Tokens in a sequence during the first short_steps steps.", above(4))
-    short_steps: int = setting(0, "Steps at short_length before those at seq_length.", at_least(0))
+    seq_length: int = setting(128, "Sequence length, in tokens.", above(4))
+    short_length: int = setting(128, "Sequence length during the first short_steps steps.", above(4))
+    short_steps: int = setting(0, "Number of initial steps at short_length; the rest are at seq_length.", at_least(0))
 
 
 def corpus_settings(config: CorpusConfig) -> dict[str, object]:

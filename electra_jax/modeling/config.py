@@ -20,15 +20,17 @@ _RATE = Check(lambda value: value == _SAME or 0 <= value < 1, "0 or more, less t
 class ModernBertSettings:
     """Settings that only encoder=modernbert uses."""
 
-    local_window: int = setting(128, "Tokens that a local layer attends to, half of them on each side.", above(0))
-    global_every: int = setting(
-        3, "Interval between layers that attend globally, starting with the first layer.", above(0)
+    local_window: int = setting(
+        128, "Window of local attention layers, in tokens, half of them on each side.", above(0)
     )
+    global_every: int = setting(3, "Every how many layers attention is global, starting with the first.", above(0))
     activation: str = setting(
         "gelu", "Activation of the gated feed-forward layers; relu2: the square of a ReLU.", one_of("gelu", "relu2")
     )
     zero_outputs: bool = setting(
-        False, "Initialize the matrices that write to the residual stream with zeros, so that layers start as identity."
+        False,
+        "Initialize the output projections of attention and feed-forward layers with zeros, so that layers start as "
+        "the identity.",
     )
 
 
@@ -37,14 +39,16 @@ class DebertaSettings:
     """Settings that only encoder=deberta uses."""
 
     position_buckets: int = setting(
-        256, "Rows for relative positions to each side; those beyond half of them share rows by logarithm.", above(1)
+        256,
+        "Number of relative-position buckets per side; distances beyond half of them share buckets logarithmically.",
+        above(1),
     )
     max_relative_positions: int = setting(
-        512, "The distance from which on all relative positions share the last row.", above(1)
+        512, "Maximum relative distance; all larger distances share the last bucket.", above(1)
     )
     discriminator_head: str = setting(
         "released",
-        "The discriminator's head: DeBERTaV3's own, or one linear layer, which transformers has a class for.",
+        "Discriminator head: DeBERTaV3's own, or a single linear layer, for which transformers has a class.",
         one_of("released", "linear"),
     )
 
@@ -54,46 +58,45 @@ class ModelConfig:
     """The networks of a run, as a config file describes them."""
 
     encoder: str = setting("bert", "Architecture of both networks.", one_of("bert", "modernbert", "deberta"))
-    layers: int = setting(12, "Layers of the encoder.", above(0))
+    layers: int = setting(12, "Number of encoder layers.", above(0))
     width: int = setting(256, "Hidden size of the encoder.", above(0))
-    ffn: int = setting(1024, "Inner width of the encoder's feed-forward layers.", above(0))
-    heads: int = setting(4, "Attention heads of the encoder.", above(0))
-    embedding_size: int = setting(128, "Width of the embedding tables.", above(0))
-    max_length: int = setting(512, "Longest sequence that the networks can read.", above(0))
-    generator_width: float = setting(0.25, "Width of the generator as a fraction of the encoder's.", above(0))
-    generator_layers: float = setting(1.0, "Layers of the generator as a fraction of the encoder's.", above(0))
+    ffn: int = setting(1024, "Feed-forward (intermediate) size of the encoder.", above(0))
+    heads: int = setting(4, "Number of attention heads of the encoder.", above(0))
+    embedding_size: int = setting(128, "Embedding size.", above(0))
+    max_length: int = setting(512, "Maximum sequence length of the networks.", above(0))
+    generator_width: float = setting(0.25, "Hidden size of the generator as a fraction of the encoder's.", above(0))
+    generator_layers: float = setting(1.0, "Number of generator layers as a fraction of the encoder's.", above(0))
     tying: str = setting(
         "embeddings",
-        "What generator and encoder share: nothing, the embeddings, all layers, or gradient-disentangled embeddings.",
+        "Weights that generator and encoder share: none, embeddings, all, or gradient-disentangled embeddings (gdes).",
         one_of("none", "embeddings", "all", "gdes"),
     )
     init_stddev: float = setting(0.02, "Standard deviation of the initial weights.", within(1e-6, 1))
     dropout: float = setting(0.1, "Dropout rate in both networks.", from_up_to_below(0, 1))
     attention_dropout: float = setting(
         _SAME,
-        "Dropout rate of attention weights, but in modernbert; -1: as dropout. Fused attention on GPUs needs 0.",
+        "Dropout rate of attention weights (not in modernbert); -1: same as dropout.",
         _RATE,
     )
-    dtype: str = setting(
-        "bfloat16", "Precision of the computation; parameters are float32.", one_of("float32", "bfloat16")
-    )
+    dtype: str = setting("bfloat16", "Compute dtype; parameters are float32.", one_of("float32", "bfloat16"))
     unroll: str = setting(
         "auto",
-        "Unroll the layers of train steps (true), or scan over them (false): faster to compile, slower to run; auto "
+        "Unroll the layers of the train step (true) or scan over them (false; compiles faster, runs slower); auto "
         "unrolls up to 16 layers.",
         one_of("auto", "true", "false"),
         resumable=True,
     )
     remat: str = setting(
         "none",
-        "What the backward pass recomputes to save memory: nothing, all but matrix products, or whole layers.",
+        "Rematerialization: recompute nothing, everything except matrix products, or whole layers in the backward "
+        "pass.",
         one_of("none", "dots", "full"),
         resumable=True,
     )
     attention: str = setting(
         "auto",
-        "How attention is computed: by a kernel that never writes its weights to memory (fused), by matrix products "
-        "(plain), or by the kernel where the devices have one and it fits (auto).",
+        "Attention implementation: a fused kernel that never writes the weights to memory, plain matrix products, or "
+        "auto: the kernel if the devices have one that supports this network.",
         one_of("auto", "plain", "fused"),
         resumable=True,
     )

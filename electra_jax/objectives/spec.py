@@ -38,33 +38,36 @@ _SHARE = Check(lambda value: value == _CONSTANT or 0 < value < 1, "more than 0, 
 class ObjectiveConfig:
     """What a run minimizes. Each objective uses some of these settings; a config has those that its objective uses."""
 
-    name: str = setting("electra", "The objective; chosen by the config's argument objective=NAME.")
-    mask_prob: float = setting(0.15, "Share of the positions that are masked.", between(0, 1))
+    name: str = setting("electra", "Pre-training objective; set by the config argument objective=NAME.")
+    mask_prob: float = setting(0.15, "Masking rate: fraction of positions that are masked.", between(0, 1))
     mask_prob_end: float = setting(
-        _CONSTANT, "Share at the end of the run, to which it changes in a line; -1: as mask_prob.", _SHARE
+        _CONSTANT, "Masking rate at the end of the run, reached linearly; -1 keeps it constant.", _SHARE
     )
-    replace_prob: float = setting(0.85, "Share of the masked positions that become [MASK].", within(0, 1))
-    random_prob: float = setting(0.0, "Share of the masked positions that become a random token.", within(0, 1))
-    whole_words: bool = setting(False, "Mask all pieces of a word or none.")
+    replace_prob: float = setting(0.85, "Fraction of masked positions that are replaced by [MASK].", within(0, 1))
+    random_prob: float = setting(0.0, "Fraction of masked positions that are replaced by a random token.", within(0, 1))
+    whole_words: bool = setting(False, "Whole-word masking: mask all pieces of a word or none.")
     generator: str = setting(
-        "transformer", "What proposes the fakes; chosen by the config's argument generator=KIND.", one_of(*GENERATORS)
+        "transformer",
+        "Distribution that replacements are sampled from; set by the config argument generator=KIND.",
+        one_of(*GENERATORS),
     )
-    temperature: float = setting(1.0, "Sampling temperature of the fakes.", above(0))
+    temperature: float = setting(1.0, "Temperature at which replacements are sampled.", above(0))
     temperature_decay: float = setting(
-        0.0, "Share of the run over which the temperature decays towards 1 by a factor of e; 0: constant.", at_least(0)
+        0.0,
+        "Time constant of the temperature's exponential decay towards 1, as a fraction of the run; 0: constant "
+        "temperature.",
+        at_least(0),
     )
-    disallow_correct: bool = setting(False, "Never sample the original token.")
+    disallow_correct: bool = setting(False, "Never sample the original token as a replacement.")
     generator_weight: float = setting(1.0, "Weight of the generator's loss.", at_least(0))
     discriminator_weight: float = setting(50.0, "Weight of the discriminator's loss.", at_least(0))
-    encoder_weight: float = setting(1.0, "Weight of the loss of an encoder that predicts tokens.", at_least(0))
+    encoder_weight: float = setting(1.0, "Weight of the encoder's token-prediction loss.", at_least(0))
     encoder_mask_prob: float = setting(
         0.5,
         "Fraction of the masked positions at which the encoder reads [MASK] instead of a sampled replacement.",
         between(0, 1),
     )
-    generator_steps: int = setting(
-        0, "Steps that train the generator alone, before those of the discriminator.", at_least(0)
-    )
+    generator_steps: int = setting(0, "Number of initial steps that train the generator alone.", at_least(0))
 
     @property
     def largest_mask_prob(self) -> float:

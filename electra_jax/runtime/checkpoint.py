@@ -32,9 +32,9 @@ _log = logging.getLogger(__name__)
 class CheckpointConfig:
     """When checkpoints are written, and which are kept."""
 
-    every: int = setting(5_000, "Steps between two checkpoints.", above(0), resumable=True)
-    keep_last: int = setting(2, "How many of the newest checkpoints are kept.", above(0), resumable=True)
-    keep_every: int = setting(100_000, "Checkpoints at multiples of this step are kept too.", above(0), resumable=True)
+    every: int = setting(5_000, "Save a checkpoint every this many steps.", above(0), resumable=True)
+    keep_last: int = setting(2, "Number of most recent checkpoints to keep.", above(0), resumable=True)
+    keep_every: int = setting(100_000, "Also keep the checkpoints at multiples of this step.", above(0), resumable=True)
 
 
 class _Manager(ocp.CheckpointManager):  # type: ignore[misc] # Orbax has no types

@@ -21,7 +21,7 @@ _chosen = False  # inside of a `compile_cache`
 
 def cache_setting() -> Any:
     """The setting of a run: what `compile_cache` takes."""
-    doc = "Where compiled programs are kept for the next start: auto (the user's cache folder), none or a folder."
+    doc = "Folder of the compilation cache; auto: the user's cache folder; none: no cache."
     return setting(AUTO, doc, Check(bool, "auto, none or a folder"), resumable=True)
 
 

@@ -52,11 +52,22 @@ _SIZE = Check(lambda value: value > 0 or value == -1, "more than 0, or -1")
 class MeshConfig:
     """Devices along each axis of the mesh; one axis may be -1, which means all remaining devices."""
 
-    data: int = setting(-1, "Devices that split the batch, and the update of parameters.", _SIZE, resumable=True)
-    fsdp: int = setting(
-        1, "Devices that split the batch, and gather a layer's parameters when they compute it.", _SIZE, resumable=True
+    data: int = setting(
+        -1, "Data parallelism: devices that shard the batch and the optimizer update.", _SIZE, resumable=True
     )
-    tensor: int = setting(1, "Devices that split heads, inner widths and the vocabulary.", _SIZE, resumable=True)
+    fsdp: int = setting(
+        1,
+        "Fully sharded data parallelism (FSDP): devices that shard the batch and the parameters; a layer's "
+        "parameters are gathered when it runs.",
+        _SIZE,
+        resumable=True,
+    )
+    tensor: int = setting(
+        1,
+        "Tensor parallelism: devices that shard attention heads, feed-forward width and vocabulary.",
+        _SIZE,
+        resumable=True,
+    )
 
 
 ONE_DEVICE = MeshConfig(data=1)

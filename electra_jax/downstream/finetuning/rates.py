@@ -27,15 +27,15 @@ class FinetuneOptimConfig:
     )
     warmup: float = setting(0.1, "Share of the steps in the linear warm-up.", within(0, 1))
     weight_decay: float = setting(0.0, "Decoupled weight decay; not applied to biases and layer norms.", at_least(0))
-    b1: float = setting(0.9, "Decay rate of the first moments.", from_up_to_below(0, 1))
-    b2: float = setting(0.999, "Decay rate of the second moments.", from_up_to_below(0, 1))
-    eps: float = setting(1e-6, "Added to the root of the second moments.", above(0))
+    b1: float = setting(0.9, "Adam's beta1.", from_up_to_below(0, 1))
+    b2: float = setting(0.999, "Adam's beta2.", from_up_to_below(0, 1))
+    eps: float = setting(1e-6, "Adam's epsilon.", above(0))
     reduction: str = setting(
         "sum",
         "What is minimized of a batch's losses: their sum, as in the reference's code, or their mean.",
         one_of("sum", "mean"),
     )
-    clip_norm: float = setting(1.0, "Global norm that gradients are clipped to.", above(0))
+    clip_norm: float = setting(1.0, "Gradient clipping by global norm.", above(0))
 
 
 _BELOW = ("embedding_norm", "project", "relative", "relative_norm")  # the encoder's parameters before its first layer
