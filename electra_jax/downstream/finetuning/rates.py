@@ -16,23 +16,23 @@ from electra_jax.config.settings import Check, above, at_least, from_up_to_below
 class FinetuneOptimConfig:
     """Adam and its learning rates."""
 
-    learning_rate: float = setting(1e-4, "The head's learning rate at the end of the warm-up.", above(0))
+    learning_rate: float = setting(1e-4, "Peak learning rate (of the head; see layer_decay).", above(0))
     layer_decay: float = setting(
         0.8,
-        "Each layer's learning rate as a fraction of that of the layer above.",
+        "Layer-wise learning-rate decay: each layer's rate as a fraction of the rate of the layer above.",
         Check(lambda value: 0 < value <= 1, "more than 0, 1 or less"),
     )
     reference_rates: bool = setting(
         False, "Scale the last layer's rate by layer_decay squared, as the reference's code does, unlike the paper."
     )
-    warmup: float = setting(0.1, "Share of the steps in the linear warm-up.", within(0, 1))
+    warmup: float = setting(0.1, "Fraction of the steps used for linear warm-up.", within(0, 1))
     weight_decay: float = setting(0.0, "Decoupled weight decay; not applied to biases and layer norms.", at_least(0))
     b1: float = setting(0.9, "Adam's beta1.", from_up_to_below(0, 1))
     b2: float = setting(0.999, "Adam's beta2.", from_up_to_below(0, 1))
     eps: float = setting(1e-6, "Adam's epsilon.", above(0))
     reduction: str = setting(
         "sum",
-        "What is minimized of a batch's losses: their sum, as in the reference's code, or their mean.",
+        "Reduction of the loss over a batch: sum, as in the reference's code, or mean.",
         one_of("sum", "mean"),
     )
     clip_norm: float = setting(1.0, "Gradient clipping by global norm.", above(0))

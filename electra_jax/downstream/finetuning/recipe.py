@@ -30,18 +30,20 @@ class FinetuneConfig:
     """A fine-tuning: one task, and seeds that differ in the head's initial weights, the order of rows and dropout."""
 
     task: TaskConfig = TaskConfig()
-    seed: int = setting(0, "The first seed.", at_least(0), resumable=True)
+    seed: int = setting(0, "First seed.", at_least(0), resumable=True)
     seeds: int = setting(5, "Number of seeds; the paper uses 10.", above(0), resumable=True)
-    seeds_at_once: int = setting(1, "Number of seeds that one compiled step trains together.", above(0), resumable=True)
-    epochs: int = setting(3, "Epochs over the training set.", above(0))
-    examples: int = setting(0, "Training examples, the same for every seed; 0: all.", at_least(0))
-    dev_examples: int = setting(0, "Examples to evaluate on; 0: all.", at_least(0))
-    batch_size: int = setting(32, "Rows in a step.", above(0))
-    max_length: int = setting(128, "Tokens of the longest row; longer texts are cut, or read in windows.", above(4))
+    seeds_at_once: int = setting(1, "Number of seeds trained together by one compiled step.", above(0), resumable=True)
+    epochs: int = setting(3, "Number of training epochs.", above(0))
+    examples: int = setting(0, "Number of training examples, the same for every seed; 0: all.", at_least(0))
+    dev_examples: int = setting(0, "Number of evaluation examples; 0: all.", at_least(0))
+    batch_size: int = setting(32, "Batch size, in rows.", above(0))
+    max_length: int = setting(
+        128, "Maximum sequence length, in tokens; longer texts are truncated, or read in windows.", above(4)
+    )
     shortest_bucket: int = setting(16, "Rows are padded to 1, 1.5, 2, 3, 4, 6 ... times this many tokens.", above(0))
     pooling: str = setting(
         "cls",
-        "What the head of classes and numbers reads: the state of [CLS], or the mean of all tokens' states.",
+        "Pooling for classes and numbers: the state of [CLS], or the mean of all tokens' states.",
         one_of("cls", "mean"),
     )
     head: str = setting(
@@ -52,7 +54,7 @@ class FinetuneConfig:
     )
     dropout: float = setting(0.1, "Dropout rate in encoder and head.", from_up_to_below(0, 1))
     dtype: str = setting(
-        "float32", "Precision of the encoder; the head computes in float32.", one_of("float32", "bfloat16")
+        "float32", "Compute dtype of the encoder; the head computes in float32.", one_of("float32", "bfloat16")
     )
     compile_cache: str = cache_setting()
     optim: FinetuneOptimConfig = FinetuneOptimConfig()

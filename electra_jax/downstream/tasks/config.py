@@ -20,12 +20,12 @@ NAMES = tuple(_SETTINGS)
 class TaskConfig:
     """The downstream task. Each task uses some of these settings; a config has those that its task uses."""
 
-    name: str = setting("cola", "The task; chosen by the config file and its argument.", one_of(*NAMES))
-    query: int = setting(64, "SQuAD: longer questions are cut to this many tokens.", above(0))
-    stride: int = setting(128, "SQuAD: tokens from the start of one window of the context to the next.", above(0))
-    max_answer: int = setting(30, "SQuAD: tokens of the longest answer.", above(0))
+    name: str = setting("cola", "Task; set by the config file and its argument.", one_of(*NAMES))
+    query: int = setting(64, "SQuAD: maximum question length, in tokens; longer questions are truncated.", above(0))
+    stride: int = setting(128, "SQuAD: stride between windows of the context, in tokens.", above(0))
+    max_answer: int = setting(30, "SQuAD: maximum answer length, in tokens.", above(0))
     beam: int = setting(
-        20, "SQuAD, head=paper: starts, and ends for each start, among which an answer is chosen.", above(0)
+        20, "SQuAD, head=paper: beam size: number of start positions, and of end positions per start.", above(0)
     )
     threshold: float = setting(0.0, "SQuAD 2.0: logit above which a question is left unanswered.")
     f1: str = setting(
@@ -36,7 +36,7 @@ class TaskConfig:
     )
     kind: str = setting(
         "classification",
-        "Table: what to learn: one class for each text, any number of classes, or a number.",
+        "Table: type of task: one class per text, any number of classes, or a number.",
         one_of("classification", "multilabel", "regression"),
     )
     text: str = setting("text", "Table: column of the text.")
