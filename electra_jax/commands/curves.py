@@ -1,4 +1,4 @@
-"""`electra-jax curves`: fine-tunes every checkpoint of several runs, plots task scores against pre-training FLOPs."""
+"""`electra-jax curves`: fine-tunes every checkpoint of runs, and plots task scores against pre-training FLOPs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -87,7 +87,7 @@ def main(argv: list[str]) -> int:
 
 
 def make_configs(tasks: tuple[str, ...], size: str, overrides: Mapping[str, str]) -> dict[str, FinetuneConfig]:
-    """The config of each task, with `--config.NAME=VALUE` applied to all of them.
+    """Returns the config of each task, with `--config.NAME=VALUE` applied to all of them.
 
     Raises:
       UserError: a task or a setting is unknown, or a value is invalid.
@@ -96,7 +96,7 @@ def make_configs(tasks: tuple[str, ...], size: str, overrides: Mapping[str, str]
     for task in dict.fromkeys(tasks):
         if task not in glue.TASKS:
             raise UserError(f"--tasks={task} is unknown{nearest(task, list(glue.TASKS), '')}")
-        config = recipe.make(task, f"size={size},head=paper")  # as the points of the paper that are drawn
+        config = recipe.make(task, f"size={size},head=paper")  # as in the paper, whose points are in the plot
         for name, value in overrides.items():
             config_file.override(config, name.removeprefix("config."), value)
         configs[task] = recipe.resolve(config)

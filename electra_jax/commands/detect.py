@@ -1,4 +1,4 @@
-"""`electra-jax detect`: marks the words that seem to be replaced."""
+"""`electra-jax detect`: marks the words of texts that seem to be replaced."""
 
 import io
 import sys

@@ -81,7 +81,7 @@ def main(argv: list[str]) -> int:
 
 
 def show_scores(console: Console, result: Mapping[str, Any]) -> None:
-    """Prints a table of what `finetune` returns: each score's median, lowest, highest and deviation over seeds."""
+    """Prints the result of `finetune` as a table: each score's median, lowest, highest and deviation over seeds."""
     count = len(result["seeds"])
     table = Table(title=f"{result['task']}, {count} seed{'s' if count > 1 else ''}", title_justify="left")
     for heading in ("score", "median", "lowest", "highest", "std"):

@@ -32,7 +32,7 @@ _PARTS = tuple(Parts.__dataclass_fields__)
 
 
 def paper_rows() -> list[dict[str, Any]]:
-    """A dict for each run of the paper: the printed FLOPs, both accountings, and `paper` without the script's error."""
+    """Returns a dict per run of the paper: printed FLOPs, both accountings, and `paper` without the script's error."""
     return [
         {
             "run": run.name,
@@ -46,7 +46,7 @@ def paper_rows() -> list[dict[str, Any]]:
 
 
 def config_report(run: RunFlops, device: str, chips: int, mfu: float) -> dict[str, Any]:
-    """The report about a config: its FLOPs, and the hours on one device or on all known ones."""
+    """Returns the report about a config: its FLOPs, and the hours on one kind of device or on all known ones."""
     stages = [
         {"steps": stage.steps}
         | {

@@ -1,4 +1,4 @@
-"""`electra-jax plan`: prints what a config's train step needs on a TPU slice or GPUs, or which settings make it fit."""
+"""`electra-jax plan`: estimates a config's train step on TPU slices or GPUs, or finds settings that make it fit."""
 
 import dataclasses
 import json
@@ -40,7 +40,7 @@ pip install 'electra_jax[cuda]' (3.8 GB)."""
 
 _INSIDE = "ELECTRA_JAX_PLAN_INSIDE"  # set in the child process, which compiles
 _GIB = 2.0**30
-_LARGEST = 12  # operations listed by what they move
+_LARGEST = 12  # number of operations listed by their traffic
 _FORECAST = {
     "compiler": "the compiler's cycles",
     "kernels": "Pallas kernels",
@@ -130,7 +130,7 @@ def _show_time(console: Console, plan: Plan) -> None:
 
 
 def line(plan: Plan) -> str:
-    """A plan in one line."""
+    """Formats a plan as one line."""
     s = plan.settings
     memory = f"{plan.memory['total'] / _GIB:.2f} of {plan.memory['usable'] / _GIB:.2f} GiB"
     speed = f"at least {max(plan.seconds.values()) * 1e3:.1f} ms" if plan.seconds else ""
@@ -215,7 +215,7 @@ def main(argv: list[str]) -> int:
 
 
 def _run_in_child(argv: list[str], topology: str) -> int:
-    """Runs `main` in a process of its own: the TPU compiler aborts the process on a program that it cannot compile.
+    """Runs `main` in a child process, because the TPU compiler aborts the process if it cannot compile a program.
 
     Raises:
       UserError: the compiler aborted the process.

@@ -1,4 +1,4 @@
-"""`electra-jax predict`: what a fine-tuned model says about the rows of a file."""
+"""`electra-jax predict`: predicts the rows of a file with a fine-tuned model."""
 
 import contextlib
 import io
@@ -37,20 +37,20 @@ Predicts a label or several, a number, an answer or tags for every row of a file
 Each output has the line of its row. A row that cannot be used is reported on standard error and has no output."""
 
 _STANDARD = "-"
-_CHUNK = 64  # batches that are read before the first of them is computed, so that rows of similar length meet
+_CHUNK = 64  # batches that are read at a time, so that rows of similar length share a batch
 _LINE_EVERY = 30.0  # seconds between two lines of progress without a terminal
 _OPTIONS = {"model": "", "input": "", "output": _STANDARD, "text": "", "pair": "", "batch_size": 16}
 
 
 class Row(NamedTuple):
-    """The texts of a row, and its line in the file."""
+    """The texts of a row, and its line number in the file."""
 
     line: int
     texts: tuple[str, ...]
 
 
 class ReportedRows(BadRows):
-    """Rows that cannot be used: each is reported at once, and left out."""
+    """Collector of unusable rows: reports each one immediately and skips it."""
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(strict=False)
@@ -129,7 +129,7 @@ def _chunks(rows: Iterator[Row], size: int) -> Iterator[list[Row]]:
 
 @contextlib.contextmanager
 def _writer(task: Task, output: str) -> Iterator[Any]:
-    """Gives a function that writes the prediction of a line. A file gets its name when it is complete."""
+    """Context manager: yields a function that writes a line's prediction. On success, renames the file to `output`."""
     if output == _STANDARD:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8")
@@ -144,7 +144,7 @@ def _writer(task: Task, output: str) -> Iterator[Any]:
 
 
 class _Lines:
-    """Writes predictions as lines of JSON or of cells."""
+    """Writer of predictions, as JSON lines or as tab-separated cells."""
 
     def __init__(self, task: Task, file: IO[str], cells: bool) -> None:
         self._task, self._file, self._cells = task, file, cells

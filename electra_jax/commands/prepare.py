@@ -20,7 +20,7 @@ from electra_jax.runtime.metric_text import short_number
 from electra_jax.runtime.progress import ConsoleProgress
 
 _MOST_WORKERS = 4096  # more than any machine has cores
-_LINE_EVERY = 60.0  # seconds between two lines of progress where there is no terminal
+_LINE_EVERY = 60.0  # seconds between two lines of progress without a terminal
 
 _USAGE = """\
 usage: electra-jax prepare --input=SOURCES --output=DIR [--name=value ...]
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
         return 0
     chosen = cli.choose(given, options)
     console = PlainConsole()
-    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # what it logs, it raises too
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it also raises what it logs
     cli.require(chosen, ("input", "output"), "try --input='data/*.txt' --output=data/prepared, or --help")
     report = pipeline.prepare(
         chosen["output"],

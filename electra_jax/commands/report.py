@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
 
 
 def check_output(output: Path) -> None:
-    """Raises UserError where the page cannot be written to `output`."""
+    """Raises UserError if the page cannot be written to `output`."""
     if output.is_dir():
         raise UserError(f"--output={output} is a folder: expected a file, such as {output / 'report.html'}")
     if output.exists() and not output.is_file():  # write_whole would replace a device

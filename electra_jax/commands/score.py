@@ -1,4 +1,4 @@
-"""`electra-jax score`: minimal pairs, of which a model should find the first text more plausible."""
+"""`electra-jax score`: accuracy on minimal pairs, of which a model should score the good text higher."""
 
 from pathlib import Path
 
@@ -79,7 +79,7 @@ def _find(given: str) -> list[Path]:
 
 
 def _read(path: Path, columns: tuple[str, str]) -> tuple[list[str], list[str]]:
-    """The good and the bad texts of a file."""
+    """Reads the good and the bad texts of a file."""
     good, bad = columns
     rows = BadRows(advice="fix or remove it")
     texts: tuple[list[str], list[str]] = ([], [])

@@ -67,7 +67,7 @@ def main(argv: list[str]) -> int:
         return 0
     rewind = make_rewind(arguments.options["rewind_to"], arguments.options["skip_batches"])
     clock = goodput.Clock(goodput.process_started())
-    distributed.initialize(arguments.options)
+    distributed.initialize(arguments.options)  # before JAX is asked for a device or a process
     console = PlainConsole(quiet=not distributed.is_main_process())
     config, workdir = train_config.resolve(arguments.config), resolve(arguments.workdir)
     with compile_cache(config.compile_cache):
@@ -75,12 +75,12 @@ def main(argv: list[str]) -> int:
     if result.finished and distributed.is_main_process():
         attach_results(config, workdir, result, ConsoleProgress(console))
     show(console, config, workdir, result)
-    # A scheduler takes 0 for a finished job: a Job of Kubernetes that a preemption stopped would not start again.
+    # A scheduler takes 0 for a finished job: a Kubernetes Job that was stopped by a preemption would not start again.
     return 0 if result.finished else exit_status(signal.SIGTERM)
 
 
 def attach_results(config: TrainConfig, workdir: AnyPath, result: TrainResult, progress: Progress) -> None:
-    """Stores the final table and the page of `electra-jax report` with a run that has trackers besides TensorBoard."""
+    """Attaches the final table and the page of `electra-jax report` to the run in all trackers except TensorBoard."""
     if set(trackers.chosen(config.tracker)) <= {trackers.TENSORBOARD}:
         return
     home = WorkDir(workdir)
@@ -102,17 +102,17 @@ def attach_results(config: TrainConfig, workdir: AnyPath, result: TrainResult, p
 
 
 def final_table(result: TrainResult) -> str:
-    """CSV of what a run ended with: the held-out metrics, their baselines among them, and what it cost."""
+    """Formats the final results of a run as CSV: held-out metrics with their baselines, and its cost."""
     rows = {"step": result.step, **{f"heldout_{name}": value for name, value in result.heldout.items()}}
     rows |= {f"total_{name}": value for name, value in result.totals.items()}
     return "".join(f"{name},{value}\n" for name, value in {"metric": "value", **rows}.items())
 
 
 def make_rewind(step: str, skip_batches: str) -> Rewind | None:
-    """The rewind that the options ask for; empty strings are options that are not given.
+    """Returns the rewind that the options request; an empty string is an option that was not given.
 
     Raises:
-      UserError: one is not an integer, or there are batches to skip but no step.
+      UserError: an option is not an integer, or `skip_batches` is given without `step`.
     """
     if not step:
         if skip_batches:
@@ -122,7 +122,7 @@ def make_rewind(step: str, skip_batches: str) -> Rewind | None:
 
 
 def show(console: Console, config: TrainConfig, workdir: AnyPath, result: TrainResult) -> None:
-    """Prints how a run ended."""
+    """Prints the results of a run, or that it was interrupted."""
 
     def say(text: str) -> None:
         console.print(text, markup=False, highlight=False)

@@ -1,4 +1,4 @@
-"""`electra-jax verify`: reads runs and prepared corpora and checks every file."""
+"""`electra-jax verify`: checks every file of runs and prepared corpora."""
 
 from pathlib import Path
 

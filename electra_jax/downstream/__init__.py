@@ -1,1 +1,1 @@
-"""Downstream evaluation: tasks, fine-tuning, and scores against the compute of pre-training."""
+"""Downstream evaluation: tasks, fine-tuning, and curves of scores against pre-training compute."""

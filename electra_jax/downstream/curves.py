@@ -1,4 +1,4 @@
-"""Task scores against pre-training FLOPs: fine-tunes every checkpoint of several runs, writes tables of scores."""
+"""Curves of task scores against pre-training FLOPs: fine-tuning of the checkpoints of several runs, and tables."""
 
 import contextlib
 import functools
@@ -31,7 +31,7 @@ Scores = Mapping[str, Mapping[int, Mapping[int, float]]]  # run -> step -> seed 
 
 
 class ScoreRow(TypedDict):
-    """A line of `curves.jsonl`: the score of one fine-tuning; `weights` is the digest of the checkpoint."""
+    """A line of `curves.jsonl`: the score of one seed of a fine-tuning; `weights` is the digest of the checkpoint."""
 
     run: str
     objective: str
@@ -47,7 +47,7 @@ class ScoreRow(TypedDict):
 
 
 class Spread(NamedTuple):
-    """Median, lowest and highest of the scores of several seeds."""
+    """Median, lowest and highest score of several seeds."""
 
     median: float
     lowest: float
@@ -55,7 +55,7 @@ class Spread(NamedTuple):
 
 
 class MeasuredRun(NamedTuple):
-    """A run and the steps of its checkpoints that are fine-tuned."""
+    """A run and the steps of its checkpoints to fine-tune."""
 
     log: RunLog
     steps: tuple[int, ...]
@@ -65,11 +65,11 @@ class MeasuredRun(NamedTuple):
         return self.log.name
 
     def compute(self, step: int) -> dict[str, float]:
-        """`flops`, `flops_paper` and `tokens` of the first `step` steps."""
+        """Returns the cumulative `flops`, `flops_paper` and `tokens` of the first `step` steps."""
         return _compute(next(line for line in self.log.metrics if line["step"] == step))
 
     def heldout(self) -> list[dict[str, float]]:
-        """The held-out metrics of each evaluation, with its step and the compute until then."""
+        """Returns the held-out metrics of each evaluation, with its step and the cumulative compute."""
         lines = {line["step"]: line for line in self.log.metrics if _has_compute(line)}
         return [
             {
@@ -87,7 +87,7 @@ def select_checkpoints(log: RunLog, points: int = 0) -> MeasuredRun:
 
     Args:
       log: the run.
-      points: how many: the last, and those nearest to half of its steps, a quarter, and so on; 0: all.
+      points: number of checkpoints: the last, and those nearest to half of its step, a quarter, and so on; 0: all.
 
     Raises:
       UserError: the run has no checkpoint of a logged step.
@@ -120,13 +120,13 @@ def measure(
     strict: bool,
     progress: Progress,
 ) -> list[ScoreRow]:
-    """Fine-tunes every selected checkpoint on every task; what an earlier call has finished is not repeated.
+    """Fine-tunes every selected checkpoint on every task. Seeds that an earlier call has finished are not repeated.
 
     Args:
       runs: the runs with their checkpoints.
       configs: the config of each task.
-      data_dirs: where each task's files are.
-      output: a folder; fine-tunings are kept in its `points/`.
+      data_dirs: the `data_dir` of each task.
+      output: a folder; the work directories of the fine-tunings are in its `points/`.
       strict: whether an invalid row of a task is an error.
       progress: receives the progress.
     """
@@ -138,7 +138,7 @@ def measure(
             source = networks.find_source(run.log.workdir, step)
             source = source._replace(load=functools.cache(source.load))  # once for all tasks
             for task, config in configs.items():
-                folder = output / "points" / source.digest / task  # a run that was renamed keeps its points
+                folder = output / "points" / source.digest / task  # not by name: a renamed run keeps its points
                 part = _PartProgress(progress, f"{run.name} at {step}", done)
                 result = finetuning.finetune_source(
                     config, source, data_dirs[task], folder, strict=strict, tests=False, progress=part
@@ -150,7 +150,7 @@ def measure(
 
 
 class _PartProgress(Progress):
-    """The progress of one fine-tuning, reported as a part of all of them."""
+    """Progress of one fine-tuning, reported as a part of the progress of all."""
 
     def __init__(self, whole: Progress, name: str, done: int):
         self._whole, self._name, self._done = whole, name, done
@@ -169,7 +169,7 @@ class _PartProgress(Progress):
 
 
 def _make_rows(run: MeasuredRun, step: int, weights: str, task: str, result: Mapping[str, Any]) -> Iterator[ScoreRow]:
-    """A row for each seed of one fine-tuning."""
+    """Yields a row for each seed of one fine-tuning."""
     compute = run.compute(step)
     for seed in result["seeds"]:
         yield {
@@ -194,7 +194,7 @@ def write_tables(output: Path, runs: Sequence[MeasuredRun], rows: Sequence[Score
       output: the folder.
       runs: the runs that were measured.
       rows: their scores.
-      accounting: which FLOPs the table shows, `flops` or `flops_paper`.
+      accounting: the FLOPs that the table shows, `flops` or `flops_paper`.
     """
     write_whole(output / CURVES_FILE, "".join(json.dumps(row) + "\n" for row in rows))
     heldout = [{"run": run.name, "objective": run.log.objective, **line} for run in runs for line in run.heldout()]
@@ -203,7 +203,7 @@ def write_tables(output: Path, runs: Sequence[MeasuredRun], rows: Sequence[Score
 
 
 def format_table(rows: Sequence[ScoreRow], runs: Sequence[MeasuredRun], accounting: str) -> str:
-    """A Markdown table with a line for each checkpoint: the median of each score over seeds, its lowest and highest."""
+    """Returns a Markdown table with a line per checkpoint: each score's median over seeds, its lowest and highest."""
     tasks, metrics = group_by_task(rows), metrics_by_task(rows)
     headings = [task if task == AVERAGE else f"{task} ({metrics[task]})" for task in tasks]
     lines = [f"| run | step | FLOPs | {' | '.join(headings)} |", "|---|---|---|" + "---|" * len(tasks)]
@@ -223,14 +223,14 @@ def spread(scores: Sequence[float]) -> Spread:
 
 
 def metrics_by_task(rows: Iterable[ScoreRow]) -> dict[str, str]:
-    """The name of each task's metric."""
+    """Returns the name of each task's metric."""
     return {row["task"]: row["metric"] for row in rows}
 
 
 def group_by_task(rows: Iterable[ScoreRow]) -> dict[str, dict[str, dict[int, dict[int, float]]]]:
-    """task -> run -> step -> seed -> score.
+    """Groups scores by task -> run -> step -> seed.
 
-    With several tasks the first is `average`, over those seeds that have a score for every task.
+    If there are several tasks, the first entry is `average`, for the seeds that have a score for every task.
     """
     tasks: dict[str, dict[str, dict[int, dict[int, float]]]] = {}
     for row in rows:
@@ -257,7 +257,7 @@ def check_output(folder: Path, files: Iterable[str]) -> None:
       files: names of the files that it writes there besides the tables.
 
     Raises:
-      UserError: one of its files is there, but no `curves.jsonl` that says that `curves` has written it.
+      UserError: one of its files exists, but no valid `curves.jsonl` that shows that `curves` has written it.
     """
     with contextlib.suppress(UserError):
         read_scores(folder)
@@ -273,7 +273,7 @@ def read_scores(folder: Path) -> list[ScoreRow]:
     """Reads `curves.jsonl` in a folder.
 
     Raises:
-      UserError: there is none, or it has a line that `write_tables` does not write.
+      UserError: the file does not exist, has no line, or has a line that `write_tables` does not write.
     """
     path = folder / CURVES_FILE
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""Fine-tuned models on texts: `Model.predict`."""
+"""Inference with fine-tuned models: `Model.predict`."""
 
 import functools
 from collections.abc import Sequence
@@ -25,10 +25,10 @@ Texts = str | tuple[str, ...]
 
 
 def find(path: Path) -> Path | None:
-    """The folder of a fine-tuned model: `path`, or that of the best seed in a fine-tuning; None for anything else.
+    """Returns the folder of a fine-tuned model: `path`, or its best seed's if it is a fine-tuning; None otherwise.
 
     Raises:
-      UserError: `path` is a fine-tuning of which no model was kept.
+      UserError: `path` is a fine-tuning that kept no model.
     """
     if (path / kept.TASK).is_file():
         return path
@@ -45,11 +45,11 @@ class FinetunedModel(Model):
 
     Attributes:
       task: the task.
-      labels: the classes or tags, in the order of their numbers; empty for tasks without.
+      labels: the classes or tags, in index order; empty for tasks without any.
       scores: its scores on the development set, in percent.
-      max_length: tokens of the longest row; longer texts are cut, or read in windows.
-      cut: how many inputs of `predict` lost tokens so far: texts and pairs that are too long, SQuAD's questions of more
-        than 64 tokens, tagged texts with a word of more than a row.
+      max_length: maximum sequence length, in tokens; longer texts are truncated, or read in windows.
+      cut: number of inputs of `predict` that were truncated so far: texts and pairs that are too long, SQuAD questions
+        longer than `config.task.query` (64 tokens by default), tagged texts with a word longer than a row.
     """
 
     def __init__(self, name: str, model: Kept, batch_size: int = 16):
@@ -68,7 +68,7 @@ class FinetunedModel(Model):
         return f"{super().__repr__()[:-1]}; fine-tuned on {self.task.name}>"
 
     def predict(self, inputs: Texts | Sequence[Texts]) -> Any:
-        """As `Model.predict`."""
+        """Predicts as `Model.predict` documents."""
         names = predictions.texts_of(self.task)
         single = isinstance(inputs, str) or (
             len(names) == 2 and isinstance(inputs, tuple) and all(isinstance(part, str) for part in inputs)
@@ -93,16 +93,16 @@ class FinetunedModel(Model):
 
     @compile_cache_unless_chosen()
     def _outputs(self, rows: Rows) -> dict[str, Any]:
-        """By name the outputs for each row, [rows, ...]; where they are for each token, a list of [tokens, ...]."""
+        """Maps each output name to an array [rows, ...], or to a list of [tokens, ...] for per-token outputs."""
         lengths = rows.lengths()
-        # The paper's head gives no more answers than a batch has positions: no batch is shorter than the beam.
+        # The paper's head returns at most as many answers as a batch has positions: no batch is shorter than the beam.
         padded = np.maximum(lengths, min(self._beam, self.max_length))
         found: dict[str, list[Any]] = {}
         for length, size, numbers in length_batches(padded.tolist(), self.max_length, self._batch_size):
             batch = rows.make_batch(numbers, size, length, self.tokenizer.special)
             for name, values in self._apply(self._task_params, batch.inputs, batch.targets.get("allowed")).items():
                 by_row = found.setdefault(name, [None] * len(lengths))
-                for number, value in zip(numbers, np.asarray(values), strict=False):  # the rest fills the batch up
+                for number, value in zip(numbers, np.asarray(values), strict=False):  # other rows fill up the batch
                     by_row[number] = value[: lengths[number]] if self._per_token else value
         return {name: values if self._per_token else np.stack(values) for name, values in found.items()}
 

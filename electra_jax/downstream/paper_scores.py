@@ -1,11 +1,11 @@
-"""Scores printed in the ELECTRA paper (arXiv 2003.10555, tables 1 and 2): GLUE dev averages of eight tasks, no WNLI."""
+"""Scores from the ELECTRA paper (arXiv 2003.10555, tables 1 and 2): GLUE dev averages of eight tasks, without WNLI."""
 
 from typing import NamedTuple
 
 from electra_jax.planning.flops import paper_runs
 
-# By the names in planning/flops/paper_runs.py: the label in a plot, the score. The FLOPs that the paper prints for
-# ELECTRA-Small are those with a generator of width 128.
+# Maps names in planning/flops/paper_runs.py to (plot label, score). The FLOPs that the paper prints for ELECTRA-Small
+# are those with a generator of width 128.
 _SCORES = {
     "elmo": ("ELMo", 71.2),
     "gpt": ("GPT", 78.8),
@@ -26,11 +26,11 @@ _SCORES = {
 
 
 class PaperScore(NamedTuple):
-    """A run of the paper.
+    """Score of a run of the paper.
 
     Attributes:
-      name: its label; empty for those between two that have one.
-      flops: FLOPs of pre-training.
+      name: the run's label in a plot; empty for runs between two labeled ones.
+      flops: pre-training FLOPs.
       score: the GLUE average.
     """
 
@@ -40,7 +40,7 @@ class PaperScore(NamedTuple):
 
 
 def paper_scores(accounting: str) -> list[PaperScore]:
-    """The runs whose FLOPs are known in an accounting, `flops` or `flops_paper`."""
+    """Returns the runs whose FLOPs are known in an accounting, `flops` or `flops_paper`."""
     scores = []
     for run in (*paper_runs.RUNS, *paper_runs.OTHERS):
         if run.name in _SCORES:

@@ -1,4 +1,4 @@
-"""What a fine-tuned model says about texts: labels, numbers, answers or tags."""
+"""Predictions of fine-tuned models: labels, numbers, answers or tags."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,12 +19,12 @@ _BREAKS = re.compile(r"[\t\r\n]")  # not allowed in a cell
 
 
 class Label(NamedTuple):
-    """A class of a text or pair of texts.
+    """Predicted class of a text or pair of texts.
 
     Attributes:
       label: the most likely class.
       probability: its probability.
-      probabilities: those of all classes.
+      probabilities: the probability of each class.
     """
 
     label: str
@@ -33,11 +33,11 @@ class Label(NamedTuple):
 
 
 class Labels(NamedTuple):
-    """The classes of a text or pair of texts that may have any number of them.
+    """Predicted classes of a text or pair of texts in a multi-label task.
 
     Attributes:
-      labels: the classes of at least the task's threshold, in the order of their numbers.
-      probabilities: those of all classes, each independent of the others.
+      labels: the classes whose probability is at least the task's threshold, in index order.
+      probabilities: the probability of each class, independent of the others.
     """
 
     labels: tuple[str, ...]
@@ -45,13 +45,14 @@ class Labels(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """An answer to a question.
+    """Predicted answer to a question.
 
     Attributes:
       text: the answer; empty if there is none.
       begin, end: its characters [begin, end) of the context; (0, 0) if there is no answer.
-      probability: of the best span, whether or not it is given.
-      no_answer: how much more likely it is that there is no answer, a logit; 0 where every question has one.
+      probability: the probability of the best span, whether or not it is given as the answer.
+      no_answer: logit of the question having no answer, with transformers' head relative to the best answer; 0 if every
+        question of the task has an answer.
     """
 
     text: str
@@ -62,7 +63,7 @@ class Answer(NamedTuple):
 
 
 class TaggedWord(NamedTuple):
-    """A word and its tag.
+    """A word and its predicted tag.
 
     Attributes:
       text: the word.
@@ -82,14 +83,14 @@ Prediction = Label | Labels | float | Answer | list[TaggedWord]
 
 
 def texts_of(task: Task) -> tuple[str, ...]:
-    """The names of the texts that a task reads, one or two."""
+    """Returns the names of the texts that a task reads, one or two."""
     if isinstance(task, Sentences):
         return task.columns.texts
     return ("question", "context") if isinstance(task, Answering) else ("text",)
 
 
 def make_examples(task: Task, texts: Sequence[tuple[str, ...]]) -> list[Any]:
-    """A task's examples of texts, each as many as `texts_of` names, without targets."""
+    """Makes a task's examples, without targets; each item of `texts` has the texts that `texts_of` names."""
     if isinstance(task, Sentences):
         return [Example(str(number), each, None) for number, each in enumerate(texts)]
     if isinstance(task, Answering):
@@ -102,12 +103,12 @@ def make_examples(task: Task, texts: Sequence[tuple[str, ...]]) -> list[Any]:
 def make_predictions(
     task: Task, texts: Sequence[tuple[str, ...]], outputs: Mapping[str, Any], rows: Rows, examples: Sequence[Any]
 ) -> list[Any]:
-    """A `Prediction` for each text.
+    """Returns a `Prediction` for each example.
 
     Args:
       task: the task.
       texts: as in `make_examples`.
-      outputs: the outputs of the task's model for each row, by name.
+      outputs: maps the names of the model's outputs to their values for each row.
       rows: the encoded examples.
       examples: from `make_examples`.
     """
@@ -142,7 +143,7 @@ def _words(text: str, tags: Sequence[str], probabilities: Sequence[float]) -> It
 
 
 def _of_words(task: Tagging, outputs: Mapping[str, Any], rows: Rows, count: int) -> list[list[float]]:
-    """The probability of the most likely tag of each word of each example."""
+    """Returns, for each example, the probability of each word's most likely tag."""
     found: list[list[float]] = [[] for _ in range(count)]
     for number, first, scores_LC in zip(rows.example, rows.extra, outputs["scores"], strict=True):
         found[number] += _softmax(scores_LC[first]).max(axis=-1).tolist()
@@ -156,7 +157,7 @@ def _softmax(scores: np.ndarray) -> np.ndarray:
 
 
 def to_json(prediction: Prediction) -> dict[str, Any]:
-    """A prediction as an object that JSON can hold."""
+    """Converts a prediction to a dict of JSON types."""
     if isinstance(prediction, float):
         return {"prediction": prediction}
     if isinstance(prediction, list):
@@ -177,14 +178,14 @@ _CELLS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
 
 
 def headings(task: Task) -> tuple[str, ...]:
-    """The columns of a prediction in a table; none for tags."""
+    """Returns the column headings of a prediction in a table; none for tags."""
     if isinstance(task, MultiLabel):
         return ("prediction", *map(_cell, task.labels))
     return _HEADINGS.get(task.kind, ())
 
 
 def to_cells(task: Task, prediction: Prediction) -> tuple[str, ...]:
-    """A prediction as the cells that `headings` names."""
+    """Formats a prediction as the table cells that `headings` names."""
     if isinstance(task, MultiLabel):
         assert isinstance(prediction, Labels)
         return (_cell(task.separator.join(prediction.labels)), *map(_cell, prediction.probabilities.values()))

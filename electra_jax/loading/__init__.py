@@ -1,1 +1,1 @@
-"""Trained networks: reads run checkpoints, exports and Hugging Face directories; `Model`, export and warm start."""
+"""Loads trained networks from run checkpoints, exports and Hugging Face directories; `Model`, export, warm start."""

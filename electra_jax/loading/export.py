@@ -37,8 +37,8 @@ def export(
     dtype: str = "float32",
     downstream: Sequence[card.TaskScore] = (),
 ) -> dict[str, str]:
-    """Writes a run; arguments, result and errors as those of `electra_jax.export`, but with scores in place of
-    folders."""
+    """Exports a run. Arguments, return value and errors are those of `electra_jax.export`, except that `downstream`
+    takes scores instead of the folders of fine-tunings."""
     workdir, output = Path(workdir), Path(output).resolve()
     if output.is_relative_to((workdir / "checkpoints").resolve()):
         raise UserError(f"{output} is inside the run's checkpoints; use another --output")
@@ -92,7 +92,7 @@ def _write(
 
 
 def _describe(run: RunCheckpoint, workdir: Path) -> card.RunDescription:
-    """How the network was trained, from the run's files."""
+    """Collects from the run's files how the network was trained."""
     config, step, totals = run.config, int(run.state.step), run.metadata["totals"]
     phases = train_config.phases(config)
     segments = make_segments(run.objective.stages, phases)
@@ -131,7 +131,7 @@ def _describe(run: RunCheckpoint, workdir: Path) -> card.RunDescription:
 
 
 def _describe_text(run: RunCheckpoint, workdir: Path) -> str:
-    """The name of the training text and, while the corpus exists, its size."""
+    """Returns the name of the training text and, if the corpus still exists, its size."""
     name = f"`{run.config.data.input}`"
     with contextlib.suppress(UserError):  # deleted, or prepared by another version
         manifest = corpus.read_manifest(corpus_folder(workdir, run))
@@ -144,13 +144,13 @@ def _describe_text(run: RunCheckpoint, workdir: Path) -> str:
 
 
 def _heldout_lines(run: RunCheckpoint, workdir: Path) -> list[str]:
-    """What the run held out, for the proof of its tokenizer; nothing where the corpus is gone."""
+    """Returns held-out lines to check tokenizer.json with; none if the corpus no longer exists."""
     with contextlib.suppress(UserError):
         return corpus.heldout_lines(corpus_folder(workdir, run), run.tokenizer, _PROVEN_LINES)
     return []
 
 
 def _heldout(workdir: Path, step: int) -> dict[str, float]:
-    """The last held-out numbers of the run up to `step`."""
+    """Returns the metrics of the last held-out evaluation up to `step`."""
     evaluation = run_log.last_evaluation(run_log.read_metrics(workdir), until_step=step)
     return evaluation.metrics if evaluation else {}

@@ -1,6 +1,6 @@
-"""Models on the Hugging Face Hub: `hf:USER/NAME@REVISION` in place of a folder, and uploads.
+"""Models on the Hugging Face Hub: downloads, named `hf:USER/NAME@REVISION` instead of a folder, and uploads.
 
-The library reads HF_TOKEN, HF_ENDPOINT, HF_HOME and HF_HUB_OFFLINE, and keeps downloads in its own cache.
+huggingface_hub reads HF_TOKEN, HF_ENDPOINT, HF_HOME and HF_HUB_OFFLINE, and keeps downloads in its own cache.
 """
 
 import re
@@ -10,8 +10,8 @@ from electra_jax.config.errors import UserError, first_line
 
 PREFIX = "hf:"
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
-_FILES = ("*.json", "*.safetensors", "*.model", "*.txt")  # those of ours and of transformers, in folders too
-# Where a model of another kind was in the repository, its files would be read with those of the new one.
+_FILES = ("*.json", "*.safetensors", "*.model", "*.txt")  # files of electra_jax and of transformers, also in subfolders
+# Deleted by an upload: files of an earlier model of another kind would be read together with the new ones.
 _OLD_FILES = (
     *(
         "generator/*",
@@ -26,20 +26,20 @@ _OLD_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("spiece.model", "spm.model", "vocab.txt"),
 )
-_REASON = 200  # characters of an error that are shown
+_REASON = 200  # an error message is truncated to this many characters
 
 
 def is_on_hub(path: Path | str) -> bool:
-    """Whether `path` is `hf:...`."""
+    """Returns True if `path` is `hf:...`."""
     return str(path).startswith(PREFIX)
 
 
 def local(path: Path) -> Path:
-    """The folder of a model: `path` itself, or what was downloaded of `hf:USER/NAME[@REVISION]`.
+    """Returns the local folder of a model: `path` itself, or the download of `hf:USER/NAME[@REVISION]`.
 
     Raises:
-      UserError: there is no such model or revision, it has no weights in safetensors, the Hub refuses it, or it is not
-        reached.
+      UserError: the model or revision does not exist or has its weights in pickles only, or the Hub refuses access or
+        cannot be reached.
     """
     if not is_on_hub(path):
         return path
@@ -50,7 +50,7 @@ def local(path: Path) -> Path:
     try:
         folder = Path(snapshot_download(name, revision=revision or None, allow_patterns=list(_FILES)))
         others = () if any(folder.rglob("*.safetensors")) else HfApi().list_repo_files(name, revision=revision or None)
-    except Exception as error:  # of whichever HTTP library this version of huggingface_hub has
+    except Exception as error:  # the HTTP library depends on the version of huggingface_hub
         raise UserError(
             f"{path} cannot be downloaded ({first_line(error)[:_REASON]}); check name and network, or log in with "
             "`hf auth login`"
@@ -65,28 +65,29 @@ def local(path: Path) -> Path:
 
 
 def upload(folder: Path, repo: str, message: str, revision: str | None = None, private: bool = False) -> str:
-    """Uploads a folder to a repository of models, which is made if it does not exist.
+    """Uploads a folder to a model repository, which is created if it does not exist.
 
-    Files of an earlier model that the folder does not have are deleted; other files stay.
+    Model files in the repository that the folder does not have are deleted; other files stay.
 
     Args:
       folder: the files.
       repo: USER/NAME.
-      message: the commit's message.
-      revision: a branch, made if it does not exist; None: main.
-      private: whether the repository is to be private.
+      message: the commit message.
+      revision: a branch, created if it does not exist; None: main.
+      private: whether the repository must be private.
 
     Returns:
-      The address of the commit.
+      The URL of the commit.
 
     Raises:
-      UserError: the repository is to be private and exists as a public one, the Hub refuses it, or is not reached.
+      UserError: the repository must be private but exists as a public one, or the Hub refuses or cannot be reached.
     """
     from huggingface_hub import HfApi
 
     _check_name(repo, f"--repo={repo}")
     api = HfApi()
     try:
+        # None leaves the choice to the organization. Neither value changes a repository that exists.
         api.create_repo(repo, private=private or None, exist_ok=True)
         is_public = private and not api.model_info(repo).private
         if not is_public:

@@ -1,4 +1,4 @@
-"""Runs a trained network on rows of token ids: batches by length, whose programs are kept on disk."""
+"""Runs a trained network on rows of token ids, in length buckets whose compiled programs are cached on disk."""
 
 import functools
 from collections.abc import Callable
@@ -19,16 +19,16 @@ from electra_jax.runtime.compile_cache import compile_cache_unless_chosen
 Array = jax.Array
 Rows = list[list[int]]  # token ids without [CLS] and [SEP]
 Pooling = Literal["mean", "cls"] | None
-_WINDOW = 512  # positions; longer rows are read in windows
+_WINDOW = 512  # positions; longer rows are split into windows
 
 
 class Inference:
-    """A network on the first device, with its jitted functions.
+    """A network on the default device, with its jitted functions.
 
     Attributes:
       network: the network.
       special: ids of the special tokens.
-      batch_size: rows of a batch, see `length_batches`.
+      batch_size: rows per batch, see `length_batches`.
     """
 
     def __init__(self, network: Network, special: Special, batch_size: int):
@@ -36,11 +36,14 @@ class Inference:
 
     @property
     def window(self) -> int:
-        """Tokens that are read at once, without [CLS] and [SEP]."""
+        """Maximum number of tokens per window, without [CLS] and [SEP]."""
         return min(self.network.config.longest, _WINDOW) - 2
 
     def encode(self, rows: Rows, pooling: Pooling) -> list[np.ndarray]:
-        """For each row the last hidden states in float32, [L, D], or pooled to [D]; rows are cut at `longest`."""
+        """Computes the last hidden states per row, [L, D] float32, or pooled to [D].
+
+        Rows are truncated to `network.config.longest` tokens, [CLS] and [SEP] included.
+        """
         longest = self.network.config.longest - 2
         rows = [row[:longest] for row in rows]
         outputs = self._map(lambda batch, _: self._encode[pooling](self._params, batch), rows)
@@ -49,23 +52,27 @@ class Inference:
         return outputs
 
     def discriminate(self, rows: Rows) -> list[np.ndarray]:
-        """For each row the discriminator's logit of each token, float32; long rows are read in windows."""
+        """Computes the discriminator's logits per row, [tokens] float32. Long rows are split into windows."""
         return self._of_tokens(self._discriminate, rows)
 
     def log_probs(self, rows: Rows) -> list[np.ndarray]:
-        """For each row log p of each token where none is masked, float32; long rows are read in windows."""
+        """Computes each token's log-probability with nothing masked, [tokens] float32 per row.
+
+        Long rows are split into windows.
+        """
         return self._of_tokens(self._log_probs, rows)
 
     def _of_tokens(self, compute: Callable[[Any, Batch], Array], rows: Rows) -> list[np.ndarray]:
         windows, owners = split_rows(rows, self.window)
         outputs = self._map(lambda batch, _: compute(self._params, batch), windows)
+        # An empty row has no window, and `np.concatenate` needs at least one array.
         parts: list[list[np.ndarray]] = [[np.zeros(0, np.float32)] for _ in rows]
         for owner, window, output in zip(owners, windows, outputs, strict=True):
             parts[owner].append(output[1 : len(window) + 1])
         return [np.concatenate(part) for part in parts]
 
     def predict(self, rows: Rows, positions: list[int]) -> list[np.ndarray]:
-        """For each row the log-probabilities [V] float32 of the tokens at one position (0 is the first token)."""
+        """Predicts the token at one position of each row (0: the first token): log-probabilities, [V] float32."""
         shifted = np.array(positions, np.int32) + np.int32(1)  # [CLS]
 
         def compute(batch: Batch, indices: list[int]) -> Array:
@@ -76,7 +83,10 @@ class Inference:
         return self._map(compute, rows)
 
     def masked_log_probs(self, rows: Rows) -> list[np.ndarray]:
-        """For each row log p of each token where it alone is masked, float32; long rows are read in windows."""
+        """Computes each token's log-probability with only that token masked, [tokens] float32 per row.
+
+        Long rows are split into windows.
+        """
         windows, owners = split_rows(rows, self.window)
         places = [(window, i) for window in windows for i in range(len(window))]
         masked = [[*window[:i], self.special.mask, *window[i + 1 :]] for window, i in places]
@@ -89,7 +99,7 @@ class Inference:
 
     @compile_cache_unless_chosen()
     def _map(self, compute: Callable[[Batch, list[int]], Array], rows: Rows) -> list[np.ndarray]:
-        """Calls `compute(batch, indices of its rows)` on padded batches.
+        """Calls `compute(batch, row indices)` on padded batches.
 
         Returns:
           The output of each row, padding included, in the order of `rows`.
@@ -127,7 +137,7 @@ class Inference:
 
 
 def encode(network: Network, pooling: Pooling, params: Any, batch: Batch) -> Array:
-    """Last hidden states in float32, [B, L, D], or pooled to [B, D] by `mean` (over all but padding) or `cls`."""
+    """Computes the last hidden states, [B, L, D] float32, or pooled to [B, D]: `mean` (without padding) or `cls`."""
     states_BLD = electra.encode(network.model, params, batch).astype(jnp.float32)
     if pooling is None:
         return states_BLD
@@ -137,26 +147,26 @@ def encode(network: Network, pooling: Pooling, params: Any, batch: Batch) -> Arr
 
 
 def discriminate(network: Network, params: Any, batch: Batch) -> Array:
-    """The discriminator's logits, [B, L] float32."""
+    """Computes the discriminator's logits, [B, L] float32."""
     states_BLD = electra.encode(network.model, params, batch)
     return electra.discriminator_logits(network.model, params, states_BLD, batch.sequence_ids)
 
 
 def log_probs(network: Network, params: Any, batch: Batch) -> Array:
-    """Log-probabilities of the tokens that are there, [B, L] float32."""
+    """Computes the log-probability of each input token, [B, L] float32."""
     logits_BLV = electra.mlm_logits(network.model, params, electra.encode(network.model, params, batch))
     nll_BL: Array = optax.softmax_cross_entropy_with_integer_labels(logits_BLV, batch.input_ids)
     return -nll_BL
 
 
 def predict(network: Network, params: Any, batch: Batch, positions_B: Array) -> Array:
-    """Log-probabilities [B, V] float32 of the tokens at one position of each row."""
+    """Computes log-probabilities over the vocabulary at one position of each row, [B, V] float32."""
     states_B1D = electra.gather_positions(electra.encode(network.model, params, batch), positions_B[:, None])
     logits_B1V = electra.mlm_logits(network.model, params, states_B1D)
     return jax.nn.log_softmax(logits_B1V[:, 0, : network.config.vocab_size])
 
 
 def split_rows(rows: Rows, window: int) -> tuple[Rows, list[int]]:
-    """(rows of at most `window` tokens, for each the index of the row that it is from); none for empty rows."""
+    """Splits rows into parts of at most `window` tokens. Returns (parts, row index of each); empty rows have none."""
     parts = [(row[begin : begin + window], i) for i, row in enumerate(rows) for begin in range(0, len(row), window)]
     return [part for part, _ in parts], [i for _, i in parts]

@@ -1,4 +1,4 @@
-"""`electra_jax.Model`, which computes numbers from texts, and `electra_jax.load`."""
+"""`electra_jax.Model`, a trained encoder that takes texts, and `electra_jax.load`."""
 
 import itertools
 import os
@@ -22,12 +22,12 @@ _NON_SPACE = re.compile(r"\S+")
 
 
 class DetectedWord(NamedTuple):
-    """A word of a text, and how likely it was replaced.
+    """A word of a text, with the probability that it was replaced.
 
     Attributes:
       text: the word as it is written in the text.
-      begin, end: the characters [begin, end) of the text.
-      probability: of having been replaced; the largest of the word's pieces.
+      begin, end: the word is at the characters [begin, end) of the text.
+      probability: probability of having been replaced; the maximum over the word's pieces.
     """
 
     text: str
@@ -37,7 +37,7 @@ class DetectedWord(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A token for a masked position.
+    """A prediction for a masked position.
 
     Attributes:
       token: the token as text.
@@ -49,7 +49,7 @@ class Candidate(NamedTuple):
 
 
 def load(path: str | os.PathLike[str], step: int | None = None, batch_size: int = 16) -> "Model":
-    """Loads a pre-trained model; arguments and errors as those of `electra_jax.load`."""
+    """Loads a pre-trained model. Arguments and errors are those of `electra_jax.load`."""
     networks = load_networks(Path(path), step)
     if networks.tokenizer is None:
         raise UserError(f"{path} has no tokenizer; add its tokenizer.json to the directory")
@@ -57,22 +57,23 @@ def load(path: str | os.PathLike[str], step: int | None = None, batch_size: int 
 
 
 class Model:
-    """A trained encoder, with its generator where there is one.
+    """A trained encoder, with its generator if there is one.
 
-    Every method takes one text or a sequence of texts and keeps their order. Texts are grouped by length, and their
-    number is padded to a power of two; each such shape is compiled once, and kept in the cache folder for other
-    processes. Any white space in a text counts as one space.
+    Every method takes one text or a sequence of texts; outputs are in the order of the texts. Texts are grouped into
+    length buckets, and the number of rows in a batch is padded to a power of two, at most a full batch. Each such shape
+    is compiled once, and its program is kept in the compilation cache for other processes. Any run of white space in a
+    text counts as one space.
 
     Attributes:
       name: the directory that it was loaded from.
       encoder: the network that pre-training keeps, with its heads (`encoder.config.heads`).
-      generator: the network that proposes replacements; None where there is none.
+      generator: the network that proposes replacements; None if there is none.
       tokenizer: the tokenizer.
       notes: warnings about what was loaded, a sentence each.
     """
 
     def __init__(self, name: str, networks: Pretrained, tokenizer: Tokenizer, batch_size: int = 16):
-        """Raises UserError where `batch_size` is less than 1."""
+        """Raises UserError if `batch_size` is less than 1."""
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size} is invalid: expected 1 or more")
         self.name, self.tokenizer, self.notes = name, tokenizer, networks.notes
@@ -102,18 +103,18 @@ class Model:
     @overload
     def encode(self, texts: Texts, pooling: Literal["mean", "cls"] = "mean") -> np.ndarray: ...
     def encode(self, texts: str | Texts, pooling: Pooling = "mean") -> np.ndarray | list[np.ndarray]:
-        """Last hidden states of the encoder, float32.
+        """Computes the last hidden states of the encoder, float32.
 
-        A text of more than `encoder.config.longest` tokens, [CLS] and [SEP] included, is cut off at its end.
+        Texts are truncated to `encoder.config.longest` tokens, [CLS] and [SEP] included.
 
         Args:
           texts: one text, or a sequence of n texts.
-          pooling: `mean` over a text's positions, [CLS] and [SEP] included; `cls` for the state of [CLS]; None for all
-            states.
+          pooling: `mean`: over a text's positions, [CLS] and [SEP] included; `cls`: the state of [CLS]; None: all
+            states, not pooled.
 
         Returns:
-          For n texts [n, D]; without pooling a list of n arrays [L, D], L the text's positions from [CLS] to [SEP].
-          For one text [D] or [L, D].
+          [n, D] for n texts; without pooling a list of n arrays [L, D], where L is the text's length from [CLS] to
+          [SEP]. [D] or [L, D] for one text.
 
         Raises:
           UserError: `pooling` is none of these.
@@ -141,16 +142,16 @@ class Model:
     @overload
     def detect(self, texts: Texts) -> list[list[DetectedWord]]: ...
     def detect(self, texts: str | Texts) -> list[DetectedWord] | list[list[DetectedWord]]:
-        """The words of each text, each with the probability that it was replaced.
+        """Returns the words of each text with the probability that each was replaced.
 
-        The tokenizer decides what a word is. Texts of more than 512 positions, or than the model has, are read in
+        The tokenizer decides what a word is. Texts of more positions than 512, or than the model has, are split into
         windows.
 
         Args:
           texts: one text, or a sequence of n texts.
 
         Returns:
-          For each text the list of its words, empty for an empty text. For one text its list.
+          A list of words for each text, empty for an empty text. For one text, its list.
 
         Raises:
           UserError: the model has no discriminator.
@@ -176,28 +177,28 @@ class Model:
     @overload
     def score(self, texts: Texts, per_token: bool = False, by: ScoreBy | None = None) -> np.ndarray: ...
     def score(self, texts: str | Texts, per_token: bool = False, by: ScoreBy | None = None) -> float | np.ndarray:
-        """How plausible each text is; larger is more plausible.
+        """Scores the plausibility of each text; larger is more plausible.
 
-        The score is a sum over the text's tokens, [CLS] and [SEP] left out, in nats. The terms are, by `by`:
-          - `detection`: log(1 - p(replaced)) by the discriminator; one forward pass for a text. Electric's logit is an
+        The score is a sum over the text's tokens, without [CLS] and [SEP], in nats. `by` selects the terms:
+          - `detection`: log(1 - p(replaced)) by the discriminator; one forward pass per text. Electric's logit is an
             energy, and the term is minus the logit: log p(token | context) up to a constant for each token (arXiv
             2012.08561);
           - `masks`: log p(token | other tokens), each token masked in turn, by the network that `fill` uses: the
-            pseudo-log-likelihood (arXiv 1910.14659); one forward pass for each token;
-          - `one_pass`: log p(token | all tokens) by the same network, with nothing masked; one forward pass for a text.
+            pseudo-log-likelihood (arXiv 1910.14659); one forward pass per token;
+          - `one_pass`: log p(token | all tokens) by the same network, with nothing masked; one forward pass per text.
 
         Sums compare texts of about the same length, such as the minimal pairs of BLiMP: the accuracy is
-        `(model.score(good) > model.score(bad)).mean()`. Texts of more than 512 positions, or than the model has, are
-        read in windows.
+        `(model.score(good) > model.score(bad)).mean()`. Texts of more positions than 512, or than the model has, are
+        split into windows.
 
         Args:
           texts: one text, or a sequence of n texts.
           per_token: whether to divide each sum by the number of tokens.
-          by: which terms to sum; by default `detection` if the encoder's only head is a discriminator's, otherwise
-            `masks`.
+          by: which terms to sum. Default: `detection` if the encoder has a discriminator head and no MLM head,
+            otherwise `masks`.
 
         Returns:
-          [n] float64; for one text a float. The score of an empty text is 0.
+          [n] float64; a float for one text. The score of an empty text is 0.
 
         Raises:
           UserError: the model has no head that can score.
@@ -232,12 +233,12 @@ class Model:
     @overload
     def fill(self, texts: Texts, top: int = 5) -> list[list[list[Candidate]]]: ...
     def fill(self, texts: str | Texts, top: int = 5) -> list[list[Candidate]] | list[list[list[Candidate]]]:
-        """The most probable tokens for each [MASK] of each text.
+        """Predicts the most probable tokens for each [MASK] of each text.
 
-        They are predicted by the encoder if it has both heads (`objective=electra_mlm`) or there is no generator, and
-        otherwise by the generator.
+        The encoder predicts them if it has both heads (`objective=electra_mlm`) or there is no generator, otherwise
+        the generator.
 
-        [MASK], or the tokenizer's own name for it, stands for one token. Where a text has several masks, each is
+        [MASK], or the tokenizer's own name for it, stands for one token. If a text has several masks, each is
         predicted while the others stay masked.
 
         Args:
@@ -245,7 +246,7 @@ class Model:
           top: number of candidates for each mask.
 
         Returns:
-          For each text, for each of its masks, `top` candidates, the most probable first. For one text its masks.
+          For each text and each of its masks, `top` candidates, the most probable first. For one text, its masks.
 
         Raises:
           UserError: the model has neither generator nor MLM head, a text has no mask, or it is too long for the model.
@@ -284,7 +285,7 @@ class Model:
             raise UserError(f"{self.name} has no head that {method} can use; use a model with {needed}")
 
     def _candidates(self, log_probs: np.ndarray, top: int) -> list[Candidate]:
-        pieces = log_probs[: len(self.tokenizer)]  # some released models have embeddings that no piece uses
+        pieces = log_probs[: len(self.tokenizer)]  # some released models have more embeddings than pieces
         best = np.argsort(-pieces, kind="stable")[:top].tolist()
         return [Candidate(self.tokenizer.decode([token]).strip(), float(np.exp(log_probs[token]))) for token in best]
 
@@ -293,7 +294,7 @@ class Model:
     ) -> Iterator[DetectedWord]:
         if self.tokenizer.marks_words:
             starts = [i for i, token in enumerate(ids) if i == 0 or self.tokenizer.word_starts[token]]
-        else:  # words are apart in the text
+        else:  # then words begin after a gap between spans
             starts = [i for i, (begin, _) in enumerate(spans) if i == 0 or begin > spans[i - 1][1]]
         for first, end in itertools.pairwise([*starts, len(ids)]):
             visible = [span for span in spans[first:end] if span[1] > span[0]]
@@ -302,22 +303,22 @@ class Model:
                 yield DetectedWord(text[begin:stop], begin, stop, float(probabilities[first:end].max()))
 
     def predict(self, inputs: str | tuple[str, ...] | Sequence[str | tuple[str, ...]]) -> Any:
-        """What a fine-tuned model says about texts, or about pairs of texts.
+        """Predicts with a fine-tuned model, for texts or pairs of texts.
 
-        A text that is longer than the model was fine-tuned on is cut, except the context of a question and a text of
-        words to tag, which are read in parts.
+        Texts longer than the maximum length of fine-tuning are truncated, except the context of a question and a text
+        of words to tag, which are split into windows.
 
         Args:
           inputs: what the task reads: a text, a pair of texts, a question and its context, or a text of words to tag,
             separated by white space; or a sequence of them.
 
         Returns:
-          For each input, by the kind of task (`electra_jax.downstream.predictions`): a `Label` with probabilities; a
-          number; an `Answer` with its place in the context, empty where there is none; or a `TaggedWord` for each word.
-          For one input its own.
+          A prediction for each input, by the kind of task (`electra_jax.downstream.predictions`): a `Label` with
+          probabilities; a number; an `Answer` with its place in the context, empty if there is none; or a `TaggedWord`
+          for each word. For one input, its prediction.
 
         Raises:
-          UserError: the model was not fine-tuned, or an input has another number of texts.
+          UserError: the model was not fine-tuned, or an input has the wrong number of texts.
         """
         raise UserError(f"{self.name} was not fine-tuned, so it cannot predict; use what electra-jax finetune wrote")
 
@@ -325,14 +326,14 @@ class Model:
         return self.tokenizer.encode([" ".join(text.split()) for text in texts])
 
     def _tokenize_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """As `_tokenize`, and the characters [begin, end) of `text` of each piece; begin = end for a piece of space."""
+        """Returns token ids, and for each the characters [begin, end) of `text`; begin = end for a piece of space."""
         words = [match.span() for match in _NON_SPACE.finditer(text)]
         ids, spans = self.tokenizer.spans(" ".join(text[begin:end] for begin, end in words))
         origin = [i for begin, end in words for i in (*range(begin, end), end)]  # of each character, spaces included
         return ids, [(origin[begin], origin[end - 1] + 1) if end > begin else (0, 0) for begin, end in spans]
 
     def _tokenize_with_masks(self, text: str) -> list[int]:
-        """As `_tokenize` of one text, but [MASK] is the mask token; a tokenizer takes it for text."""
+        """Like `_tokenize` of one text, but [MASK] becomes the mask token; the tokenizer itself reads it as text."""
         mask = self.tokenizer.special.mask
         names = "|".join(map(re.escape, {"[MASK]", self.tokenizer.name_of(mask)}))
         *before, last = re.split(names, " ".join(text.split()))

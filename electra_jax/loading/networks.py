@@ -1,4 +1,4 @@
-"""Loads trained networks from a run, from what `export` wrote, or from a Hugging Face directory."""
+"""Loads trained networks from a run, an export or a Hugging Face directory."""
 
 import dataclasses
 import functools
@@ -21,7 +21,7 @@ from electra_jax.modeling.subnetwork import Network, extract, flatten_params
 from electra_jax.runtime.run_log import METRICS
 
 DISCRIMINATOR, MASKED_LM, ENCODER, GENERATOR = "discriminator", "masked_lm", "encoder", "generator"  # in an export
-_DIGITS = 16  # of a digest
+_DIGITS = 16  # digests are truncated to these
 _SHARED = ("embeddings", "encoder")  # parameters that all heads read
 
 
@@ -30,10 +30,10 @@ class Pretrained(NamedTuple):
 
     Attributes:
       encoder: the network that pre-training keeps, with its heads.
-      generator: the generator; None where the directory has none.
-      tokenizer: the tokenizer; None where the directory has none.
+      generator: the generator; None if the directory has none.
+      tokenizer: the tokenizer; None if the directory has none.
       notes: warnings about what was read, a sentence each.
-      scores: as `ObjectiveSpec.scores`; empty for a discriminator that gives the probability of being replaced.
+      scores: as `ObjectiveSpec.scores`; empty if the discriminator's score is the probability of being replaced.
     """
 
     encoder: Network
@@ -51,7 +51,7 @@ def load_networks(path: Path, step: int | None = None) -> Pretrained:
       step: for a run, the step of the checkpoint; None: the last.
 
     Raises:
-      UserError: the directory has no model, its files cannot be read, or `step` is given for something else than a run.
+      UserError: the directory has no model, its files cannot be read, or `step` is given and `path` is not a run.
     """
     path = hub.local(path)
     if is_run(path):
@@ -93,11 +93,11 @@ def _with_heads(first: Directory, other: Directory, path: Path) -> Directory:
 
 
 class Source(NamedTuple):
-    """Networks that can be loaded.
+    """A source of networks, which are identified now and loaded on demand.
 
     Attributes:
-      name: the directory, and the step of a run, for messages.
-      digest: identifies the weights: other weights have another digest.
+      name: the directory, and for a run the step, for messages.
+      digest: identifies the weights; different weights have different digests.
       load: loads the networks.
     """
 
@@ -107,7 +107,9 @@ class Source(NamedTuple):
 
 
 def find_source(path: Path, step: int | None = None) -> Source:
-    """Finds what `load_networks` would load, without loading it. The last checkpoint of a run is fixed at this moment.
+    """Finds what `load_networks` would load, without loading it.
+
+    With `step` None, a run's last checkpoint is resolved now: `Source.load` ignores checkpoints that are saved later.
 
     Raises:
       UserError: the directory has no model.
@@ -129,7 +131,8 @@ def _check_no_step(path: Path, step: int | None) -> None:
 
 
 def _encoder_directory(path: Path) -> Path:
-    """The Hugging Face directory of the encoder: `path` itself, or one inside an export."""
+    """Returns the Hugging Face directory of the encoder: `path` itself, or one inside an export. Raises UserError if
+    there is none."""
     if (path / directory.CONFIG).is_file():
         return path
     inside = encoder_directory_in_export(path)
@@ -142,7 +145,7 @@ def _encoder_directory(path: Path) -> Path:
 
 
 def find_vocabulary(path: Path) -> Path | None:
-    """The vocabulary file of a directory that `load_networks` reads; None where it has none."""
+    """Returns the vocabulary file of a directory that `load_networks` reads; None if it has none."""
     path = hub.local(path)
     return (
         tokenizer.find_file(path) if is_run(path) else tokenizer_files.find(encoder_directory_in_export(path) or path)
@@ -150,11 +153,12 @@ def find_vocabulary(path: Path) -> Path | None:
 
 
 def is_run(path: Path) -> bool:
-    """Whether `path` is the work directory of a run, of which checkpoints or metrics are left."""
+    """Returns True if `path` is the work directory of a run that still has checkpoints or metrics."""
     return any((path / name).exists() for name in ("checkpoints", METRICS)) and not (path / directory.WEIGHTS).exists()
 
 
 def encoder_directory_in_export(path: Path) -> Path | None:
-    """The directory of an export that has the encoder with its head; None where `path` is not an export."""
+    """Returns the directory of the encoder in an export, with a head if one was exported; None if `path` is not an
+    export."""
     names = (DISCRIMINATOR, MASKED_LM, ENCODER)
     return next((path / name for name in names if (path / name / directory.CONFIG).is_file()), None)

@@ -20,7 +20,7 @@ from electra_jax.sharded_step import ShardedStep
 from electra_jax.step import TrainState
 from electra_jax.train_config import TrainConfig
 
-# The metadata of step 0.
+# The metadata of step 0, which has no checkpoint.
 _NOTHING_DONE: dict[str, Any] = {"totals": {"tokens": 0.0, "device_seconds": 0.0, "skipped_steps": 0.0}}
 
 
@@ -32,7 +32,7 @@ class RunCheckpoint(NamedTuple):
       tokenizer: the run's tokenizer.
       objective: the run's objective and model.
       state: the training state, on the first device.
-      metadata: what the checkpoint holds besides the state: its `totals` and the key of its `corpus`.
+      metadata: the rest of the checkpoint, such as its `totals` and the key of its `corpus`.
     """
 
     config: TrainConfig
@@ -47,7 +47,7 @@ class RunCheckpoint(NamedTuple):
 
 
 def trained_shape(config: TrainConfig, objective: Objective) -> ElectraConfig:
-    """The config of a run's trained networks: in float32, as exports are, with the length of the longest rows."""
+    """Returns the config of a run's trained networks: float32, as in exports, with the length of its longest rows."""
     shape = objective.model.config
     encoder, generator = (
         network and dataclasses.replace(network, dtype=jnp.dtype("float32"))
@@ -59,10 +59,11 @@ def trained_shape(config: TrainConfig, objective: Objective) -> ElectraConfig:
 
 
 def load_run_checkpoint(workdir: Path, step: int | None = None) -> RunCheckpoint:
-    """Loads the checkpoint of `step`, or the last one. Step 0 is never saved: its parameters are drawn again.
+    """Loads the checkpoint of `step`, or the last one. Step 0 is never saved; its parameters are initialized again.
 
     Raises:
-      UserError: `workdir` is not a run, has no such checkpoint, or has settings that this version does not know.
+      UserError: `workdir` is not a run, has no such checkpoint, or has settings that this version does not know. Step 0
+        of a run with `init_from` or `generator_from` is refused, too.
     """
     config = read_config(workdir)
     checkpoints = Checkpoints(workdir / "checkpoints", read_only=True)
@@ -81,7 +82,7 @@ def load_run_checkpoint(workdir: Path, step: int | None = None) -> RunCheckpoint
 
 
 def read_metadata(workdir: Path, step: int | None = None) -> tuple[int, dict[str, Any]]:
-    """The step of a checkpoint, the last one by default, and what it holds besides the state.
+    """Returns the step of a checkpoint, by default the last, and its metadata.
 
     Raises:
       UserError: there is no such checkpoint.
@@ -95,10 +96,10 @@ def read_metadata(workdir: Path, step: int | None = None) -> tuple[int, dict[str
 
 
 def corpus_folder(workdir: Path, run: RunCheckpoint) -> Path:
-    """The prepared corpus that a run was trained on.
+    """Returns the folder of the prepared corpus that a run was trained on.
 
     Raises:
-      UserError: it no longer exists, or its manifest is damaged.
+      UserError: the corpus no longer exists, or its manifest is damaged.
     """
     key = str(run.metadata.get("corpus"))
     for folder in (workdir / "data" / key, Path(run.config.data.input)):
@@ -108,7 +109,7 @@ def corpus_folder(workdir: Path, run: RunCheckpoint) -> Path:
 
 
 def saved_steps(workdir: Path) -> list[int]:
-    """The steps of a run's checkpoints, in ascending order."""
+    """Returns the steps of a run's checkpoints, in ascending order."""
     checkpoints = Checkpoints(workdir / "checkpoints", read_only=True)
     try:
         return sorted(checkpoints.steps())
@@ -117,7 +118,7 @@ def saved_steps(workdir: Path) -> list[int]:
 
 
 def read_config(workdir: Path) -> TrainConfig:
-    """The settings of a run; those added since it began have their defaults.
+    """Returns the settings of a run. Settings that were added since it began have their defaults.
 
     Raises:
       UserError: `workdir` is not a run, or has settings that this version does not know.
@@ -133,7 +134,7 @@ def read_config(workdir: Path) -> TrainConfig:
 
 
 def step_on_one_device(config: TrainConfig, vocabulary: Tokenizer) -> ShardedStep:
-    """The training step on the first device, whose state has the shapes to restore."""
+    """Builds the train step on the first local device; its state has the shapes to restore."""
     objective = registry.make(
         config.objective, config.model, config.steps, len(vocabulary), None, vocabulary.special, vocabulary.word_starts
     )
@@ -142,12 +143,12 @@ def step_on_one_device(config: TrainConfig, vocabulary: Tokenizer) -> ShardedSte
 
 
 def _existing_step(checkpoints: Checkpoints, workdir: Path, step: int | None) -> int:
-    """`step`, or the last step where it is None; raises UserError where there is no such checkpoint."""
+    """Returns `step`, or the last step if it is None. Raises UserError if there is no such checkpoint."""
     latest = checkpoints.latest()
     if latest is None:
         raise UserError(f"{workdir} has no checkpoint yet; continue the run until its first checkpoint")
     step = latest if step is None else step
-    if step and step not in checkpoints.steps():
+    if step and step not in checkpoints.steps():  # step 0 is never saved
         steps = ", ".join(map(str, checkpoints.steps()))
         raise UserError(f"{workdir} has no checkpoint of step {step}; expected one of {steps}")
     return step

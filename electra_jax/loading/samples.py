@@ -1,4 +1,4 @@
-"""Held-out sentences with fakes, and the encoder's probability for each word; printed at the end of training."""
+"""Sample sentences for the end of training: held-out text with fakes, and the encoder's probability for each word."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from electra_jax.runtime import rng
 from electra_jax.runtime.marked_text import Mark
 
 Array = jax.Array
-_TOKENS = (12, 40)  # fewest and most of a sentence, which then fits a line or two
+_TOKENS = (12, 40)  # shortest and longest sentence, which then fits a line or two
 
 
 class SampledWord(NamedTuple):
@@ -23,8 +23,8 @@ class SampledWord(NamedTuple):
 
     Attributes:
       text: the word that the encoder read.
-      probability: that it was replaced, by the encoder; the largest of the word's pieces.
-      original: the word that was replaced; None where none was.
+      probability: the encoder's probability that it was replaced; the maximum over the word's pieces.
+      original: the word before replacement; None if it was not replaced.
     """
 
     text: str
@@ -43,7 +43,7 @@ def sample_fakes(
     count: int = 5,
     out_shardings: Any = None,
 ) -> list[list[SampledWord]]:
-    """Corrupts held-out sentences as in training and asks the encoder which words were replaced.
+    """Corrupts held-out sentences as in training and detects the replaced words with the encoder.
 
     Args:
       objective: one whose `system.detect` is not None.
@@ -51,10 +51,10 @@ def sample_fakes(
       step: the training step, int32, for schedules of the corruption.
       heldout: held-out text.
       tokenizer: the run's tokenizer.
-      length: of the sequences.
-      seed: of the choice of sentences and of the fakes.
-      count: how many sentences; fewer where the text has fewer lines of a sentence's length.
-      out_shardings: as `jax.jit` takes it.
+      length: sequence length.
+      seed: seed for the choice of sentences and for the fakes.
+      count: number of sentences; fewer if the text has fewer lines of a sentence's length.
+      out_shardings: as in `jax.jit`.
     """
     sentences = sample_sentences(heldout, count, length, seed, tokenizer.special)
     if not len(sentences.input_ids):
@@ -69,7 +69,7 @@ def sample_fakes(
 def corrupt_and_detect(
     objective: Objective, params: Any, step: Array, batch: Batch, key: Array
 ) -> tuple[Array, Array, Array]:
-    """(ids with fakes, which were replaced, the encoder's probability of that), each [B, L]; can be jitted."""
+    """Returns (ids with fakes, labels of replaced tokens, the encoder's probabilities), each [B, L]. Can be jitted."""
     detect = objective.system.detect
     assert detect is not None, "this objective has no discriminator"
     detection = detect(objective, params, objective.draw(key, batch, step))
@@ -77,7 +77,7 @@ def corrupt_and_detect(
 
 
 def sample_sentences(split: Split, count: int, length: int, seed: int, special: Special) -> Batch:
-    """A batch [n, length] of up to `count` random lines of `split` that are as long as a sentence."""
+    """Draws up to `count` random lines of `split` that are as long as a sentence, as a batch [n, length]."""
     shortest, longest = _TOKENS
     sizes = np.diff(split.lines)
     fitting = np.flatnonzero((sizes >= shortest) & (sizes <= min(longest, length - 2)))
@@ -86,7 +86,7 @@ def sample_sentences(split: Split, count: int, length: int, seed: int, special: 
 
 
 def mark_words(words: Sequence[SampledWord]) -> tuple[str, list[Mark]]:
-    """The sentence as text, with its marks, for `print_marked`."""
+    """Returns the sentence as text, and its marks, for `print_marked`."""
     marks, position = [], 0
     for word in words:
         end = position + len(word.text)
@@ -98,7 +98,7 @@ def mark_words(words: Sequence[SampledWord]) -> tuple[str, list[Mark]]:
 def _words(
     tokenizer: Tokenizer, original: np.ndarray, corrupted: np.ndarray, labels: np.ndarray, probabilities: np.ndarray
 ) -> list[SampledWord]:
-    """The words of one row; all arrays are [L]."""
+    """Groups the pieces of one row into words; all arrays are [L]."""
     return [
         SampledWord(
             word,

@@ -1,4 +1,4 @@
-"""Padded batches of token rows, with few different lengths, so that few programs are compiled."""
+"""Padded batches of token rows in a few length buckets, so that few programs are compiled."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -9,14 +9,14 @@ from electra_jax.data.tokenizer import Special
 from electra_jax.modeling.batch import Batch
 
 _SHORTEST = 16  # the first bucket
-_FULL_ROWS = 512  # positions up to which a batch has all its rows
+_FULL_ROWS = 512  # the longest bucket whose batches have `batch_size` rows
 
 
 def check_texts(texts: object) -> list[str]:
-    """A text or a sequence of texts as a list.
+    """Returns a text or a sequence of texts as a list.
 
     Raises:
-      UserError: one is no string, or holds half of a surrogate pair, which is no character.
+      UserError: a text is not a string, or contains a lone surrogate, which is not a character.
     """
     if not isinstance(texts, Iterable):
         raise UserError(f"texts is {texts!r}: expected a string or a sequence of strings")
@@ -35,9 +35,9 @@ def check_texts(texts: object) -> list[str]:
 
 
 def bucket_lengths(longest: int) -> list[int]:
-    """The lengths that rows are padded to: 16, 24, 32, 48, 64, 96, ... up to and including `longest`.
+    """Returns the bucket lengths that rows are padded to: 16, 24, 32, 48, 64, 96, ... up to and including `longest`.
 
-    They do not depend on the rows, so that a program that is compiled for one call serves all later ones.
+    They do not depend on the rows, so that a program compiled for one call serves all later calls.
     """
     lengths, length = [], _SHORTEST
     while length < longest:
@@ -47,16 +47,18 @@ def bucket_lengths(longest: int) -> list[int]:
 
 
 def length_batches(lengths: Sequence[int], longest: int, batch_size: int) -> Iterator[tuple[int, int, list[int]]]:
-    """Groups rows of similar length.
+    """Groups rows into batches by length bucket.
 
     Args:
-      lengths: positions of each row, special tokens included.
-      longest: the longest row that the network can read.
-      batch_size: rows of a batch of up to 512 positions; longer batches have fewer, for the same number of tokens.
+      lengths: length of each row, special tokens included.
+      longest: the network's maximum length.
+      batch_size: rows per batch in buckets of up to 512 positions; batches of longer buckets have fewer rows, for the
+        same number of tokens.
 
     Yields:
-      (padded length, padded number of rows, indices of the rows). The number is padded to a power of two, so that a
-      single row does not take a whole batch's time, and few programs serve all calls.
+      (padded length, padded number of rows, indices of the rows). The number of rows is padded to a power of two, or to
+      a full batch if that is smaller, so that a single row does not take a whole batch's time, and few programs serve
+      all calls.
     """
     buckets = bucket_lengths(longest)
     bucket_of_row = np.searchsorted(buckets, np.asarray(lengths, np.int64))
@@ -69,7 +71,7 @@ def length_batches(lengths: Sequence[int], longest: int, batch_size: int) -> Ite
 
 
 def pad_rows(rows: Sequence[Sequence[int] | np.ndarray], length: int, special: Special) -> Batch:
-    """A batch [rows, length] of single segments, each between [CLS] and [SEP] and padded to `length`."""
+    """Builds a batch [rows, length] of single segments, each between [CLS] and [SEP] and padded to `length`."""
     ids = np.full((len(rows), length), special.pad, np.int32)
     sequence_ids = np.zeros_like(ids)
     for row, tokens in enumerate(rows):

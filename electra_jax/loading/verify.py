@@ -1,4 +1,4 @@
-"""Reads everything that a run or a prepared corpus consists of, and compares it with its checksums."""
+"""Verifies runs and prepared corpora: reads every file and compares it with its checksum."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,11 +21,11 @@ T = TypeVar("T")
 
 
 class Finding(NamedTuple):
-    """One thing that was checked.
+    """The result of one check.
 
     Attributes:
-      ok: whether all is well with it.
-      text: what it is, or what is wrong with it and what to do, one line.
+      ok: whether the check passed.
+      text: what was checked, or what is wrong and what to do, in one line.
     """
 
     ok: bool
@@ -33,13 +33,13 @@ class Finding(NamedTuple):
 
 
 def verify(folder: Path) -> Iterator[Finding]:
-    """Checks a run or a prepared corpus: reads every file, one checkpoint at a time, and changes nothing.
+    """Verifies a run or a prepared corpus: reads every file, one checkpoint at a time, and changes nothing.
 
     Args:
       folder: the work directory of a run, or the folder of a prepared corpus.
 
     Yields:
-      A finding for each thing, as soon as it was checked; damage does not end the check.
+      A finding for each check, as soon as it is done; damage does not stop the following checks.
     """
     if corpus.is_prepared(folder):
         yield from _check_corpus(folder)
@@ -68,7 +68,7 @@ def _check_run(workdir: Path) -> Iterator[Finding]:
 def _check_checkpoints(
     workdir: Path, config: TrainConfig | None, vocabulary: Tokenizer | None
 ) -> Iterator[tuple[int, str | None, Finding]]:
-    """Reads each checkpoint: its step, the key of its corpus if it could be read, and a finding."""
+    """Reads each checkpoint. Yields (step, key of its corpus or None if unreadable, finding)."""
     if not (workdir / "checkpoints").is_dir():
         yield 0, None, Finding(True, f"{workdir / 'checkpoints'}: none yet")
         return
@@ -88,7 +88,7 @@ def _check_checkpoints(
 
 
 def _check_checkpoint(checkpoints: Checkpoints, step: int, model: Any) -> tuple[str | None, list[Finding]]:
-    """The key of the corpus in a checkpoint, None if it cannot be read; and what was found."""
+    """Reads one checkpoint. Returns (key of its corpus or None if unreadable, findings)."""
     metadata, metadata_error = _attempt(lambda: checkpoints.metadata(step))
     arrays, arrays_error = _attempt(lambda: _read_arrays(checkpoints, step, model))
     if errors := dict.fromkeys(filter(None, (metadata_error, arrays_error))):
@@ -99,10 +99,10 @@ def _check_checkpoint(checkpoints: Checkpoints, step: int, model: Any) -> tuple[
 
 
 def _read_arrays(checkpoints: Checkpoints, step: int, model: Any) -> int:
-    """Restores a checkpoint, as the model's state where that is known; returns the number of its arrays.
+    """Restores a checkpoint, into the shapes of `model` if that is not None. Returns the number of its arrays.
 
     Raises:
-      UserError: it is damaged, or has no checksums.
+      UserError: the checkpoint is damaged, or has no checksums.
     """
     state = checkpoints.restore(step, checkpoints.saved_arrays(step) if model is None else model)
     if checkpoints.checksums(step) is None:
@@ -114,7 +114,7 @@ def _read_arrays(checkpoints: Checkpoints, step: int, model: Any) -> int:
 
 
 def _find_corpus(workdir: Path, config: TrainConfig | None, key: str | None) -> Path | None:
-    """The folder of the run's corpus; None where that is not known."""
+    """Returns the folder of the run's corpus; None if it is unknown."""
     if config is not None and corpus.is_prepared(Path(config.data.input)):
         return Path(config.data.input)
     return workdir / "data" / key if key is not None else None
@@ -134,7 +134,7 @@ def _check_corpus_of_run(folder: Path, key: str | None, finished: bool) -> Itera
 
 
 def _check_corpus(folder: Path) -> Iterator[Finding]:
-    """A finding for each damaged file, and one for all others together."""
+    """Yields a finding for each damaged file, and one for all intact files together."""
     intact = 0
     try:
         for error in corpus.check_files(folder):
@@ -148,7 +148,7 @@ def _check_corpus(folder: Path) -> Iterator[Finding]:
 
 
 def _compare_vocabulary(workdir: Path, vocabulary: Tokenizer, text: Path | None) -> Finding:
-    """Whether the run's copy of the vocabulary is that of its corpus."""
+    """Compares the run's copy of the vocabulary with that of its corpus."""
     place = workdir / vocabulary.file
     original = tokenizer.find_file(text) if text is not None else None
     if original is None:
@@ -177,7 +177,7 @@ def _finding(path: Path, error: str, more: str = "") -> Finding:
 
 
 def _attempt(read: Callable[[], T]) -> tuple[T | None, str]:
-    """What `read` returns, and an empty string; or None, and what went wrong."""
+    """Returns (result of `read`, ""), or (None, error message)."""
     try:
         return read(), ""
     except MISTAKES as error:

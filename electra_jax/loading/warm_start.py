@@ -1,7 +1,7 @@
 """Initializes a new run from pre-trained networks: `config.init_from`, `config.generator_from` and `config.init`.
 
 Parameters are matched by name and shape. A different vocabulary, number of positions or number of layers is refused, or
-adapted as `config.init` says; parameters that no network provides keep their random initial values. Every decision is
+adapted as `config.init` says. Parameters that no network provides keep their random initialization. Every decision is
 reported.
 """
 
@@ -20,7 +20,7 @@ from electra_jax.modeling.subnetwork import Network, extract, flatten_params, ne
 from electra_jax.objectives import registry
 from electra_jax.train_config import TrainConfig, WarmStartConfig
 
-Flat = dict[str, np.ndarray]  # parameters by their paths
+Flat = dict[str, np.ndarray]  # parameters by path
 _LAYERS = "encoder/layers/"
 # A text that two tokenizers with the same pieces may still split differently.
 _PROBE = "The CAF\u00c9 in M\u00fcnchen,  \u4f60\u597d  (x_1): na\u00efve \uff21\u2026"
@@ -28,14 +28,14 @@ _PROBE = "The CAF\u00c9 in M\u00fcnchen,  \u4f60\u597d  (x_1): na\u00efve \uff21
 
 @dataclasses.dataclass(frozen=True)
 class Donor:
-    """A pre-trained network that initializes a part of a run.
+    """A pre-trained network that initializes the encoder or the generator of a run.
 
     Attributes:
       name: the setting that names it, and its value, for messages.
       part: the part that it initializes, `encoder` or `generator`.
       network: the network.
-      tokenizer: its tokenizer; None where it has none.
-      layers: what becomes of another number of layers, as in `WarmStartConfig.layers`.
+      tokenizer: its tokenizer; None if it has none.
+      layers: how to adapt a different number of layers, as in `WarmStartConfig.layers`.
     """
 
     name: str
@@ -53,7 +53,7 @@ def load_donors(config: TrainConfig, say: Callable[[str], None]) -> list[Donor]:
       say: called with each warning.
 
     Raises:
-      UserError: a network cannot be read or has another shape than the run, or the objective needs a pre-trained
+      UserError: a network cannot be read or does not have the shape of the run, or the objective needs a pre-trained
         generator and none is named.
     """
     donors: list[Donor] = []
@@ -98,7 +98,7 @@ def load_donors(config: TrainConfig, say: Callable[[str], None]) -> list[Donor]:
 
 
 def vocabulary_of_donors(config: TrainConfig) -> str:
-    """The vocabulary file of the network that a run starts from, which the run must use; "" where there is none."""
+    """Returns the vocabulary file of the network that a run starts from, which the run must use; "" if none."""
     path = config.starts_from
     if not path or config.init.vocabulary != "same":
         return ""
@@ -107,13 +107,13 @@ def vocabulary_of_donors(config: TrainConfig) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class WarmStart:
-    """Puts pre-trained networks into the initial parameters of a run.
+    """Warm start of a run: copies pre-trained networks into its initial parameters.
 
     Attributes:
       settings: `config.init`.
       shape: the config of the run's model.
       tokenizer: the run's tokenizer.
-      say: called with a line for every decision.
+      say: called with a line about every decision.
     """
 
     settings: WarmStartConfig
@@ -122,14 +122,14 @@ class WarmStart:
     say: Callable[[str], None]
 
     def apply(self, params: Any, donors: list[Donor]) -> Any:
-        """Replaces random initial parameters by those of the donors.
+        """Replaces random initial parameters with those of the donors.
 
         Args:
           params: the tree of `Electra`, freshly initialized.
           donors: from `load_donors`.
 
         Raises:
-          UserError: a donor has another vocabulary or shape than the run.
+          UserError: a donor does not have the vocabulary or the shape of the run.
         """
         fitted = {donor.part: self.fit(donor, params) for donor in donors}
         result = self._merge(params, fitted.get("encoder"), fitted.get("generator"))
@@ -140,7 +140,7 @@ class WarmStart:
         return result
 
     def fit(self, donor: Donor, params: Any) -> Flat:
-        """The donor's parameters in the shapes of this run, by their paths in a `Network`.
+        """Adapts the donor's parameters to the shapes of this run. Keys are paths in a `Network`.
 
         Raises:
           UserError: vocabulary or shape differ, and `settings` do not say how to adapt them.
@@ -158,7 +158,7 @@ class WarmStart:
         return flat
 
     def _fit_vocabulary(self, donor: Donor, flat: Flat, initial: Mapping[str, np.ndarray]) -> Flat:
-        """Reorders the rows of everything that has one row per piece."""
+        """Reorders the rows of all vocabulary-sized parameters. Rows of pieces that the donor lacks stay random."""
         rows = self._matching_rows(donor)
         result = dict(flat)
         for path in ("embeddings/word", "mlm_head/bias"):
@@ -168,7 +168,7 @@ class WarmStart:
         return result
 
     def _matching_rows(self, donor: Donor) -> dict[int, int]:
-        """The donor's row for each row of this run that has the same piece."""
+        """Maps the rows of this run's vocabulary to the donor's rows of the same pieces; others are left out."""
         size = len(self.tokenizer)
         if donor.tokenizer is None:
             donor_size = donor.network.config.vocab_size
@@ -222,7 +222,7 @@ class WarmStart:
         return {**flat, **{path: flat[path][chosen] for path in paths}}
 
     def _merge(self, params: Any, encoder: Flat | None, generator: Flat | None) -> Any:
-        """The parameters of the whole model, with embeddings where its tying keeps them."""
+        """Merges both networks into the parameters of the whole model. `shape.tying` decides where embeddings go."""
         tying, result = self.shape.tying, dict(params)
         encoder_tree, generator_tree = (unflatten_params(flat or {}) for flat in (encoder, generator))
         tables, generator_tables = encoder_tree.pop("embeddings", None), generator_tree.pop("embeddings", None)
@@ -239,6 +239,8 @@ class WarmStart:
             shared = tables
             result |= {"generator_embeddings": generator_tables} if generator_tables else {}
         elif tying == "gdes":
+            # Except the norm, the encoder's tables are stored as differences from the generator's; `Electra` and
+            # `subnetwork.extract` add the two.
             base = generator_tables or tables
             shared = tables and {name: v if name == "norm" else v - base[name] for name, v in tables.items()}
             result |= {"generator_embeddings": base} if base else {}
@@ -249,7 +251,7 @@ class WarmStart:
         return result | ({"embeddings": shared} if shared else {})
 
     def _warn_of_differences(self, what: str, encoder_tree: Any, generator_tree: Any) -> None:
-        """Warns where two donors differ in parameters that the run shares between encoder and generator."""
+        """Warns if two donors differ in parameters that the run shares between encoder and generator."""
         ours, theirs = (flatten_params(tree) for tree in (encoder_tree, generator_tree))
         largest = {name: float(np.abs(ours[name] - theirs[name]).max()) for name in ours}
         differing = [f"{name} by up to {most:.3g}" for name, most in largest.items() if most]
@@ -261,14 +263,14 @@ class WarmStart:
 
 
 def _check_shape(config: TrainConfig, donor: Donor, shape: ElectraConfig) -> None:
-    """Raises UserError, with the settings to change, where the shapes differ and `config.init` does not adapt them."""
+    """Raises UserError, with the settings to change, if the shapes differ and `config.init` does not adapt them."""
     mismatch = _mismatch(config, donor, shape)
     if mismatch:
         raise UserError("; ".join(mismatch))
 
 
 def _mismatch(config: TrainConfig, donor: Donor, shape: ElectraConfig) -> tuple[str, ...]:
-    """(how the donor's shape differs, what to do about it); empty where it fits or `config.init` adapts it."""
+    """Returns (how the donor's shape differs, what to do about it); empty if it fits or `config.init` adapts it."""
     wanted = network_config(shape, donor.part)
     if wanted is None:
         return (f"{donor.name}: this objective's generator has two towers; it cannot start from a network",)
@@ -296,9 +298,10 @@ def _mismatch(config: TrainConfig, donor: Donor, shape: ElectraConfig) -> tuple[
 
 
 def _shape_settings(network: ElectraConfig, depth: str, positions: str, layers: int) -> dict[str, Any]:
-    """The settings of `config.model` that must match, where `layers` layers are used of both networks.
+    """Returns the settings of `config.model` that must match if `layers` layers of both networks are used.
 
-    `depth` and `positions` say how another number of layers or positions is adapted, as in `WarmStartConfig`.
+    `depth` and `positions` say how a different number of layers or positions is adapted: `layers` and `positions` of
+    `WarmStartConfig`.
     """
     e = network.encoder
     settings: dict[str, Any] = {"encoder": e.kind}

@@ -1,4 +1,4 @@
-"""What a run costs, before it is started: FLOPs of any config, and memory and time on TPU slices.
+"""Estimates the cost of a run before it starts: FLOPs of any config, and memory and time on TPU slices and GPUs.
 
-For TPUs, the step that `train` runs is compiled by the TPU's own compiler on this machine, and the program is analyzed.
+The step that `train` runs is compiled on this machine by the compiler of the TPU or GPU, and the program is analyzed.
 """

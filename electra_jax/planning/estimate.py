@@ -1,4 +1,4 @@
-"""Estimates what a train step needs on TPU slices or GPUs: memory, FLOPs, traffic, and time (bounds and a forecast)."""
+"""Estimates the cost of a train step on TPU slices or GPUs: memory, FLOPs, traffic, time (bounds and a forecast)."""
 
 import dataclasses
 import functools
@@ -39,10 +39,10 @@ REMAT = ("none", "dots", "full")  # in ascending order of recomputation
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """One train step of the run's last segment on TPU slices or on the GPUs of a machine.
+    """Estimates for one train step of the run's last segment, on TPU slices or on the GPUs of a machine.
 
-    FLOPs count all devices together, all bytes but those of `collectives` one device. Fields that default to None are
-    None where the compiler failed because the program is too large.
+    FLOPs are those of all devices together; bytes and element-wise operations are those of one device. Fields that
+    default to None are None if the compiler failed because the program is too large.
 
     Attributes:
       settings: `batch_size`, `grad_accum_steps`, `remat`, `unroll`, `attention` (`fused` or `plain`), and the sizes of
@@ -52,25 +52,26 @@ class Plan:
       hosts: the number of hosts.
       kind: the kind of device, a key of `devices.PEAK_FLOPS`.
       fits: whether the program fits into the device's memory.
-      memory: bytes by kind, their `total`, and what is `usable`; fewer kinds where the compiler failed.
-      flops: of a step: by both accountings (`model` and `paper`), and by XLA's count before optimization, with scans
-        unrolled (`xla`), where the attention kernel counts as what it executes.
+      memory: bytes by kind, their `total`, and the `usable` bytes; fewer kinds if the compiler failed.
+      flops: FLOPs of a step by both accountings (`model` and `paper`), and by XLA's count before optimization, with
+        scans unrolled (`xla`), in which attention counts as what its kernel executes.
       mfu: the assumed model FLOPs utilization.
       days_at_mfu: days that the run takes at that utilization.
-      compile_seconds: compile time on this machine.
+      compile_seconds: compilation time on this machine.
       moved: bytes moved between memory and a device in a step.
       vector: element-wise operations of a device in a step, without those inside kernels.
-      collectives: by kind, how many run in a step, bytes of their results, and bytes that a device must send.
-      largest: (bytes, name) of the operations that move most, in descending order.
+      collectives: for each kind, the number executed in a step (`times`), the `bytes` of their results, and the bytes
+        that a device must send (`sent`).
+      largest: (bytes, name) of the operations in descending order of the bytes that they move.
       seconds: lower bounds on the time of a step, by `compute` (the matrix units), `vector`, `memory` and
         `interconnect`. The network between slices, which is slower than the interconnect, is not included.
       bound: the resource with the largest of these.
       tokens_per_second: throughput at that bound.
       days: days that the run takes at that bound.
-      forecast: seconds of a step by parts: on TPUs as their compiler expects them, on GPUs the sum over all kernels
+      forecast: seconds of a step by part: on TPUs by the compiler's own estimates, on GPUs by the sum over all kernels
         (`planning.forecast`, `planning.gpu_forecast`).
-      unestimated: (seconds, name) of what the TPU's compiler has no estimate for, in descending order.
-      forecast_seconds: their sum, or the bound where that is longer.
+      unestimated: (seconds, name) of instructions without an estimate by the TPU's compiler, in descending order.
+      forecast_seconds: sum of `forecast`, or the bound if that is longer.
       forecast_mfu: the model FLOPs utilization at the forecast.
       forecast_days: days that the run takes at the forecast.
     """
@@ -102,10 +103,10 @@ class Plan:
 
     @property
     def step_seconds(self) -> float:
-        """Seconds of a step by the forecast, or else at the bound; infinite where the compiler failed.
+        """Seconds of a step: the forecast, or else the bound; infinity if the compiler failed.
 
-        The forecast is the better guide to the faster of two programs: `remat` and smaller parts of a batch change
-        vector work and the shapes of products, which the bounds hardly see.
+        The forecast ranks two programs better than the bounds: `remat` and gradient accumulation change element-wise
+        work and the shapes of matrix products, which the bounds hardly reflect.
         """
         if self.forecast_seconds is not None:
             return self.forecast_seconds
@@ -120,14 +121,14 @@ def estimate(
     Args:
       config: the run.
       topology: a slice as KIND:SHAPE, for example `v3:4x4`, or the GPUs of a machine as KIND:COUNT, `h100:8`.
-      slices: how many such slices.
+      slices: number of such slices.
       mfu: the model FLOPs utilization to estimate days with, in addition to the bound.
 
     Returns:
-      The memory by kind in bytes, FLOPs, traffic, lower bounds and a forecast in seconds, and days; see `Plan`.
+      Memory by kind in bytes, FLOPs, traffic, lower bounds and a forecast in seconds, and days; see `Plan`.
 
     Raises:
-      UserError: the compiler (libtpu, or JAX's CUDA plugin) is not installed, there are no such devices, the config is
+      UserError: the compiler (libtpu, or JAX's CUDA plugin) is not installed, such devices do not exist, the config is
         invalid, or its batch cannot be split over the devices.
     """
     config = train_config.resolve(config)
@@ -195,7 +196,7 @@ def estimate(
     memory = _memory(run, compiled) | {"usable": target.memory}
     plan = dataclasses.replace(plan, fits=memory["total"] <= target.memory, memory=memory, compile_seconds=seconds)
     program = hlo.Program(compiled.as_text() or "")
-    # Traced again only where there is something that XLA cannot see into.
+    # Traced again only if there are kernels, which XLA cannot see into.
     kernels = count_kernels(run.trace(segment).jaxpr) if program.has_kernels else {}
     return _timed(plan, program, kernels, target, peak, config.batch_size * segment.length, steps)
 
@@ -209,7 +210,8 @@ def _timed(
     tokens: int,
     steps: float,
 ) -> Plan:
-    """The plan with what the compiled program says of time: `peak` is that of all devices, `steps` of this length."""
+    """Completes a plan with times from the compiled program. `peak` is that of all devices, `steps` the run's length in
+    steps of this cost."""
     counted = traffic.count_traffic(program, plan.devices)
     vector = count_vector(program, target.packed16)
     times = {
@@ -251,11 +253,11 @@ def sweep(
     mfu: float = 0.4,
     on_plan: Callable[[Plan], None] = lambda plan: None,
 ) -> list[Plan]:
-    """Estimates every `remat`, each with the fewest `grad_accum_steps` (powers of two) that fit.
+    """Estimates each `remat` with the smallest `grad_accum_steps`, a power of two, that fits.
 
     Args:
       config: the run; its own `grad_accum_steps` and `remat` are ignored.
-      topology, slices, mfu: as for `estimate`.
+      topology, slices, mfu: as in `estimate`.
       on_plan: called with each plan.
 
     Returns:
@@ -282,14 +284,15 @@ def sweep(
 
 
 def best(plans: Sequence[Plan]) -> Plan | None:
-    """The plan that fits and has the shortest step, the first of equals; None if none fits."""
+    """Returns the plan that fits and has the shortest step, the first of equals; None if none fits."""
     return min((plan for plan in plans if plan.fits), key=lambda plan: plan.step_seconds, default=None)
 
 
 def _xla_flops(config: TrainConfig, objective: Objective) -> float:
-    """XLA's count for the whole batch, with scans unrolled and no accumulation: XLA counts a loop's body once.
+    """Counts FLOPs with XLA for the whole batch, with scans unrolled and no gradient accumulation, because XLA counts a
+    loop's body once.
 
-    Attention is plain: XLA sees no operations inside a kernel.
+    Attention is plain, because XLA sees no operations inside a kernel.
     """
     unrolled = replace(config, model__unroll="true", model__attention="plain", grad_accum_steps=1)
     mesh = sharding.make_mesh(sharding.ONE_DEVICE, config.batch_size, 1, jax.local_devices(backend="cpu")[:1])
@@ -300,7 +303,7 @@ def _xla_flops(config: TrainConfig, objective: Objective) -> float:
 
 
 def _memory(run: ShardedStep, compiled: Any) -> dict[str, float]:
-    """Bytes on one device by kind, and their total."""
+    """Returns the bytes on one device by kind, and their total."""
     analysis, state = compiled.memory_analysis(), _of_state(run)
     memory = {
         **state,
@@ -313,7 +316,7 @@ def _memory(run: ShardedStep, compiled: Any) -> dict[str, float]:
 
 
 def _of_state(run: ShardedStep) -> dict[str, float]:
-    """Bytes that one device keeps between steps."""
+    """Returns the bytes that one device keeps between steps, by kind."""
 
     def share(tree: Any) -> float:
         return float(sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)))
@@ -322,9 +325,9 @@ def _of_state(run: ShardedStep) -> dict[str, float]:
 
 
 def _needed(error: str) -> float | None:
-    """The bytes of temporaries in a compiler's out-of-memory error; None for another error.
+    """Parses the bytes of temporaries from a compiler's out-of-memory error; None for any other error.
 
-    The compiler compares the temporaries alone with the device's memory; the state comes on top.
+    The compiler compares only the temporaries with the device's memory; the state comes on top.
     """
     match = _TOO_LARGE.search(error)
     if not match:
@@ -344,7 +347,7 @@ def _by_kind(collectives: Sequence[traffic.Collective]) -> dict[str, dict[str, f
 
 
 def _by_source(moved: Sequence[traffic.Moved]) -> list[tuple[float, str]]:
-    """(bytes, name) by network, direction and operation, in descending order."""
+    """Sums bytes by network, direction and operation. Returns (bytes, name) in descending order."""
     totals: dict[str, float] = {}
     for instruction in moved:
         name = hlo.place(instruction.source)

@@ -1,21 +1,23 @@
-"""Forecasts the time of a step on a TPU from what the compiler itself expects of each instruction.
+"""Forecasts the step time on a TPU from the compiler's own estimate for each instruction.
 
 XLA's TPU compiler writes `estimated_cycles` into the backend config of the instructions that it schedules. Their sum,
-with a loop's body as often as it runs, divided by the clock of the device, is a forecast where the bounds in `Plan`
-are limits: it knows the layout, the tiles and the vector work of every fusion. It is an estimate all the same. It takes
-plain element-wise work on arrays in memory to reach 38 to 46% of the bandwidth on the data sheet (libtpu 0.0.42.1:
-bfloat16 x + 1 of 4096 x 4096 on v2 to v6e and 7x), so a step bound by memory may turn out faster than the forecast.
+with a loop's body counted once per iteration, divided by the clock of the device, is a forecast, where the bounds in
+`Plan` are limits: it knows the layout, the tiles and the vector work of every fusion. It is still an estimate. It
+expects plain element-wise work on arrays in memory to reach 38 to 46% of the bandwidth on the data sheet (libtpu
+0.0.42.1: bfloat16 x + 1 of 4096 x 4096 on v2 to v6e and 7x), so a memory-bound step may turn out faster than the
+forecast.
 
-What has no estimate takes a time by a stated model:
+The time of instructions without an estimate is modeled:
 
-- a Mosaic (Pallas) kernel: its multiplications at the peak of the matrix unit, and after them its vector operations at
-  the rate of the vector unit, both as counted in what JAX traced (`kernels.count_kernels`). A kernel that is not found
+- a Mosaic (Pallas) kernel: its matrix products at the peak of the matrix unit, and after them its vector operations at
+  the rate of the vector unit, both counted in the traced program (`kernels.count_kernels`). A kernel that is not found
   there counts with the `flops` and `transcendentals` of its `pl.CostEstimate`, and one without that with its operands
   and results at the memory's bandwidth. All are named.
-- a collective: the least bytes that a device must send at the bandwidth of all its links. A synchronous one stops the
-  device; an asynchronous one runs beside what the compiler put between its start and its end, one at a time.
-- a copy between memory and the device's fast memory: its bytes at the memory's bandwidth. Asynchronous ones run beside
-  the work like collectives.
+- a collective: the lower bound on the bytes that a device sends, at the bandwidth of all its links. A synchronous one
+  stops the device; an asynchronous one overlaps with the instructions that the compiler put between its start and its
+  end, one collective at a time.
+- a copy between memory and the device's fast memory: its bytes at the memory's bandwidth. Asynchronous ones overlap
+  like collectives.
 - scalar operations and those on few bytes: their bytes at the memory's bandwidth. Those that together take more than
   .1% of the step are named.
 
@@ -34,7 +36,7 @@ from electra_jax.planning.kernels import KernelCost, Signature, signature
 
 PARTS = ("compiler", "kernels", "collectives", "copies", "other")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-_UNKNOWN = 2**62  # the compiler's "infinite", for what it has no model of
+_UNKNOWN = 2**62  # the compiler's "infinite": it has no model of the instruction
 _NAMED = 1e-3  # of a step
 
 
@@ -43,7 +45,7 @@ class Rates:
     """Speeds of one device.
 
     Attributes:
-      clock: Hz, of the compiler's cycles.
+      clock: Hz of the compiler's cycles.
       peak: FLOP/s of the matrix unit.
       vector: operations/s of the vector unit.
       bandwidth: bytes/s between memory and the device.
@@ -62,9 +64,9 @@ class Forecast:
     """The expected time of one call of a program.
 
     Attributes:
-      parts: seconds. On a TPU `compiler` (its cycles), `kernels`, `collectives` and `copies` that the device waits for,
-        and `other` instructions without an estimate; on a GPU `gpu_forecast.PARTS`.
-      unestimated: (seconds, name) of what the compiler has no estimate for, in descending order of the seconds.
+      parts: seconds by part. On a TPU `compiler` (its cycles), `kernels`, `collectives` and `copies` that the device
+        waits for, and `other` instructions without an estimate; on a GPU `gpu_forecast.PARTS`.
+      unestimated: (seconds, name) of instructions without the compiler's estimate, in descending order of the seconds.
     """
 
     parts: dict[str, float]
@@ -78,13 +80,13 @@ class Forecast:
 def forecast(
     program: hlo.Program, devices: int, rates: Rates, kernels: Mapping[Signature, KernelCost] | None = None
 ) -> Forecast | None:
-    """The expected time of a program on `devices` devices; None if it has no estimates, as on GPUs.
+    """Forecasts the time of a program on `devices` devices; None if it has no estimates, as on GPUs.
 
     Args:
       program: the compiled program.
-      devices: how many devices run it.
+      devices: number of devices that run it.
       rates: the speeds of one of them.
-      kernels: what its Pallas kernels do in a call.
+      kernels: operations per call of its Pallas kernels.
     """
     clock = _Clock(program, devices, rates, kernels or {})
     parts = clock.run(program.entry, 1)
@@ -97,7 +99,7 @@ def forecast(
 
 
 class _Clock:
-    """Runs a program's instructions in their order, one after another but for asynchronous ones."""
+    """Simulated clock: runs a program's instructions one after another, except asynchronous ones, which overlap."""
 
     def __init__(
         self, program: hlo.Program, devices: int, rates: Rates, kernels: Mapping[Signature, KernelCost]
@@ -108,11 +110,11 @@ class _Clock:
         self.kernels: defaultdict[str, float] = defaultdict(float)  # seconds by name
 
     def run(self, name: str, times: float) -> Counter[str]:
-        """Seconds by part of one run of a computation, which runs `times` times in all."""
+        """Returns the seconds by part of one run of a computation, which runs `times` times in all."""
         computation = self._program.computations.get(name, {})
         parts: Counter[str] = Counter()
         now = 0.0
-        free = {"collectives": 0.0, "copies": 0.0}  # when the links and the copy engine end what they have begun
+        free = {"collectives": 0.0, "copies": 0.0}  # when the links and the copy engine are free again
         ends: dict[str, tuple[float, str]] = {}  # of asynchronous instructions
         for instruction in computation.values():
             opcode = instruction.opcode
@@ -144,7 +146,7 @@ class _Clock:
     def _in_background(
         self, instruction: hlo.Instruction, computation: hlo.Computation, times: float
     ) -> tuple[str, float]:
-        """The part and the seconds of an asynchronous instruction, without what it overlaps."""
+        """Returns the part and the seconds of an asynchronous instruction, as if nothing overlapped with it."""
         if instruction.opcode == "async-start":
             inside = self.run(instruction.callee, times)
             return ("collectives" if inside["collectives"] else "copies"), sum(inside.values())
@@ -154,7 +156,7 @@ class _Clock:
         return "copies", self._counter.bytes(instruction, computation) / self._rates.bandwidth
 
     def _one(self, instruction: hlo.Instruction, computation: hlo.Computation, times: float) -> tuple[str, float]:
-        """The part and the seconds of an instruction that the device waits for."""
+        """Returns the part and the seconds of a synchronous instruction."""
         if instruction.opcode in hlo.FREE or instruction.opcode == "async-update":
             return "other", 0.0
         wire = self._wire(instruction, computation)
@@ -172,7 +174,7 @@ class _Clock:
         return "other", seconds
 
     def _wire(self, instruction: hlo.Instruction, computation: hlo.Computation) -> float | None:
-        """Seconds that a collective keeps the links busy; None for another instruction."""
+        """Returns the seconds that a collective occupies the links; None if the instruction is not a collective."""
         collective = self._counter.collective(instruction, computation, 1)
         return None if collective is None else collective.sent / self._rates.interconnect
 
@@ -192,7 +194,7 @@ class _Clock:
 
 
 def _object_after(text: str, key: str) -> dict[str, Any] | None:
-    """The JSON object after the first `key` in a text; None if there is none."""
+    """Parses the JSON object after the first `key` in a text; None if there is none."""
     _, found, rest = text.partition(key)
     if not found or not rest.startswith("{"):
         return None
@@ -201,7 +203,7 @@ def _object_after(text: str, key: str) -> dict[str, Any] | None:
 
 
 def _name(instruction: hlo.Instruction) -> str:
-    """What to call an instruction: a kernel's own name, or the opcode and the JAX operation that it came from."""
+    """Names an instruction: a kernel by its own name, others by opcode and the JAX operation that they came from."""
     if instruction.is_kernel:
         return hlo.base_name(instruction.name)
     return f"{instruction.opcode} of {instruction.source.rsplit('/', 1)[-1] or instruction.name}"

@@ -1,11 +1,12 @@
-"""Forecasts the time of a step on NVIDIA GPUs, whose kernels run one after another: the sum over all kernels.
+"""Forecasts the step time on NVIDIA GPUs as the sum over all kernels, which run one after another.
 
 The time of a kernel is the larger of its FLOPs at a fraction of the peak and its bytes at a fraction of the bandwidth,
 plus the time to launch it. These constants are fitted to eight steps measured on one H100: the forecasts are within 6%
 (`benchmarks/gpu_forecast.py`). Other GPUs are assumed to reach the same fractions of their data sheets. A Pallas kernel
 also takes the time of its element-wise operations, counted in the traced program; none has been measured yet.
 
-A collective takes the least bytes that a device must send, at the bandwidth to the other devices; nothing hides it.
+The time of a collective is the lower bound on the bytes that a device sends, at the bandwidth to the other devices; it
+is assumed not to overlap with computation.
 """
 
 import math
@@ -18,15 +19,15 @@ from electra_jax.planning.forecast import Forecast
 from electra_jax.planning.kernels import KernelCost, Signature, signature
 
 PARTS = ("products", "attention", "memory", "collectives", "launches")
-_PRODUCTS, _ATTENTION = 0.61, 0.30  # of the peak
-_MEMORY = 0.75  # of the bandwidth
+_PRODUCTS, _ATTENTION = 0.61, 0.30  # fractions of the peak
+_MEMORY = 0.75  # fraction of the bandwidth
 _LAUNCH = 1.5e-6  # seconds
 _CUBLAS, _CUDNN = 'custom_call_target="__cublas$', 'custom_call_target="__cudnn$fmha'
 _CONTRACTED = re.compile(r'lhs_contracting_dim(?:ension)?s"?[=:][\[{]([^\]}]*)')
 
 
 class GpuRates(NamedTuple):
-    """What one GPU reaches.
+    """Achieved speeds of one GPU.
 
     Attributes:
       products: FLOP/s of matrix products.
@@ -34,7 +35,7 @@ class GpuRates(NamedTuple):
       vector: element-wise operations/s.
       memory: bytes/s between memory and the device.
       interconnect: bytes/s to other devices.
-      launch: seconds to start a kernel.
+      launch: seconds to launch a kernel.
     """
 
     products: float
@@ -46,11 +47,11 @@ class GpuRates(NamedTuple):
 
 
 def rates_of(peak: float, vector: float, bandwidth: float, interconnect: float) -> GpuRates:
-    """What a GPU reaches, from its data sheet.
+    """Derives the achieved speeds of a GPU from its data sheet.
 
     Args:
       peak: FLOP/s of the tensor cores.
-      vector: operations/s of the float32 lanes, where a multiplication with an addition counts as two.
+      vector: operations/s of the float32 lanes, where a multiply-add counts as two.
       bandwidth: bytes/s between memory and the device.
       interconnect: bytes/s to other devices.
     """
@@ -58,13 +59,13 @@ def rates_of(peak: float, vector: float, bandwidth: float, interconnect: float) 
 
 
 def forecast(program: hlo.Program, devices: int, rates: GpuRates, kernels: Mapping[Signature, KernelCost]) -> Forecast:
-    """The expected time of a program on `devices` GPUs.
+    """Forecasts the time of a program on `devices` GPUs.
 
     Args:
       program: the compiled program.
-      devices: how many devices run it.
+      devices: number of devices that run it.
       rates: the speeds of one of them.
-      kernels: what its Pallas kernels do in a call.
+      kernels: operations per call of its Pallas kernels.
     """
     counter = traffic.Counter(program, devices)
     parts = dict.fromkeys(PARTS, 0.0)
@@ -88,7 +89,7 @@ def _compute(
     rates: GpuRates,
     kernels: Mapping[Signature, KernelCost],
 ) -> tuple[str, float]:
-    """The part that a kernel belongs to, and the seconds that it computes."""
+    """Returns the part that a kernel belongs to, and its seconds of computation."""
     if instruction.is_kernel:
         cost = kernels.get(signature(instruction), KernelCost())
         return "attention", cost.flops / rates.attention + cost.vector / rates.vector
@@ -99,7 +100,7 @@ def _compute(
 
 
 def _products(program: hlo.Program, instruction: hlo.Instruction, computation: hlo.Computation) -> float:
-    """FLOPs of the matrix products in an instruction: cuBLAS is also called inside of fusions."""
+    """Counts the FLOPs of the matrix products in an instruction, also inside fusions, which may call cuBLAS."""
     body = program.computations.get(instruction.callee)
     if body is not None:
         return sum(_products(program, each, body) for each in body.values())
@@ -112,7 +113,7 @@ def _products(program: hlo.Program, instruction: hlo.Instruction, computation: h
 
 
 def _attention(instruction: hlo.Instruction) -> float:
-    """FLOPs of cuDNN's attention: two products over all pairs of positions, and five in the backward kernel."""
+    """Counts the FLOPs of cuDNN's attention: two products over all pairs of positions, five in the backward kernel."""
     found = re.search(r'"intermediate_tensor_shape":.*?"dimensions": ?\[([^\]]*)\]', instruction.attributes)
     assert found is not None
     keys = int(re.findall(r"\d+", found[1])[-1])  # of [batch, heads, queries, keys]

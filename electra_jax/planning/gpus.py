@@ -8,27 +8,27 @@ import jax
 
 from electra_jax.config.errors import UserError, first_line
 
-# Without a GPU nothing can be timed, so XLA must not search for the fastest kernel, and takes cuBLAS for products.
+# Without a GPU nothing can be timed, so XLA must not autotune kernels, and takes cuBLAS for matrix products.
 COMPILER_OPTIONS = "xla_gpu_enable_triton_gemm=False,xla_gpu_autotune_level=0"
 MOST = 8  # GPUs that one machine connects
 
 
 class GpuSpecs(NamedTuple):
-    """One NVIDIA GPU, from the maker's data sheets and architecture white papers (A100, H100, H200, L4, Ada).
+    """Specifications of one GPU, from NVIDIA's data sheets and architecture white papers (A100, H100, H200, L4, Ada).
 
     Attributes:
-      name: as the driver reports it.
+      name: name that the driver reports.
       capability: the compute capability.
-      cores: streaming multiprocessors.
-      lanes: float32 lanes of each.
-      clock: GHz, boosted.
-      memory: bytes, as the driver reports them: the data sheet's less what error correction and the driver take.
+      cores: number of streaming multiprocessors.
+      lanes: float32 lanes per multiprocessor.
+      clock: boost clock in GHz.
+      memory: bytes that the driver reports: those of the data sheet less error correction's and the driver's own.
       bandwidth: bytes/s between memory and the device.
-      interconnect: bytes/s that it can send to the other GPUs of its machine: NVLink one way (half of the 600 GB/s of
-        A100 and the 900 GB/s of H100 and H200), or 16 lanes of PCIe 4.
+      interconnect: bytes/s that it can send to the other GPUs of its machine: NVLink in one direction (half of the 600
+        GB/s of A100 and the 900 GB/s of H100 and H200), or 16 lanes of PCIe 4.
       l2: bytes of the level-2 cache.
-      shared: bytes of shared memory of each multiprocessor.
-      threads: threads that a multiprocessor holds at a time.
+      shared: bytes of shared memory per multiprocessor.
+      threads: maximum number of resident threads per multiprocessor.
     """
 
     name: str
@@ -45,7 +45,7 @@ class GpuSpecs(NamedTuple):
 
     @property
     def vector(self) -> float:
-        """float32 operations/s outside the tensor cores: a lane does a multiplication and an addition in a cycle."""
+        """float32 operations/s outside the tensor cores: a lane does one multiply-add, two operations, per cycle."""
         return 2 * self.cores * self.lanes * self.clock * 1e9
 
 
@@ -73,13 +73,13 @@ GPUS = {
 
 
 def gpus_of(topology: str) -> tuple[GpuSpecs, list[Any]]:
-    """The GPUs of one machine, to compile for, and what they are.
+    """Returns the specifications and the devices, for compilation, of the GPUs of one machine.
 
     Args:
-      topology: KIND:COUNT with a kind of `GPUS`; the count may be left out and is then 1.
+      topology: KIND:COUNT with a kind of `GPUS`; without a count, 1.
 
     Raises:
-      UserError: no such GPUs, or the compiler is not installed or refuses them.
+      UserError: such GPUs do not exist, or the compiler is not installed or refuses them.
     """
     kind, _, count = topology.partition(":")
     number = int(count) if count.isdecimal() else 0 if count else 1
@@ -92,7 +92,7 @@ def gpus_of(topology: str) -> tuple[GpuSpecs, list[Any]]:
         raise UserError(
             "JAX's CUDA plugin, which compiles for GPUs, is not installed: run pip install 'electra_jax[cuda]'"
         )
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # otherwise XLA reports that there is no GPU
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # otherwise XLA logs that there is no GPU
     from jax.experimental import topologies
 
     try:
@@ -108,7 +108,7 @@ def gpus_of(topology: str) -> tuple[GpuSpecs, list[Any]]:
 
 
 def usable_memory(gpu: GpuSpecs) -> float:
-    """Bytes that JAX allocates on a GPU: three quarters of its memory, or what `XLA_CLIENT_MEM_FRACTION` says.
+    """Returns the bytes that JAX allocates on a GPU: three quarters of its memory, or `XLA_CLIENT_MEM_FRACTION` of it.
 
     Raises:
       UserError: that variable is not a number.
@@ -123,7 +123,7 @@ def usable_memory(gpu: GpuSpecs) -> float:
 
 
 def _target_config(gpu: GpuSpecs) -> str:
-    """XLA's `GpuTargetConfigProto` as text. Limits that all these GPUs share are from the CUDA programming guide."""
+    """Formats XLA's `GpuTargetConfigProto`. Limits that all these GPUs share are from the CUDA programming guide."""
     major, minor = gpu.capability
     return f"""
 gpu_device_info {{

@@ -1,6 +1,6 @@
-"""Reads the text of a compiled program: its computations, their instructions, and how often each of them runs.
+"""Parses the HLO text of a compiled program: its computations, their instructions, and how often each of them runs.
 
-`traffic` counts the bytes that such a program moves, `vector` its element-wise work, `forecast` its time.
+`traffic` counts the bytes that such a program moves, `vector` its element-wise operations, `forecast` its time.
 """
 
 import math
@@ -12,7 +12,7 @@ _BITS = {"pred": 8, "bf16": 16, "token": 0, "opaque": 0}  # the names of other t
 _ARRAY = re.compile(r"\b([a-z]+\d*(?:e\dm\d\w*)?)\[([\d,]*)\](?:\{([^}]*)\})?")
 _INSTRUCTION = re.compile(r"^\s*(ROOT )?%(\S+) = (.*)$")
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%(\S+) \(.*\{$")
-_FAST = ("S(1)", "S(3)")  # marks layouts in the device's own fast memory: a core's, or the one that v4's cores share
+_FAST = ("S(1)", "S(3)")  # marks layouts in the device's own fast memory: a core's, or the one shared by v4's cores
 FREE = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id"),
     *("copy-done", "opt-barrier", "domain", "add-dependency"),
@@ -25,15 +25,15 @@ Computation = dict[str, "Instruction"]  # by name, in the order of execution
 
 
 class Instruction(NamedTuple):
-    """One line of a computation.
+    """An instruction: one line of a computation.
 
     Attributes:
       name: its name, without the percent sign.
-      opcode: its operation; asynchronous ones end in -start or -done.
+      opcode: its operation; those of asynchronous instructions end in -start or -done.
       result: the result's shapes, as text.
       operands: the operands' names.
       attributes: the text after the operands.
-      root: whether it is the computation's result.
+      root: whether it computes the computation's result.
     """
 
     name: str
@@ -44,18 +44,18 @@ class Instruction(NamedTuple):
     root: bool
 
     def called(self, attribute: str) -> str | None:
-        """The computation that an attribute names, for example `calls` or `body`."""
+        """Returns the computation that an attribute such as `calls` or `body` names; None without that attribute."""
         match = re.search(rf"\b{attribute}=%([^\s,)}}]+)", self.attributes)
         return match[1] if match else None
 
     @property
     def callee(self) -> str:
-        """The computation that it calls as a fusion, a call or an asynchronous wrapper; empty if it calls none."""
+        """The computation called by a fusion, a call or an asynchronous wrapper; empty for other instructions."""
         return self.called("calls") or self.called("to_apply") or ""
 
     @property
     def outcome(self) -> str:
-        """The shapes of what it computes: an asynchronous fusion names its operands before and a context after it."""
+        """Shapes of the computed arrays: `result` without the operands and the context of an asynchronous fusion."""
         if self.opcode != "fusion-start":
             return self.result
         inner = self.result[1:-1]
@@ -63,18 +63,18 @@ class Instruction(NamedTuple):
 
     @property
     def is_kernel(self) -> bool:
-        """Whether it calls a Pallas kernel."""
+        """True if it calls a Pallas kernel."""
         return any(target in self.attributes for target in _KERNELS)
 
     @property
     def source(self) -> str:
-        """The name of the JAX operation that it was compiled from, preceded by modules and functions."""
+        """Name of the JAX operation that it was compiled from, preceded by modules and functions; empty if unknown."""
         match = re.search(r'op_name="([^"]*)"', self.attributes)
         return match[1] if match else ""
 
 
 def sizes(shapes: str, anywhere: bool = False) -> list[float]:
-    """Bytes of the arrays in a text of shapes; 0 for those in the device's fast memory, unless `anywhere`."""
+    """Returns the bytes of each array in a text of shapes; 0 for those in fast memory, unless `anywhere`."""
     result = []
     for dtype, dimensions, layout in _ARRAY.findall(shapes):
         digits = re.search(r"\d+", dtype)
@@ -85,12 +85,12 @@ def sizes(shapes: str, anywhere: bool = False) -> list[float]:
 
 
 def size(shapes: str, anywhere: bool = False) -> float:
-    """Bytes of all arrays in a text of shapes."""
+    """Returns the bytes of all arrays in a text of shapes together, as `sizes`."""
     return sum(sizes(shapes, anywhere))
 
 
 def elements(shapes: str) -> int:
-    """The number of elements of the largest array in a text of shapes."""
+    """Returns the number of elements of the largest array in a text of shapes."""
     return max((_count(dimensions) for _, dimensions, _ in _ARRAY.findall(shapes)), default=0)
 
 
@@ -99,18 +99,18 @@ def _count(dimensions: str) -> int:
 
 
 def dimensions(text: str) -> list[int]:
-    """The dimensions of the first array in a text of shapes."""
+    """Returns the dimensions of the first array in a text of shapes."""
     first = _ARRAY.search(text)
     return [int(n) for n in first[2].split(",") if n] if first else []
 
 
 def shapes(text: str) -> list[str]:
-    """The arrays in a text of shapes, without layouts: `f32[8,128]`."""
+    """Returns the arrays in a text of shapes, without layouts: `f32[8,128]`."""
     return [f"{dtype}[{dimensions}]" for dtype, dimensions, _ in _ARRAY.findall(text)]
 
 
 def place(source: str) -> str:
-    """The module and the direction, forward or backward, from the name that JAX gives an operation.
+    """Returns the module and the direction, forward or backward, from JAX's name of an operation.
 
     `jit(train_step)/transpose(jvp(Electra.encode))/encoder/while/body/closed_call/layers/ffn_out/dot_general` is
     `encoder/layers/ffn_out, backward`.
@@ -124,16 +124,16 @@ def place(source: str) -> str:
 
 
 def base_name(name: str) -> str:
-    """An instruction's name without the number that makes it unique."""
+    """Returns an instruction's name without the number that makes it unique."""
     return re.sub(r"[.\d]+$", "", name)
 
 
 class Program:
-    """A compiled program.
+    """A parsed compiled program.
 
     Attributes:
-      computations: by name.
-      entry: the name of the computation that a call of the program runs.
+      computations: the computations by name.
+      entry: the name of the entry computation, which a call of the program runs.
       has_kernels: whether it calls Pallas kernels.
     """
 
@@ -153,7 +153,7 @@ class Program:
                 current[instruction.name] = instruction
 
     def executed(self) -> Iterator[tuple[Computation, float]]:
-        """The computations that a call runs, each with the number of its executions; of a conditional all branches."""
+        """Yields each computation that a call runs, and its number of executions; of a conditional all branches."""
         yield from self._run(self.entry, 1)
 
     def _run(self, name: str, times: float) -> Iterator[tuple[Computation, float]]:
@@ -169,14 +169,14 @@ class Program:
                     yield from self._run(branch, times)
 
     def branches(self, conditional: Instruction) -> list[str]:
-        """The computations of which a conditional runs one."""
+        """Returns the computations that are the branches of a conditional."""
         listed = conditional.attributes.partition("branch_computations=")[2].partition("}")[0]
         names = re.findall(r"%([^\s,)}]+)", listed)
         names += [name for key in ("true_computation", "false_computation") if (name := conditional.called(key))]
         return [name for name in names if name in self.computations]
 
     def trips(self, loop: Instruction) -> float:
-        """A loop's trip count: XLA's annotation, or else the largest constant in its condition."""
+        """Returns a loop's trip count: XLA's annotation, or else the largest constant in its condition."""
         known = re.search(r'known_trip_count"?:\{"?n"?:"?(\d+)', loop.attributes)
         if known:
             return int(known[1])
@@ -188,7 +188,7 @@ class Program:
         return max(numbers, default=1)
 
     def inside(self, name: str) -> Iterator[Instruction]:
-        """All instructions of a computation and of those it calls."""
+        """Yields all instructions of a computation and of those that it calls."""
         for instruction in self.computations.get(name, {}).values():
             yield instruction
             if instruction.callee:
@@ -196,7 +196,7 @@ class Program:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """The program's lines. XLA breaks the line of a Mosaic kernel that has metadata; here it is one."""
+    """Yields the program's lines. XLA breaks the line of a Mosaic kernel with metadata; here it is joined again."""
     line = ""
     for part in text.splitlines():
         if not part or part == "}" or part[0].isalpha() or part.startswith(("  ", "%")):
@@ -226,7 +226,7 @@ def _parse(line: str) -> Instruction | None:
 
 
 def _closing(text: str, start: int) -> int:
-    """The index of the bracket that closes the one at `start`."""
+    """Returns the index of the bracket that closes the one at `start`."""
     depth = 0
     for place in range(start, len(text)):
         depth += (text[place] == "(") - (text[place] == ")")

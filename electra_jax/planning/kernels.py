@@ -1,8 +1,8 @@
-"""Counts what Pallas kernels do, from the program that JAX traced: XLA sees nothing inside a kernel.
+"""Counts the operations of Pallas kernels in the traced program, because XLA does not see inside a kernel.
 
-A kernel's operations are those of its body by the number of programs in its grid. Every one of them counts, padding and
-masked lanes included, since they are computed; of `pl.when` and other branches the longer one counts in every program.
-A loop whose number of turns is not known when it is traced counts as one turn, and the kernel says so.
+A kernel's operations are those of its body times the number of programs in its grid. All of them count, padding and
+masked lanes included, since they are computed. For `pl.when` and other branches, the longest branch counts in every
+program. A loop whose trip count is unknown at tracing time counts as one iteration, and the cost is not `known`.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from typing import Any
 
 from electra_jax.planning import hlo
 
-Signature = tuple[str, tuple[str, ...]]  # a kernel's name, and its results as XLA writes them: f32[8,128]
+Signature = tuple[str, tuple[str, ...]]  # a kernel's name, and its result shapes as XLA writes them: f32[8,128]
 
 _ONE = {
     *("add", "sub", "mul", "div", "rem", "max", "min", "clamp", "select_n", "neg", "abs", "sign", "floor", "ceil"),
@@ -29,9 +29,9 @@ class KernelCost:
     """Operations of one call of a kernel on one device.
 
     Attributes:
-      flops: of products of matrices.
+      flops: FLOPs of matrix products.
       vector: element-wise operations.
-      known: whether every loop's number of turns was known.
+      known: whether the trip counts of all loops were known.
     """
 
     flops: float = 0.0
@@ -46,7 +46,7 @@ class KernelCost:
 
 
 def count_kernels(jaxpr: Any) -> dict[Signature, KernelCost]:
-    """The cost of a call of each Pallas kernel in a `jax.make_jaxpr(...)` or `jax.jit(...).trace(...).jaxpr`."""
+    """Counts one call of each Pallas kernel in a `jax.make_jaxpr(...)` or `jax.jit(...).trace(...).jaxpr`."""
     found: dict[Signature, KernelCost] = {}
     for equation in _plain(jaxpr).eqns:
         if equation.primitive.name == "pallas_call":
@@ -60,9 +60,9 @@ def count_kernels(jaxpr: Any) -> dict[Signature, KernelCost]:
 
 
 def signature(instruction: hlo.Instruction) -> Signature:
-    """The signature of a call of a kernel in a compiled program."""
+    """Returns the signature of a kernel call in a compiled program."""
     name = hlo.base_name(instruction.name)
-    if name == "pallas_call":  # as XLA names it for GPUs; JAX's name of the operation begins with the kernel's
+    if name == "pallas_call":  # XLA's name on GPUs; the kernel's is in JAX's name of the operation
         name = instruction.source.split("/")[-2]
     return name, tuple(hlo.shapes(instruction.result))
 
@@ -92,7 +92,7 @@ def _cost(jaxpr: Any) -> KernelCost:
 
 
 def _inner(equation: Any) -> list[Any]:
-    """The jaxprs in the parameters of an equation."""
+    """Returns the jaxprs in the parameters of an equation."""
     values = [each for value in equation.params.values() for each in (value if isinstance(value, tuple) else (value,))]
     return [value for value in values if hasattr(value, "eqns") or hasattr(value, "jaxpr")]
 
@@ -102,7 +102,7 @@ def _plain(jaxpr: Any) -> Any:
 
 
 def _size(variable: Any) -> float:
-    """Elements of a vector; scalars are computed beside the vector unit."""
+    """Returns the number of elements; 0 for a scalar, which is not computed on the vector unit."""
     shape = variable.aval.shape
     return float(math.prod(shape)) if shape else 0.0
 
@@ -115,5 +115,5 @@ def _shape(aval: Any) -> str:
 
 
 def _kernel_name(params: dict[str, Any]) -> str:
-    """The name given to `pallas_call`, or else that of the kernel's function; XLA's instruction has it, too."""
+    """Returns the name given to `pallas_call`, or else that of the kernel's function, as in XLA's instruction."""
     return str(params.get("name") or _plain(params["jaxpr"]).debug_info.func_name)

@@ -1,4 +1,4 @@
-"""Descriptions of TPU slices for ahead-of-time compilation, on a machine without TPUs."""
+"""TPU slices for ahead-of-time compilation, on a machine without TPUs."""
 
 import importlib.util
 import os
@@ -12,14 +12,14 @@ from electra_jax.config.errors import UserError, first_line
 
 
 def slice_of(topology: str, slices: int = 1) -> list[Any]:
-    """The devices of TPU slices, to compile for.
+    """Returns the devices of TPU slices, for compilation.
 
     Args:
       topology: one slice as KIND:SHAPE.
-      slices: how many such slices.
+      slices: number of such slices.
 
     Raises:
-      UserError: libtpu is not installed, or there is no such slice.
+      UserError: libtpu is not installed, or such a slice does not exist.
     """
     if importlib.util.find_spec("libtpu") is None:
         if platform.machine() not in ("x86_64", "AMD64") or sys.platform != "linux":

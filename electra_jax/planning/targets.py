@@ -1,4 +1,4 @@
-"""What `plan` compiles for: TPU slices or the GPUs of a machine, with the speeds that its estimates divide by."""
+"""Compilation targets of `plan`: TPU slices or the GPUs of one machine, with the speeds that estimates divide by."""
 
 import dataclasses
 import re
@@ -14,7 +14,7 @@ _TPU = re.compile(r"(v\d|tpu)")
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """Devices to compile for, of one kind.
+    """Devices of one kind to compile for.
 
     Attributes:
       devices: as JAX describes them.
@@ -24,7 +24,7 @@ class Target:
       interconnect: bytes/s that a device can send.
       vector: element-wise operations/s of a device.
       packed16: whether two 16-bit numbers count as one such operation.
-      clock: Hz of the cycles that the compiler estimates; None for GPUs, where it estimates none.
+      clock: Hz of the cycles that the compiler estimates; None for GPUs, whose compiler estimates none.
       options: compiler options, as in `config.compiler_options`.
     """
 
@@ -44,19 +44,19 @@ class Target:
 
 
 def is_tpu(topology: str) -> bool:
-    """Whether a topology names a TPU, which need not exist."""
+    """Returns True if a topology names a TPU, existing or not."""
     return _TPU.match(topology) is not None
 
 
 def find_target(topology: str, slices: int = 1) -> Target:
-    """The devices that a topology names.
+    """Returns the devices that a topology names.
 
     Args:
       topology: KIND:SHAPE of a TPU slice, or KIND:COUNT of GPUs.
-      slices: how many such slices.
+      slices: number of such slices.
 
     Raises:
-      UserError: there are no such devices, or their compiler is not installed.
+      UserError: such devices do not exist, or their compiler is not installed.
     """
     kind = topology.partition(":")[0]
     if is_tpu(topology):

@@ -1,9 +1,9 @@
 """Counts the bytes that a compiled program moves between memory and device, and between devices.
 
 XLA's own cost analysis counts the body of a loop once and does not distinguish collectives. Here a loop's body counts
-as often as it runs. Bytes are counted much as XLA counts them: an instruction reads its operands and writes its result;
-a fusion is one instruction; a slice moves only the slice, and an in-place update only the update. What the compiler
-keeps in a device's own fast memory does not count, nor does the scratch space of NVIDIA's libraries.
+once per iteration. Bytes are counted much as XLA counts them: an instruction reads its operands and writes its result;
+a fusion is one instruction; a slice moves only the slice, and an in-place update only the update. Arrays in a device's
+own fast memory do not count, nor does the scratch space of NVIDIA's libraries.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from electra_jax.planning.hlo import COLLECTIVES, FREE, Computation, Instruction
 
 
 class Moved(NamedTuple):
-    """What an instruction moves between memory and device in one call of the program.
+    """Bytes that an instruction moves between memory and device in one call of the program.
 
     Attributes:
       opcode: the instruction's opcode.
@@ -31,13 +31,13 @@ class Moved(NamedTuple):
 
 
 class Collective(NamedTuple):
-    """What a collective sends between devices in one call of the program.
+    """Bytes that a collective sends between devices in one call of the program.
 
     Attributes:
       kind: for example `all-reduce`.
       source: the instruction's source.
       bytes: bytes of its results on one device, in all its executions.
-      sent: the least bytes that each device must send for it.
+      sent: lower bound on the bytes that each device sends in all its executions.
       times: the number of executions.
       devices: the number of devices that take part.
     """
@@ -59,17 +59,17 @@ class Traffic:
 
     @property
     def bytes(self) -> float:
-        """Bytes between memory and the device."""
+        """Bytes moved between memory and the device."""
         return sum(instruction.bytes for instruction in self.moved)
 
     @property
     def sent(self) -> float:
-        """The least bytes sent to other devices."""
+        """Lower bound on the bytes sent to other devices."""
         return sum(collective.sent for collective in self.collectives)
 
 
 def count_traffic(program: Program, devices: int) -> Traffic:
-    """The traffic of a program on `devices` devices."""
+    """Counts the traffic of a program on `devices` devices."""
     counter = Counter(program, devices)
     moved: list[Moved] = []
     collectives: list[Collective] = []
@@ -84,7 +84,7 @@ def count_traffic(program: Program, devices: int) -> Traffic:
 
 
 def is_counted(instruction: Instruction) -> bool:
-    """Whether it does something by itself: it is no part of another one, and does not only call others."""
+    """Returns True if the instruction does work itself: it neither belongs to another one nor only calls others."""
     return not (
         instruction.opcode in FREE
         or instruction.opcode.endswith("-done")
@@ -93,14 +93,14 @@ def is_counted(instruction: Instruction) -> bool:
 
 
 class Counter:
-    """The bytes of single instructions of a program on `devices` devices."""
+    """Byte counts of single instructions of a program on `devices` devices."""
 
     def __init__(self, program: Program, devices: int):
         self._devices = devices
         self._computations = program.computations
 
     def bytes(self, instruction: Instruction, computation: Computation) -> float:
-        """What one execution moves between memory and the device."""
+        """Counts the bytes that one execution moves between memory and the device."""
         result = size(instruction.outcome) - _scratch(instruction)
         operands = [size(computation[name].result) if name in computation else 0.0 for name in instruction.operands]
         if instruction.opcode in ("slice", "dynamic-slice", "gather"):
@@ -125,7 +125,7 @@ class Counter:
         return read + min(result, self._written(callee, result))
 
     def _read(self, callee: str, number: int, whole: float) -> float:
-        """Bytes that a fusion reads of its operand `number`: less than `whole` if it only slices or updates it."""
+        """Counts the bytes that a fusion reads of operand `number`: below `whole` if it only slices or updates it."""
         inside = self._computations.get(callee, {})
         parameter = next((p for p in inside.values() if p.opcode == "parameter" and _number(p) == number), None)
         if parameter is None:
@@ -146,7 +146,7 @@ class Counter:
         return total
 
     def _written(self, callee: str, whole: float) -> float:
-        """Bytes that a fusion writes: for an in-place update only the update."""
+        """Counts the bytes that a fusion writes: for an in-place update only the update."""
         inside = self._computations.get(callee, {})
         root = next((instruction for instruction in inside.values() if instruction.root), None)
         return whole if root is None else self._result(root, inside)
@@ -163,10 +163,11 @@ class Counter:
         return size(instruction.result) - _scratch(instruction)
 
     def collective(self, instruction: Instruction, computation: Computation, times: float) -> Collective | None:
-        """What `times` executions of a collective send between devices; None for another instruction.
+        """Counts the bytes that a collective executed `times` times sends between devices; None if the instruction is
+        not a collective.
 
-        The TPU compiler makes a fusion of some collectives with the slice that follows: then an all-reduce of which
-        only a part is kept is a reduce-scatter.
+        The TPU compiler fuses some collectives with the slice that follows. An all-reduce of which only a slice is kept
+        is then a reduce-scatter.
         """
         inside = self._computations.get(instruction.callee, {}) if instruction.opcode == "fusion" else {}
         inner = next((each for each in inside.values() if each.opcode in COLLECTIVES), None)
@@ -180,7 +181,7 @@ class Counter:
         if kind not in COLLECTIVES:
             return None
         given = sum(size(computation[name].result, True) for name in instruction.operands if name in computation)
-        both = instruction.opcode.endswith("-start") and kind != "all-reduce"  # its result holds its operands, too
+        both = instruction.opcode.endswith("-start") and kind != "all-reduce"  # the result includes the operands
         result = size(instruction.result, True) - (given if both else 0)
         return self._sent(kind, instruction, result, given, times, instruction.attributes)
 
@@ -188,6 +189,7 @@ class Counter:
         self, kind: str, instruction: Instruction, result: float, given: float, times: float, attributes: str
     ) -> Collective:
         devices = self._group(attributes)
+        # Each of n devices sends n - 1 of n parts; twice in an all-reduce, a reduce-scatter and an all-gather.
         ring = (devices - 1) / devices
         sent = {
             "all-reduce": 2 * ring * result,
@@ -199,7 +201,7 @@ class Counter:
         return Collective(kind, instruction.source, result * times, sent * times, times, devices)
 
     def _group(self, attributes: str) -> int:
-        """The number of devices in each group that communicates."""
+        """Returns the number of devices in each replica group."""
         listed = re.search(r"replica_groups=\{\{([\d,]+)\}", attributes)
         if listed:
             return len(listed[1].split(","))
@@ -221,7 +223,7 @@ def _number(parameter: Instruction) -> int:
 
 
 def _scratch(instruction: Instruction) -> float:
-    """Bytes of the scratch space, the last result of a call of cuBLAS or cuDNN, most of which no call touches."""
+    """Returns the bytes of a cuBLAS or cuDNN call's scratch space, its last result; most of it is never touched."""
     if not re.search(r'custom_call_target="__cu(?:blas|dnn)', instruction.attributes):
         return 0.0
     last = re.search(r"\b[su]8\[\d+\]\S*\)$", instruction.result)

@@ -1,9 +1,9 @@
-"""Counts the element-wise work of a compiled program, which runs on a device's vector unit and not on its matrix unit.
+"""Counts the element-wise operations of a compiled program, which run on the vector unit and not on the matrix unit.
 
-Each element-wise operation counts once for each element of its result, transcendental functions as well, and a
-reduction once for each element that it reads. Conversions, broadcasts, logic on masks and what only moves data are
-free, and so is what the kernels of Pallas and cuDNN do inside. The count divided by the rate of the vector unit is a
-lower bound: a real exponential or division takes several operations, and a fusion may compute its inputs several times.
+Each element-wise operation, also a transcendental function, counts once per element of its result, and a reduction once
+per element that it reads. Conversions, broadcasts, logic on masks and data movement are free, and so is everything
+inside the kernels of Pallas and cuDNN. The count divided by the rate of the vector unit is a lower bound: a real
+exponential or division takes several operations, and a fusion may compute its inputs several times.
 """
 
 from collections.abc import Callable
@@ -22,11 +22,11 @@ _ON_MASKS = {"and", "or", "xor", "not", "select"}  # of booleans: done in mask r
 
 
 def count_vector(program: hlo.Program, packed16: bool = False) -> float:
-    """Element-wise operations of one device in a call of a program.
+    """Counts the element-wise operations of one device in a call of a program.
 
     Args:
       program: the compiled program.
-      packed16: whether the vector unit computes two 16-bit numbers in the place of one of 32 bits.
+      packed16: whether the vector unit computes two 16-bit numbers in the place of one 32-bit number.
     """
     return sum(
         times * _operations(program, computation, lambda shape: _weight(shape, packed16))

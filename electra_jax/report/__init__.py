@@ -1,4 +1,4 @@
-"""Pages and plots from the logs of pre-training runs."""
+"""Report pages and plots from the logs of pre-training runs."""
 
 from electra_jax.config.errors import UserError
 

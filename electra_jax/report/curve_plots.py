@@ -1,6 +1,6 @@
-"""Plots of `electra-jax curves`, as PNG and SVG files.
+"""Draws the plots of `electra-jax curves`, as PNG and SVG files.
 
-A line shows the median over seeds, a band the range from the lowest to the highest seed.
+Lines show the median over seeds, bands the range from the lowest to the highest seed.
 """
 
 import math
@@ -27,7 +27,7 @@ _DASHES = ("--", ":", "-.")
 _X_LABELS = {"flops": "pre-training FLOPs", "flops_paper": "pre-training FLOPs, as the paper counts them"}
 _GREY = "#707070"
 _PANEL_HEIGHT, _PANEL_WIDTH, _COLUMNS = 2.9, 3.6, 3  # inches
-_LEGEND_ENTRY = (1.7, 0.2)  # least width, and height, of an entry in inches
+_LEGEND_ENTRY = (1.7, 0.2)  # minimum width, and height, of an entry in inches
 _LEGEND_HANDLE, _LEGEND_LETTER = 0.6, 0.07  # width of an entry's line with its margins, and of a letter
 _SETTINGS: dict[Any, Any] = {
     "font.size": 9,
@@ -38,7 +38,7 @@ _SETTINGS: dict[Any, Any] = {
     "axes.axisbelow": True,
     "legend.frameon": False,
     "svg.fonttype": "none",
-    "svg.hashsalt": "electra_jax",  # the same plot is the same bytes
+    "svg.hashsalt": "electra_jax",  # makes the file reproducible
 }
 
 
@@ -47,8 +47,8 @@ class Line(NamedTuple):
 
     Attributes:
       name: its name in the legend.
-      points: FLOPs, and the scores of several seeds there.
-      baseline: whether it is the score of something that was not pre-trained, drawn at all FLOPs.
+      points: (FLOPs, scores over seeds).
+      baseline: whether it is the score of a model that was not pre-trained, drawn across all FLOPs.
     """
 
     name: str
@@ -68,11 +68,11 @@ def plot_all(
 
     Args:
       output: the folder.
-      runs: in the order of their colours.
+      runs: the runs, in the order of their colours.
       rows: their scores.
       accounting: `flops` or `flops_paper`.
       with_paper: whether to plot the average, if there is one, next to the paper's scores.
-      by: a line for each `run` or for each `objective`.
+      by: `run` for a line per run, `objective` for a line per objective.
     """
     for name in FILES:
         (output / name).unlink(missing_ok=True)
@@ -84,12 +84,13 @@ def plot_all(
 
 
 def lines_by_task(rows: Sequence[ScoreRow], accounting: str, by: str = "run") -> dict[str, list[Line]]:
-    """The lines of each task, and first of their average if there are several.
+    """Returns the lines of each task; if there are several, those of their average come first.
 
     Args:
       rows: the scores.
       accounting: `flops` or `flops_paper`.
-      by: a line for each `run` with a point for each checkpoint, or for each `objective` with the points of all runs.
+      by: `run` for a line per run, with a point per checkpoint; `objective` for a line per objective, with the points
+        of all its runs.
     """
     label = {row["run"]: row["run"] if by == "run" else row["objective"] for row in rows}
     at = {(row["run"], row["step"]): row["flops"] if accounting == "flops" else row["flops_paper"] for row in rows}
@@ -103,10 +104,10 @@ def lines_by_task(rows: Sequence[ScoreRow], accounting: str, by: str = "run") ->
 
 
 def plot_scores(path: Path, lines: Mapping[str, Sequence[Line]], metrics: Mapping[str, str], accounting: str) -> None:
-    """Plots score against FLOPs, with a panel for each task and for their average.
+    """Plots scores against FLOPs, with a panel for each task and for their average.
 
     Args:
-      path: of the files, without a suffix.
+      path: path of the files, without a suffix.
       lines: the lines of each task, in the order of their colours.
       metrics: the name of each task's metric.
       accounting: `flops` or `flops_paper`.
@@ -118,7 +119,7 @@ def plot_scores(path: Path, lines: Mapping[str, Sequence[Line]], metrics: Mappin
 
 
 def plot_beside_paper(path: Path, lines: Sequence[Line], tasks: Sequence[str], accounting: str) -> None:
-    """Plots the average score over some tasks next to the scores that the paper prints."""
+    """Plots the average score over some tasks next to the scores printed in the paper."""
     with _panels(path, 1, accounting, size=(7.5, 4.5)) as (panel,):
         _plot_lines(panel, lines)
         for name, flops, score in paper_scores(accounting):
@@ -170,7 +171,7 @@ def _plot_lines(panel: Axes, lines: Sequence[Line]) -> None:
 
 
 def _plot_line(panel: Axes, line: Line, number: int) -> None:
-    """Plots a line of a colour, and the band from the lowest to the highest score."""
+    """Plots the median line, and the band from the lowest to the highest score."""
     colour, marker = _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)]
     x, spreads = [flops for flops, _ in line.points], [spread(scores) for _, scores in line.points]
     median = [each.median for each in spreads]
@@ -183,20 +184,20 @@ def _plot_line(panel: Axes, line: Line, number: int) -> None:
 
 
 def _legend_text(name: str) -> str:
-    """Escapes what has a meaning in matplotlib: $ begins a formula, and a leading _ hides a line."""
+    """Escapes characters with a meaning in matplotlib: $ begins a formula, and a leading _ hides a line."""
     name = name.replace("$", r"\$")
     return f" {name}" if name.startswith("_") else name
 
 
 @contextmanager
 def _panels(path: Path, count: int, accounting: str, size: tuple[float, float] | None = None) -> Iterator[list[Axes]]:
-    """Panels to plot into, with a logarithmic axis of FLOPs and a common legend; on exit they are saved.
+    """Context manager: yields panels to plot into, then adds a logarithmic FLOPs axis and a legend, and saves them.
 
     Args:
-      path: of the files, without a suffix.
+      path: path of the files, without a suffix.
       count: the number of panels.
       accounting: `flops` or `flops_paper`.
-      size: width and height of the figure in inches; None: by the number of panels.
+      size: width and height of the figure in inches; None: from the number of panels.
     """
     columns = min(_COLUMNS, count)
     rows = -(-count // columns)
@@ -204,7 +205,7 @@ def _panels(path: Path, count: int, accounting: str, size: tuple[float, float] |
         figure = Figure(figsize=size or (_PANEL_WIDTH * columns, _PANEL_HEIGHT * rows + 0.4))
         panels = [figure.add_subplot(rows, columns, i + 1) for i in range(count)]
         yield panels
-        for panel in panels:
+        for panel in panels:  # only now: the ticks depend on the limits of what was plotted
             panel.set_xscale("log")
             panel.xaxis.set_major_locator(_locator(*panel.get_xlim()))
             panel.xaxis.set_major_formatter(ticker.LogFormatterSciNotation(minor_thresholds=(math.inf, math.inf)))
@@ -227,10 +228,10 @@ def _add_legend(figure: Figure, panel: Axes) -> None:
 
 
 def _locator(low: float, high: float) -> ticker.Locator:
-    """Ticks of a logarithmic axis.
+    """Returns the tick locator of a logarithmic axis.
 
-    Powers of ten on an axis of two decades or more, on a shorter one also their multiples by 2 and 5, and even steps
-    where that would be fewer than two ticks.
+    Ticks are at powers of ten on an axis of two decades or more. On a shorter one they are also at their multiples by 2
+    and 5, or evenly spaced if that gives fewer than two ticks.
     """
     if high >= 100 * low:
         return ticker.LogLocator()

@@ -1,4 +1,4 @@
-"""Parts of the page: tables, and the keys that give each run a colour and a short label."""
+"""Elements of the page: tables, and the keys that give each run a colour and a short label."""
 
 import string
 from collections.abc import Sequence
@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from electra_jax.report import plots
 
-_LONGEST_LABEL = 12  # letters of a name that fit beside a line in a chart
+_LONGEST_LABEL = 12  # longer names do not fit beside a line in a chart
 
 
 class Key(NamedTuple):
-    """How a run is marked throughout the page.
+    """The marking of a run throughout the page.
 
     Attributes:
-      colour: the number of its colour.
+      colour: the index of its colour.
       name: its full name.
       label: the text beside its lines: the name, or a letter if names are long.
     """
@@ -30,7 +30,7 @@ class Key(NamedTuple):
 
 
 def keys(names: Sequence[str], colours: Sequence[int] | None = None) -> list[Key]:
-    """A key for each name; without `colours` they are numbered in order."""
+    """Returns a key for each name; without `colours`, colours are numbered in order."""
     short = all(len(name) <= _LONGEST_LABEL for name in names)
     return [
         Key(i if colours is None else colours[i], name, name if short else _letter(i)) for i, name in enumerate(names)
@@ -38,7 +38,7 @@ def keys(names: Sequence[str], colours: Sequence[int] | None = None) -> list[Key
 
 
 def _letter(i: int) -> str:
-    """A, B, ..., Z, A1, B1, ..."""
+    """Returns A, B, ..., Z, A1, B1, ..."""
     turn, index = divmod(i, len(string.ascii_uppercase))
     return string.ascii_uppercase[index] + (str(turn) if turn else "")
 
@@ -48,7 +48,7 @@ def legend(keys: Sequence[Key]) -> str:
 
 
 def table(columns: Sequence[Key], bodies: Sequence[str], caption: str) -> str:
-    """A table in a box that scrolls, with a column for each key; `bodies` are its `<tbody>` elements."""
+    """Returns a table in a scrolling box, with a column for each key; `bodies` are its `<tbody>` elements."""
     head = "".join(f'<th scope="col">{key.html}</th>' for key in columns)
     return (
         f'<div class="card scroll" tabindex="0"><table><caption><span>{escape(caption)}</span></caption>'
@@ -57,7 +57,7 @@ def table(columns: Sequence[Key], bodies: Sequence[str], caption: str) -> str:
 
 
 def body(rows: Sequence[tuple[str, Sequence[str]]], heading: str = "") -> str:
-    """A `<tbody>` of rows, (name, cells), under an optional heading."""
+    """Returns a `<tbody>` of rows, (name, cells), under an optional heading."""
     parts = []
     if heading:
         width = 1 + max(len(cells) for _, cells in rows)
@@ -67,12 +67,12 @@ def body(rows: Sequence[tuple[str, Sequence[str]]], heading: str = "") -> str:
 
 
 def _breakable(name: str) -> str:
-    """Lets a browser break the name of a setting after a dot or an underscore."""
+    """Allows a line break after each dot and underscore in the name of a setting."""
     return name.replace(".", ".<wbr>").replace("_", "_<wbr>")
 
 
 def cell(text: str, beside: str = "", exact: str = "") -> str:
-    """A `<td>` with `beside` in small letters after the text, and a tooltip with the exact value."""
+    """Returns a `<td>` with `beside` in small print after the text, and a tooltip with the exact value."""
     title = f' title="{escape(exact)}"' if exact and exact != text else ""
     small = f"\u2002<small>{escape(beside)}</small>" if beside else ""
     return f"<td{title}>{escape(text)}{small}</td>"

@@ -1,4 +1,4 @@
-"""The section of the page with charts of logged metrics, against steps, FLOPs or time."""
+"""Makes the section of the page with charts of logged metrics, against steps, FLOPs or time."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
@@ -11,7 +11,7 @@ from electra_jax.runtime.run_log import HELDOUT, RunLog
 
 _HOUR, _MINUTE = 3600.0, 60.0
 _BASELINES = {"unigram_entropy": "unigram entropy", "constant_entropy": "constant predictor"}
-_MOST_SOURCES = 12  # with charts of their own: each takes time and space; the summary has the others too
+_MOST_SOURCES = 12  # sources with their own charts, which take time and space; the summary has all sources
 _NOTE = (
     '<p class="note">Dashed lines are baselines that ignore the context: the entropy of the unigram distribution, a '
     "constant predictor (which knows only the share of replaced tokens), or chance.</p>"
@@ -19,12 +19,12 @@ _NOTE = (
 
 
 class XAxis(NamedTuple):
-    """What charts can be drawn against.
+    """An x-axis that all charts can be drawn against.
 
     Attributes:
       css: the class of the charts.
       metric: its name in the log.
-      unit: the amount of the metric that is 1 on the axis.
+      unit: the value of the metric that is 1 on the axis.
       label: the label of the axis.
       button: the label of the button that selects it.
     """
@@ -37,7 +37,7 @@ class XAxis(NamedTuple):
 
 
 class _Chart(NamedTuple):
-    """One chart: a metric, and its baseline, which is another metric or a number."""
+    """A chart of a metric, with its baseline: another metric or a number."""
 
     metric: str
     title: str
@@ -47,7 +47,7 @@ class _Chart(NamedTuple):
 
 
 def x_axes(runs: Sequence[RunLog]) -> list[XAxis]:
-    """What charts of `runs` can be drawn against; the first is selected at the start."""
+    """Returns the x-axes that charts of `runs` can be drawn against; the first is selected initially."""
     longest = max((seconds for run in runs for seconds, _ in run.points("device_seconds", "step")), default=0.0)
     unit, name = (_HOUR, "hours") if longest >= _HOUR else (_MINUTE, "minutes")
     return [
@@ -58,7 +58,8 @@ def x_axes(runs: Sequence[RunLog]) -> list[XAxis]:
 
 
 def make_section(runs: Sequence[RunLog], keys: Sequence[Key], axes: Sequence[XAxis]) -> str:
-    """All charts, with radio buttons that switch their x-axis without a script."""
+    """Returns all charts, with radio buttons that switch their x-axis without a script."""
+    # Before the bar and the charts, as siblings: `style.switch` selects what follows the checked button.
     buttons = [
         f'<input class="pick" type="radio" name="against" id="{x.css}"{" checked" if x is axes[0] else ""}>'
         for x in axes
@@ -76,7 +77,7 @@ def make_section(runs: Sequence[RunLog], keys: Sequence[Key], axes: Sequence[XAx
 
 
 def _list_charts(runs: Sequence[RunLog]) -> Mapping[str, list[_Chart]]:
-    """The charts under each heading, of the metrics that any run has logged."""
+    """Returns the charts under each heading, of the metrics that any run has logged."""
     nats, area = Axis("nats per token"), Axis("area under the ROC curve")
     losses = summary.logged_metrics(runs, "_loss", heldout=True)
     heldout = [_heldout_loss(metric) for metric in losses]
@@ -118,7 +119,7 @@ def _list_charts(runs: Sequence[RunLog]) -> Mapping[str, list[_Chart]]:
 
 
 def _heldout_loss(metric: str, source: str = "") -> _Chart:
-    """The chart of a held-out loss, of all text or of one source, with its baseline if it has one."""
+    """Returns the chart of a held-out loss, of all text or of one source, with its baseline if it has one."""
     suffix, beside = (f"/{source}", f", {source}") if source else ("", "")
     baseline = summary.baseline_of(metric)
     compared = (f"{HELDOUT}{baseline}{suffix}", _BASELINES.get(baseline, baseline)) if baseline else ()
@@ -140,7 +141,7 @@ def _points(run: RunLog, metric: str, x: XAxis) -> list[Point]:
 
 
 def _make_lines(runs: Sequence[RunLog], keys: Sequence[Key], chart: _Chart, x: XAxis) -> Iterator[Series]:
-    """A line for each run, labelled with its key; the line of a single run with its last number."""
+    """Yields a line for each run, labeled with its key; the line of a single run is labeled with its last number."""
     for run, key in zip(runs, keys, strict=True):
         points = _points(run, chart.metric, x)
         last = f"{points[-1][1]:.4g}" if points else ""
@@ -148,7 +149,7 @@ def _make_lines(runs: Sequence[RunLog], keys: Sequence[Key], chart: _Chart, x: X
 
 
 def _make_baselines(runs: Sequence[RunLog], keys: Sequence[Key], chart: _Chart, x: XAxis) -> list[Series]:
-    """The baseline of each run that has the metric; runs with the same constant baseline share a line."""
+    """Returns the baseline of each run that has the metric; runs with the same constant baseline share a line."""
     measured = [(run, key) for run, key in zip(runs, keys, strict=True) if run.points(x.metric, chart.metric)]
     if not chart.baseline or not measured:
         return []

@@ -1,4 +1,4 @@
-"""The report page: HTML in one file that loads nothing from elsewhere."""
+"""Builds the report page: one self-contained HTML file that loads nothing from the network."""
 
 from collections.abc import Sequence
 from html import escape
@@ -11,12 +11,12 @@ from electra_jax.report.samples import Samples
 from electra_jax.report.task_scores import TaskScores
 from electra_jax.runtime.run_log import RunLog, differing_settings
 
-_FAINT = 0.03  # lower probabilities are not shaded
+_FAINT = 0.03  # words of lower probability are not shaded
 _DETECTED = 0.5
 
 
 def make_page(runs: Sequence[RunLog], samples: Sequence[Samples], tasks: Sequence[TaskScores]) -> str:
-    """Makes the page.
+    """Makes the page, as HTML.
 
     Args:
       runs: the runs to compare.

@@ -1,7 +1,7 @@
-"""Line charts for the report page, drawn by matplotlib as SVG.
+"""Draws line charts for the report page with matplotlib, as SVG.
 
-matplotlib lays a chart out; classes then replace its colours and fonts, so that both come from the style sheet of the
-page. A line and its marks have the class `c0` to `c5`, or `muted`.
+matplotlib lays out a chart. Its colours and fonts are then replaced by CSS classes, so that both come from the style
+sheet of the page. A line and its marks have the class `c0` to `c5`, or `muted`.
 """
 
 import io
@@ -22,12 +22,12 @@ from electra_jax.runtime.run_log import is_number
 COLOURS = 6
 _WIDTH, _HEIGHT = 480, 270
 _TOP, _BOTTOM, _RIGHT = 28, 40, 16
-_LETTER, _LINE = 7.8, 15  # the size of a letter and of a line on a phone, where text is largest
-_FAR = 40  # how far a label may be from the end of its line to be clear of other lines
-_MOST_POINTS = 400  # of a line; more than the pixels of a phone
-_MOST_MARKS = 40  # points of a line whose points are marked, each with a tooltip
-_SMALLEST = 1e-100  # of numbers that are not 0; ratios of the others still fit into a float
-_MARGIN = 0.05  # of the y-axis, above and below the lines
+_LETTER, _LINE = 7.8, 15  # the width of a letter and the height of a line on a phone, where text is largest
+_FAR = 40  # a label moves at most this far from its line's end to be clear of other lines
+_MOST_POINTS = 400  # per line; more than the pixels of a phone
+_MOST_MARKS = 40  # a line of up to this many points has a mark with a tooltip at each
+_SMALLEST = 1e-100  # smaller numbers, except 0, are left out: ratios of the others still fit into a float
+_MARGIN = 0.05  # fraction of the y-axis above and below the lines
 _TICKS = 5
 _SETTINGS: dict[Any, Any] = {"svg.fonttype": "none", "font.size": 12, "svg.hashsalt": "electra_jax"}
 
@@ -39,7 +39,7 @@ class Axis(NamedTuple):
 
     Attributes:
       label: its name or unit.
-      log: whether it is logarithmic; numbers that are not above 0 are left out.
+      log: whether it is logarithmic; numbers that are not positive are left out.
       zero: whether it begins at 0.
     """
 
@@ -54,7 +54,7 @@ class Series(NamedTuple):
     Attributes:
       name: its name for screen readers and tooltips.
       points: (x, y), x ascending.
-      colour: the number of its colour; None for a line that belongs to all runs.
+      colour: the index of its colour; None for a line that belongs to all runs.
       label: text at its end.
       dashed: whether it is a baseline.
       band: (x, lowest, highest), shaded behind the line.
@@ -76,11 +76,11 @@ def draw_chart(title: str, x: Axis, y: Axis, series: Sequence[Series], css: str 
     """Draws a chart.
 
     Args:
-      title: what it shows; a screen reader says it, with the first and last number of each line.
+      title: what the chart shows; a screen reader reads it out, with the first and last number of each line.
       x: the horizontal axis.
       y: the vertical axis.
       series: the lines; numbers that are not finite are left out.
-      css: further classes of the element.
+      css: additional classes of the element.
 
     Returns:
       An `<svg>` element for an HTML page, without ids.
@@ -101,7 +101,7 @@ def draw_chart(title: str, x: Axis, y: Axis, series: Sequence[Series], css: str 
 
 
 def _drawable(line: Series, x: Axis, y: Axis) -> Series:
-    """The line without points that have no place in the chart."""
+    """Returns the line without points that the chart cannot show."""
 
     def has_place(at: Sequence[float]) -> bool:
         return (
@@ -118,7 +118,7 @@ def _drawable(line: Series, x: Axis, y: Axis) -> Series:
 
 
 def thin(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
-    """At most `most` of the points: both ends, and the lowest and highest of each stretch between them."""
+    """Thins a line to at most `most` points: both ends, and the lowest and highest of each stretch between them."""
     if len(points) <= most:
         return list(points)
     inner, stretches = points[1:-1], (most - 2) // 2
@@ -131,7 +131,7 @@ def thin(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
 
 
 class _Chart:
-    """A matplotlib figure of one panel whose unit is the pixel of the SVG, and the class of each of its artists."""
+    """A matplotlib figure of one panel, in pixels of the SVG, and the CSS class of each of its artists."""
 
     def __init__(self, x: Axis, y: Axis, series: Sequence[Series]):
         self._series = sorted(series, key=lambda line: not line.dashed)  # baselines are drawn first
@@ -146,7 +146,7 @@ class _Chart:
             self._draw_labels()
 
     def append_to(self, root: ElementTree.Element) -> None:
-        """Adds what the figure shows to an SVG element."""
+        """Appends the content of the figure to an SVG element."""
         file = io.StringIO()
         with matplotlib.rc_context(_SETTINGS):
             self._figure.savefig(file, format="svg")
@@ -156,7 +156,7 @@ class _Chart:
                 root.extend(self._marks(line))
 
     def _mark(self, css: str) -> str:
-        """A new gid for an artist that gets the class `css`."""
+        """Returns a new gid for an artist that gets the class `css`."""
         gid = f"gid{len(self._classes)}"
         self._classes[gid] = css
         return gid
@@ -189,7 +189,7 @@ class _Chart:
             self._write(text, at, align, "name")
 
     def _place(self, left: float) -> None:
-        """Places the axes so that each label at the end of a line has room."""
+        """Positions the axes so that each label at the end of a line has room."""
         low, high = self._axes.get_xlim()
         transform = self._axes.transScale.transform
         (begin, _), (end, _) = transform([(low, 1), (high, 1)])
@@ -214,7 +214,7 @@ class _Chart:
         self._axes.plot(*zip(*line.points, strict=True), clip_on=False, gid=self._mark(css))
 
     def _draw_labels(self) -> None:
-        """Writes a label at each line's end, with a bar of the line's colour."""
+        """Draws a label at each line's end, with a bar of the line's colour."""
         pixels = [self._axes.transData.transform(line.points) for line in self._series if line.points]
         taken: list[tuple[float, float, float]] = []  # begin, end and height of each label
         labelled = [line for line in self._series if line.label and line.points]
@@ -229,7 +229,7 @@ class _Chart:
             self._write(line.label, (begin + 6, height - 4), "left", "label")
 
     def _write(self, text: str, pixel: Point, align: str, css: str) -> None:
-        """Writes text whose baseline is at a pixel."""
+        """Draws text with its baseline at a pixel."""
         self._figure.text(
             pixel[0] / _WIDTH, pixel[1] / _HEIGHT, text, ha=align, va="baseline", gid=self._mark(css), parse_math=False
         )
@@ -239,7 +239,7 @@ class _Chart:
         return float(x), float(y)
 
     def _marks(self, line: Series) -> Iterator[ElementTree.Element]:
-        """Circles with tooltips: at each point of a short line, else at the last."""
+        """Yields circles with tooltips: at each point of a short line, else at the last."""
         for i, point in enumerate(line.points):
             last = i == len(line.points) - 1
             if last or len(line.points) <= _MOST_MARKS:
@@ -252,7 +252,7 @@ class _Chart:
 
 
 def _flatten(root: ElementTree.Element, classes: dict[str, str], css: str = "") -> Iterator[ElementTree.Element]:
-    """The paths and texts of matplotlib's SVG, with classes instead of ids and styles."""
+    """Yields the paths and texts of matplotlib's SVG, with classes instead of ids and styles."""
     for element in root:
         own = classes.get(element.get("id", ""), css)
         tag = element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
@@ -271,12 +271,12 @@ def _flatten(root: ElementTree.Element, classes: dict[str, str], css: str = "") 
 
 
 def _rounded(numbers: str) -> str:
-    """Path data or a number with one decimal and without line breaks."""
+    """Rounds path data or a number to one decimal and removes line breaks."""
     return re.sub(r"-?\d+\.\d+", lambda found: f"{float(found[0]):.1f}", " ".join(numbers.split()))
 
 
 def limits(axis: Axis, values: Sequence[float]) -> tuple[float, float]:
-    """The ends of an axis: all values are between them, and they differ by at least 1%, as ticks show four digits."""
+    """Returns the limits of an axis around all values. They differ by at least 1%, because ticks show four digits."""
     low, high = min(values), max(values)
     if axis.log:
         return (low, high) if high > 1.05 * low else (low / 1.5, high * 1.5)
@@ -297,7 +297,7 @@ def _with_margin(axis: Axis, low: float, high: float) -> tuple[float, float]:
 
 
 def ticks(axis: Axis, low: float, high: float) -> list[float]:
-    """Round numbers from `low` to `high`, about five."""
+    """Returns about five round numbers from `low` to `high`."""
     linear = ticker.MaxNLocator(_TICKS, steps=[1, 2, 5, 10]).tick_values(low, high)
     if not axis.log:
         slack = 1e-9 * (high - low)
@@ -315,14 +315,14 @@ def _within(values: Iterable[float], low: float, high: float) -> list[float]:
 
 
 def place_label(height: float, labels: Sequence[float], lines: Sequence[float], low: float, high: float) -> float:
-    """The height of a label that is as near as possible to the end of its line.
+    """Returns the height for a label, as near as possible to the end of its line.
 
     Args:
-      height: the end of its line.
-      labels: the heights of labels beside it, which it does not overlap if there is room.
-      lines: the heights of lines that pass it, which it does not overlap if there is room nearby.
-      low: the lowest height.
-      high: the highest height.
+      height: the height of the end of its line.
+      labels: the heights of neighboring labels, which it does not overlap if there is room.
+      lines: the heights of passing lines, which it does not overlap if there is room nearby.
+      low: the minimum height.
+      high: the maximum height.
     """
     moves = sorted((k * _LINE / 3 for k in range(-60, 61)), key=abs)
     heights = [height + move for move in moves if low <= height + move <= high]
@@ -332,7 +332,7 @@ def place_label(height: float, labels: Sequence[float], lines: Sequence[float], 
 
 
 def _crossing(lines: Sequence[np.ndarray], begin: float, end: float) -> list[float]:
-    """The heights of lines, each [N, 2] in pixels, between two places on the x-axis."""
+    """Samples the heights of lines, each [N, 2] in pixels, between two places on the x-axis."""
     heights: list[float] = []
     for line in lines:
         x = np.arange(max(begin, line[0, 0]), min(end, line[-1, 0]) + 1, 4)
@@ -341,5 +341,5 @@ def _crossing(lines: Sequence[np.ndarray], begin: float, end: float) -> list[flo
 
 
 def _label_width(label: str) -> float:
-    """The width of a label with the space and the bar before it, in pixels."""
+    """Returns the width of a label with the space and the bar before it, in pixels."""
     return 16 + _LETTER * len(label)

@@ -1,4 +1,4 @@
-"""Held-out sentences with replaced tokens, and the probability that the encoder of a run gives each word."""
+"""Sample sentences of the page: held-out text with replaced tokens, and the encoder's probability for each word."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +17,7 @@ class Samples(NamedTuple):
     Attributes:
       step: the step of the checkpoint; None if there are no samples.
       sentences: the words of each sentence.
-      note: why there are no samples, or what the shade means if it is not the probability of being replaced.
+      note: why there are no samples, or the meaning of the shade if it is not the probability of being replaced.
     """
 
     step: int | None
@@ -26,9 +26,9 @@ class Samples(NamedTuple):
 
 
 def make_samples(run: RunLog, count: int) -> Samples:
-    """Corrupts `count` held-out sentences and lets the last checkpoint of `run` detect it.
+    """Corrupts `count` held-out sentences and detects the replaced words with the last checkpoint of `run`.
 
-    Where that is not possible, there are no sentences and the note says why.
+    If that is not possible, there are no sentences and the note says why.
     """
     spec = registry.SYSTEMS.get(run.objective)
     if spec is None:

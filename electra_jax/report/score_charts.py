@@ -1,4 +1,4 @@
-"""The section of the page about task scores: a chart for each task, and a table of the last scores."""
+"""Makes the section of the page about task scores: a chart for each task, and a table of the last scores."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -11,7 +11,7 @@ from electra_jax.runtime.run_log import RunLog
 
 
 def make_section(tasks: Sequence[TaskScores], runs: Sequence[RunLog]) -> str:
-    """Scores against FLOPs; the runs of the page keep their colours."""
+    """Returns the section. Runs of the page keep their colours."""
     keys = _make_keys(tasks, runs)
     figures = "".join(_make_figure(task, keys, flops_range(tasks)) for task in tasks)
     rows = [(f"{task.name}, {task.metric}", _last_scores(task, list(keys))) for task in tasks]
@@ -25,7 +25,7 @@ def make_section(tasks: Sequence[TaskScores], runs: Sequence[RunLog]) -> str:
 
 
 def _make_keys(tasks: Sequence[TaskScores], runs: Sequence[RunLog]) -> dict[str, Key]:
-    """The key of each run, by its name in the scores."""
+    """Returns the key of each run, by its name in the scores."""
     indices = {curve.run: curve.page_index for task in tasks for curve in task.curves}
     others = [name for name, index in indices.items() if index is None]
     colours = [len(runs) + others.index(name) if index is None else index for name, index in indices.items()]

@@ -1,7 +1,7 @@
-"""The style sheet of the page: light and dark, desk and phone, screen and paper."""
+"""The style sheet of the page: light and dark mode, desktop and phone, screen and print."""
 
-# The colours of the lines differ in lightness as well, for colour-blind readers. Each has a contrast of at least 3:1
-# with the background.
+# The colours of the lines also differ in lightness, for colour-blind readers. Each has a contrast of at least 3:1 with
+# the background.
 CSS = """
 :root {
   color-scheme: light dark;
@@ -109,7 +109,7 @@ footer { margin-top: 3rem; color: var(--soft); font-size: .8125rem; }
 
 
 def switch(names: list[str]) -> str:
-    """Rules that show only the charts with the selected one of the classes `names`; the first is selected at the start.
+    """Returns CSS rules that show only the charts with the selected one of the classes `names`, initially the first.
 
     Each class has a radio button whose id is its name.
     """

@@ -1,4 +1,4 @@
-"""The summary of runs side by side, as text: the run, its cost, held-out metrics, its data, and its environment."""
+"""Summarizes runs side by side, as text: the run, its cost, held-out metrics, its data, and its environment."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,8 +18,8 @@ class Cell(NamedTuple):
 
     Attributes:
       text: a number or a word.
-      beside: a baseline, a unit or details, in small letters.
-      exact: the number with all its digits, where `text` is shortened.
+      beside: a baseline, a unit or details, in small print.
+      exact: the number with all its digits, if `text` is shortened.
     """
 
     text: str
@@ -28,19 +28,19 @@ class Cell(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Rows under a heading: (name, a cell for each run)."""
+    """Rows under a heading, each with a name and a cell for each run."""
 
     heading: str
     rows: list[tuple[str, list[Cell]]]
 
 
 def baseline_of(metric: str) -> str:
-    """The metric that is the baseline of a loss; empty if it has none."""
+    """Returns the metric that is the baseline of a loss; empty if it has none."""
     return LOSSES[metric].baseline if metric in LOSSES else ""
 
 
 def title_of(metric: str) -> str:
-    """The name of a loss, an accuracy or an area: `mlm_loss` -> MLM loss."""
+    """Returns the title of a loss, an accuracy or an AUC: `mlm_loss` -> MLM loss."""
     if metric in AREAS:
         return f"AUC, {AREAS[metric]}"
     stem, _, kind = metric.rpartition("_")
@@ -51,7 +51,7 @@ def title_of(metric: str) -> str:
 
 
 def logged_metrics(runs: Sequence[RunLog], suffix: str, heldout: bool) -> list[str]:
-    """The metrics with that ending of which any run has logged a number, in the order in which training prints them."""
+    """Returns the metrics ending in `suffix` that any run has logged as a number, in the order of training's output."""
     prefix = HELDOUT if heldout else ""
     names = {
         name.removeprefix(prefix)
@@ -65,12 +65,12 @@ def logged_metrics(runs: Sequence[RunLog], suffix: str, heldout: bool) -> list[s
 
 
 def logged_sources(runs: Sequence[RunLog]) -> list[str]:
-    """The sources of mixtures whose held-out metrics any run has logged, in the order of the log."""
+    """Returns the mixture sources with held-out metrics in the log of any run, in the order of the log."""
     return list(dict.fromkeys(source for run in runs for each in run.evaluations() for source in each.by_source))
 
 
 def make_groups(runs: Sequence[RunLog]) -> list[Group]:
-    """The summary of `runs`, without rows that are empty for all of them."""
+    """Returns the summary of `runs`, without rows that are empty for all of them."""
     tables = [("Run", _RUN), ("Cost", _COST), ("Data", _DATA), ("Environment", _ENVIRONMENT)]
     groups = [
         Group(heading, [(name, [make_cell(run) for run in runs]) for name, make_cell in rows])
@@ -95,7 +95,7 @@ def make_groups(runs: Sequence[RunLog]) -> list[Group]:
 
 
 def _heldout_rows(runs: Sequence[RunLog], last: Sequence[Mapping[str, float]]) -> list[tuple[str, list[Cell]]]:
-    """The losses, areas and accuracies among the last numbers of each run."""
+    """Returns rows for the losses, AUCs and accuracies among the last metrics of each run."""
     rows = []
     kinds: list[tuple[str, Callable[[str, Mapping[str, float]], str]]] = [
         ("_loss", _loss_baseline),
@@ -115,7 +115,7 @@ def _loss_baseline(metric: str, numbers: Mapping[str, float]) -> str:
 
 
 def _accuracy_baseline(metric: str, numbers: Mapping[str, float]) -> str:
-    """The accuracy of a detector that gives every token the same answer."""
+    """Returns the accuracy of a detector that gives every token the same answer."""
     replaced = numbers.get("replaced_fraction")
     if metric != "disc_accuracy" or replaced is None:
         return ""
@@ -184,7 +184,7 @@ def _hours(run: RunLog) -> Cell:
 
 
 def _goodput(run: RunLog) -> Cell:
-    """The share of the time that was spent in steps, and beside it the rest, the largest first."""
+    """Returns the fraction of the time spent in steps, and beside it the other categories, the largest first."""
     share = run.last.get("goodput")
     seconds = {name: run.last.get(f"total_seconds_{name}") for name in CATEGORIES}
     known = {name: value for name, value in seconds.items() if is_number(value)}
@@ -197,7 +197,7 @@ def _goodput(run: RunLog) -> Cell:
 
 
 def _number(value: Any, beside: str = "", spec: str = "") -> Cell:
-    """A number, formatted by `spec` or shortened with an SI letter."""
+    """Returns a cell with a number, formatted by `spec` or shortened with an SI prefix."""
     if not is_number(value):
         return Cell(NONE)
     return Cell(format(value, spec) if spec else short_number(value), beside, str(value))

@@ -1,4 +1,4 @@
-"""Task scores against pre-training FLOPs, from the files that `electra-jax curves` writes."""
+"""Reads task scores against pre-training FLOPs from the output of `electra-jax curves`."""
 
 import contextlib
 import math
@@ -17,9 +17,9 @@ class ScorePoint(NamedTuple):
     """The scores of one run at one step.
 
     Attributes:
-      flops: FLOPs of pre-training until then.
-      score: over seeds.
-      seeds: their number.
+      flops: pre-training FLOPs up to the step.
+      score: median, lowest and highest score over seeds.
+      seeds: number of seeds.
     """
 
     flops: float
@@ -33,7 +33,7 @@ class ScoreCurve(NamedTuple):
     Attributes:
       run: its name in the scores.
       page_index: its index among the runs of the page; None if it is not one of them.
-      points: by FLOPs, ascending.
+      points: points in ascending order of FLOPs.
     """
 
     run: str
@@ -57,10 +57,10 @@ def read_task_scores(folder: Path, runs: Sequence[RunLog] = ()) -> list[TaskScor
       runs: the runs of the page.
 
     Returns:
-      The tasks, the average first if there are several.
+      The tasks; if there are several, their average comes first.
 
     Raises:
-      UserError: there are no scores, or they are of another run with the name of one of `runs`.
+      UserError: there are no scores, or scores with the name of one of `runs` belong to another run.
     """
     rows = curves.read_scores(folder)
     digests: dict[str, dict[int, str]] = {}
@@ -84,7 +84,7 @@ def read_task_scores(folder: Path, runs: Sequence[RunLog] = ()) -> list[TaskScor
 
 
 def _find_run(name: str, digests: Mapping[int, str], runs: Sequence[RunLog], folder: Path) -> int | None:
-    """Finds the run of the page that scores belong to: one with the same name and, where it can be checked, weights.
+    """Finds the run of the page that scores belong to: one with the same name and, if it can be checked, weights.
 
     Args:
       name: the run's name in the scores.
@@ -93,10 +93,10 @@ def _find_run(name: str, digests: Mapping[int, str], runs: Sequence[RunLog], fol
       folder: the folder with the scores.
 
     Returns:
-      The run's index; None if it is none of them, or may be several.
+      The run's index; None if no run matches, or several may.
 
     Raises:
-      UserError: all runs of that name have other weights.
+      UserError: all runs of that name have different weights.
     """
     # The name may be the path given to --runs, the name of its folder, or its name on the page.
     candidates = [i for i, run in enumerate(runs) if name in (str(run.workdir), run.workdir.name, run.name)]
@@ -114,7 +114,7 @@ def _find_run(name: str, digests: Mapping[int, str], runs: Sequence[RunLog], fol
 
 
 def _has_weights(run: RunLog, digests: Mapping[int, str]) -> bool | None:
-    """Whether the checkpoints of `run` have these digests; None if it has none of these checkpoints any more."""
+    """Returns True if the checkpoints of `run` have these digests; None if none of these checkpoints is left."""
     own = {}
     for step in digests:
         with contextlib.suppress(UserError):
@@ -123,6 +123,6 @@ def _has_weights(run: RunLog, digests: Mapping[int, str]) -> bool | None:
 
 
 def flops_range(tasks: Sequence[TaskScores]) -> tuple[float, float]:
-    """The fewest and the most FLOPs of all points above 0, which a logarithmic axis can show; NaN without any."""
+    """Returns the lowest and highest FLOPs of all points above 0, for a logarithmic axis; NaN if there are none."""
     flops = [point.flops for task in tasks for curve in task.curves for point in curve.points if point.flops > 0]
     return (min(flops), max(flops)) if flops else (math.nan, math.nan)

@@ -1,4 +1,4 @@
-"""Writes a fine-tuned model as a directory of transformers' class for its task."""
+"""Export of fine-tuned models to directories of transformers' class for their task."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,13 +43,13 @@ outputs = model(**inputs)
 start, end = outputs.start_logits.argmax(), outputs.end_logits.argmax()  # both at [CLS] if there is no answer
 print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))""",
 }
-_GENERAL = {"regression": "classification", "multilabel": "classification"}  # transformers has one class for all
+_GENERAL = {"regression": "classification", "multilabel": "classification"}  # transformers has one class for all three
 _PROBLEMS = {
     "classification": "single_label_classification",
     "multilabel": "multi_label_classification",  # its pipeline takes the sigmoid of each logit
     "regression": "regression",
 }
-# CrossEncoder of sentence-transformers puts a sigmoid on a single output, and nothing on several.
+# CrossEncoder of sentence-transformers applies a sigmoid to a single output, and no activation to several.
 _ACTIVATIONS = {"regression": "torch.nn.modules.linear.Identity", "multilabel": "torch.nn.modules.activation.Sigmoid"}
 _TAGS = {
     "classification": "text-classification",
@@ -59,19 +59,19 @@ _TAGS = {
 
 
 def export(model: Kept, output: Path, onnx: bool = False, dtype: str = "float32") -> str:
-    """Writes a directory that `from_pretrained` and the pipelines of transformers read; all of it or nothing.
+    """Exports a fine-tuned model atomically to a directory for transformers' `from_pretrained` and pipelines.
 
-    `electra_jax.load` reads it too. The outputs of a regression are the numbers themselves: their mean and spread are
-    multiplied into the last layer.
+    `electra_jax.load` reads it too. A regression model outputs the numbers themselves: their mean and standard
+    deviation are folded into the last layer.
 
     Args:
       model: the fine-tuned model.
       output: a directory that does not exist yet or is empty.
-      onnx: whether it gets ONNX files too, which needs PyTorch.
-      dtype: of the stored weights, one of `directory.DTYPES`.
+      onnx: whether to write ONNX files too, which needs PyTorch.
+      dtype: dtype of the stored weights, one of `directory.DTYPES`.
 
     Returns:
-      The class of transformers.
+      The name of transformers' class.
 
     Raises:
       UserError: transformers has no class for the model's head, `output` is not empty, or PyTorch is missing.
@@ -108,6 +108,7 @@ def export(model: Kept, output: Path, onnx: bool = False, dtype: str = "float32"
             as_bert=as_bert,
             dtype=dtype,
         )
+        # Unscaled, unlike transformers' weights: `Sentences.answer` applies the scale to what `electra_jax.load` reads.
         kept.write_task(partial, config, model.task, model.head, model.facts)
         if onnx:
             onnx_file.write(partial)
@@ -115,14 +116,14 @@ def export(model: Kept, output: Path, onnx: bool = False, dtype: str = "float32"
 
 
 def _scaled(task: Task, head: Mapping[str, Any]) -> dict[str, Any]:
-    """The head, with the scale of a regression multiplied into its last layer."""
+    """Returns the head with the scale of a regression folded into its last layer."""
     offset, factor = task.scale if isinstance(task, Sentences) else (0.0, 1.0)
     last = head["classifier"]
     return {**head, "classifier": {"kernel": last["kernel"] * factor, "bias": last["bias"] * factor + offset}}
 
 
 def _settings(model: Kept, kind: str) -> dict[str, Any]:
-    """What config.json has for the head."""
+    """Returns the head's settings in config.json."""
     labels = getattr(model.task, "labels", ())
     deberta = model.network.config.encoder.kind == "deberta"
     settings: dict[str, Any] = {"cls_dropout" if deberta else "classifier_dropout": model.config.dropout}

@@ -1,4 +1,4 @@
-"""One fine-tuning in memory: the task's data, the model, and training some of its seeds."""
+"""A fine-tuning in memory: the task's data, the model, and the training of its seeds."""
 
 import dataclasses
 import operator
@@ -22,14 +22,14 @@ from electra_jax.modeling.subnetwork import Network
 
 
 class Split(NamedTuple):
-    """The examples of a split, and their rows."""
+    """Examples of a split, and their rows."""
 
     examples: list[Any]
     rows: Rows
 
 
 class Data(NamedTuple):
-    """A task's examples, encoded.
+    """Encoded examples of a task.
 
     Attributes:
       train: the rows to train on.
@@ -63,7 +63,7 @@ class Job(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """A seed that was trained.
+    """Outcome of training one seed.
 
     Attributes:
       result: `seed`, `scores`, `losses` by epoch, `steps`, `seconds`.
@@ -77,11 +77,11 @@ class Outcome(NamedTuple):
 
 
 def make_model(config: FinetuneConfig, task: Task, network: Network) -> Downstream:
-    """The task's model, with the encoder of a pre-trained network.
+    """Makes the task's model, with the encoder of a pre-trained network.
 
     Raises:
-      UserError: `config.max_length` is longer than the encoder's position table, or `config.head=bert` and the encoder
-        is none.
+      UserError: `config.max_length` exceeds the encoder's position table, or `config.head=bert` and the encoder is not
+        a BERT.
     """
     shape = network.config
     if config.head == "bert":
@@ -130,26 +130,26 @@ def load_data(
 
 
 def _sample(examples: list[Any], count: int) -> list[Any]:
-    """`count` examples in their order, the same ones each time; all of them if `count` is 0."""
+    """Returns the same sample of `count` examples each time, in their order; all of them if `count` is 0."""
     if not count or count >= len(examples):
         return examples
     return [examples[i] for i in np.sort(np.random.default_rng(0).choice(len(examples), count, replace=False))]
 
 
 def find_test_splits(task: Task, data_dir: str) -> list[str]:
-    """The test sets that exist."""
+    """Returns the names of the test sets that exist."""
     return [split for split in task.test if files.has_split(data_dir, split, task.suffixes)]
 
 
 def train_seeds(
     job: Job, seeds: Sequence[int], on_step: Callable[[int, int], None] = lambda step, steps: None
 ) -> list[Outcome]:
-    """Trains some seeds at once and evaluates them.
+    """Trains and evaluates several seeds at once.
 
     Args:
       job: the fine-tuning.
       seeds: the seeds.
-      on_step: called after each step with the steps that are done and their total.
+      on_step: called after each step with (steps done, total steps).
 
     Raises:
       DivergedError: a loss or a parameter is not finite.
@@ -176,7 +176,7 @@ def train_seeds(
 
 
 def _evaluate(job: Job, params: Any) -> tuple[list[dict[str, float]], list[dict[str, list[Any]]]]:
-    """For each seed, its scores and its answers by split."""
+    """Returns each seed's scores, and each seed's answers by split."""
     count = len(jax.tree.leaves(params)[0])
     answers: list[dict[str, list[Any]]] = [{} for _ in range(count)]
     scores: list[dict[str, dict[str, float]]] = [{} for _ in range(count)]

@@ -1,8 +1,8 @@
-"""Fine-tuned models in a folder.
+"""Fine-tuned models on disk.
 
-Each is the directory of an encoder as transformers has it, which `AutoModel` loads, and two files more:
+A model is an encoder's directory in transformers' format, which `AutoModel` loads, with two more files:
 
-head.safetensors  the parameters of the task's head
+head.safetensors  parameters of the task's head
 task.json         the task, its labels, the settings of the fine-tuning, the seed and its scores
 """
 
@@ -44,7 +44,7 @@ class Kept(NamedTuple):
       tokenizer: its tokenizer.
       task: the task.
       config: the settings of the fine-tuning.
-      facts: `seed`, `scores` in percent, and `init_from`, the pre-trained model.
+      facts: `seed`, `scores` in percent, and `init_from`, the name of the pre-trained model.
     """
 
     network: Network
@@ -60,19 +60,19 @@ class Kept(NamedTuple):
 
     @property
     def params(self) -> Any:
-        """The parameters of `model`."""
+        """Parameters of `model`."""
         return {**self.network.params, "head": self.head}
 
 
 def write(folder: Path, job: Job, tokenizer: Tokenizer, params: Any, facts: dict[str, Any]) -> None:
-    """Writes a fine-tuned model, all of it or nothing.
+    """Writes a fine-tuned model, completely or not at all.
 
     Args:
-      folder: the directory; an older one is replaced.
+      folder: the directory; an existing one is replaced.
       job: the fine-tuning.
       tokenizer: the encoder's tokenizer.
       params: the fine-tuned parameters of `job.model`.
-      facts: as `Kept.facts`.
+      facts: as in `Kept.facts`.
 
     Raises:
       UserError: tokenizer.json cannot express the tokenizer.
@@ -82,12 +82,12 @@ def write(folder: Path, job: Job, tokenizer: Tokenizer, params: Any, facts: dict
     with new_folder(folder) as partial:
         directory.write(partial, network, None, tokenizer, _card(job, facts))
         write_task(partial, job.config, job.task, params["head"], facts)
-        if folder.exists():
+        if folder.exists():  # last, for the rename at the end of the block, which cannot replace a non-empty folder
             shutil.rmtree(folder)
 
 
 def write_task(folder: Path, config: FinetuneConfig, task: Task, head: Any, facts: dict[str, Any]) -> None:
-    """Adds the two files of a task to the directory of an encoder."""
+    """Writes the two files of a task into the directory of an encoder."""
     directory.save_arrays(flatten_params(head), folder / HEAD)
     shutil.copymode(folder / directory.CARD, folder / HEAD)  # safetensors writes files that only their owner can read
     described = {"config": recipe.to_dict(config), "learned": registry.learned(task), **facts}
@@ -95,7 +95,7 @@ def write_task(folder: Path, config: FinetuneConfig, task: Task, head: Any, fact
 
 
 def read(folder: Path) -> Kept:
-    """Reads what `write` or `hf_export.export` wrote.
+    """Reads a fine-tuned model that `write` or `hf_export.export` wrote.
 
     Raises:
       UserError: a file is missing or damaged.
@@ -129,15 +129,15 @@ Fine-tuned with electra_jax from `{facts["init_from"]}`, seed {facts["seed"]}; o
 
 
 class Keeper(NamedTuple):
-    """Keeps fine-tuned models.
+    """Writer of the models that are to be kept, which also deletes those that no longer are.
 
     Attributes:
       results: the files of the fine-tuning.
-      keep: `best`: the model with the highest main score, `all`, or `none`.
+      keep: `best` (the model with the highest main score), `all` or `none`.
       seeds: all seeds of the fine-tuning.
-      init_from: the pre-trained network.
+      init_from: the name of the pre-trained network.
       tokenizer: its tokenizer.
-      progress: learns of models that cannot be kept.
+      progress: receives a message about each model that cannot be kept.
     """
 
     results: Results
@@ -148,7 +148,7 @@ class Keeper(NamedTuple):
     progress: Progress
 
     def save(self, job: Job, outcome: Outcome) -> None:
-        """Keeps the model of a seed, where it is to be kept; call it before the seed's result is written."""
+        """Writes the model of a seed if it is to be kept. Call it before the seed's result is written."""
         scores, seed = outcome.result["scores"], outcome.result["seed"]
         if self.keep == "none" or (self.keep == "best" and not self._is_better(job.task, scores, seed)):
             return
@@ -165,11 +165,11 @@ class Keeper(NamedTuple):
         except UserError as error:  # no file of transformers can express the tokenizer
             self.progress.say(f"the model of seed {seed} is not kept: {error}")
             return
-        if self.keep == "best":  # a kill before `drop` would leave the others for good where this is the last seed
+        if self.keep == "best":  # if killed before `drop` at the last seed, no later call would delete the others
             self.results.drop_models(seed)
 
     def _is_better(self, task: Task, scores: Mapping[str, float], seed: int) -> bool:
-        """Whether a seed will be `Results.best`, which of equal scores takes the first seed's."""
+        """True if a seed will be `Results.best`, which is the first seed if scores are equal."""
         best = self.results.best(task, self.seeds)
         if best is None:
             return True
@@ -177,6 +177,6 @@ class Keeper(NamedTuple):
         return difference > 0 or (difference == 0 and self.seeds.index(seed) < self.seeds.index(best))
 
     def drop(self, task: Task) -> None:
-        """Deletes models that are not to be kept; call it after the seed's result is written."""
+        """Deletes models that are not to be kept. Call it after the seed's result is written."""
         if self.keep == "best":
             self.results.drop_models(self.results.best(task, self.seeds))

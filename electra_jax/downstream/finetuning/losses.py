@@ -1,4 +1,4 @@
-"""The loss of each kind of task: a sum over the rows, or tokens, that count, and their number."""
+"""Loss of each kind of task, as a weighted sum over rows or tokens and the sum of their weights."""
 
 from collections.abc import Callable, Mapping
 
@@ -16,30 +16,33 @@ _IMPOSSIBLE_WEIGHT = 0.5  # google-research/electra, configure_finetuning.py, an
 
 
 def classification(outputs: Outputs, batch: TaskBatch) -> Mean:
-    """Cross-entropy."""
+    """Computes the cross-entropy."""
     return metrics.mean(_cross_entropy(outputs["scores"], batch.targets["target"]), batch.weights)
 
 
 def multilabel(outputs: Outputs, batch: TaskBatch) -> Mean:
-    """Binary cross-entropy, the mean over the classes."""
+    """Computes the binary cross-entropy, averaged over the classes."""
     loss_BC = optax.sigmoid_binary_cross_entropy(outputs["scores"], batch.targets["target"])
     return metrics.mean(loss_BC.mean(axis=-1), batch.weights)
 
 
 def regression(outputs: Outputs, batch: TaskBatch) -> Mean:
-    """Squared error."""
+    """Computes the squared error."""
     return metrics.mean(jnp.square(outputs["scores"][:, 0] - batch.targets["target"]), batch.weights)
 
 
 def tagging(outputs: Outputs, batch: TaskBatch) -> Mean:
-    """Cross-entropy over the tokens that have a target."""
+    """Computes the cross-entropy over the tokens that have a target."""
     target_BL = batch.targets["target"]
     counts_BL = (target_BL != IGNORED) & (batch.weights[:, None] > 0)
     return metrics.mean(_cross_entropy(outputs["scores"], target_BL), counts_BL.astype(jnp.float32))
 
 
 def answering(outputs: Outputs, batch: TaskBatch) -> Mean:
-    """Mean of the cross-entropies of start and end, plus, in SQuAD 2.0, half that of there being no answer."""
+    """Computes the mean cross-entropy of start and end.
+
+    If the head has a no-answer output (the paper's head in SQuAD 2.0), half of its binary cross-entropy is added.
+    """
 
     def nll(name: str) -> Array:
         return -jnp.take_along_axis(outputs[f"{name}_logp"], batch.targets[name][:, None], axis=1)[:, 0]
@@ -52,7 +55,10 @@ def answering(outputs: Outputs, batch: TaskBatch) -> Mean:
 
 
 def _cross_entropy(scores: Array, target: Array) -> Array:
-    """[...] for scores [..., C]; an ignored target counts as class 0, for the caller to mask."""
+    """Computes the unreduced cross-entropy, [...], of logits [..., C].
+
+    Ignored targets count as class 0; the caller must mask them.
+    """
     loss: Array = optax.softmax_cross_entropy_with_integer_labels(scores, jnp.maximum(target, 0))
     return loss
 

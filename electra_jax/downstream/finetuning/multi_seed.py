@@ -1,7 +1,7 @@
-"""Several seeds of one fine-tuning trained at once: parameters are stacked, [S, ...], and the step is vmapped.
+"""Training of several seeds of one fine-tuning at once: parameters are stacked, [S, ...], and the step is vmapped.
 
-A seed decides the head's initial weights, the order of the rows and dropout. Its result does not depend, except for
-rounding, on how many seeds are trained with it.
+A seed decides the head's initial weights, the order of the rows and dropout. Its result does not depend on how many
+seeds are trained with it, except for rounding.
 """
 
 import functools
@@ -38,7 +38,7 @@ class DivergedError(UserError):
 
 
 def plan_steps(config: FinetuneConfig, rows: Rows, seeds: Sequence[int]) -> Steps:
-    """(length, [row numbers of each seed]) of each step."""
+    """Returns (padded length, [row indices of each seed]) of each step."""
     lengths = rows.lengths()
     sizes = batches.buckets(lengths, config.shortest_bucket)
     steps: Steps = []
@@ -50,13 +50,14 @@ def plan_steps(config: FinetuneConfig, rows: Rows, seeds: Sequence[int]) -> Step
 
 @functools.partial(jax.jit, static_argnames=("model", "optim"))
 def init_states(seeds: Array, pretrained: Any, *, model: Downstream, optim: FinetuneOptimConfig) -> State:
-    """Fresh states, stacked: pre-trained `embeddings` and `encoder`, and random heads."""
+    """Returns the initial states, stacked: pre-trained `embeddings` and `encoder`, and random heads."""
     zeros = jnp.zeros((1, 2), jnp.int32)
 
     def init_state(seed: Array) -> State:
         keys = {name: jax.random.key(seed) for name in ("params", "dropout")}
         variables = model.init(keys, Batch(zeros, zeros, zeros), zeros, zeros[:, 0], True)
         params = variables["params"] | pretrained
+        # The initial state does not depend on `steps`.
         optimizer = rates.make_optimizer(optim, params, model.config.encoder.layers, steps=1)
         return State(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
@@ -64,7 +65,7 @@ def init_states(seeds: Array, pretrained: Any, *, model: Downstream, optim: Fine
 
 
 def batch_loss(model: Downstream, params: Any, batch: TaskBatch, key: Array) -> Mean:
-    """The losses of a batch; `key` is that of dropout."""
+    """Computes the loss of a batch as a weighted sum and the sum of weights; `key` is the dropout key."""
     allowed, start = batch.targets.get("allowed"), batch.targets.get("start")
     outputs: Any = model.apply({"params": params}, batch.inputs, allowed, start, True, rngs={"dropout": key})
     return losses.BY_KIND[model.kind](outputs, batch)
@@ -74,20 +75,20 @@ def batch_loss(model: Downstream, params: Any, batch: TaskBatch, key: Array) -> 
 def train_step(
     states: State, seeds: Array, batch: TaskBatch, steps: Array, *, model: Downstream, optim: FinetuneOptimConfig
 ) -> tuple[State, Array]:
-    """One step of every seed, each on its own batch.
+    """Runs one training step of every seed, each on its own batch.
 
-    Compiled once for a shape of batches; serves every task with as many outputs.
+    Compiled once per batch shape; tasks with equal `model` and `optim` share the compiled program.
 
     Args:
       states: the seeds' states, stacked.
       seeds: [S].
       batch: the seeds' batches, stacked.
-      steps: steps of the whole fine-tuning, for the schedule.
+      steps: number of steps of the whole fine-tuning, for the learning-rate schedule.
       model: the task's model.
       optim: the optimizer.
 
     Returns:
-      The new states, and the mean losses [S], also where the sum is minimized.
+      The new states, and the mean losses [S], even if the sum is minimized.
     """
 
     def step_of_seed(state: State, seed: Array, batch: TaskBatch) -> tuple[State, Array]:
@@ -125,7 +126,7 @@ def train(
     seeds: Sequence[int],
     on_step: Callable[[int, int], None] = lambda step, steps: None,
 ) -> tuple[Any, np.ndarray]:
-    """Fine-tunes a network with each of `seeds`, all at once.
+    """Fine-tunes a network with all `seeds` at once.
 
     Args:
       model: the task's model, with the network's encoder.
@@ -134,10 +135,10 @@ def train(
       rows: the training set.
       special: the tokenizer's special tokens.
       seeds: the seeds.
-      on_step: called after each step with the steps that are done and their total.
+      on_step: called after each step with (steps done, total steps).
 
     Returns:
-      The parameters, stacked, and the mean losses [S, steps].
+      The parameters, stacked, and the mean losses [S, N] of the N steps.
 
     Raises:
       DivergedError: a loss or a parameter is not finite.
@@ -148,14 +149,14 @@ def train(
     keys = jax.device_put(np.asarray(seeds, np.uint32), replicated)
     steps = jax.device_put(np.float32(len(plan)), replicated)
     pretrained = jax.device_put({name: network.params[name] for name in ("embeddings", "encoder")}, replicated)
-    # Placed as a step returns them: otherwise the second step would compile again.
+    # Placed with the sharding that a step returns: otherwise the second step would compile again.
     states = jax.device_put(init_states(keys, pretrained, model=model, optim=config.optim), replicated)
     values = []
     for number, (length, rows_of_seeds) in enumerate(plan, 1):
         parts = [rows.make_batch(numbers, config.batch_size, length, special) for numbers in rows_of_seeds]
         batch = jax.device_put(jax.tree.map(lambda *arrays: np.stack(arrays), *parts), by_row)
         states, loss = train_step(states, keys, batch, steps, model=model, optim=config.optim)
-        values.append(loss)
+        values.append(loss)  # left on the device: fetching it would stall the host until the step is done
         on_step(number, len(plan))
     losses_SN = np.stack(jax.device_get(values), axis=1)
     finite_N = np.isfinite(losses_SN).all(axis=0)
@@ -169,11 +170,11 @@ def train(
 def predict(
     model: Downstream, params: Any, rows: Rows, special: Special, config: FinetuneConfig
 ) -> list[dict[str, Any]]:
-    """The outputs of each seed's model for every row, by name.
+    """Applies each seed's model to every row.
 
     Returns:
-      For each seed and name an array [rows, ...]; where outputs are for each token, a list of [tokens, ...], one for
-      each row. Outputs do not depend on the batch size.
+      For each seed, a dict that maps each output name to an array [rows, ...], or to a list of [tokens, ...], one per
+      row, for per-token outputs. Outputs do not depend on the batch size.
     """
     lengths = rows.lengths()
     by_row = _sharding(_make_mesh(config.batch_size), "data")
@@ -185,7 +186,7 @@ def predict(
         inputs, allowed = jax.device_put((batch.inputs, batch.targets.get("allowed")), by_row)
         numbers_of.append(numbers)
         pending.append(_apply(params, inputs, allowed, model=model))
-    outputs = jax.device_get(pending)  # for each batch, by name [S, B, ...]
+    outputs = jax.device_get(pending)  # for each batch, output name -> [S, B, ...]
     order = np.argsort(np.concatenate(numbers_of))
     count = len(jax.tree.leaves(params)[0])
 
@@ -206,7 +207,7 @@ def predict(
 
 
 def _make_mesh(batch_size: int) -> jax.sharding.Mesh:
-    """A mesh of as many of this process's devices as divide a batch."""
+    """Returns a mesh of this process's devices; their number is the largest that divides the batch size."""
     devices = jax.local_devices()
     count = max(n for n in range(1, len(devices) + 1) if batch_size % n == 0)
     return jax.sharding.Mesh(np.array(devices[:count]), ("data",))

@@ -1,4 +1,4 @@
-"""A quick fine-tuning during pre-training, which shows early if a run will be poor downstream."""
+"""Probe: a quick fine-tuning during pre-training, which shows early if a run will be poor downstream."""
 
 import dataclasses
 import math
@@ -13,14 +13,14 @@ from electra_jax.train_config import ProbeConfig
 
 
 class Probe:
-    """Fine-tunes one seed on some examples of one task: the same examples, order and initial head each time."""
+    """Fine-tuning of one seed on a sample of one task, with the same examples, order and initial head each time."""
 
     def __init__(self, config: ProbeConfig, max_length: int, tokenizer: Tokenizer):
         """Reads the task's files.
 
         Args:
-          config: the settings `probe` of the run.
-          max_length: tokens of the longest sequence that the run's encoder can read.
+          config: the run's settings `config.probe`.
+          max_length: maximum sequence length of the run's encoder, in tokens.
           tokenizer: the run's tokenizer.
 
         Raises:
@@ -40,7 +40,7 @@ class Probe:
         self._data = load_data(self._config, self._task, tokenizer, config.data_dir, BadRows(advice="fix it"))
 
     def __call__(self, step: int, model: Model) -> dict[str, float]:
-        """The scores of an encoder by `probe_TASK_SCORE`; NaN if the fine-tuning diverges; the run continues."""
+        """Returns an encoder's scores by `probe_TASK_SCORE`; only a NaN for the main score if fine-tuning diverges."""
         with_head = make_model(self._config, self._task, model.encoder)
         job = Job(self._config, self._task, with_head, model.encoder, self._special, self._data)
         try:

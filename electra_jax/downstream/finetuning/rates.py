@@ -1,4 +1,4 @@
-"""The optimizer of fine-tuning: learning rates that fall from the head down to the embeddings."""
+"""Optimizer of fine-tuning, with layer-wise learning-rate decay from the head down to the embeddings."""
 
 import dataclasses
 from typing import Any
@@ -14,7 +14,7 @@ from electra_jax.config.settings import Check, above, at_least, from_up_to_below
 
 @dataclasses.dataclass(frozen=True)
 class FinetuneOptimConfig:
-    """Adam and its learning rates."""
+    """Settings of Adam and its learning rates."""
 
     learning_rate: float = setting(1e-4, "Peak learning rate (of the head; see layer_decay).", above(0))
     layer_decay: float = setting(
@@ -42,17 +42,17 @@ _BELOW = ("embedding_norm", "project", "relative", "relative_norm")  # the encod
 
 
 def rate_factors(params: Any, layers: int, decay: float, reference: bool = False) -> Any:
-    """The factor of each parameter's learning rate: 1 in the head, decay^(n - i) in layer i of n, counted from 0, and
-    decay^(n + 1) in the embeddings.
+    """Returns each parameter's learning-rate factor for layer-wise learning-rate decay.
 
-    The norm after the last layer belongs to that layer. google-research/electra, model/optimization.py, starts one
-    power lower than its paper says: its last layer has decay^2 (its issue 51).
+    It is 1 in the head, decay^(n - i) in layer i of n, counted from 0, and decay^(n + 1) in the embeddings. The norm
+    after the last layer belongs to that layer. google-research/electra, model/optimization.py, starts one power lower
+    than its paper says: its last layer has decay^2 (its issue 51).
 
     Args:
       params: the parameters of `Downstream`.
-      layers: the number of the encoder's layers, n.
-      decay: a layer's rate as a share of the rate above.
-      reference: whether to start one power lower.
+      layers: number of encoder layers, n.
+      decay: a layer's rate as a fraction of the rate of the layer above.
+      reference: whether to start one power lower, as in google-research/electra.
 
     Returns:
       A tree like `params`; each leaf is a number, or [n, 1, ...] for parameters that are stacked by layer.
@@ -76,25 +76,26 @@ def rate_factors(params: Any, layers: int, decay: float, reference: bool = False
 
 
 def schedule(config: FinetuneOptimConfig, steps: int | jax.Array) -> optax.Schedule:
-    """The head's learning rate by step; the end of the warm-up may lie between two steps, as in the reference."""
+    """Returns the head's learning-rate schedule. Warm-up may end between two steps, as in the reference."""
     return optim.schedule(config.learning_rate, config.warmup * jnp.asarray(steps, jnp.float32), steps)
 
 
 def make_optimizer(
     config: FinetuneOptimConfig, params: Any, layers: int, steps: int | jax.Array
 ) -> optax.GradientTransformation:
-    """The optimizer of pre-training with layer-wise learning rates.
+    """Makes the optimizer: Adam as in pre-training, with layer-wise learning rates.
 
     Args:
       config: its settings.
       params: the parameters of `Downstream`.
-      layers: the number of the encoder's layers.
-      steps: steps of the fine-tuning; may be traced, so that one compiled step serves fine-tunings of any length.
+      layers: number of encoder layers.
+      steps: number of training steps; may be traced, so that one compiled step serves fine-tunings of any length.
     """
     factors = rate_factors(params, layers, config.layer_decay, config.reference_rates)
     return optax.chain(
         optax.clip_by_global_norm(config.clip_norm),
         optim.scale_by_uncorrected_adam(config.b1, config.b2, config.eps),
+        # Before the layers' factors, which scale weight decay too, as in the reference (AdamWeightDecayOptimizer).
         optax.add_decayed_weights(config.weight_decay, optim.decay_mask),
         optax.stateless(lambda updates, _: jax.tree.map(lambda u, f: u * jnp.asarray(f), updates, factors)),
         optax.scale_by_learning_rate(schedule(config, steps)),

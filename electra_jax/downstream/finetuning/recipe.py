@@ -1,4 +1,4 @@
-"""The config of a fine-tuning: every setting in one typed dataclass, and the paper's recipe for each task.
+"""Config of fine-tuning: every setting in one typed dataclass, and the paper's recipe for each task.
 
 Source of the recipes: arXiv 2003.10555, appendix B, and google-research/electra, configure_finetuning.py.
 """
@@ -17,17 +17,17 @@ from electra_jax.downstream.tasks import config as tasks_config
 from electra_jax.downstream.tasks.config import TaskConfig
 from electra_jax.runtime.compile_cache import cache_setting
 
-# Learning rate and layer decay. (The paper's own small model was trained at 3e-4.)
+# Learning rate and layer-wise decay. (The paper's own small model was fine-tuned at 3e-4.)
 _SIZES = {"small": (1e-4, 0.8), "base": (1e-4, 0.8), "large": (5e-5, 0.9)}
 _EPOCHS = {"rte": 10, "stsb": 10, "squad1": 2, "squad2": 2}
 _SQUAD = ("squad1", "squad2")
-# Of leaving a question unanswered, by head. google-research/electra, configure_finetuning.py, qa_na_threshold.
+# No-answer threshold by head. Source: google-research/electra, configure_finetuning.py, qa_na_threshold.
 _THRESHOLDS = {"transformers": 0.0, "bert": 0.0, "paper": -2.75}
 
 
 @dataclasses.dataclass(frozen=True)
 class FinetuneConfig:
-    """A fine-tuning: one task, and seeds that differ in the head's initial weights, the order of rows and dropout."""
+    """Config of fine-tuning on one task. Seeds differ in the head's initial weights, the order of rows and dropout."""
 
     task: TaskConfig = TaskConfig()
     seed: int = setting(0, "First seed.", at_least(0), resumable=True)
@@ -64,12 +64,12 @@ RESUMABLE = frozenset(name for name, each in settings.settings_of(FinetuneConfig
 
 
 def make(task: str, arg: str = "") -> ConfigDict:
-    """The paper's recipe for a task, locked, for a config file to return.
+    """Returns the paper's recipe for a task as a locked config, for use in a config file.
 
     Args:
       task: a name in `tasks.config.NAMES`.
-      arg: empty, or some of these, separated by commas. `size=small`, `base` or `large`: the learning rates for an
-        encoder of this size. `head=paper`: the paper's heads instead of those of transformers. `runlocal`: the same
+      arg: empty, or options separated by commas. `size=small`, `base` or `large`: learning rates for an encoder of this
+        size. `head=paper` or `bert`: the paper's heads, or those of transformers' BERT classes. `runlocal`: the same
         fine-tuning shrunk to a minute.
 
     Raises:
@@ -99,7 +99,7 @@ def make(task: str, arg: str = "") -> ConfigDict:
             examples=64,
             dev_examples=64,
             batch_size=8,
-            max_length=128 if task in _SQUAD else 64,  # as many positions as the networks of :runlocal have
+            max_length=128 if task in _SQUAD else 64,  # the number of positions of networks trained with :runlocal
         )
     if given:
         raise UserError(f"config argument {next(iter(given))!r} is unknown: expected task=, size=, head= or runlocal")
@@ -107,15 +107,15 @@ def make(task: str, arg: str = "") -> ConfigDict:
 
 
 def to_dict(config: FinetuneConfig) -> dict[str, Any]:
-    """A config as a nested dict that JSON can hold, without settings that its task does not use."""
+    """Converts a config to a nested dict of JSON types, without settings that its task does not use."""
     return settings.to_dict(config, _unused_settings(config.task.name))
 
 
 def with_later_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """The saved config of a fine-tuning, with the settings of its task that were added since at their defaults.
+    """Completes a saved config with the defaults of its task's settings that were added since.
 
     Args:
-      saved: what `to_dict` returned, perhaps with more beside it.
+      saved: a result of `to_dict`, possibly with further entries.
     """
     name = settings.name_in(saved, "task")
     check_value("config.task.name", name, one_of(*tasks_config.NAMES))
@@ -124,10 +124,10 @@ def with_later_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolve(config: ConfigDict | FinetuneConfig | Mapping[str, Any]) -> FinetuneConfig:
-    """A config as a dataclass, checked.
+    """Converts a config to a validated dataclass.
 
     Args:
-      config: what a config file returns, or what a fine-tuning's config.json holds under the same names.
+      config: the result of a config file, or the entries of a fine-tuning's config.json with the same names.
 
     Raises:
       UserError: a setting is unknown, missing or invalid, or two settings contradict each other.
@@ -149,7 +149,7 @@ def resolve(config: ConfigDict | FinetuneConfig | Mapping[str, Any]) -> Finetune
 
 def _check(config: FinetuneConfig) -> None:
     settings.validate(config)
-    if config.seed + config.seeds > 2**32:
+    if config.seed + config.seeds > 2**32:  # `multi_seed.train` passes them as uint32
         raise UserError(f"config.seed={config.seed} is too large: expected seeds below 2^32")
     if config.head != "paper" and config.task.beam != TaskConfig.beam:
         raise UserError(f"config.task.beam={config.task.beam} has no effect without config.head=paper; leave it out")
@@ -165,6 +165,6 @@ def _unused_settings(task: str) -> set[str]:
 
 
 def _config_of(task: str) -> str:
-    """The packaged config of a task."""
+    """Returns the value of `--config` for a task."""
     versions = {"squad1": "squad:version=1.1", "squad2": "squad:version=2.0", "table": "table", "tags": "tags"}
     return versions.get(task, f"glue:task={task}")

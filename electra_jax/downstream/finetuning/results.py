@@ -1,10 +1,10 @@
-"""The work directory of a fine-tuning: its config, each seed's result, answers and the summary.
+"""Work directory of a fine-tuning: its config, each seed's result, answers and the summary.
 
-config.json       the settings and data, so that seeds of two fine-tunings are never mixed
-seeds/N.json      the scores and losses of a finished seed
-answers/seed-N/   its answers to each split
-models/seed-N/    the fine-tuned model, of the best seed or of all
-scores.json       the summary over the seeds
+config.json       settings and data digests, so that seeds of two fine-tunings are never mixed
+seeds/N.json      scores and losses of a finished seed
+answers/seed-N/   its answers for each split
+models/seed-N/    its fine-tuned model, if it is kept: that of the best seed, or of all
+scores.json       summary over the seeds
 """
 
 import dataclasses
@@ -22,13 +22,13 @@ from electra_jax.downstream.tasks.task import Task
 from electra_jax.runtime.io import read_json, write_whole
 
 SCORES, CONFIG = "scores.json", "config.json"
-# The digests of weights and files identify them, not their paths.
+# Weights and files are identified by their digests, so their paths may change.
 _MAY_CHANGE = {*recipe.RESUMABLE, "init_from", "data_dir"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """The files of a fine-tuning.
+    """Files of a fine-tuning.
 
     Attributes:
       workdir: the folder.
@@ -47,34 +47,34 @@ class Results:
         return self.workdir / "models" / f"seed-{seed}"
 
     def best(self, task: Task, seeds: Iterable[int]) -> int | None:
-        """The finished seed with the highest main score, the first of equal ones; None where none is finished."""
+        """Returns the finished seed with the highest main score, the first if equal; None if no seed is finished."""
         scores = {seed: self.read_seed(seed)["scores"][task.main_metric] for seed in self.finished(seeds)}
         return max(scores, key=lambda seed: scores[seed], default=None)
 
     def drop_models(self, keep: int | None) -> None:
-        """Deletes the models of all seeds but one."""
+        """Deletes the models of all seeds but `keep`."""
         for folder in (self.workdir / "models").glob("seed-*"):
             if keep is None or folder != self.model_dir(keep):
                 shutil.rmtree(folder)
 
     def drop_partial_models(self) -> None:
-        """Deletes what a call that was killed had written of a model; see `new_folder`."""
+        """Deletes partial models of a call that was killed while it wrote them; see `new_folder`."""
         for folder in (self.workdir / "models").glob(".seed-*.partial"):
             shutil.rmtree(folder)
 
     def finished(self, seeds: Iterable[int]) -> list[int]:
-        """The seeds that are finished."""
+        """Returns the seeds that are finished."""
         return [seed for seed in seeds if self._seed_path(seed).exists()]
 
     def missing(self, seeds: Iterable[int]) -> list[int]:
-        """The seeds that are not finished."""
+        """Returns the seeds that are not finished."""
         return [seed for seed in seeds if not self._seed_path(seed).exists()]
 
     def check_same(self, identity: Mapping[str, Any]) -> None:
         """Raises UserError if the folder holds another fine-tuning, or something else.
 
         Args:
-          identity: what config.json is to hold.
+          identity: the content of config.json to be written.
         """
         path = self.workdir / CONFIG
         any_seed = any(self.seeds_dir.glob("*.json"))
@@ -96,20 +96,20 @@ class Results:
     def write_answers(
         self, task: Task, seed: int, examples: Mapping[str, list[Any]], answers: Mapping[str, list[Any]]
     ) -> None:
-        """Writes a seed's answers to each split in the leaderboard's format."""
+        """Writes a seed's answers for each split in the leaderboard's format."""
         folder = self.answers_dir(seed)
         folder.mkdir(parents=True, exist_ok=True)
         for split in answers:
             task.write(folder / task.test.get(split, split), examples[split], answers[split])
 
     def has_answered(self, task: Task, seed: int, split: str) -> bool:
-        """Whether a finished seed has answered a test set."""
+        """True if a seed's answers to a test set have been written."""
         return any(self.answers_dir(seed).glob(f"{task.test[split]}.*"))
 
     def summarize(self, task: Task, init_from: str, seeds: Iterable[int]) -> dict[str, Any]:
-        """Writes scores.json, and returns what it holds: each score's median, lowest, highest and standard deviation.
+        """Writes scores.json and returns its content: each score's median, lowest, highest and standard deviation.
 
-        `model` is the folder of the best seed's model; None where it was not kept.
+        `model` is the folder of the best seed's model; None if it was not kept.
 
         Raises:
           UserError: the file of a seed is damaged.
@@ -129,7 +129,7 @@ class Results:
         return summary
 
     def read_seed(self, seed: int) -> dict[str, Any]:
-        """The result of a finished seed.
+        """Reads the result of a finished seed.
 
         Raises:
           UserError: its file is damaged.

@@ -1,6 +1,6 @@
-"""Fine-tunes one encoder on one task with several seeds, from files to scores.
+"""Fine-tuning of one encoder on one task with several seeds, from files to scores.
 
-Each seed's result is written when the seed is finished; another call trains only the seeds that are missing.
+Each seed's result is written when the seed is finished; another call trains only the missing seeds.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -45,13 +45,13 @@ def finetune(
     """Fine-tunes an encoder on a downstream task with every seed that is not finished yet.
 
     Args:
-      config: the fine-tuning, for example `electra_jax.configs.glue(task="cola")`.
+      config: config of the fine-tuning, for example `electra_jax.configs.glue(task="cola")`.
       init_from: a run's work directory, an export, or a Hugging Face directory.
       data_dir: the folder with the task's files, or `tfds:NAME/CONFIG`.
       workdir: the local folder for scores, answers and models.
-      step: for a run, the step of the checkpoint; None: the last.
-      keep: which seeds' models to keep, for `electra_jax.load`: `best`, `all` or `none`.
-      strict: whether a row that cannot be used is an error; otherwise such rows are left out and counted.
+      step: step of the checkpoint, if `init_from` is a run; None: the last.
+      keep: seeds whose models are kept, for `electra_jax.load`: `best`, `all` or `none`.
+      strict: whether a row that cannot be used is an error; otherwise such rows are skipped and counted.
       progress: receives the progress; None: no output.
 
     Returns:
@@ -81,14 +81,14 @@ def finetune_source(
     tests: bool = True,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """As `finetune`, with a network that is loaded only if a seed is missing.
+    """Like `finetune`, but takes a source whose network is loaded only if a seed is missing.
 
     Args:
-      config: the fine-tuning, as `recipe.resolve` returns it.
+      config: config of the fine-tuning, from `recipe.resolve`.
       source: the pre-trained network.
       data_dir: the folder with the task's files, or `tfds:NAME/CONFIG`.
       workdir: the folder for scores, answers and models.
-      keep: which seeds' models to keep, one of `kept.KEEP`.
+      keep: seeds whose models are kept, one of `kept.KEEP`.
       strict: whether a row that cannot be used is an error.
       tests: whether to answer the test sets that exist.
       progress: receives the progress.
@@ -133,7 +133,7 @@ def _load(
     tests: bool,
     progress: Progress,
 ) -> tuple[Job, Tokenizer, BadRows]:
-    """Loads network and data; also returns the tokenizer and the rows that were left out."""
+    """Loads network and data. Returns them as a `Job`, with the tokenizer and the skipped rows."""
     pretrained = source.load()
     if pretrained.tokenizer is None:
         raise UserError(f"{source.name} has no tokenizer: expected its tokenizer.json next to its weights")
@@ -155,7 +155,7 @@ def _train_missing(
     progress: Progress,
     keeper: kept.Keeper,
 ) -> None:
-    """Trains seeds, `seeds_at_once` at a time, and writes the result of each."""
+    """Trains seeds, `seeds_at_once` at a time, and writes each seed's answers, model and result."""
     examples = {name: split.examples for name, split in {**job.data.dev, **job.data.test}.items()}
     for done in range(0, len(seeds), job.config.seeds_at_once):
         group = seeds[done : done + job.config.seeds_at_once]
@@ -164,6 +164,7 @@ def _train_missing(
         except multi_seed.DivergedError as error:
             raise UserError(f"{job.task.name} from {init_from}: {error}") from error
         for seed, outcome in zip(group, outcomes, strict=True):
+            # `write_seed` comes last, because it marks the seed as finished; only `drop`, which reads it, follows.
             results.write_answers(job.task, seed, examples, outcome.answers)
             keeper.save(job, outcome)
             results.write_seed(seed, {**outcome.result, "rows_left_out": rows_left_out})
@@ -173,7 +174,7 @@ def _train_missing(
 
 
 def _show_steps(progress: Progress, seeds: Sequence[int], done: int, count: int) -> Callable[[int, int], None]:
-    """Updates the progress while `seeds` are trained, after `done` of `count` seeds."""
+    """Returns a callback that reports the progress of training `seeds`, after `done` of `count` seeds."""
     label = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
 
     def on_step(step: int, steps: int) -> None:
@@ -191,7 +192,7 @@ def _describe_data(job: Job, progress: Progress) -> None:
             f"rows, or cut them off with --config.max_length={known}"
         )
     labels: tuple[str, ...] = getattr(job.task, "labels", ())
-    if name in ("table", "tags") and labels:  # they are those of the training set, and show if a column is wrong
+    if name in ("table", "tags") and labels:  # read from the training set, so they reveal a wrong column
         progress.say(f"{name}: {_describe_classes(labels)}")
     if name == "table" and job.task.kind == "classification" and (label := joined(labels)):
         progress.say(
@@ -211,7 +212,7 @@ def _describe_data(job: Job, progress: Progress) -> None:
 
 
 def _describe_classes(labels: Sequence[str]) -> str:
-    """The number of classes and the first of them."""
+    """Formats the number of classes and the first few of them."""
     shown = ", ".join(map(repr, labels[:_CLASSES_SHOWN])) + ", ..." * (len(labels) > _CLASSES_SHOWN)
     return f"{len(labels)} classes: {shown}"
 
@@ -219,7 +220,7 @@ def _describe_classes(labels: Sequence[str]) -> str:
 def _report_unanswered(
     results: Results, task: Task, data_dir: str, finished: Sequence[int], progress: Progress
 ) -> None:
-    """Says so if a test set was added after seeds were finished."""
+    """Warns if a test set was added after some seeds had finished."""
     for split in find_test_splits(task, data_dir):
         without = [seed for seed in finished if not results.has_answered(task, seed, split)]
         if without:
@@ -231,7 +232,7 @@ def _report_unanswered(
 
 
 def _identity(config: FinetuneConfig, source: Source, task: Task, data_dir: str, strict: bool) -> Mapping[str, Any]:
-    """What identifies a fine-tuning, for config.json."""
+    """Returns the content of config.json, which identifies a fine-tuning."""
     return {
         **recipe_lib.to_dict(config),
         "strict": strict,

@@ -1,1 +1,1 @@
-"""Downstream tasks: read files, encode examples, turn outputs into answers, score them. Nothing here imports JAX."""
+"""Downstream tasks: read files, encode examples, decode outputs into answers, score them. Nothing here imports JAX."""

@@ -1,4 +1,4 @@
-"""Batches of rows of similar length: little padding, and each length is compiled once."""
+"""Bucketing: batches of rows of similar length have little padding, and each bucket's length is compiled once."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,11 +8,11 @@ _MULTIPLE = 16  # the longest bucket is a multiple of this
 
 
 def buckets(lengths: np.ndarray, shortest: int) -> list[int]:
-    """The lengths that rows are padded to: 1, 1.5, 2, 3, 4, 6 ... times `shortest`; the last holds the longest row.
+    """Returns the bucket lengths: 1, 1.5, 2, 3, 4, 6 ... times `shortest`; the last one holds the longest row.
 
     Args:
-      lengths: tokens of each row.
-      shortest: the shortest bucket; there is only one bucket where the longest row fits into it.
+      lengths: number of tokens in each row.
+      shortest: the shortest bucket. If the longest row fits into it, there is only one bucket, which may be shorter.
     """
     longest = _MULTIPLE * -(-int(lengths.max()) // _MULTIPLE)
     sizes: list[int] = []
@@ -25,17 +25,17 @@ def buckets(lengths: np.ndarray, shortest: int) -> list[int]:
 def epoch_batches(
     lengths: np.ndarray, sizes: Sequence[int], batch_size: int, seed: int, epoch: int
 ) -> list[tuple[int, np.ndarray]]:
-    """One epoch, each row once: (length, row numbers) of each step.
+    """Returns (padded length, row indices) of each step of an epoch, which has each row once.
 
-    Rows that do not fill a batch of their bucket move to the next longer one, so only one batch of the epoch may be
+    Rows that do not fill a batch of their bucket move to the next longer bucket, so only one batch of the epoch may be
     short. The sequence of lengths is the same for every seed, so several seeds can train at once; the rows differ.
 
     Args:
-      lengths: tokens of each row.
+      lengths: number of tokens in each row.
       sizes: the result of `buckets`.
-      batch_size: rows in a step.
-      seed: decides the order of the rows.
-      epoch: number of the epoch.
+      batch_size: number of rows per step.
+      seed: seed of the order of the rows.
+      epoch: index of the epoch.
     """
     order = np.random.default_rng((seed, epoch)).permutation(len(lengths))
     bucket_of = np.searchsorted(sizes, lengths[order])
@@ -46,11 +46,12 @@ def epoch_batches(
         whole = len(rows) // batch_size * batch_size if i + 1 < len(sizes) else len(rows)
         steps += [(size, rows[begin : begin + batch_size]) for begin in range(0, whole, batch_size)]
         rest = rows[whole:]
+    # Not shuffled by `seed`: seeds that train at once need the same length in each step.
     return [steps[i] for i in np.random.default_rng(epoch).permutation(len(steps))]
 
 
 def evaluation_batches(lengths: np.ndarray, sizes: Sequence[int], batch_size: int) -> Iterator[tuple[int, np.ndarray]]:
-    """(length, row numbers) of each batch of an evaluation; only the last batch of each bucket may be short."""
+    """Yields (padded length, row indices) of each evaluation batch; only the last one of a bucket may be short."""
     bucket_of = np.searchsorted(sizes, lengths)
     for i, size in enumerate(sizes):
         rows = np.flatnonzero(bucket_of == i)

@@ -1,26 +1,26 @@
-"""The chunks that tags mark, and their scores, as in conlleval (the CoNLL-2000 script)."""
+"""Chunks (spans) encoded by tags, and their scores, as in conlleval (the CoNLL-2000 script)."""
 
 import re
 from collections.abc import Iterator, Sequence
 
 OUTSIDE = "O"
-# IOB, and the schemes that also mark a chunk's last word (E, L) and a chunk of one word (S, U).
+# Prefixes of IOB, and of the schemes that also mark a chunk's last word (E, L) and single-word chunks (S, U).
 _PREFIXED = re.compile(r"([BIELSU])-(.*)", re.DOTALL)
 _MARKS = tuple("OBIELSU")
 _SYNONYMS = {"L": "E", "U": "S"}
 
 
 def mark_chunks(labels: Sequence[str]) -> bool:
-    """Whether tags mark chunks, as B-PER does; tags of parts of speech do not."""
+    """True if tags mark chunks, as B-PER does. Part-of-speech tags do not."""
     only_marks = OUTSIDE in labels and len(labels) > 1 and {*labels} <= {*_MARKS}
     return only_marks or any(map(_PREFIXED.fullmatch, labels))
 
 
 def find_chunks(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:
-    """The chunks that tags mark: (type, first word, one past the last word).
+    """Yields the chunks that tags mark as (type, first word, one past the last word).
 
-    A chunk begins and ends as in conlleval (with B, I, E, S, O), in any scheme, and also where tags are not in order.
-    In tags without a prefix, each run of the same tag is a chunk.
+    Chunks begin and end as in conlleval (with B, I, E, S, O), for every scheme and for ill-formed tag sequences. Each
+    run of the same tag without a prefix is a chunk.
     """
     begin, before, type_before = 0, OUTSIDE, ""
     for i, tag in enumerate([*tags, OUTSIDE]):
@@ -35,14 +35,17 @@ def find_chunks(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:
 
 
 def _split_tag(tag: str) -> tuple[str, str]:
-    """(B, I, E, S or O, type)."""
+    """Returns (B, I, E, S or O, type)."""
     prefixed = _PREFIXED.fullmatch(tag)
     mark, type_ = prefixed.groups() if prefixed else (tag, "") if tag in _MARKS else ("I", tag)
     return _SYNONYMS.get(mark, mark), type_
 
 
 def score(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:
-    """In percent: F1, precision and recall of chunks, right if words and type agree, and accuracy of words."""
+    """Computes F1, precision and recall of chunks, and accuracy of words, in percent.
+
+    A chunk is right if its words and its type agree.
+    """
     right = words = 0
     for true_tags, tags in zip(truth, predicted, strict=True):
         right += sum(a == b for a, b in zip(true_tags, tags, strict=True))

@@ -6,7 +6,7 @@ from electra_jax.config.settings import Check, above, between, one_of, setting
 from electra_jax.downstream.tasks import glue
 
 _SQUAD = ("query", "stride", "max_answer", "beam", "f1")
-_SETTINGS: dict[str, tuple[str, ...]] = {  # of each task, besides its name
+_SETTINGS: dict[str, tuple[str, ...]] = {  # the settings of each task besides its name
     **dict.fromkeys(glue.TASKS, ()),
     "squad1": _SQUAD,
     "squad2": (*_SQUAD, "threshold"),
@@ -18,7 +18,7 @@ NAMES = tuple(_SETTINGS)
 
 @dataclasses.dataclass(frozen=True)
 class TaskConfig:
-    """The downstream task. Each task uses some of these settings; a config has those that its task uses."""
+    """Config of a downstream task. A config file has only the settings that its task uses."""
 
     name: str = setting("cola", "Task; set by the config file and its argument.", one_of(*NAMES))
     query: int = setting(64, "SQuAD: maximum question length, in tokens; longer questions are truncated.", above(0))
@@ -61,5 +61,5 @@ class TaskConfig:
 
 
 def unused_settings(name: str) -> set[str]:
-    """Names of the fields of `TaskConfig` that a task does not use."""
+    """Returns the names of the fields of `TaskConfig` that a task does not use."""
     return {field.name for field in dataclasses.fields(TaskConfig)} - {"name", *_SETTINGS[name]}

@@ -1,4 +1,4 @@
-"""Sentences in the column format of CoNLL's shared tasks: one word per line, a blank line after each sentence.
+"""Reader of the column format of CoNLL's shared tasks: one word per line, a blank line after each sentence.
 
 CoNLL-U is recognized by the IDs in its first column, or by the file's suffix.
 """
@@ -29,7 +29,7 @@ class Sentence(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Numbers of columns; negative ones count from the last.
+    """Column numbers; negative ones count from the last.
 
     Attributes:
       words: the column of the words.
@@ -40,7 +40,7 @@ class Columns(NamedTuple):
     tags: int | None
 
     def fewest(self) -> int:
-        """The fewest columns that a row may have.
+        """Returns the minimum number of columns in a row.
 
         Raises:
           UserError: words and tags are the same column.
@@ -49,25 +49,25 @@ class Columns(NamedTuple):
         if len({*used}) < len(used):
             raise UserError(f"config.task.words and config.task.tags are both {self.words}: expected different columns")
         fewest = max(column + 1 if column >= 0 else -column for column in used)
-        # Columns 0 and -1 need two: in a row of one they would be the same.
+        # Columns 0 and -1 need a row of two or more: in a row of one they are the same column.
         return fewest + (len({column % fewest for column in used}) < len(used))
 
 
 def read_sentences(
     path: Path, columns: Columns, bad_rows: BadRows, labels: frozenset[str] = frozenset()
 ) -> Iterator[Sentence]:
-    """The sentences of a file. A sentence with a bad row is left out as a whole.
+    """Yields the sentences of a file. A sentence with a bad row is skipped as a whole.
 
     In CoNLL-U, the rows of ranges and empty nodes are skipped, as are all lines that begin with #.
 
     Args:
-      path: the file; tabs separate its columns, or else spaces.
+      path: the file; its columns are separated by tabs or, in a line without tabs, by spaces.
       columns: the columns of words and tags.
       bad_rows: receives the rows that cannot be used.
       labels: the valid tags; empty: any.
 
     Raises:
-      UserError: the file has no sentence to use, or `columns` names the IDs of CoNLL-U.
+      UserError: the file has no usable sentence, or `columns` names the IDs of CoNLL-U.
     """
     fewest, empty = columns.fewest(), True
     known = len(bad_rows.problems)
@@ -81,7 +81,7 @@ def read_sentences(
     tags: list[str] = []
     at_start = usable = True
     for (before, _), (number, line) in itertools.pairwise([(0, ""), *lines]):
-        if number > before + 1:  # the line between was not UTF-8, and may have been a word
+        if number > before + 1:  # the skipped line was not UTF-8, and may have been a word
             usable = False
         if not line.strip() or line.startswith(_DOCUMENT):
             if words and usable:
@@ -114,7 +114,7 @@ def _check_columns(path: Path, columns: Columns, lines: Iterable[str]) -> None:
 def _parse_row(
     fields: list[str], columns: Columns, fewest: int, labels: frozenset[str], numbered: bool
 ) -> tuple[str, str] | str:
-    """(word, tag), the tag empty if there is none to read; or what is wrong with the row."""
+    """Returns (word, tag), where the tag is empty if there is none to read, or a description of what is wrong."""
     if numbered and not conllu.is_word(fields[0]):
         return f"the ID is {fields[0]!r}, expected a number, a range such as 3-4, or an empty node such as 5.1"
     if len(fields) < fewest:
@@ -132,12 +132,12 @@ def _parse_row(
 
 
 def _split_fields(line: str) -> list[str]:
-    # Not at other Unicode white space: a no-break space is part of a word.
+    # Not str.split(), which also splits at other Unicode white space: a no-break space is part of a word.
     return line.split("\t") if "\t" in line else [field for field in line.split(" ") if field]
 
 
 def _make_is_comment(lines: Iterable[str]) -> Callable[[str], bool]:
-    """Distinguishes a comment from a word that begins with #: the word has as many columns as other words."""
+    """Returns a predicate for comments. A word that begins with # differs: it has as many columns as other words."""
     words = (line for line in lines if line.strip() and not line.startswith((_COMMENT, _DOCUMENT)))
     word = next(words, "")
     shape = "\t" in word, len(_split_fields(word))

@@ -1,8 +1,7 @@
-"""The ID column of CoNLL-U, which says which rows are words (universaldependencies.org/format.html).
+"""The ID column of CoNLL-U, which tells words from other rows (universaldependencies.org/format.html).
 
-Words are numbered 1, 2, ... in their sentence. Other rows repeat text, or add what the text does not have: a range
-such as `3-4` holds a token as it is written (`au`) before its words (`à`, `le`), and an empty node such as `5.1` is
-part of the syntax only.
+Words are numbered 1, 2, ... in their sentence. Other rows are not words: a range such as `3-4` holds a multiword token
+as it is written (`au`) before its words (`à`, `le`), and an empty node such as `5.1` is part of the syntax only.
 """
 
 import itertools
@@ -18,12 +17,12 @@ _NO_WORD = re.compile(r"[0-9]+-[0-9]+|[0-9]+\.[0-9]+")
 
 
 def is_comment(line: str) -> bool:
-    """True if the line is a comment: a row begins with its ID."""
+    """True if the line is a comment. Rows never begin with #, because they begin with an ID."""
     return line.startswith(_COMMENT)
 
 
 def id_of(line: str) -> str:
-    """The first column; tabs separate columns, or else spaces."""
+    """Returns the first column. Columns are separated by tabs or, in a line without tabs, by spaces."""
     return line.partition("\t")[0] if "\t" in line else line.lstrip(" ").partition(" ")[0]
 
 
@@ -37,7 +36,7 @@ def is_no_word(row_id: str) -> bool:
 
 
 def has_ids(lines: Iterable[str]) -> bool:
-    """True if the first of several columns is an ID: in most sentences it counts the words from 1.
+    """True if the first of several columns is the ID, i.e. counts the words from 1 in most sentences.
 
     Files with fewer or more columns than the ten of CoNLL-U are recognized too.
     """
@@ -57,8 +56,8 @@ def check_columns(path: object, columns: Iterable[tuple[str, int]], width: int) 
 
     Args:
       path: the file, for the message.
-      columns: (setting, its column) pairs.
-      width: columns of the file; a negative column counts from the last.
+      columns: (setting, its column) pairs; negative columns count from the last.
+      width: number of columns of the file.
     """
     for setting, column in columns:
         if column in (0, -width):

@@ -1,4 +1,4 @@
-"""A user's own table. Its classes, or the mean and spread of its numbers, are read from its training set."""
+"""Tasks on a user's own table. Classes, or mean and standard deviation of numbers, come from the training set."""
 
 import math
 
@@ -13,14 +13,15 @@ from electra_jax.downstream.tasks.task import BadRows
 
 
 def make_task(config: TaskConfig, data_dir: str) -> Sentences:
-    """The task of the table in a folder.
+    """Makes the task of the table in a folder.
 
     Args:
       config: `kind`, the columns, and the settings of the kind.
       data_dir: the folder, or `tfds:NAME/CONFIG`.
 
     Raises:
-      UserError: the table cannot be read, its training set has nothing to learn, or a setting has no effect.
+      UserError: the table cannot be read, its training set has no usable classes or numbers, or a setting is invalid
+        or has no effect.
     """
     if not config.text:
         raise UserError("config.task.text is empty: expected the name of the column with the text")
@@ -59,7 +60,7 @@ def _check_effects(config: TaskConfig) -> None:
 def restore_task(
     config: TaskConfig, labels: tuple[str, ...] = (), scale: tuple[float, float] = (0.0, 1.0)
 ) -> Sentences:
-    """The task of a table whose classes, or the mean and spread of whose numbers, are known."""
+    """Makes the task of a table from its known classes, or the known mean and standard deviation of its numbers."""
     metrics: tuple[str, ...] = ("spearman", "pearson")
     if labels:
         metrics = ("accuracy", "f1", "matthews") if len(labels) == 2 else ("accuracy", "macro_f1")
@@ -100,10 +101,11 @@ def _parse_weights(text: str, labels: tuple[str, ...]) -> tuple[float, ...] | st
 
 
 def _read_scale(task: Sentences, data_dir: str) -> tuple[float, float]:
-    """Mean and standard deviation of the numbers of the training set."""
+    """Returns mean and standard deviation of the numbers of the training set."""
     examples = task.read(data_dir, "train", BadRows(strict=False))
     numbers = np.array([example.target for example in examples], np.float64)
     largest = max(1.0, float(np.abs(numbers).max()))
+    # Scaled before the standard deviation, whose squares would overflow for large numbers.
     mean, spread = float(numbers.mean()), float(np.std(numbers / largest)) * largest
     if not spread:
         raise UserError(
@@ -115,13 +117,13 @@ def _read_scale(task: Sentences, data_dir: str) -> tuple[float, float]:
 
 
 def _read_classes(task: Sentences, data_dir: str) -> tuple[str, ...]:
-    """The classes of the training set, in order."""
+    """Returns the classes of the training set, in index order."""
     column, bad_rows = task.columns.label, BadRows(strict=False)
     classes: set[str] = set()
     rows = named = lists = 0
     for record, _ in task.records(data_dir, "train", bad_rows):
         value = record.values[column]
-        names = task.names_in(value) or ()  # a missing label is no class; reading the examples reports it
+        names = task.names_in(value) or ()  # a missing label is not a class; it is reported when examples are read
         classes.update(names)
         rows, named, lists = rows + 1, named + len(names), lists + isinstance(value, list)
     if task.kind != "multilabel" and lists > rows / 2:

@@ -1,4 +1,4 @@
-"""Records with named columns, from `.tsv`, `.csv` and `.jsonl` files or TensorFlow Datasets, each with its place."""
+"""Readers of tables: `.tsv`, `.csv` and `.jsonl` files and TensorFlow Datasets, as records with named columns."""
 
 import csv
 import re
@@ -22,7 +22,7 @@ class Record(NamedTuple):
 
     Attributes:
       place: file and line.
-      values: the row's values by column: text, or what JSON or TFDS gives.
+      values: the row's values by column: text, or values of JSON or TFDS.
     """
 
     place: str
@@ -30,7 +30,7 @@ class Record(NamedTuple):
 
 
 def find_split(folder: Path, split: str, suffixes: Sequence[str]) -> Path:
-    """The file of a split.
+    """Returns the path of a split's file.
 
     Raises:
       UserError: there is none, or more than one.
@@ -46,14 +46,16 @@ def find_split(folder: Path, split: str, suffixes: Sequence[str]) -> Path:
 
 
 def has_split(data_dir: str, split: str, suffixes: Sequence[str]) -> bool:
-    """Whether a folder, or a TFDS dataset, has the split."""
+    """True if a folder, or a TFDS dataset, has the split."""
     if data_dir.startswith(TFDS):
         return _tfds_name(split) in tfds_splits(data_dir.removeprefix(TFDS))
     return any((Path(data_dir) / f"{split}{suffix}").is_file() for suffix in suffixes)
 
 
 def split_digests(data_dir: str, splits: Sequence[str], suffixes: Sequence[str]) -> dict[str, str]:
-    """SHA-256 of each split's file, by its name; for TFDS, whose datasets have versions, the dataset's name.
+    """Returns the SHA-256 of each split's file, by file name.
+
+    For TFDS, whose datasets are versioned, it returns the dataset's name instead.
 
     Raises:
       UserError: a file does not exist.
@@ -71,13 +73,13 @@ def read_records(
     columns: Sequence[str] | None = None,
     optional: Sequence[str] = (),
 ) -> Iterator[Record]:
-    """The rows of a file, in the format that its suffix names.
+    """Yields the rows of a file, in the format given by its suffix.
 
     Args:
       path: the file.
       required: columns that each row must have.
       bad_rows: receives the rows that cannot be used.
-      columns: names of all columns, for a table whose first line does not give them.
+      columns: names of all columns, for a table without a header line.
       optional: columns that a row may have.
 
     Raises:
@@ -90,13 +92,13 @@ def read_records(
 
 
 def read_lines(path: Path, bad_rows: BadRows) -> Iterator[tuple[int, str]]:
-    """(number, text) of each line of a file in UTF-8."""
+    """Yields (number, text) of each line of a UTF-8 file."""
     with path.open("rb") as file:
         yield from decode_lines(file, str(path), bad_rows)
 
 
 def decode_lines(lines: Iterable[bytes], name: str, bad_rows: BadRows) -> Iterator[tuple[int, str]]:
-    """(number, text) of each line in UTF-8; `name` is what bad rows are called by."""
+    """Yields (number, text) of each line of UTF-8; `name` is the file's name in the places of bad rows."""
     for number, line, problem in _decoded(lines):
         if problem:
             bad_rows.add(f"{name}:{number}", problem)
@@ -105,7 +107,7 @@ def decode_lines(lines: Iterable[bytes], name: str, bad_rows: BadRows) -> Iterat
 
 
 def _decoded(lines: Iterable[bytes]) -> Iterator[tuple[int, str, str]]:
-    """(number, text, what is wrong with it) of each line; bytes that are not UTF-8 are replaced by U+FFFD."""
+    """Yields (number, text, problem or "") of each line; bytes that are not UTF-8 are replaced by U+FFFD."""
     for number, line in enumerate(lines, 1):
         encoding, problem = "utf-8-sig" if number == 1 else "utf-8", ""
         try:
@@ -124,7 +126,7 @@ def _read_table(
     for number, fields in (_split_at_commas if path.suffix == ".csv" else _split_at_tabs)(path, bad_rows):
         place = f"{path}:{number}"
         if fields == [""]:
-            if len(header) == 1:  # in a table of one column an empty line is a row, unless it is the last
+            if len(header) == 1:  # with a single column, an empty line is a row unless only empty lines follow it
                 empty.append(Record(place, {header[0]: ""}))
         elif not header:
             header = fields
@@ -140,15 +142,16 @@ def _read_table(
 
 
 def _split_at_tabs(path: Path, bad_rows: BadRows) -> Iterator[tuple[int, list[str]]]:
-    """(line number, fields) as in GLUE's files, where quotation marks have no special meaning."""
+    """Yields (line number, fields) as in GLUE's files, where quotation marks have no special meaning."""
     return ((number, line.split("\t")) for number, line in read_lines(path, bad_rows))
 
 
 def _split_at_commas(path: Path, bad_rows: BadRows) -> Iterator[tuple[int, list[str]]]:
-    """(last line number, fields) of each row; quoted fields may hold commas and line breaks (RFC 4180)."""
+    """Yields (last line number, fields) of each row; quoted fields may contain commas and line breaks (RFC 4180)."""
+    # The default limit is 131,072 characters; the limit itself must fit into a C long, of 32 bits on some platforms.
     csv.field_size_limit(2**31 - 1)
     number = ended = 0
-    problems: list[tuple[str, str]] = []  # places in the current row that are not UTF-8
+    problems: list[tuple[str, str]] = []  # (place, problem) of each line of the current row that is not UTF-8
 
     def numbered_lines(file: IO[bytes]) -> Iterator[str]:
         nonlocal number
@@ -194,7 +197,7 @@ def _read_json_lines(
 
 
 def describe_surrogate(*values: Any) -> str:
-    """Names the first unpaired surrogate in the texts among `values`; empty if there is none."""
+    """Describes the first unpaired surrogate in the texts among `values`; empty if there is none."""
     match = _SURROGATE.search("\n".join(value for value in values if isinstance(value, str)))
     return f"unpaired surrogate {match[0]!a}" if match else ""
 
@@ -206,11 +209,11 @@ def _check_header(path: Path, required: Sequence[str], header: Sequence[str]) ->
 
 
 def read_tfds_records(name: str, split: str, required: Sequence[str], optional: Sequence[str] = ()) -> Iterator[Record]:
-    """The rows of a split of a TensorFlow Datasets dataset: class names for classes, text for bytes, lists for arrays.
+    """Yields the rows of a TensorFlow Datasets split, with class names for classes, text for bytes, lists for arrays.
 
     Args:
       name: `tfds:NAME/CONFIG`.
-      split: the split, named as the files in a folder are.
+      split: the split, with the name that its file in a folder would have.
       required: columns that the dataset must have.
       optional: columns that it may have.
 

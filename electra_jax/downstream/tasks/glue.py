@@ -1,4 +1,4 @@
-"""The nine tasks of GLUE (gluebenchmark.com), with the columns of its files and the scores of its leaderboard."""
+"""The nine tasks of GLUE (gluebenchmark.com): the columns of its files and the metrics of its leaderboard."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ _SENTENCES = Columns(("sentence1", "sentence2"), "label")
 
 
 def _tfds(*texts: str) -> Columns:
-    """The columns in TensorFlow Datasets. It shuffles the rows; `idx` is a row's number in GLUE's files."""
+    """Returns the columns in TensorFlow Datasets, which shuffles rows; `idx` is a row's number in GLUE's files."""
     return Columns(texts, "label", name="idx")
 
 
@@ -99,7 +99,7 @@ TASKS = {
     )
 }
 
-# Names of the folders in GLUE's download.
+# Folder names in GLUE's download.
 _FOLDERS = {
     "cola": "CoLA",
     "sst2": "SST-2",
@@ -114,5 +114,5 @@ _FOLDERS = {
 
 
 def task_dir(data_dir: str, task: str) -> str:
-    """The `data_dir` of one task, given the folder that holds all of GLUE, or `tfds:glue`."""
+    """Returns the `data_dir` of one task, given the folder with all of GLUE, or `tfds:glue`."""
     return f"{data_dir}/{task}" if data_dir.startswith(files.TFDS) else str(Path(data_dir) / _FOLDERS[task])

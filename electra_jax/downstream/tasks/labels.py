@@ -1,4 +1,4 @@
-"""Labels as text, and the order of classes."""
+"""Conversion of labels to text, and the order of classes."""
 
 import decimal
 import math
@@ -12,7 +12,7 @@ _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")  # codes such as 007 a
 
 
 def label_text(value: Any) -> str:
-    """A label as text: JSON's true is "true", 1.0 is "1"; empty for a missing label."""
+    """Converts a label to text: JSON's true is "true", 1.0 is "1"; empty for a missing label."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
@@ -21,11 +21,11 @@ def label_text(value: Any) -> str:
 
 
 def in_order(labels: Collection[str], source: str) -> tuple[str, ...]:
-    """Different labels in the order of their class numbers: numeric if all are numbers, else by their characters.
+    """Sorts distinct labels into the order of their class indices: numerically if all are numbers, else as strings.
 
     Args:
       labels: the labels.
-      source: where they are from, for the message.
+      source: the source of the labels, for the message.
 
     Raises:
       UserError: two labels are the same number, as 1 and 1.0 are.
@@ -45,6 +45,6 @@ def in_order(labels: Collection[str], source: str) -> tuple[str, ...]:
 
 
 def joined(labels: Collection[str]) -> str | None:
-    """A label that is others with commas between them, as "joy,surprise" beside "joy" and "surprise"; or None."""
+    """Returns a label that joins other labels by commas, as "joy,surprise" does "joy" and "surprise"; None if none."""
     parts = {label: {part.strip() for part in label.split(",")} for label in labels}
     return next((label for label, names in sorted(parts.items()) if len(names) > 1 and names <= {*labels}), None)

@@ -1,4 +1,4 @@
-"""Multi-label classification: any number of classes for each text or pair of texts, none included."""
+"""Multi-label classification: zero or more classes for each text or pair of texts."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,10 @@ from electra_jax.downstream.tasks.task import Rows
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MultiLabel(Sentences):
-    """A probability for each class, independent of the others. An example's target is the numbers of its classes.
+    """Multi-label classification with an independent probability per class. A target is a tuple of class indices.
 
     Attributes:
-      separator: separates the classes where they are text; lists need none.
+      separator: separator of the classes in a text; lists need none.
       threshold: classes of at least this probability are predicted.
     """
 
@@ -34,7 +34,7 @@ class MultiLabel(Sentences):
         return f"a list of classes among {', '.join(self.labels)}"
 
     def names_in(self, value: Any) -> tuple[str, ...] | None:
-        """The classes in a cell; none for an empty list or text, None if it is not a list of classes."""
+        """Returns the classes in a cell: () for an empty list or text, None if the cell is not a list of classes."""
         if isinstance(value, str):
             parts: list[Any] = value.split(self.separator) if value.strip() else []
         else:
@@ -49,22 +49,22 @@ class MultiLabel(Sentences):
         return tuple(sorted({self.labels.index(name) for name in names}))
 
     def targets(self, examples: Sequence[Example]) -> np.ndarray:
-        """[N, C] float32, 1 for the classes of each example."""
+        """Returns multi-hot targets, [N, C] float32."""
         return self._indicators([example.target for example in examples]).astype(np.float32)
 
     def probabilities(self, outputs: Mapping[str, Any]) -> np.ndarray:
-        """[N, C] float64, from the head's `scores`, which are logits."""
+        """Computes probabilities, [N, C] float64, from the head's `scores`, which are logits."""
         logits_NC = np.asarray(outputs["scores"], np.float64)
         result: np.ndarray = np.exp(-np.logaddexp(0.0, -logits_NC))
         return result
 
     def answer(self, outputs: Mapping[str, Any], rows: Rows, examples: Sequence[Example]) -> list[Any]:
-        """For each example the numbers of its predicted classes."""
+        """Returns the indices of the predicted classes of each example."""
         del rows, examples  # each example has one row
         return [tuple(np.flatnonzero(row).tolist()) for row in self.probabilities(outputs) >= self.threshold]
 
     def score(self, examples: Sequence[Example], answers: Sequence[Any]) -> dict[str, float]:
-        """Micro and macro F1, and the F1 of each class."""
+        """Computes micro and macro F1, and the F1 of each class."""
         truth_NC = self._indicators([example.target for example in examples])
         return scores.multilabel_f1(truth_NC, self._indicators(answers), self.labels)
 
@@ -72,7 +72,7 @@ class MultiLabel(Sentences):
         return self.separator.join(self.labels[number] for number in answer)
 
     def _indicators(self, sets: Sequence[Any]) -> np.ndarray:
-        """[N, C] int, 1 where a set has a class."""
+        """Returns the sets as multi-hot vectors, [N, C] int."""
         result_NC = np.zeros((len(sets), len(self.labels)), np.int64)
         for row, numbers in enumerate(sets):
             result_NC[row, list(numbers)] = 1

@@ -1,4 +1,4 @@
-"""The tasks by name."""
+"""Registry of the tasks by name."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from electra_jax.downstream.tasks.task import Task
 
 
 def make_task(config: TaskConfig, data_dir: str) -> Task:
-    """The task that a config describes. The labels of `table` and `tags` are read from their training sets.
+    """Makes the task of a config. The labels of `table` and `tags` are read from their training sets.
 
     Args:
       config: the task's settings.
@@ -31,14 +31,14 @@ def make_task(config: TaskConfig, data_dir: str) -> Task:
 
 
 def learned(task: Task) -> dict[str, Any]:
-    """What a task has from its training set, for `restore_task`: the labels, or the scale of the numbers."""
+    """Returns what `restore_task` needs from a task's training set: the labels, or the scale of the numbers."""
     if isinstance(task, Sentences):
         return {"labels": list(task.labels), "scale": list(task.scale)}
     return {"labels": list(task.labels)} if isinstance(task, Tagging) else {}
 
 
 def restore_task(config: TaskConfig, known: Mapping[str, Any]) -> Task:
-    """The task that a config describes, without its files; `known` is what `learned` gave."""
+    """Makes the task of a config without its files; `known` is the result of `learned`."""
     labels, scale = tuple(known.get("labels", ())), tuple(known.get("scale", (0.0, 1.0)))
     if config.name in glue.TASKS:
         return glue.TASKS[config.name]

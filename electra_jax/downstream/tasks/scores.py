@@ -1,4 +1,4 @@
-"""Scores, in percent, by scikit-learn and SciPy."""
+"""Metrics, in percent, computed by scikit-learn and SciPy."""
 
 import importlib
 import math
@@ -11,14 +11,14 @@ from electra_jax.config.errors import UserError
 
 
 def require() -> None:
-    """Raises UserError if a library is missing. Called before the training, so that it does not fail after it."""
+    """Raises UserError if a library is missing. Called before training, so that scoring does not fail after it."""
     _library("sklearn.metrics")
     _library("scipy.stats")
 
 
 def matthews(truth: Sequence[int], predicted: Sequence[int]) -> float:
     if len({*truth, *predicted}) < 2:
-        return 0.0  # scikit-learn's result too, but it warns
+        return 0.0  # as in scikit-learn, which also warns
     return 100 * float(_metrics().matthews_corrcoef(truth, predicted))
 
 
@@ -27,22 +27,22 @@ def accuracy(truth: Sequence[int], predicted: Sequence[int]) -> float:
 
 
 def f1(truth: Sequence[int], predicted: Sequence[int]) -> float:
-    """F1 of class 1."""
+    """Computes the F1 of class 1."""
     return 100 * float(_metrics().f1_score(truth, predicted, zero_division=0))
 
 
 def macro_f1(truth: Sequence[int], predicted: Sequence[int]) -> float:
-    """Mean F1 over the classes that occur."""
+    """Computes the mean F1 over the classes that occur."""
     return 100 * float(_metrics().f1_score(truth, predicted, average="macro", zero_division=0))
 
 
 def multilabel_f1(truth_NC: np.ndarray, predicted_NC: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
-    """`micro_f1`, `macro_f1` and, for each of C classes, `f1_NAME`; 0 for a class without a true or predicted text.
+    """Computes `micro_f1`, `macro_f1` and each class's `f1_NAME`, 0 for a class without a true or predicted text.
 
     Args:
-      truth_NC: 1 where a text has a class, else 0.
-      predicted_NC: the same of predictions.
-      labels: the names of the classes.
+      truth_NC: multi-hot true classes of N texts.
+      predicted_NC: multi-hot predicted classes.
+      labels: the names of the C classes.
     """
 
     def of(average: str | None) -> Any:
@@ -62,7 +62,7 @@ def spearman(truth: Sequence[float], predicted: Sequence[float]) -> float:
 
 def _correlation(name: str, truth: Sequence[float], predicted: Sequence[float]) -> float:
     if len(truth) < 2 or np.ptp(truth) == 0 or np.ptp(predicted) == 0:
-        return 0.0  # a constant has no correlation; SciPy gives NaN
+        return 0.0  # the correlation with a constant is undefined; SciPy returns NaN
     value = float(getattr(_library("scipy.stats"), name)(truth, predicted).statistic)
     return 0.0 if math.isnan(value) else 100 * value
 
@@ -72,7 +72,7 @@ def _metrics() -> Any:
 
 
 def _library(name: str) -> Any:
-    """Imported on first use: pre-training needs neither library."""
+    """Imports a library on first use, because pre-training needs neither of them."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Classification of, and regression on, single texts and pairs of texts: GLUE's tasks and users' own tables."""
+"""Classification and regression of single texts and text pairs: GLUE's tasks and users' own tables."""
 
 import dataclasses
 import math
@@ -17,7 +17,7 @@ from electra_jax.downstream.tasks.labels import label_text
 from electra_jax.downstream.tasks.task import BadRows, Rows, Task, frame, truncate
 from electra_jax.runtime.io import write_whole
 
-BALANCED = "balanced"  # class weights as in scikit-learn: every class counts as much as the others
+BALANCED = "balanced"  # class weights as in scikit-learn: all classes have the same total weight
 _BREAKS = re.compile(r"[\t\r\n]")  # not allowed in a field of a .tsv file
 
 
@@ -27,8 +27,8 @@ class Example(NamedTuple):
     Attributes:
       name: the row's name, for the leaderboard.
       texts: one or two texts.
-      target: the number of its class, the number to predict, or in `MultiLabel` the numbers of its classes; None in a
-        test set.
+      target: index of the class, the number to predict, or for `MultiLabel` the indices of the classes; None in a test
+        set.
     """
 
     name: str
@@ -38,13 +38,13 @@ class Example(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """Names of a table's columns.
+    """Column names of a table.
 
     Attributes:
       texts: the columns of the texts, one or two.
       label: the column of the class or number.
-      name: the column of the row's name; without it rows are counted from 0.
-      order: all columns, for a table whose first line does not name them.
+      name: the column of the row's name; without it, rows are numbered from 0.
+      order: all columns, for a table without a header line.
     """
 
     texts: tuple[str, ...]
@@ -60,15 +60,15 @@ class Sentences(Task):
     Attributes:
       name: the task's name.
       columns: the columns of its files.
-      labels: the classes, in the order of their numbers.
+      labels: the classes, in index order.
       metrics: names in `scores.BY_NAME`, the main one first.
-      scale: (offset, factor) of regression: the model learns (number - offset) / factor.
+      scale: (offset, factor) for regression: the model learns (number - offset) / factor.
       swapped: whether training adds each pair in swapped order.
       tfds: the columns in TensorFlow Datasets, if they differ.
       tfds_labels: the names of the classes there, in the order of `labels`, if they differ.
       test_columns: the columns of the test set, if they differ from those of the other splits.
-      bounds: regression: written answers are clipped to this range.
-      class_weights: weights of the classes in the loss, `none` or `balanced`.
+      bounds: range for regression that written answers are clipped to.
+      class_weights: weights of the classes in the loss: one number per class, `none` or `balanced`.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Sentences(Task):
 
     @property
     def expected(self) -> str:
-        """The valid labels in words, for messages."""
+        """Valid labels in words, for messages."""
         return " or ".join(self.labels) or "a number"
 
     def read(self, data_dir: str, split: str, bad_rows: BadRows) -> list[Example]:
@@ -114,11 +114,11 @@ class Sentences(Task):
                 "with the task's files"
             )
         if data_dir.startswith(files.TFDS) and self.tfds:
-            examples.sort(key=lambda example: int(example.name))  # the order of GLUE's files
+            examples.sort(key=lambda example: int(example.name))  # into the order of GLUE's files
         return examples
 
     def records(self, data_dir: str, split: str, bad_rows: BadRows) -> Iterator[tuple[Record, Columns]]:
-        """The rows of a split, each with the names of its columns."""
+        """Returns an iterator over the rows of a split, each with the names of its columns."""
         testing = split in self.test
         if data_dir.startswith(files.TFDS):
             columns = self.tfds or self.columns
@@ -150,12 +150,12 @@ class Sentences(Task):
         return Example(str(values.get(columns.name, number)), texts, target)
 
     def names_in(self, value: Any) -> tuple[str, ...] | None:
-        """The classes in a cell, one here; None if it has none."""
+        """Returns the classes in a cell, here a single one; None if the cell has no class."""
         name = label_text(value)
         return (name,) if name else None
 
     def parse_target(self, value: Any) -> float | tuple[int, ...] | None:
-        """The target of a cell, as in `Example`; None if it is invalid."""
+        """Parses a cell into a target, as in `Example`; None if it is invalid."""
         if self.labels:
             for text in (label_text(value), str(value)):  # config.task.labels may spell a class as JSON does: 1.0
                 names = self.tfds_labels if text in self.tfds_labels else self.labels
@@ -173,7 +173,7 @@ class Sentences(Task):
         pairs = list(zip(*encoded, strict=True))
         room = max_length - 1 - len(encoded)
         cut = sum(sum(map(len, texts)) > room for texts in pairs)
-        if train and self.swapped:
+        if train and self.swapped:  # after all pairs, so that row n + i belongs to example i of n
             pairs += [texts[::-1] for texts in pairs]
         ids, second = [], []
         for first, *other in pairs:
@@ -191,12 +191,12 @@ class Sentences(Task):
         return Rows(ids, second, example, {"target": targets}, cut=cut, weights=weights)
 
     def targets(self, examples: Sequence[Example]) -> np.ndarray:
-        """[N, ...] what the loss compares the head's output with."""
+        """Returns the targets of the loss, [N, ...]."""
         numbers = np.array([example.target for example in examples])
         return numbers.astype(np.int32) if self.labels else (numbers - self.scale[0]) / self.scale[1]
 
     def _weights(self, targets: np.ndarray) -> np.ndarray | None:
-        """[N] the weight of each row in the loss; None: 1."""
+        """Returns [N], the weight of each row in the loss; None: 1."""
         if self.class_weights == "none":
             return None
         counts = np.bincount(targets, minlength=len(self.labels))
@@ -217,7 +217,7 @@ class Sentences(Task):
         return {name: scores.BY_NAME[name](truth, answers) for name in self.metrics}
 
     def answer_text(self, answer: Any) -> str:
-        """An answer as a leaderboard's file has it."""
+        """Formats an answer for a leaderboard's file."""
         if self.labels:
             return self.labels[int(answer)]
         # GLUE's numbers have three decimals; the numbers of a user's table may have any magnitude.

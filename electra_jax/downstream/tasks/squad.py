@@ -1,8 +1,8 @@
-"""Questions about a text, answered by a span of it or, in SQuAD 2.0, left unanswered.
+"""Extractive question answering (SQuAD): the answer is a span of the context or, in SQuAD 2.0, there may be none.
 
 Windows, targets and, for the paper's head, the choice of answers follow google-research/electra (finetune/qa/) and,
-where that does, google-research/bert (run_squad.py). An answer's text is cut out of the context by the characters that
-its tokens cover.
+where that does, google-research/bert (run_squad.py). An answer's text is the slice of the context that its tokens
+cover.
 """
 
 import dataclasses
@@ -24,18 +24,18 @@ from electra_jax.downstream.tasks.task import BadRows, Rows, Task, frame
 from electra_jax.runtime.io import write_whole
 
 _VERSIONS = {"squad1": "1.1", "squad2": "2.0"}
-_LENGTH_WEIGHT = 0.01  # run_squad.py, _check_is_max_context: breaks ties in favour of the longer window
-_CERTAIN = 1e3  # the largest logit of no answer
+_LENGTH_WEIGHT = 0.01  # run_squad.py, _check_is_max_context: breaks ties in favor of the longer window
+_CERTAIN = 1e3  # upper bound of the no-answer logit
 
 
 class Window(NamedTuple):
-    """The part of its context that a row holds.
+    """The window of the context covered by one row.
 
     Attributes:
-      at: where in the row the window begins.
-      first: number of the window's first token in the context.
-      length: tokens in the window.
-      spans: for all tokens of the context, the characters [begin, end) that they cover.
+      at: index in the row at which the window begins.
+      first: index in the context of the window's first token.
+      length: number of tokens in the window.
+      spans: characters [begin, end) covered by each token of the whole context.
     """
 
     at: int
@@ -49,11 +49,11 @@ class Answer(NamedTuple):
 
     Attributes:
       text: the answer; empty if the question is left unanswered.
-      no_answer: logit of the question having no answer, with transformers' head how much more likely that is than the
-        best answer, as a logarithm; 0 in SQuAD 1.1.
+      no_answer: logit of the question having no answer; with transformers' head, the log-probability of no answer minus
+        that of the best answer. 0 in SQuAD 1.1.
       best: the best answer, whether or not it is given.
       begin, end: the best answer's characters [begin, end) of the context; (0, 0) if it has none.
-      log_probability: of the best answer; with several windows, that in the window which gives the highest.
+      log_probability: log-probability of the best answer, the highest over all windows.
     """
 
     text: str
@@ -70,11 +70,11 @@ class Answering(Task):
 
     Attributes:
       name: `squad1`, where every question has an answer, or `squad2`, where some have none.
-      query: longer questions are cut to this many tokens.
-      stride: tokens from the start of one window to the next.
-      max_answer: tokens of the longest answer.
+      query: maximum question length, in tokens; longer questions are truncated.
+      stride: stride between windows of the context, in tokens.
+      max_answer: maximum answer length, in tokens.
       threshold: logit above which a question is left unanswered.
-      f1: what F1 counts, `auto`, which chooses by the true answers, or a name in `squad_metrics.UNITS`.
+      f1: unit that F1 counts: a name in `squad_metrics.UNITS`, or `auto`, which chooses by the true answers.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Answering(Task):
 
     @property
     def may_be_impossible(self) -> bool:
-        """Whether a question may have no answer."""
+        """True if a question may have no answer."""
         return self.name == "squad2"
 
     @property
@@ -119,10 +119,10 @@ class Answering(Task):
         )
 
     def encode(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int, train: bool) -> Rows:
-        """CLS question SEP window SEP; windows advance by `stride` until they cover the context.
+        """Encodes each question as rows of CLS question SEP window SEP. Windows of the context advance by `stride`.
 
-        Targets: `allowed`, whether an answer may begin or end at a token; for training also `start` and `end`,
-        0 (CLS) if the first answer is not wholly in the window, and `impossible`.
+        Targets are `allowed`, 1 where an answer may begin or end; for training also `start` and `end`, 0 (CLS) if the
+        first answer is not wholly in the window, and `impossible`.
 
         Raises:
           UserError: there is no room for the context.
@@ -154,18 +154,19 @@ class Answering(Task):
         targets: dict[str, Any] = {"allowed": allowed}
         if train:
             targets["start"], targets["end"] = np.array(bounds, np.int32).T
+            # Per example, not per window: a window without the answer is not impossible (finetune/qa/qa_tasks.py).
             targets["impossible"] = np.array([examples[i].impossible for i in owners], np.int32)
         cut = sum(len(query) > self.query for query in queries)
         return rows._replace(example=np.array(owners, np.int64), targets=targets, cut=cut)
 
     def answer(self, outputs: Mapping[str, Any], rows: Rows, examples: Sequence[Example]) -> list[Answer]:
-        """The best answer to each example, over all of its rows.
+        """Returns the best answer to each example over all of its rows.
 
         Args:
-          outputs: of the paper's head, for N rows `start_score` [N, S], log-probabilities of the S best starts, and
+          outputs: for N rows. The paper's head has `start_score` [N, S], log-probabilities of the S best starts, and
             `start_index`; `end_score` [N, S, S], log-probabilities of the S best ends given each start, and
-            `end_index`; in SQuAD 2.0 `impossible` [N], logits. Of transformers' head, for each row `start` and `end`,
-            log-probabilities [tokens].
+            `end_index`; in SQuAD 2.0 also `impossible` [N], logits. Transformers' head has, for each row, `start` and
+            `end`, log-probabilities [tokens].
           rows: the rows that the outputs belong to.
           examples: the examples that the rows belong to.
         """
@@ -192,9 +193,9 @@ class Answering(Task):
         ]
 
     def _best_spans(self, outputs: Mapping[str, Any], rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-        """As `_best_in_rows`, for starts and ends that are independent of each other.
+        """Like `_best_in_rows`, for independent start and end distributions.
 
-        The probability of an answer is the product of those of its start and its end in its row, as in the
+        An answer's probability is the product of the probabilities of its start and its end in its row, as in the
         question-answering pipeline of transformers 4.
         """
         bounds, values = np.zeros((len(rows.input_ids), 2), np.int64), np.full(len(rows.input_ids), -np.inf)
@@ -211,7 +212,7 @@ class Answering(Task):
         return bounds, values
 
     def _best_in_rows(self, outputs: Mapping[str, Any], rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-        """[N, 2], first and last token of each row's best answer, and [N], its log-probability; -inf for no answer."""
+        """Returns each row's best answer: first and last token [N, 2], and log-probability [N], -inf for no answer."""
         start, end = outputs["start_index"], outputs["end_index"]
         total = outputs["start_score"][:, :, None] + outputs["end_score"]
         owned = _owned(rows)
@@ -226,15 +227,17 @@ class Answering(Task):
         return bounds, value[row, best]
 
     def f1_unit(self, examples: Sequence[Example]) -> squad_metrics.Unit:
-        """What F1 counts in these examples; `auto`: characters if their true answers are written without spaces."""
+        """Returns the unit of F1 for these examples; `auto`: characters if true answers are written without spaces."""
         if self.f1 == "auto":
             without = squad_metrics.has_no_spaces(text for example in examples for text, _ in example.answers)
             return squad_metrics.CHARACTERS if without else squad_metrics.WORDS
         return squad_metrics.UNITS[self.f1]
 
     def score(self, examples: Sequence[Example], answers: Sequence[Answer]) -> dict[str, float]:
-        """Exact match and F1. SQuAD 2.0: also for questions with and without an answer, and at the thresholds (logits)
-        that are best for these examples.
+        """Computes exact match and F1.
+
+        SQuAD 2.0 also has both for questions with and without an answer, and at the thresholds (logits) that are best
+        for these examples.
         """
         truths = [[text for text, _ in example.answers] for example in examples]
         impossible, unit = self.may_be_impossible, self.f1_unit(examples)
@@ -257,7 +260,7 @@ class Answering(Task):
         return scores
 
     def write(self, path: Path, examples: Sequence[Example], answers: Sequence[Answer]) -> None:
-        """Answers by id; for SQuAD 2.0 also NAME.na_prob.json, the probability of each question having no answer."""
+        """Writes answers by id; for SQuAD 2.0 also no-answer probabilities by id, to NAME.na_prob.json."""
         texts = {example.id: answer.text for example, answer in zip(examples, answers, strict=True)}
         write_whole(path.with_name(f"{path.name}.json"), json.dumps(texts, ensure_ascii=False) + "\n")
         if self.may_be_impossible:
@@ -268,14 +271,15 @@ class Answering(Task):
 
 
 def _at_cls(outputs: Mapping[str, Any]) -> np.ndarray:
-    """[N], each row's log-probability that the answer starts and ends at CLS, which means that there is none."""
+    """Returns [N], each row's log-probability of no answer, i.e. of an answer that starts and ends at CLS."""
     return np.array(
         [start[0] + end[0] for start, end in zip(outputs["start"], outputs["end"], strict=True)], np.float64
     )
 
 
 def windows(tokens: int, room: int, stride: int) -> Iterator[tuple[int, int]]:
-    """(first, length) of each window over `tokens` tokens, at most `room` long; one empty window for no tokens."""
+    """Yields (first, length) of each window of at most `room` over `tokens` tokens; one empty window for no tokens."""
+    # A stride of more than `room` would skip tokens.
     for first in itertools.count(0, min(stride, room)):
         length = min(tokens - first, room)
         yield first, length
@@ -284,14 +288,14 @@ def windows(tokens: int, room: int, stride: int) -> Iterator[tuple[int, int]]:
 
 
 def _allowed(window: Window, length: int) -> np.ndarray:
-    """[length], 1 where an answer may begin or end: at CLS, and in the window."""
+    """Returns [length], 1 where an answer may begin or end: at CLS, and in the window."""
     allowed_L = np.zeros(length, np.int8)
     allowed_L[0] = allowed_L[window.at : window.at + window.length] = 1
     return allowed_L
 
 
 def _bounds(window: Window, answer: tuple[int, int] | None) -> tuple[int, int]:
-    """Where in the row the answer begins and ends; (0, 0) if it is not wholly in the window."""
+    """Returns the answer's first and last token in the row; (0, 0) if it is not wholly in the window."""
     if answer is None or answer[0] < window.first or answer[1] >= window.first + window.length:
         return 0, 0
     shift = window.at - window.first
@@ -299,7 +303,7 @@ def _bounds(window: Window, answer: tuple[int, int] | None) -> tuple[int, int]:
 
 
 def _answer_tokens(example: Example, spans: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
-    """(first, last) token of the first answer; None if there is none, or normalization leaves nothing of it."""
+    """Returns the (first, last) token of the first answer; None if there is none, or normalization removes it."""
     if not example.answers:
         return None
     text, start = example.answers[0]
@@ -309,9 +313,9 @@ def _answer_tokens(example: Example, spans: Sequence[tuple[int, int]]) -> tuple[
 
 
 def _owned(rows: Rows) -> np.ndarray:
-    """[rows, tokens] bool: whether this row shows the context's token with more context than the example's other rows.
+    """Returns [rows, tokens] bool, True where the example's other rows show the token with less context than this row.
 
-    As run_squad.py, _check_is_max_context: the side with fewer tokens counts; the first of equal rows wins.
+    Follows run_squad.py, _check_is_max_context: the side with fewer tokens counts; the first of equal rows wins.
     """
     owned = np.zeros((len(rows.input_ids), int(rows.lengths().max())), bool)
     by_example: dict[int, list[int]] = {}

@@ -1,4 +1,4 @@
-"""The questions in SQuAD's files and in its TensorFlow Datasets. A question that cannot be used is a bad row."""
+"""Readers of SQuAD's files and of its TensorFlow Datasets. A question that cannot be used is a bad row."""
 
 import gzip
 import lzma
@@ -22,8 +22,8 @@ class Example(NamedTuple):
     Attributes:
       id: the question's id, which the leaderboard expects.
       question: the question.
-      context: the text that has the answer.
-      answers: (text, where it begins in the context); empty if there is none, and in a test set.
+      context: the text that contains the answer.
+      answers: (text, start in the context) of each answer; empty if there is none, and in a test set.
       impossible: whether the question has no answer.
     """
 
@@ -35,7 +35,7 @@ class Example(NamedTuple):
 
 
 def read_file(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(context, question) for each question of a file, which may be compressed.
+    """Yields (context, question) for each question of a file, which may be compressed.
 
     Raises:
       UserError: the file is not JSON, or not laid out as SQuAD's.
@@ -57,7 +57,7 @@ def read_file(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def read_tfds(name: str, split: str, may_be_impossible: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(context, question) for each question of `tfds:squad/v1.1` or `v2.0`, in the files' layout."""
+    """Yields (context, question) for each question of `tfds:squad/v1.1` or `v2.0`, in the layout of SQuAD's files."""
     columns = ("id", "question", "context", "answers", *(("is_impossible",) if may_be_impossible else ()))
     for _, values in files.read_tfds_records(name, split, columns):
         texts, starts = (values["answers"][key] for key in ("text", "answer_start"))
@@ -72,7 +72,7 @@ def parse_examples(
     may_be_impossible: bool,
     with_answers: bool = True,
 ) -> list[Example]:
-    """The examples of a file.
+    """Parses the questions of a file into examples.
 
     Args:
       questions: (context, question) pairs from `read_file` or `read_tfds`.
@@ -82,7 +82,7 @@ def parse_examples(
       with_answers: whether to read answers; a test set has none.
 
     Raises:
-      UserError: the file has no question to use.
+      UserError: the file has no usable question.
     """
     examples: dict[str, Example] = {}
     for number, (context, question) in enumerate(questions, 1):
@@ -105,7 +105,7 @@ def parse_examples(
 def _parse_example(
     id_: str, context: str, question: Mapping[str, Any], may_be_impossible: bool, with_answers: bool
 ) -> Example | str:
-    """The example, or what is wrong with it."""
+    """Returns the example, or a description of what is wrong with it."""
     text = question.get("question")
     if not isinstance(text, str):
         return f"question is {text!r}, expected a text"
@@ -125,7 +125,7 @@ def _parse_example(
 
 
 def _parse_answers(answers: Any, context: str) -> list[tuple[str, int]] | str:
-    """(text, start) of each answer, or what is wrong with them."""
+    """Returns (text, start) of each answer, or a description of what is wrong with them."""
     if not isinstance(answers, list):
         return f"answers is {answers!r}, expected a list"
     parsed = []

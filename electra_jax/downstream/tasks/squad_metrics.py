@@ -1,7 +1,7 @@
-"""Scores of answers, as in the evaluation scripts of SQuAD 1.1 and 2.0 (rajpurkar.github.io/SQuAD-explorer).
+"""Metrics of answers, as in the evaluation scripts of SQuAD 1.1 and 2.0 (rajpurkar.github.io/SQuAD-explorer).
 
-Where a language writes no spaces, an answer is one word, and F1 of words would be exact match. There F1 is of
-characters, as in KorQuAD 1.0's script, or as in CMRC 2018's (cmrc2018_evaluate.py of github.com/ymcui/cmrc2018).
+Word F1 would equal exact match in scripts without spaces, where an answer is a single word. For these, F1 counts
+characters as in KorQuAD 1.0's script, or units as in CMRC 2018's (cmrc2018_evaluate.py of github.com/ymcui/cmrc2018).
 """
 
 import difflib
@@ -15,12 +15,12 @@ from typing import NamedTuple
 _ASCII_PUNCTUATION = frozenset(string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-_WITHOUT_SPACES = (  # beginnings of the names of letters in scripts that do not put spaces between words
+_WITHOUT_SPACES = (  # prefixes of the Unicode names of letters in scripts that do not put spaces between words
     *("CJK ", "IDEOGRAPHIC ", "HIRAGANA ", "KATAKANA", "HALFWIDTH KATAKANA", "BOPOMOFO "),
     *("THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN "),
 )
-# What CMRC's script leaves out, and what it counts: a Chinese character, or else a word, a number or a sign. There a
-# regular expression for Chinese ends at U+9FA5, and NLTK splits the rest at these signs. This differs from NLTK in
+# Signs that CMRC's script removes, and units that it counts: a Chinese character, or else a word, a number or a sign.
+# Its regular expression for Chinese ends at U+9FA5, and NLTK splits the rest at these signs. This differs from NLTK in
 # contractions, such as "can't", and abbreviations, such as "dr.".
 _NO_CMRC_PUNCTUATION = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
 _WORD = r"[^\s一-龥;@#$%&?!()\[\]{}<>,.\"'«»„‘–—]+"
@@ -28,11 +28,11 @@ _CMRC_UNITS = re.compile(rf"[一-龥]|\.{{2,}}|{_WORD}(?:\.{_WORD}|,(?=\d){_WORD
 
 
 class Measure(NamedTuple):
-    """Scores of an answer, or their mean.
+    """Scores of an answer, or their mean over answers.
 
     Attributes:
-      exact: 1 if it equals one of the true answers, else 0.
-      f1: F1 of what it shares with the most similar true answer.
+      exact: exact match: 1 if the answer equals one of the true answers, else 0.
+      f1: F1 of its overlap with the most similar true answer.
     """
 
     exact: float
@@ -40,24 +40,24 @@ class Measure(NamedTuple):
 
 
 def normalize(text: str) -> str:
-    """`text` in lower case without ASCII punctuation, then without articles, with single spaces."""
+    """Lowercases `text`, removes ASCII punctuation, then articles, and collapses white space."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
 def normalize_characters(text: str) -> str:
-    """`text` in lower case without punctuation, ASCII's and full-width included, with single spaces."""
+    """Lowercases `text`, removes punctuation, also ASCII and full-width forms, and collapses white space."""
     return " ".join("".join(c for c in text.lower() if not _is_punctuation(c)).split())
 
 
 def _is_punctuation(character: str) -> bool:
-    """True for Unicode's punctuation, and for symbols whose ASCII form is in `string.punctuation`, such as ～."""
+    """True for Unicode punctuation, and for symbols whose ASCII form is in `string.punctuation`, such as ～."""
     if unicodedata.category(character).startswith("P"):
         return True
     return unicodedata.normalize("NFKC", character) in _ASCII_PUNCTUATION
 
 
 def normalize_cmrc(text: str) -> str:
-    """`text` in lower case without the signs that CMRC's script leaves out; ASCII's `.` and `,` are not among them."""
+    """Lowercases `text` and removes the signs that CMRC's script removes; the ASCII `.` and `,` are not among them."""
     return text.lower().strip().translate(_NO_CMRC_PUNCTUATION)
 
 
@@ -66,22 +66,23 @@ def split_characters(text: str) -> list[str]:
 
 
 def count_shared(one: Sequence[str], other: Sequence[str]) -> int:
-    """How many items two lists share, in any order."""
+    """Counts the items that two lists share, in any order."""
     return (Counter(one) & Counter(other)).total()
 
 
 def longest_run(one: Sequence[str], other: Sequence[str]) -> int:
-    """The length of the longest run of items that two lists share."""
+    """Returns the length of the longest common run of items of two lists."""
+    # autojunk would ignore frequent items of a list of 200 or more.
     return difflib.SequenceMatcher(None, one, other, autojunk=False).find_longest_match().size
 
 
 class Unit(NamedTuple):
-    """What F1 counts.
+    """Unit that F1 counts.
 
     Attributes:
-      normalize: makes texts comparable.
-      split: the words or characters of a normalized text.
-      shared: how many of them two texts share.
+      normalize: normalizes a text.
+      split: splits a normalized text into units.
+      shared: counts the units that two texts share.
     """
 
     normalize: Callable[[str], str]
@@ -103,7 +104,7 @@ def has_no_spaces(texts: Iterable[str]) -> bool:
 
 
 def overlap(true: str, predicted: str, wordless: float, unit: Unit = WORDS) -> float:
-    """F1 of two normalized texts; `wordless` if neither has a word."""
+    """Computes the F1 of two normalized texts; `wordless` if neither has a unit."""
     true_words, predicted_words = unit.split(true), unit.split(predicted)
     if not true_words and not predicted_words:
         return wordless
@@ -111,14 +112,14 @@ def overlap(true: str, predicted: str, wordless: float, unit: Unit = WORDS) -> f
 
 
 def measure(true: Sequence[str], predicted: str, may_be_impossible: bool, unit: Unit = WORDS) -> Measure:
-    """The scores of an answer.
+    """Computes the scores of an answer.
 
     Args:
       true: the true answers, any of which is right; empty if the question has no answer.
       predicted: the predicted answer; empty if the question is left unanswered.
-      may_be_impossible: whether to score as SQuAD 2.0 does. There a true answer without a word, such as "a", does not
-        count, and no answer is right where there is none. In 1.1 it counts, though it has F1 0.
-      unit: what F1 counts.
+      may_be_impossible: whether to score as in SQuAD 2.0. There, a true answer without a word, such as "a", is ignored,
+        and an empty prediction is right if no true answer is left. In 1.1 such an answer counts, but has F1 0.
+      unit: the unit that F1 counts.
     """
     normal_true = [unit.normalize(text) for text in true]
     if may_be_impossible:
@@ -129,7 +130,7 @@ def measure(true: Sequence[str], predicted: str, may_be_impossible: bool, unit: 
 
 
 def mean(measures: Sequence[Measure]) -> Measure:
-    """The mean in percent; 0 if there are none."""
+    """Computes the mean, in percent; 0 if there are none."""
     if not measures:
         return Measure(0.0, 0.0)
     exact, f1 = (100 * sum(values) / len(measures) for values in zip(*measures, strict=True))
@@ -139,19 +140,19 @@ def mean(measures: Sequence[Measure]) -> Measure:
 def best_threshold(
     no_answer: Sequence[float], scores: Sequence[float], answerable: Sequence[bool], predicted: Sequence[str]
 ) -> tuple[float, float]:
-    """The best mean score over all thresholds above which questions are left unanswered.
+    """Finds the no-answer threshold with the best mean score; questions above it are left unanswered.
 
-    As in SQuAD 2.0's script, which goes through the questions from the most answerable on, one by one even if their
-    scores are equal.
+    Follows SQuAD 2.0's script, which visits the questions in order of their no-answer scores, lowest first, one by one
+    even if scores are equal.
 
     Args:
-      no_answer: for each question, the score of its having no answer.
-      scores: for each question, the score of its answer if it is given.
+      no_answer: no-answer score of each question.
+      scores: score of each question's predicted answer.
       answerable: whether each question has an answer.
-      predicted: each question's answer if it is given.
+      predicted: predicted answer of each question.
 
     Returns:
-      (percent, threshold). If it is best to answer no question, the threshold is 1 below the lowest score.
+      (percent, threshold). If it is best to answer no question, the threshold is the lowest no-answer score minus 1.
     """
     score = best = float(len(answerable) - sum(answerable))
     threshold = min(no_answer) - 1.0

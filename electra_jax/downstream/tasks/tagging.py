@@ -1,4 +1,4 @@
-"""A tag for each word: named entities, parts of speech, chunks."""
+"""Token classification: a tag for each word, for named entities, parts of speech or chunks."""
 
 import dataclasses
 import itertools
@@ -24,7 +24,7 @@ class Tagging(Task):
     """Token classification.
 
     Attributes:
-      labels: the tags, in the order of their numbers.
+      labels: the tags, in index order.
       name: the task's name.
       words: column of the words, from 0; negative numbers count from the last column.
       tags: column of the tags, likewise.
@@ -47,7 +47,7 @@ class Tagging(Task):
 
     @property
     def main_metric(self) -> str:
-        """`f1` if tags mark chunks, else `accuracy`."""
+        """Name of the main score: `f1` if tags mark chunks, else `accuracy`."""
         return "f1" if chunks.mark_chunks(self.labels) else "accuracy"
 
     @property
@@ -60,8 +60,8 @@ class Tagging(Task):
         return list(read_sentences(path, columns, bad_rows, frozenset(self.labels)))
 
     def encode(self, examples: Sequence[Sentence], tokenizer: Tokenizer, max_length: int, train: bool) -> Rows:
-        """Each word is encoded on its own; its first piece has the target. A long sentence has several rows."""
-        del train  # the same rows for training and evaluation
+        """Encodes each word on its own, with the target on its first piece. A long sentence has several rows."""
+        del train  # rows are the same for training and evaluation
         room, special = max_length - 2, tokenizer.special
         number_of = {label: i for i, label in enumerate(self.labels)}
         ids: list[list[int]] = []
@@ -69,7 +69,7 @@ class Tagging(Task):
         targets: list[np.ndarray] = []
         owners, cut_sentences = [], 0
         for number, (example, pieces) in enumerate(zip(examples, _encode_words(examples, tokenizer), strict=True)):
-            cut = [(word or [special.unk])[:room] for word in pieces]  # normalization may leave nothing of a word
+            cut = [(word or [special.unk])[:room] for word in pieces]  # normalization may remove a whole word
             cut_sentences += any(len(word) > room for word in pieces)
             at = 0
             for count in _words_per_row([len(word) for word in cut], room):
@@ -87,7 +87,7 @@ class Tagging(Task):
         return Rows(ids, [len(row) for row in ids], np.array(owners, np.int64), named, firsts, cut_sentences)
 
     def answer(self, outputs: Mapping[str, Any], rows: Rows, examples: Sequence[Sentence]) -> list[list[str]]:
-        """The tags of each example; `outputs["scores"]` has [tokens, C] for each row."""
+        """Returns the tags of each example; `outputs["scores"]` has logits [tokens, C] for each row."""
         tags: list[list[str]] = [[] for _ in examples]
         for number, first, scores_LC in zip(rows.example, rows.extra, outputs["scores"], strict=True):
             tags[number] += [self.labels[i] for i in np.argmax(scores_LC[first], axis=-1)]
@@ -97,7 +97,7 @@ class Tagging(Task):
         return chunks.score([example.tags or () for example in examples], answers)
 
     def write(self, path: Path, examples: Sequence[Sentence], answers: Sequence[Sequence[str]]) -> None:
-        """One word and its tag per line, separated by a tab; a blank line after each sentence."""
+        """Writes one word and its tag per line, separated by a tab, and a blank line between sentences."""
         sentences = (
             "".join(f"{word}\t{tag}\n" for word, tag in zip(example.words, tags, strict=True))
             for example, tags in zip(examples, answers, strict=True)
@@ -106,7 +106,7 @@ class Tagging(Task):
 
 
 def make_task(data_dir: str, words: int, tags: int) -> Tagging:
-    """The task of the files in a folder. The labels are the tags of its training set, in order, O first.
+    """Makes the tagging task of a folder. Its labels are the tags of the training set, sorted, with O first.
 
     Args:
       data_dir: the folder.
@@ -133,7 +133,7 @@ def make_task(data_dir: str, words: int, tags: int) -> Tagging:
 
 
 def _encode_words(examples: Sequence[Sentence], tokenizer: Tokenizer) -> Iterator[list[list[int]]]:
-    """The pieces of each word of each example."""
+    """Yields the pieces of each word, example by example."""
     words = [word for example in examples for word in example.words]
     follows = [i > 0 for example in examples for i in range(len(example.words))]
     encoded = iter(tokenizer.encode_parts(words, follows))
@@ -141,7 +141,7 @@ def _encode_words(examples: Sequence[Sentence], tokenizer: Tokenizer) -> Iterato
 
 
 def _words_per_row(lengths: Sequence[int], room: int) -> Iterator[int]:
-    """How many words go into each row, as many as fit."""
+    """Yields the number of words in each row, as many as fit."""
     count = used = 0
     for length in lengths:
         if used + length > room:

@@ -1,4 +1,4 @@
-"""What every downstream task does: read examples, encode them, turn outputs into answers, score and write answers."""
+"""Interface of downstream tasks: read and encode examples, decode model outputs into answers, score and write them."""
 
 import abc
 from collections.abc import Mapping, Sequence
@@ -11,48 +11,53 @@ from electra_jax.config.errors import UserError
 from electra_jax.data.tokenizer import Special, Tokenizer
 from electra_jax.modeling.batch import Batch
 
-IGNORED = -1  # target without a loss: padding, and the pieces of a word after its first
+IGNORED = -1  # target that is excluded from the loss: padding, and all pieces of a word but its first
 
 
 class BadRows:
-    """Rows that cannot be used: the first one is an error, or all are left out and counted.
+    """Collector of unusable rows: raises at the first one, or skips and counts all of them.
 
     Attributes:
-      problems: a line for each row that was left out: its place and what is wrong.
+      problems: one line per skipped row: its place and the problem.
     """
 
     def __init__(self, strict: bool = True, advice: str = "fix it, or leave such rows out with --strict=false"):
-        """With `strict` the first bad row is an error, which ends with `advice`."""
+        """Creates a collector without rows.
+
+        Args:
+          strict: whether the first bad row is an error.
+          advice: the end of the error message.
+        """
         self._strict, self._advice = strict, advice
         self.problems: list[str] = []
 
     def add(self, place: str, problem: str) -> None:
-        """Counts the row at `place`, a file and a line.
+        """Records a bad row at `place`, a file and a line.
 
         Raises:
-          UserError: bad rows are not to be left out.
+          UserError: `strict` is set.
         """
         if self._strict:
             raise UserError(f"{place}: {problem}; {self._advice}")
         self.problems.append(f"{place}: {problem}")
 
     def summary(self) -> str:
-        """One line about the rows that were left out; empty if there are none."""
+        """Returns one line about the skipped rows; empty if there are none."""
         return f"{len(self.problems)} rows left out, the first {self.problems[0]}" if self.problems else ""
 
     def in_brackets(self) -> str:
-        """The summary in brackets, for use within a sentence."""
+        """Returns the summary in parentheses, after a space, for use within a sentence; empty if there is none."""
         return f" ({self.summary()})" if self.problems else ""
 
 
 class TaskBatch(NamedTuple):
-    """Rows of a task, padded to one length.
+    """A batch of a task's rows, padded to one length.
 
     Attributes:
-      inputs: what the encoder reads, [B, L] each.
-      weights: [B], 1 for rows and 0 for repeated rows that fill the batch up.
-      targets: by name, [B], [B, C] or [B, L], `IGNORED` at padding. For answering also `allowed`, [B, L], 1 where an
-        answer may begin or end.
+      inputs: inputs of the encoder, [B, L] each.
+      weights: [B], the weight of each row in the loss; 0 for the repeated rows that fill up the batch.
+      targets: maps target names to [B], [B, C] or [B, L], `IGNORED` at padding. Answering also has `allowed`, [B, L],
+        1 where an answer may begin or end.
     """
 
     inputs: Batch
@@ -64,12 +69,12 @@ class Rows(NamedTuple):
     """Encoded examples. A long example may have several rows.
 
     Attributes:
-      input_ids: tokens of each row, framed by CLS and SEP.
-      second: where the second segment of each row begins; the row's length where it has none.
-      example: [rows], the number of each row's example.
-      targets: by name, an array with a number or a vector for each row, or a list with numbers for each row's tokens.
-      extra: what the task needs to know about each row in order to answer.
-      cut: how many examples lost tokens, because a text, a question or a word is longer than a row has room for.
+      input_ids: token ids of each row, framed by CLS and SEP.
+      second: index at which each row's second segment begins; the row's length if it has none.
+      example: [rows], the index of each row's example.
+      targets: maps target names to an array with a number or vector per row, or to a list of per-token numbers by row.
+      extra: per-row information that the task needs to decode answers.
+      cut: number of truncated examples: a text or a word exceeds the room in a row, or a question its maximum length.
       weights: [rows], the weight of each row in the loss; None: 1.
     """
 
@@ -82,11 +87,11 @@ class Rows(NamedTuple):
     weights: np.ndarray | None = None
 
     def lengths(self) -> np.ndarray:
-        """[rows], tokens of each row."""
+        """Returns [rows], the number of tokens in each row."""
         return np.array([len(ids) for ids in self.input_ids], np.int64)
 
     def make_batch(self, chosen: Sequence[int] | np.ndarray, size: int, length: int, special: Special) -> TaskBatch:
-        """The chosen rows, padded to `length` tokens; the first one is repeated until there are `size` rows."""
+        """Pads the chosen rows to `length` tokens. The first one is repeated, at weight 0, to make `size` rows."""
         ids = np.full((size, length), special.pad, np.int32)
         types, used = np.zeros_like(ids), np.zeros_like(ids)
         targets = {
@@ -97,7 +102,7 @@ class Rows(NamedTuple):
             )
             for name, values in self.targets.items()
         }
-        # Empty rows would not do: an encoder may have fewer positions than `length`.
+        # Repeated rows, not empty ones: an empty row has `length` positions of padding, an encoder may have fewer.
         for row, number in enumerate([*chosen, *[chosen[0]] * (size - len(chosen))]):
             tokens = self.input_ids[number]
             ids[row, : len(tokens)], used[row, : len(tokens)] = tokens, 1
@@ -123,7 +128,7 @@ class Task(abc.ABC):
     Attributes:
       name: the task's name.
       dev: names of the splits that are evaluated.
-      test: names of the splits whose answers are written for a leaderboard, each with the name of its file there.
+      test: maps the names of the splits that are answered for a leaderboard to the names of their files there.
     """
 
     name: str
@@ -133,17 +138,17 @@ class Task(abc.ABC):
     @property
     @abc.abstractmethod
     def kind(self) -> str:
-        """`classification`, `multilabel`, `regression`, `tagging` or `answering`; decides head and loss."""
+        """Kind of head and loss: `classification`, `multilabel`, `regression`, `tagging` or `answering`."""
 
     @property
     @abc.abstractmethod
     def outputs(self) -> int:
-        """Numbers that the head gives. Regression: 1. Answering: 1, or 2 if a question may have no answer."""
+        """Number of the head's outputs. Regression: 1. Answering: 1, or 2 if a question may have no answer."""
 
     @property
     @abc.abstractmethod
     def main_metric(self) -> str:
-        """Name of the main score, which curves and tables show."""
+        """Name of the main score, the one shown in curves and tables."""
 
     @property
     def suffixes(self) -> tuple[str, ...]:
@@ -152,7 +157,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def read(self, data_dir: str, split: str, bad_rows: BadRows) -> list[Any]:
-        """The examples of a split.
+        """Reads the examples of a split.
 
         Args:
           data_dir: the folder with the task's files, or `tfds:NAME/CONFIG`.
@@ -160,33 +165,33 @@ class Task(abc.ABC):
           bad_rows: receives the rows that cannot be used.
 
         Raises:
-          UserError: the split does not exist, or has no example to use.
+          UserError: the split does not exist, or has no usable example.
         """
 
     @abc.abstractmethod
     def encode(self, examples: Sequence[Any], tokenizer: Tokenizer, max_length: int, train: bool) -> Rows:
-        """Rows of at most `max_length` tokens; for training, as many as the task's recipe makes of each example."""
+        """Encodes examples as rows of at most `max_length` tokens. `train` adds the task's augmented rows, if any."""
 
     @abc.abstractmethod
     def answer(self, outputs: Mapping[str, Any], rows: Rows, examples: Sequence[Any]) -> list[Any]:
-        """The model's answer to each example, from its outputs by name for each row."""
+        """Decodes the model's outputs, which map names to values for each row, into one answer per example."""
 
     @abc.abstractmethod
     def score(self, examples: Sequence[Any], answers: Sequence[Any]) -> dict[str, float]:
-        """Scores in percent, `main_metric` among them."""
+        """Computes scores in percent, `main_metric` among them."""
 
     @abc.abstractmethod
     def write(self, path: Path, examples: Sequence[Any], answers: Sequence[Any]) -> None:
-        """Writes answers in the leaderboard's format; adds the file's suffix to `path`."""
+        """Writes answers in the leaderboard's format, to `path` with the format's suffix added."""
 
     def combine(self, scores: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-        """The scores of all evaluated splits in one table; those of the first split keep their names."""
+        """Merges the scores of all evaluated splits. Names of all splits but the first get the suffix `_SPLIT`."""
         first, *others = scores
         return dict(scores[first]) | {f"{name}_{split}": v for split in others for name, v in scores[split].items()}
 
 
 def truncate(first: list[int], second: list[int], room: int) -> tuple[list[int], list[int]]:
-    """Cuts a pair to `room` tokens in all, token by token off the end of the longer one, or of the second if equal.
+    """Truncates a pair to `room` tokens in total, token by token from the longer text, or from the second if equal.
 
     Source: google-research/bert, run_classifier.py, _truncate_seq_pair.
     """
@@ -199,6 +204,6 @@ def truncate(first: list[int], second: list[int], room: int) -> tuple[list[int],
 
 
 def frame(first: list[int], second: list[int] | None, special: Special) -> tuple[list[int], int]:
-    """CLS first SEP [second SEP], and where the second segment begins."""
+    """Returns the ids CLS first SEP [second SEP], and the index at which the second segment begins."""
     begin = [special.cls, *first, special.sep]
     return (begin, len(begin)) if second is None else ([*begin, *second, special.sep], len(begin))

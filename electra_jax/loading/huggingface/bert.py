@@ -1,7 +1,7 @@
-"""BERT's form of an encoder.
+"""Converts encoders to and from BERT's tensor names and config.json.
 
-An ELECTRA encoder whose embeddings are as wide as its layers is a BERT with other names, so tools that know BERT alone
-can serve it. Its discriminator has no class there. BERTs that others trained are read in the same way.
+An ELECTRA encoder whose embedding size equals its width is a BERT with other tensor names, so tools that support only
+BERT can serve it. BERT has no class for the discriminator. BERT checkpoints from elsewhere are read in the same way.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from electra_jax.loading.huggingface.weights import State
 from electra_jax.modeling.config import ElectraConfig
 
 MODEL_TYPE = "bert"
-# How ELECTRA's names begin, and BERT's.
+# Prefixes of ELECTRA's tensor names -> BERT's.
 _NAMES = {
     "electra.": "bert.",
     "generator_predictions.": "cls.predictions.transform.",
@@ -26,7 +26,7 @@ _NEVER_READ = ("bert.pooler.", "pooler.", "cls.seq_relationship.", "cls.predicti
 
 
 def check(config: ElectraConfig) -> None:
-    """Raises UserError unless the network is a BERT but for its names."""
+    """Raises UserError unless the network is a BERT except for its tensor names."""
     encoder = config.encoder
     if encoder.kind != "bert":
         raise UserError(
@@ -41,12 +41,12 @@ def check(config: ElectraConfig) -> None:
 
 
 def class_name(electra: str) -> str:
-    """BERT's class for a class of ELECTRA."""
+    """Returns BERT's class for a class of ELECTRA."""
     return electra.replace("Electra", "Bert", 1)
 
 
 def write(config: Mapping[str, Any], state: State) -> tuple[dict[str, Any], State]:
-    """config.json and the tensors of an ELECTRA by BERT's names."""
+    """Converts config.json and the tensors of an ELECTRA to BERT's names."""
     (architecture,) = config["architectures"]
     described = {name: value for name, value in config.items() if name not in _OWN_SETTINGS}
     described |= {"architectures": [class_name(architecture)], "model_type": MODEL_TYPE}
@@ -54,7 +54,7 @@ def write(config: Mapping[str, Any], state: State) -> tuple[dict[str, Any], Stat
 
 
 def read_config(described: Mapping[str, Any]) -> dict[str, Any]:
-    """The config.json of a BERT as one of an ELECTRA. A model for pre-training has an MLM head."""
+    """Converts the config.json of a BERT to ELECTRA's. `BertForPreTraining` becomes a model with an MLM head."""
     result = {**described, "model_type": "electra", "embedding_size": described.get("hidden_size")}
     architectures = described.get("architectures")
     if isinstance(architectures, list) and architectures and isinstance(architectures[0], str):
@@ -64,12 +64,13 @@ def read_config(described: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read(state: State) -> State:
-    """The tensors of a BERT by ELECTRA's names, without those that an encoder and its MLM head do not have."""
+    """Converts the tensors of a BERT to ELECTRA's names. Tensors that an encoder with an MLM head does not have are
+    dropped."""
     back = {bert: electra for electra, bert in _NAMES.items()}
     renamed = {}
     for name, value in state.items():
         if not name.startswith(_NEVER_READ):
-            # Layer norms of checkpoints that were converted from TensorFlow.
+            # The names of layer norms in checkpoints that were converted from TensorFlow.
             modern = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
             renamed[_renamed(modern, back)] = value
     return renamed

@@ -1,4 +1,4 @@
-"""The model card of an exported network: what it is, how to use it, how it was trained."""
+"""Writes the model card of an exported network: what it is, how to use it, how it was trained."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from electra_jax.loading.huggingface import hf_config
 from electra_jax.modeling.config import EncoderConfig
 
-# By encoder (`tagging`: a class of token classification) and head: the hub's pipeline tag, empty where no pipeline
-# fits, and example code.
+# (encoder, head) -> (the Hub's pipeline tag, or empty if no pipeline fits; example code). The encoder `tagging` is a
+# class of token classification.
 _USE: dict[tuple[str, str | None], tuple[str, str]] = {
     ("bert", "discriminator_head"): (
         "",
@@ -72,7 +72,7 @@ It proposes tokens for masked positions. It is smaller than the encoder that it 
 
 
 class TaskScore(NamedTuple):
-    """The score of a fine-tuning on a development set, in percent, over its seeds."""
+    """Score of a fine-tuning on a development set, in percent: median, lowest and highest over its seeds."""
 
     task: str
     metric: str
@@ -83,7 +83,7 @@ class TaskScore(NamedTuple):
 
 
 class RunDescription(NamedTuple):
-    """How a network was trained.
+    """Facts about how a network was trained.
 
     Attributes:
       system: the name of the objective.
@@ -91,9 +91,9 @@ class RunDescription(NamedTuple):
       reads_masks: whether the encoder was trained on text with [MASK].
       trained_length: tokens of the longest row in training, special tokens included.
       facts: rows of the table "How it was trained": (name, value).
-      heldout: held-out metrics by name.
+      heldout: held-out metrics, by name.
       settings: the run's whole config.
-      downstream: what it scored after fine-tuning.
+      downstream: scores after fine-tuning.
     """
 
     system: str
@@ -109,7 +109,7 @@ class RunDescription(NamedTuple):
 
 
 def _downstream(scores: Sequence[TaskScore]) -> list[str]:
-    """The lines about fine-tuning; none without scores."""
+    """Returns the lines of the section about fine-tuning; none without scores."""
     if not scores:
         return []
     table = [
@@ -132,15 +132,15 @@ def _downstream(scores: Sequence[TaskScore]) -> list[str]:
 def write_card(
     run: RunDescription, name: str, encoder: EncoderConfig, head: str | None, mask: str, as_bert: bool = False
 ) -> str:
-    """The model card in Markdown.
+    """Writes the model card, in Markdown.
 
     Args:
       run: how the network was trained.
       name: the directory's name in the export.
       encoder: the exported network.
-      head: the head that is exported; None for none.
+      head: the exported head; None for none.
       mask: the mask token as text.
-      as_bert: whether it is written as a BERT.
+      as_bert: whether the network is written as a BERT.
     """
     tags = ["electra_jax", hf_config.model_type(encoder, as_bert), "replaced-token-detection"]
     read = "fakes" if name == "masked_lm" and not run.reads_masks else head

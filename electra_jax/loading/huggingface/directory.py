@@ -19,7 +19,7 @@ from electra_jax.modeling.subnetwork import Network
 from electra_jax.runtime.io import read_json, sha256, write_whole
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
-# A ModernBERT with E != D is written with its maps multiplied into the tables. This file keeps the factors, so that
+# A ModernBERT with E != D is written with its projections folded into the tables. This file keeps the factors, so that
 # training can continue from them.
 FACTORS = "embedding_factors.safetensors"
 DTYPES = ("float32", "float16")  # of the weights in a file
@@ -29,8 +29,8 @@ _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
 def save_arrays(arrays: Mapping[str, Any], path: Path, framework: str = "np") -> None:
-    """Writes a safetensors file, which says of which framework its arrays are."""
-    # safetensors writes memory as it lies, and an array from a device may lie as it did there, column by column.
+    """Writes a safetensors file, with the framework of its arrays in the metadata."""
+    # safetensors writes the memory as it is, and an array from a device may be column-major.
     save_file({name: np.ascontiguousarray(value) for name, value in arrays.items()}, path, {"format": framework})
 
 
@@ -38,8 +38,8 @@ class Directory(NamedTuple):
     """The content of a Hugging Face directory.
 
     Attributes:
-      network: the network, with its head where electra_jax has such a head.
-      tokenizer: the tokenizer; None where the directory has none.
+      network: the network, with its head if electra_jax has such a head.
+      tokenizer: the tokenizer; None if the directory has none.
       notes: warnings about what was read, a sentence each.
       scores: as `ObjectiveSpec.scores`.
     """
@@ -62,24 +62,24 @@ def write(
     as_bert: bool = False,
     dtype: str = "float32",
 ) -> None:
-    """Writes a directory that `from_pretrained` of transformers reads.
+    """Writes a directory that transformers' `from_pretrained` reads.
 
     Args:
       folder: the directory; it must not exist yet.
       network: the network to write.
-      head: which of its heads to write, or for the `head` of a fine-tuned model the kind of its task; None writes the
-        encoder alone.
+      head: which of its heads to write; for a fine-tuned model, whose head is named `head`, the kind of its task; None
+        writes the encoder alone.
       tokenizer: the network's tokenizer.
       card: the model card, in Markdown.
       scores: as `ObjectiveSpec.scores`.
-      more: what config.json has besides.
-      max_length: tokens that the tokenizer cuts texts to; 0: `ElectraConfig.longest`.
+      more: further entries of config.json.
+      max_length: tokens that the tokenizer truncates texts to; 0: `ElectraConfig.longest`.
       as_bert: whether to write it as a BERT; see `bert.check`.
-      dtype: one of `DTYPES`, in which the weights are stored. config.json asks for float32 in any case, so that they
-        are computed with in float32.
+      dtype: one of `DTYPES`, in which the weights are stored. config.json asks for float32 in any case, so that the
+        model computes in float32.
 
     Raises:
-      UserError: a parameter is not finite, or too large for `dtype`, or tokenizer.json cannot express the tokenizer.
+      UserError: a parameter is not finite or too large for `dtype`, or tokenizer.json cannot express the tokenizer.
     """
     state = weights.export(network, head)
     config = hf_config.write(network.config, head, tokenizer.special)
@@ -106,10 +106,10 @@ def write(
 
 
 def read(folder: Path) -> Directory:
-    """Reads a directory that `write`, or `save_pretrained` of transformers, wrote.
+    """Reads a directory that `write`, or transformers' `save_pretrained`, wrote.
 
     Raises:
-      UserError: the directory has no model, a model that electra_jax does not have, or a damaged file.
+      UserError: the directory has no model, a model that electra_jax does not support, or a damaged file.
     """
     path = folder / CONFIG
     there = read_json(path)
@@ -117,7 +117,7 @@ def read(folder: Path) -> Directory:
     described = bert.read_config(there) if is_bert else there
     kind = hf_config.kind_of(described, str(path))
     architecture = _architecture(described)
-    hf_config.read(described, None, str(path))  # nobody should convert the weights of a model that is refused
+    hf_config.read(described, None, str(path))  # refuse a model before the advice to convert its weights
     state = _tensors(folder, kind, _architecture(there))
     state = bert.read(state) if is_bert else weights.rename(kind, state)
     head = weights.head_in(kind, state, architecture)
@@ -168,8 +168,8 @@ def read(folder: Path) -> Directory:
 
 
 def _stored(state: Mapping[str, Any], dtype: str) -> dict[str, np.ndarray]:
-    """The weights as they are written."""
-    with np.errstate(over="ignore"):  # found below
+    """Converts the weights to `dtype`. Raises UserError if one is too large for it."""
+    with np.errstate(over="ignore"):  # an overflow is reported below
         stored = {name: np.asarray(value).astype(dtype) for name, value in state.items()}
     large = next((name for name, value in stored.items() if not np.all(np.isfinite(value))), None)
     if large is not None:
@@ -183,7 +183,7 @@ def _architecture(described: Mapping[str, Any]) -> str:
 
 
 def score_notes(scores: str) -> list[str]:
-    """The warning about a discriminator whose score is not the probability of being replaced; see `ObjectiveSpec`."""
+    """Returns a warning if the discriminator's score is not the probability of being replaced; see `ObjectiveSpec`."""
     return [f"the discriminator's score of a token is {scores}"] if scores else []
 
 
@@ -195,7 +195,7 @@ def _has_another_decoder(kind: str, state: Mapping[str, np.ndarray]) -> bool:
 
 
 def digest(folder: Path) -> str:
-    """Identifies the weights of a directory, whether they are in one file or in several; empty where it has none."""
+    """Computes a digest of the weights of a directory, in one file or several; empty if it has none."""
     if (folder / WEIGHTS).is_file():
         return sha256(folder / WEIGHTS)
     parts = sorted(folder.glob("*.safetensors")) if (folder / _INDEX).is_file() else []
@@ -203,7 +203,7 @@ def digest(folder: Path) -> str:
 
 
 def _tensors(folder: Path, kind: str, architecture: str) -> dict[str, np.ndarray]:
-    """All tensors of a directory, from one file or from several with an index."""
+    """Reads all tensors of a directory, from one file or from several with an index."""
     if (folder / WEIGHTS).is_file():
         return _arrays(folder / WEIGHTS)
     if (folder / _INDEX).is_file():
@@ -248,9 +248,9 @@ def _check_finite(arrays: Mapping[str, np.ndarray], place: str) -> None:
 
 
 def _check_factors(network: Network, head: str | None, state: Mapping[str, np.ndarray], folder: Path) -> None:
-    """Raises UserError where the tables are not the product of the factors: someone trained them after the export."""
+    """Raises UserError if the tables are not the product of the factors, because they were trained after the export."""
     for name, value in weights.folded(network, head).items():
-        prefixed = weights.PREFIXES[network.config.encoder.kind] + name  # of a class whose head is none of ours
+        prefixed = weights.PREFIXES[network.config.encoder.kind] + name  # in a class with an unknown head
         table = state.get(name, state.get(prefixed, np.empty(0, np.float32)))
         rounding = 1e-5 if table.dtype == np.float32 else 2.0**-8  # of bfloat16, the coarsest type
         tolerance = rounding * np.abs(value).max()

@@ -39,9 +39,9 @@ CLASSES = {
         None: "DebertaV2Model",
     },
 }
-LABELS = {"0": "original", "1": "replaced"}  # of a discriminator that is a class of token classification
+LABELS = {"0": "original", "1": "replaced"}  # of a discriminator that is written as a class of token classification
 
-# Fixed choices of electra_jax by transformers' names; also the defaults for files that do not name them.
+# Settings that electra_jax fixes, by transformers' names; also the defaults for files that do not name them.
 _FIXED: dict[str, dict[str, Any]] = {
     "bert": {
         "hidden_act": "gelu",
@@ -75,7 +75,7 @@ _FIXED: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
     },
 }
-# What transformers takes where a file does not name a setting, if that differs from the choices above.
+# transformers' defaults for settings that a file does not name, where they differ from the above.
 _UNNAMED: dict[str, dict[str, Any]] = {
     "deberta": {
         "relative_attention": False,
@@ -85,14 +85,14 @@ _UNNAMED: dict[str, dict[str, Any]] = {
         "norm_rel_ebd": "none",
     },
 }
-# Far beyond any model, so that a damaged file is reported and not computed with.
+# Far beyond any model: a damaged file is reported before anything is allocated.
 _MOST_LAYERS, _LARGEST = 10_000, 10**8
 _SHOWN = 20  # characters of a number in an error
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 
 
 def class_name(encoder: EncoderConfig, head: str | None, as_bert: bool = False) -> str:
-    """The class of transformers for an encoder with a head, as in `CLASSES`; `as_bert`: see `bert`."""
+    """Returns transformers' class for an encoder with a head of `CLASSES`; with `as_bert`, BERT's class."""
     if encoder.linear_head and head == "discriminator_head":
         head = "tagging"
     name = CLASSES[encoder.kind][head]
@@ -100,12 +100,12 @@ def class_name(encoder: EncoderConfig, head: str | None, as_bert: bool = False) 
 
 
 def model_type(encoder: EncoderConfig, as_bert: bool = False) -> str:
-    """The `model_type` in config.json."""
+    """Returns the `model_type` of config.json."""
     return bert.MODEL_TYPE if as_bert else MODEL_TYPES[encoder.kind]
 
 
 def write(config: ElectraConfig, head: str | None, special: Special) -> dict[str, Any]:
-    """The content of config.json for the encoder with `head`, or without a head where it is None."""
+    """Returns the content of config.json for the encoder with `head`; None: without a head."""
     c = config.encoder
     result = {
         "architectures": [class_name(c, head)],
@@ -140,13 +140,13 @@ def write(config: ElectraConfig, head: str | None, special: Special) -> dict[str
             "max_relative_positions": c.max_relative_positions,
             "hidden_dropout_prob": c.dropout,
             "attention_probs_dropout_prob": c.attention_rate,
-            "pooler_hidden_size": c.width,  # of the classifier that fine-tuning adds on [CLS]
+            "pooler_hidden_size": c.width,  # for the classifier that fine-tuning adds on [CLS]
             "pooler_hidden_act": "gelu",
             "pooler_dropout": 0.0,
             "legacy": True,  # the names of the MLM head's tensors
         }
     return result | {
-        "initializer_cutoff_factor": 2.0,  # see `transformer.truncated_normal`; text-embeddings-inference wants it
+        "initializer_cutoff_factor": 2.0,  # see `transformer.truncated_normal`; text-embeddings-inference requires it
         "hidden_activation": c.activation,
         "local_attention": c.local_window,
         "global_attn_every_n_layers": c.global_every,
@@ -167,7 +167,7 @@ def write(config: ElectraConfig, head: str | None, special: Special) -> dict[str
 
 
 def kind_of(described: Mapping[str, Any], place: str) -> str:
-    """The `EncoderConfig.kind` for a config.json. Raises UserError for other model types."""
+    """Returns the `EncoderConfig.kind` of a config.json. Raises UserError for other model types."""
     for kind, name in MODEL_TYPES.items():
         if name == described.get("model_type"):
             return kind
@@ -176,10 +176,10 @@ def kind_of(described: Mapping[str, Any], place: str) -> str:
 
 
 def read(described: Mapping[str, Any], head: str | None, place: str) -> ElectraConfig:
-    """The config of the network that a config.json describes, in float32, with `head`.
+    """Returns the config of the network that a config.json describes, in float32, with `head`.
 
     Raises:
-      UserError: the architecture differs from electra_jax's, such as by another activation.
+      UserError: the architecture differs from electra_jax's, for example in the activation.
     """
     kind = kind_of(described, place)
     described = {**_UNNAMED.get(kind, {}), **described}
@@ -246,7 +246,7 @@ def read(described: Mapping[str, Any], head: str | None, place: str) -> ElectraC
 
 
 def _parts(value: Any) -> Any:
-    """The parts of a setting of DeBERTa's that is a list, or a text with bars between them; sorted."""
+    """Splits a setting of DeBERTa, a list or a string separated by bars, into sorted parts."""
     parts = value.lower().split("|") if isinstance(value, str) else value
     return sorted(part.strip() for part in parts) if isinstance(parts, list) and _are_texts(parts) else parts
 
@@ -256,7 +256,8 @@ def _are_texts(parts: list[Any]) -> bool:
 
 
 def _relative(number: Callable[..., Any], described: Mapping[str, Any]) -> dict[str, Any]:
-    """DeBERTa's settings of relative positions; a file may leave their range to the number of positions."""
+    """Reads DeBERTa's settings of relative positions. Without a positive `max_relative_positions`, their range is
+    `max_position_embeddings`."""
     furthest = described.get("max_relative_positions", -1)
     from_positions = isinstance(furthest, int) and furthest < 1
     name = "max_position_embeddings" if from_positions else "max_relative_positions"
@@ -265,7 +266,8 @@ def _relative(number: Callable[..., Any], described: Mapping[str, Any]) -> dict[
 
 
 def _theta(described: Mapping[str, Any], part: str, place: str) -> Any:
-    """The base of the rotary angles from `rope_parameters` (transformers 5); None where the file lacks them."""
+    """Returns the RoPE theta from `rope_parameters` (transformers 5); None if the file lacks them. Raises UserError if
+    the positions are scaled."""
     ropes = described.get("rope_parameters") or {}
     rope = ropes.get(part) or {} if isinstance(ropes, dict) else None
     if not isinstance(rope, dict) or described.get("rope_scaling") or rope.get("rope_type", "default") != "default":
@@ -276,9 +278,9 @@ def _theta(described: Mapping[str, Any], part: str, place: str) -> Any:
 
 
 def _activation(described: Mapping[str, Any], place: str) -> str:
-    """The activation of ModernBERT's feed-forward layers; transformers and electra_jax have the same names for them."""
+    """Returns the activation of ModernBERT's feed-forward layers; transformers and electra_jax use the same names."""
     given = described.get("hidden_activation", "gelu")
-    if given not in tuple(activations.ACTIVATIONS):  # it may be anything
+    if given not in tuple(activations.ACTIVATIONS):  # a tuple, because the value may be unhashable
         raise UserError(
             f"{place} has hidden_activation={given!r}: expected {' or '.join(map(repr, activations.ACTIVATIONS))}; "
             "electra_jax has no other architecture"
@@ -287,7 +289,7 @@ def _activation(described: Mapping[str, Any], place: str) -> str:
 
 
 def _period(described: Mapping[str, Any], layers: int, place: str) -> int:
-    """The distance between two global layers."""
+    """Returns the period of the global attention layers. Raises UserError if they are not every n-th layer."""
     types = described.get("layer_types")
     every = described.get("global_attn_every_n_layers", 3)
     if types is None and isinstance(every, int) and every > 0:

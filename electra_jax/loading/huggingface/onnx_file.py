@@ -1,8 +1,8 @@
-"""Adds ONNX files to a Hugging Face directory, by PyTorch's exporter from the class of transformers.
+"""Adds ONNX files to a Hugging Face directory, exported by PyTorch from the transformers class.
 
-They have the names by which transformers.js looks for them. This is the only module that needs PyTorch. The exporters
-that would do without a step of our own cannot be installed beside this package: optimum-onnx 0.1 needs transformers 4,
-and jax2onnx 0.17 an orbax-checkpoint below 0.11.37.
+The files have the names that transformers.js looks for. This is the only module that needs PyTorch. The ready-made
+exporters cannot be installed next to this package: optimum-onnx 0.1 needs transformers 4, and jax2onnx 0.17 an
+orbax-checkpoint below 0.11.37.
 """
 
 import contextlib
@@ -20,12 +20,12 @@ FLOAT16 = FILE.with_name("model_fp16.onnx")  # for GPUs and WebGPU
 INT8 = FILE.with_name("model_quantized.onnx")  # what transformers.js loads in a browser by default
 OPSET = 18
 _AXES = ("batch", "sequence")
-# Protocol buffers end at 2 GiB; beyond, the weights of each file go to a second one, such as model.onnx.data.
+# Protocol buffers are limited to 2 GiB. The weights of a larger model go to a second file, such as model.onnx.data.
 _MOST_BYTES = 2**31 - 2**24
 
 
 def check_installed() -> None:
-    """Raises UserError where a package that `write` needs is missing."""
+    """Raises UserError if a package that `write` needs is missing."""
     try:
         import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
@@ -38,11 +38,11 @@ def check_installed() -> None:
 def write(folder: Path) -> None:
     """Writes `FILE`, `FLOAT16` and `INT8` into a directory that `directory.write` has written.
 
-    `FLOAT16` has weights and states in float16. `INT8` has 8 bits for each weight, with a scale per column of a
-    matrix and one for a table, and quantizes states as it runs: onnxruntime's dynamic quantization.
+    `FLOAT16` has weights and activations in float16. `INT8` has 8-bit weights, with a scale per column of a matrix and
+    one per table, and quantizes activations at run time: onnxruntime's dynamic quantization.
 
-    Inputs are those of the directory's tokenizer, int64 [batch, sequence], of any batch and length; outputs are those
-    of the class of transformers, float32, by its names: `logits`, `start_logits` and `end_logits`, or
+    Inputs are those of the directory's tokenizer, int64 [batch, sequence] of any batch size and length. Outputs are
+    those of the transformers class, float32, under its names: `logits`, `start_logits` and `end_logits`, or
     `last_hidden_state`.
 
     Raises:
@@ -59,10 +59,10 @@ def write(folder: Path) -> None:
     path = folder / FILE
     path.parent.mkdir()
     with _quiet():
-        pooler = {"add_pooling_layer": False} if name == "BertModel" else {}  # which nothing has trained
+        pooler = {"add_pooling_layer": False} if name == "BertModel" else {}  # the pooler is untrained
         model = getattr(transformers, name).from_pretrained(folder, **pooler).eval()
         for norm in filter(lambda module: isinstance(module, torch.nn.LayerNorm), model.modules()):
-            if norm.bias is None:  # onnxruntime's optimizer expects one
+            if norm.bias is None:  # onnxruntime's optimizer requires one
                 norm.bias = torch.nn.Parameter(torch.zeros_like(norm.weight))
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         inputs = dict(tokenizer(["a text", "another one"], padding=True, truncation=True, return_tensors="pt"))
@@ -82,7 +82,7 @@ def write(folder: Path) -> None:
         assert program is not None
         large = sum(4 * parameter.numel() for parameter in model.parameters()) > _MOST_BYTES  # in float32
         program.save(path, external_data=large)
-        half = convert_float_to_float16(str(path), keep_io_types=True)  # in memory it could not hold 2 GiB
+        half = convert_float_to_float16(str(path), keep_io_types=True)  # a model in memory is limited to 2 GiB
         onnx.save(half, folder / FLOAT16, save_as_external_data=large, location=f"{FLOAT16.name}.data")
         int8 = {"weight_type": QuantType.QInt8, "per_channel": True, "use_external_data_format": large}
         quantize_dynamic(path, folder / INT8, **int8)
@@ -90,7 +90,7 @@ def write(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the progress and the advice of PyTorch, transformers and onnxruntime."""
+    """Context manager that silences logs, warnings and progress bars of PyTorch, transformers and onnxruntime."""
     from transformers.utils import logging as transformers_logging
 
     disabled, bars = logging.root.manager.disable, transformers_logging.is_progress_bar_enabled()

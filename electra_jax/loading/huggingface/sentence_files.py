@@ -1,6 +1,6 @@
-"""The files with which sentence-transformers loads an encoder's directory as a model of sentence vectors.
+"""Writes the files that make an encoder's directory a sentence-transformers model.
 
-They are those of its version 2, which later versions read too.
+The format is that of sentence-transformers 2, which later versions read too.
 """
 
 import json
@@ -9,11 +9,11 @@ _MODULES = "sentence_transformers.models"
 
 
 def files(width: int, max_length: int) -> dict[str, str]:
-    """The files by their names: a sentence's vector is the mean of its states, as `Model.encode` computes it.
+    """Returns the content of each file by name. A sentence vector is the mean hidden state, as in `Model.encode`.
 
     Args:
       width: the encoder's hidden size.
-      max_length: tokens that longer texts are cut to.
+      max_length: tokens that texts are truncated to.
     """
     modules = [
         {"idx": 0, "name": "0", "path": "", "type": f"{_MODULES}.Transformer"},

@@ -1,4 +1,4 @@
-"""Writes and reads the tokenizer files of a Hugging Face directory, which give the same ids for every text."""
+"""Writes and reads the tokenizer files of a Hugging Face directory: the same ids for all text, but see `files`."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -28,7 +28,7 @@ _SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_toke
 
 
 def files(ours: Tokenizer, max_length: int, segments: bool, deberta: bool = False) -> dict[str, bytes]:
-    """The content of each tokenizer file by its name.
+    """Returns the content of each tokenizer file by name.
 
     There are two differences from `ours`. A special token written in a text, such as "[MASK]", becomes that
     token, as users of `fill-mask` expect; `ours` treats it as text. A byte piece written in a text, such as
@@ -36,7 +36,7 @@ def files(ours: Tokenizer, max_length: int, segments: bool, deberta: bool = Fals
 
     Args:
       ours: the tokenizer.
-      max_length: positions of the model, special tokens included.
+      max_length: maximum length of the model, special tokens included.
       segments: whether the model reads segment ids.
       deberta: whether a SentencePiece model gets the name that DeBERTa's tokenizer looks for.
 
@@ -75,7 +75,7 @@ def files(ours: Tokenizer, max_length: int, segments: bool, deberta: bool = Fals
 
 
 def _bert_settings(described: Mapping[str, Any]) -> dict[str, object]:
-    """The settings of a `BertTokenizer` that reads text as a tokenizer.json does; empty if there is none."""
+    """Returns the settings of a `BertTokenizer` that is equivalent to a tokenizer.json; empty if there is none."""
     model, normalizer = described["model"], described.get("normalizer") or {}
     if (
         {name: model.get(name) for name in _BERT} != _BERT
@@ -93,7 +93,7 @@ def _bert_settings(described: Mapping[str, Any]) -> dict[str, object]:
 
 
 def check(ours: Tokenizer, model: tokenizers.Tokenizer, texts: Iterable[str]) -> None:
-    """Raises UserError where `model`, which becomes tokenizer.json, segments one of `texts` otherwise."""
+    """Raises UserError if `model`, which becomes tokenizer.json, segments one of `texts` differently."""
     difference = proof.first_difference(ours, model, texts)
     if difference is not None:
         text, here, there = difference
@@ -104,29 +104,29 @@ def check(ours: Tokenizer, model: tokenizers.Tokenizer, texts: Iterable[str]) ->
 
 
 def longest(folder: Path) -> int:
-    """Tokens that the tokenizer of a directory truncates texts to; 0 if it does not say."""
+    """Returns the length that the tokenizer of a directory truncates texts to; 0 if it does not say."""
     path = folder / "tokenizer_config.json"
     said = read_json(path).get("model_max_length") if path.is_file() else None
     return int(said) if isinstance(said, int | float) and 2 < said < _NO_LIMIT else 0
 
 
 def _special(model: tokenizers.Tokenizer, name: str | None) -> AddedToken:
-    """A special token, which takes in the spaces beside it where the model's own does, as ModernBERT's [MASK]."""
+    """Makes a special token that strips neighboring spaces if the model's own does, as ModernBERT's [MASK]."""
     own = next((each for each in model.get_added_tokens_decoder().values() if each.content == name), AddedToken(name))
     spaces = {"lstrip": own.lstrip, "rstrip": own.rstrip, "single_word": own.single_word}
     return AddedToken(name, normalized=False, special=True, **spaces)
 
 
 def find(folder: Path) -> Path | None:
-    """The vocabulary file of a Hugging Face directory; None where it has none."""
+    """Returns the vocabulary file of a Hugging Face directory; None if it has none."""
     return next((path for name in _FILES if (path := folder / name).is_file()), None)
 
 
 def load(folder: Path) -> Vocabulary | None:
-    """The vocabulary of a Hugging Face directory; None where it has none.
+    """Loads the vocabulary of a Hugging Face directory; None if it has none.
 
     Raises:
-      UserError: it cannot be read, or transformers would give text or an added token other ids.
+      UserError: the vocabulary cannot be read, or transformers would give text or an added token other ids.
     """
     path = find(folder)
     return None if path is None else vocabulary.read(path)

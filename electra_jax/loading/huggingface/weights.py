@@ -1,8 +1,8 @@
 """Converts parameters to and from Hugging Face's PyTorch classes, by one table that is read in both directions.
 
-Hugging Face stores a linear layer's weight as [out, in], numbers the layers, and does not pad the vocabulary. Here
-layers are stacked on a first axis. Query, key and value are one kernel [layers, D, 3, H, K] here, three matrices in
-Hugging Face's ELECTRA and one in its ModernBERT.
+Hugging Face stores a linear layer's weight as [out, in], has separate tensors per layer, and does not pad the
+vocabulary. Here layers are stacked on the first axis. Query, key and value are one kernel [layers, D, 3, H, K] here,
+three matrices in Hugging Face's ELECTRA and one in its ModernBERT.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -18,14 +18,15 @@ State = dict[str, np.ndarray]  # tensors by Hugging Face's names
 
 
 class Tensor(NamedTuple):
-    """A parameter here and its names in Hugging Face's classes.
+    """A parameter, and its names in Hugging Face's classes.
 
     Attributes:
-      ours: its path here.
-      theirs: its names there, with {} for the layer's number. Several arrays are concatenated along their first axis.
+      ours: its path in electra_jax.
+      theirs: its names in Hugging Face, with {} for the layer's number. Several tensors are concatenated along their
+        first axis.
       inputs: number of leading input axes of a linear layer's kernel; 0 for other parameters.
       first: the first layer that has this parameter.
-      labels: whether a row of zeros is put before it there: the logit of the label "original".
+      labels: whether Hugging Face's tensor has a row of zeros before it: the logit of the label "original".
     """
 
     ours: str
@@ -53,7 +54,7 @@ _LAYERS = "encoder/layers"
 
 
 def _post_norm_layers(projection: str) -> list[Tensor]:
-    """The layers of BERT and DeBERTa; `projection` names the matrices for queries and so on, with {} for which."""
+    """Returns the layers of BERT and DeBERTa; `projection` names the matrices, with {} for query, key or value."""
     roles = (projection.format(role) for role in ("query", "key", "value"))
     return [
         *_linear(f"{_LAYERS}/attention/qkv", *(f"encoder.layer.{{}}.attention.self.{role}" for role in roles)),
@@ -77,7 +78,7 @@ _BODIES = {
     "modernbert": [
         Tensor("embeddings/word", ("embeddings.tok_embeddings.weight",)),
         *_norm("encoder/embedding_norm", "embeddings.norm"),
-        # The first layer has no norm of its own: it reads normalised embeddings. Its entry in our stack is not used.
+        # The first layer has no norm of its own: it reads normalized embeddings. Its entry in our stack is not used.
         *_norm(f"{_LAYERS}/attention_norm", "layers.{}.attn_norm", first=1),
         *_linear(f"{_LAYERS}/attention/qkv", "layers.{}.attn.Wqkv"),
         *_linear(f"{_LAYERS}/attention/out", "layers.{}.attn.Wo", inputs=2),
@@ -120,7 +121,7 @@ _HEADS = {
         ],
     },
     "deberta": {
-        "discriminator_head": [  # of microsoft/DeBERTa, replaced_token_detection_model.py
+        "discriminator_head": [  # names from microsoft/DeBERTa, replaced_token_detection_model.py
             *_norm("discriminator_head/norm", "mask_predictions.LayerNorm"),
             *_linear("discriminator_head/dense", "mask_predictions.dense"),
             *_linear("discriminator_head/classifier", "mask_predictions.classifier"),
@@ -139,8 +140,8 @@ _MLM_NAMES = {
     "lm_predictions.lm_head.LayerNorm.": "cls.predictions.transform.LayerNorm.",
     "lm_predictions.lm_head.bias": "cls.predictions.bias",
 }
-# How names end of tensors that nothing here reads: buffers, a second name of a bias, the positions that DeBERTaV3 reads
-# in pre-training only, and its tables' differences from the generator's, which the tables beside them include.
+# Suffixes of tensors that are never read: buffers, a second name of a bias, the positions that DeBERTaV3 reads in
+# pre-training only, and its tables' differences from the generator's, which its other tables already include.
 _NEVER_READ = (
     "position_ids",
     "cls.predictions.decoder.bias",
@@ -152,7 +153,7 @@ _MODERNBERT_TASK = [
     *_norm("head/norm", "head.norm"),
     *_linear("head/classifier", "classifier"),
 ]
-# The heads of fine-tuned models, by kind of task; they are written only.
+# Heads of fine-tuned models, by kind of task; written, never read.
 _TASK_HEADS = {
     "bert": {
         "classification": [
@@ -173,7 +174,7 @@ _TASK_HEADS = {
         "answering": _linear("head/classifier", "qa_outputs"),
     },
 }
-# Of the encoder's tensors in classes with a head.
+# Prefixes of the encoder's tensor names in classes with a head.
 PREFIXES = {"bert": "electra.", "modernbert": "model.", "deberta": "deberta."}
 _FOLDERS_OF_LAYERS = {"bert": "encoder.", "modernbert": "layers.", "deberta": "encoder."}
 WORD_TABLES = {kind: body[0].theirs[0] for kind, body in _BODIES.items()}
@@ -183,12 +184,12 @@ DECODERS = {  # tied to the word table
     "deberta": "cls.predictions.decoder.weight",
 }
 _VOCABULARY_ROWS = ("embeddings/word", "mlm_head/bias")
-# transformers' ModernBERT has E = D. Where E differs from D, these maps are multiplied into its tables.
+# transformers' ModernBERT has E = D. If E differs from D, these projections are folded into its tables.
 _FOLDED = ("encoder/project/kernel", "mlm_head/project/kernel")
 
 
 def export(network: Network, head: str | None) -> State:
-    """The tensors of the class with `head` (or the kind of a task), or of the class without a head where it is None."""
+    """Converts a network to the tensors of the class with `head` (or the kind of a task); None: without a head."""
     c = network.config
     flat = flatten_params(network.params)
     state: State = {}
@@ -205,12 +206,12 @@ def export(network: Network, head: str | None) -> State:
 
 
 def is_folded(config: ElectraConfig) -> bool:
-    """Whether the maps between E and D must be multiplied into the tables, because ModernBERT has no such maps."""
+    """Returns True if the projections between E and D must be folded into the tables: ModernBERT has no projections."""
     return config.encoder.kind == "modernbert" and config.embedding_size != config.encoder.width
 
 
 def folded(network: Network, head: str | None) -> State:
-    """The tables with the maps multiplied into them: the word table, and for an MLM head the decoder's."""
+    """Returns the tables with the projections folded in: the word table, and for an MLM head the decoder's."""
     flat = flatten_params(network.params)
     word = flat["embeddings/word"][: network.config.vocab_size]
     tables = {(PREFIXES["modernbert"] if head else "") + WORD_TABLES["modernbert"]: word @ flat[_FOLDED[0]]}
@@ -218,17 +219,17 @@ def folded(network: Network, head: str | None) -> State:
 
 
 def factors(network: Network) -> State:
-    """The factors of what `folded` multiplies: the word table and the maps, by our paths."""
+    """Returns the factors of `folded`: the word table and the projections, by our paths."""
     flat = flatten_params(network.params)
     result = {path: flat[path] for path in _FOLDED if path in flat}
     return {"embeddings/word": flat["embeddings/word"][: network.config.vocab_size], **result}
 
 
 def head_in(kind: str, names: Iterable[str], architecture: str) -> str | None:
-    """Which of our heads the tensors with these names include; None for none.
+    """Returns which of our heads is among the tensors with these names; None if there is none.
 
-    Other classes of ModernBERT use the same names for their heads as our discriminator, so the class decides; so it
-    does for a discriminator of DeBERTa that is linear.
+    Other classes of ModernBERT use the same tensor names for their heads as our discriminator, so the class decides. It
+    also decides for DeBERTa's linear discriminator.
     """
     given = set(names)
     for head, tensors in _HEADS[kind].items():
@@ -240,9 +241,9 @@ def head_in(kind: str, names: Iterable[str], architecture: str) -> str | None:
 
 
 def rename(kind: str, state: State) -> State:
-    """The tensors of a directory by the names of `export`, where another layout has others for the same head."""
+    """Renames the MLM head's tensors of other DeBERTa layouts to the names of `export`; all others are unchanged."""
     if kind != "deberta" or any(name.startswith("mask_predictions.") for name in state):
-        return state  # a released discriminator also has what its generator's head began from
+        return state  # a released discriminator also has tensors that its generator's head began from
 
     def name_here(name: str) -> str:
         there = next((part for part in _MLM_NAMES if name.startswith(part)), "")
@@ -252,16 +253,16 @@ def rename(kind: str, state: State) -> State:
 
 
 def load(config: ElectraConfig, state: Mapping[str, np.ndarray], factored: Mapping[str, np.ndarray], place: str) -> Any:
-    """The parameters of `Electra(config)` in float32.
+    """Converts tensors to the parameters of `Electra(config)`, in float32.
 
     Args:
       config: the network, with at most one head.
       state: the tensors.
-      factored: the output of `factors`; empty where nothing is folded.
+      factored: the output of `factors`; empty if nothing is folded.
       place: the file's path, for messages.
 
     Raises:
-      UserError: a tensor is missing or has another shape.
+      UserError: a tensor is missing or has the wrong shape.
     """
     head = config.heads[0] if config.heads else None
     kind = config.encoder.kind
@@ -286,7 +287,7 @@ def load(config: ElectraConfig, state: Mapping[str, np.ndarray], factored: Mappi
                 "again"
             )
         tensor, result = tensors[path], np.zeros(shape, np.float32)
-        result[: tensor.first] = 1  # a norm's scale that no layer uses
+        result[: tensor.first] = 1  # the scale of a norm that no layer uses
         rows = slice(config.vocab_size) if path in _VOCABULARY_ROWS else slice(None)
         for where, names in _entries(tensor, config.encoder.layers):
             part = result[where][rows]
@@ -298,7 +299,7 @@ def load(config: ElectraConfig, state: Mapping[str, np.ndarray], factored: Mappi
 
 
 def unread(config: ElectraConfig, names: Iterable[str]) -> list[str]:
-    """The tensors in `names` that `load` ignores."""
+    """Returns the tensors in `names` that `load` ignores, without those in `_NEVER_READ`."""
     read = {DECODERS[config.encoder.kind]}
     head = config.heads[0] if config.heads else None
     for tensor in (tensor for prefixed in (True, False) for tensor in _table(config.encoder, head, prefixed)):
@@ -307,12 +308,12 @@ def unread(config: ElectraConfig, names: Iterable[str]) -> list[str]:
 
 
 def is_of_layers(kind: str, name: str) -> bool:
-    """Whether a tensor is a part of the encoder's layers, in a class with a head or without."""
+    """Returns True if a tensor belongs to the encoder's layers, in a class with a head or without."""
     return name.removeprefix(PREFIXES[kind]).startswith(_FOLDERS_OF_LAYERS[kind])
 
 
 def _table(encoder: EncoderConfig, head: str | None, prefixed: bool) -> list[Tensor]:
-    """Every tensor of a class; names are `prefixed` in classes with a head, also one that electra_jax does not have."""
+    """Returns all tensors of a class. Names are `prefixed` in classes with a head, even one that electra_jax lacks."""
     kind = encoder.kind
     prefix = PREFIXES[kind] if prefixed else ""
     body = [tensor._replace(theirs=tuple(prefix + name for name in tensor.theirs)) for tensor in _BODIES[kind]]
@@ -322,7 +323,7 @@ def _table(encoder: EncoderConfig, head: str | None, prefixed: bool) -> list[Ten
 
 
 def _entries(tensor: Tensor, layers: int) -> list[tuple[Any, tuple[str, ...]]]:
-    """(index into our array, names there): an entry per layer, or one for a parameter outside the layers."""
+    """Returns (index into our array, Hugging Face's names) per layer, or once for a parameter outside the layers."""
     if not tensor.ours.startswith(_LAYERS):
         return [(..., tensor.theirs)]
     return [(i, tuple(name.format(i) for name in tensor.theirs)) for i in range(tensor.first, layers)]
@@ -341,13 +342,13 @@ def _to_theirs(tensor: Tensor, names: tuple[str, ...], value: np.ndarray) -> Sta
 def _to_ours(
     tensor: Tensor, names: tuple[str, ...], find: Callable[[str], np.ndarray], shape: tuple[int, ...], place: str
 ) -> np.ndarray:
-    """The inverse of `_to_theirs`: our array of `shape`."""
+    """Inverts `_to_theirs`: returns our array of `shape`."""
     wanted = {name: like.shape for name, like in _to_theirs(tensor, names, np.empty(shape, np.float32)).items()}
     parts = [find(name) for name in names]
     for name, part in zip(names, parts, strict=True):
         if part.shape != wanted[name]:
             raise UserError(f"{place}: {name} has shape {part.shape}: expected {wanted[name]}, from config.json")
     value = np.concatenate(parts)
-    if tensor.labels:
+    if tensor.labels:  # the sigmoid of the difference is the softmax over both labels
         value = value[1:] - value[:1]
     return (value.T if tensor.inputs else value).reshape(shape)

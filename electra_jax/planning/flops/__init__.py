@@ -1,5 +1,5 @@
 """FLOPs of pre-training in two accountings, and the peak performance of devices.
 
-`model` counts the operations that the hardware must do, `paper` those that the ELECTRA paper's script counts.
+`model` counts the operations that the hardware must execute, `paper` those that the ELECTRA paper's script counts.
 `electra-jax flops` prints both.
 """

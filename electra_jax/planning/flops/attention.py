@@ -1,7 +1,7 @@
-"""What attention executes, where XLA's count of a step says something else.
+"""Corrects XLA's FLOP count of a step to the operations that attention executes.
 
-XLA sees nothing inside a kernel, and counts the larger branch of a conditional. The count that is corrected here is of
-plain attention in unrolled layers, before XLA has found out which of them are local.
+XLA sees nothing inside a kernel, and counts the larger branch of a conditional. The count to correct is that of plain
+attention in unrolled layers, before XLA has resolved which of them are local.
 """
 
 from collections.abc import Callable
@@ -11,10 +11,10 @@ from electra_jax.modeling.config import EncoderConfig
 from electra_jax.modeling.pallas_tiles import Form
 from electra_jax.objectives.spec import Objective, Stage
 
-# Products of a training step over the pairs of positions whose scores are computed, by `remat`. Forward: scores, and
-# the weighted sum. Backward, where the weights are kept: two for the gradient of each; `dots` computes the scores
-# again, `full` both products. Where they are not kept: the same four and the scores again; only `full` computes the
-# weighted sum again.
+# Number of matrix products of a training step over the pairs of positions whose scores are computed, by `remat`.
+# Forward: scores, and the weighted sum. Backward, if the attention weights are kept: two for the gradient of each;
+# `dots` recomputes the scores, `full` both products. If they are not kept: the same four and the scores again; only
+# `full` recomputes the weighted sum.
 _KEPT = {"none": 6, "dots": 7, "full": 8}
 _NOT_KEPT = {"none": 7, "dots": 7, "full": 9}
 # The backward kernel of `triton_attention` computes the scores and the gradient of the weights twice.
@@ -31,16 +31,16 @@ def change(
     is_unrolled: Callable[[EncoderConfig], bool],
     is_gpu: bool = False,
 ) -> float:
-    """Operations that a train step executes, less those that XLA counts; often negative.
+    """Returns the operations of attention that a train step executes minus those that XLA counts; often negative.
 
     Args:
       objective: the run's objective.
       stage: the stage of the step.
-      batch: sequences in a step.
-      length: tokens in a sequence.
-      is_fused: whether a network computes attention by the kernel.
+      batch: global batch size, in sequences.
+      length: sequence length, in tokens.
+      is_fused: whether a network computes attention with the fused kernel.
       is_unrolled: whether a network's layers are unrolled.
-      is_gpu: whether that kernel is one for NVIDIA GPUs, where local layers compute whole sequences too.
+      is_gpu: whether that kernel is one for NVIDIA GPUs, where local layers also compute the whole sequence.
     """
     total = 0.0
     for each in stage.passes:
@@ -56,11 +56,11 @@ def change(
 def _change_in_pairs(
     network: EncoderConfig, length: int, fused: bool, gpu: bool, unrolled: bool, trained: bool
 ) -> float:
-    """The change for one sequence, in pairs of positions times the products over them."""
+    """Returns the change for one sequence, in pairs of positions times products over them."""
     reach = network.local_window // 2
     modern = network.kind == "modernbert"
-    # `plain_attention.attend_local_or_global` decides at run time which layers are local. XLA finds out in unrolled
-    # layers without `remat`, and then uses the weights of the forward pass in the backward pass.
+    # `plain_attention.attend_local_or_global` decides at run time which layers are local. XLA resolves this in unrolled
+    # layers without `remat`, and then reuses the weights of the forward pass in the backward pass.
     conditional = modern and plain_attention.block_size(length, reach) is not None
     counted = _NOT_KEPT if conditional else _KEPT
     executed = _NOT_KEPT if fused or (conditional and not (unrolled and network.remat == "none")) else _KEPT

@@ -1,4 +1,4 @@
-"""FLOPs by the parts of a network."""
+"""FLOPs by part of a network."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """Operations of one network.
+    """Operations of one network, by part.
 
     Attributes:
-      embeddings: look-ups, where they count, and the projection to the network's width.
+      embeddings: lookups, if they count, and the projection to the network's width.
       attention: attention in all layers.
       ffn: feed-forward blocks in all layers.
-      head: the head without the softmax.
+      head: the heads without the softmax.
       softmax: the product with the word table, and the softmax over the vocabulary.
     """
 
@@ -34,5 +34,5 @@ class Parts:
 
 
 def sum_networks(networks: Mapping[str, Parts]) -> float:
-    """Operations of all networks together."""
+    """Sums the operations of all networks."""
     return sum(parts.total for parts in networks.values())

@@ -1,4 +1,4 @@
-"""FLOPs of a config: what `electra_jax.count_flops` and `electra-jax flops --config=...` return."""
+"""Counts the FLOPs of a config, for `electra_jax.count_flops` and `electra-jax flops --config=...`."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ class StageFlops:
     Attributes:
       steps: the number of steps in the stage.
       total: FLOPs of a step by accounting, `model` or `paper`.
-      networks: the same by accounting and network.
+      networks: the same by accounting, network and part.
     """
 
     steps: int
@@ -39,13 +39,13 @@ class RunFlops:
 
     Attributes:
       objective: the objective's name.
-      steps: optimizer steps.
-      batch: sequences in a step.
-      length: tokens in a sequence.
+      steps: number of training steps.
+      batch: global batch size, in sequences.
+      length: sequence length, in tokens.
       tokens: tokens in all steps, padding included.
       stages: FLOPs of a step, for each stage.
       total: FLOPs of the run by accounting, `model` or `paper`.
-      precision: the type of the computation.
+      precision: the dtype of the computation.
     """
 
     objective: str
@@ -58,7 +58,7 @@ class RunFlops:
     precision: str
 
     def hours(self, device: str, chips: int = 8, mfu: float = 0.4) -> float:
-        """Hours that the run takes on `chips` chips of a device, at a model FLOPs utilization.
+        """Returns the hours that the run takes on `chips` chips of a device, at a model FLOPs utilization of `mfu`.
 
         `device` is a key of `devices.PEAK_FLOPS`, or an unambiguous part of one, such as H200.
 
@@ -74,14 +74,14 @@ class RunFlops:
 
 
 def count_flops(config: ConfigDict | TrainConfig | Mapping[str, Any]) -> RunFlops:
-    """Counts the training FLOPs of a config; it trains and downloads nothing.
+    """Counts the training FLOPs of a config, without training or downloading anything.
 
     Args:
       config: the run, as a config file returns it.
 
     Returns:
-      FLOPs by stage, network and part, in two accountings: `model`, what the hardware must do, and `paper`, what the
-      ELECTRA paper's script counts.
+      FLOPs by stage, network and part, in two accountings: `model`, operations that the hardware must execute, and
+      `paper`, operations that the ELECTRA paper's script counts.
 
     Raises:
       UserError: the config is invalid.
@@ -110,7 +110,7 @@ def count_flops(config: ConfigDict | TrainConfig | Mapping[str, Any]) -> RunFlop
 
 
 def make_objective(config: TrainConfig) -> Objective:
-    """The objective of a config, with as many tokens as its prepared corpus or the vocabulary that it names has.
+    """Builds the objective of a config, with the vocabulary size of its prepared corpus or of the vocabulary it names.
 
     Raises:
       UserError: the vocabulary cannot be read.

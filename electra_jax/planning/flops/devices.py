@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 # Dense peak of one JAX device, FLOP/s, by precision of the computation. A chip of TPU v2, v3 and 7x is two devices.
-# float32 means JAX's default precision for it: bfloat16 products on TPUs, TF32 on NVIDIA's tensor cores.
+# float32 means JAX's default precision for it: bfloat16 products on TPUs, TF32 on NVIDIA's tensor cores. `known` takes
+# the first NVIDIA name that a device's begins with, so H100 PCIe and H100 NVL come before H100.
 PEAK_FLOPS = {
     "TPU v2": {"bfloat16": 22.5e12, "float32": 22.5e12},
     "TPU v3": {"bfloat16": 61.5e12, "float32": 61.5e12},
@@ -33,13 +34,13 @@ class TpuSpecs(NamedTuple):
     """Memory, bandwidths and units of one JAX device of a TPU.
 
     Attributes:
-      memory: bytes that a program may use, as the compiler of libtpu 0.0.52 reports for a program that is too large.
+      memory: bytes that a program may use, as libtpu 0.0.52's compiler reports them for a program that is too large.
       bandwidth: bytes/s between memory and the device (docs.cloud.google.com/tpu/docs/v3, v4, ...).
-      interconnect: bytes/s that it can send to its neighbours, one way over all links (v2 and v3: 4 links of 496 and
+      interconnect: bytes/s that it can send to its neighbors, one way over all links (v2 and v3: 4 links of 496 and
         656 Gbit/s per chip, Jouppi et al., CACM 63(7), 2020; later ones: the pages above).
-      matrix: FLOPs of its matrix units in a cycle: 2 x 128 x 128 for each unit of v2 to v5p, 2 x 256 x 256 from v6e on
+      matrix: FLOPs of its matrix units per cycle: 2 x 128 x 128 for each unit of v2 to v5p, 2 x 256 x 256 from v6e on
         (the pages above; one unit in a device of v2, two in v3, eight in v4 and v5p, four in v5e, v6e and 7x).
-      lanes: operations of its vector units in a cycle: 8 x 128 lanes by their ALUs, two in v2 to v4 (Norrie et al.,
+      lanes: operations of its vector units per cycle: 8 x 128 lanes times their ALUs, two in v2 to v4 (Norrie et al.,
         IEEE Micro 41(2), 2021), four later; v4 and v5p have two cores in a device. The compiler agrees: its estimates
         of a chain of 80 float32 operations on each of 2048 x 2048 numbers come to 87 to 94% of these.
       packed16: whether a lane computes two bfloat16 numbers at a time (from v6e on).
@@ -67,26 +68,26 @@ TPU_SPECS = {
 
 
 def clock(kind: str) -> float:
-    """Hz of a TPU of `TPU_SPECS`: its peak divided by the FLOPs of its matrix units in a cycle.
+    """Returns the clock in Hz of a TPU of `TPU_SPECS`: its peak divided by the FLOPs of its matrix units per cycle.
 
     This gives the published .7, .94 and 1.05 GHz of v2, v3 and v4 (Jouppi et al., ISCA 2023), and 1.5, 1.75, 1.75 and
     2.2 GHz of v5e, v5p, v6e and 7x. The compiler's estimates agree with the number of units: by them a bfloat16 product
-    of 4096 x 4096 matrices does 83 to 98% of `TpuSpecs.matrix` in a cycle (libtpu 0.0.42.1).
+    of 4096 x 4096 matrices does 83 to 98% of `TpuSpecs.matrix` per cycle (libtpu 0.0.42.1).
     """
     return PEAK_FLOPS[kind]["bfloat16"] / TPU_SPECS[kind].matrix
 
 
 def known(kind: str) -> str | None:
-    """The key in `PEAK_FLOPS` of JAX's `device_kind`; None for an unknown device."""
+    """Returns the key in `PEAK_FLOPS` for JAX's `device_kind`; None for an unknown device."""
     kind = _ALIASES.get(kind, kind)
     if kind in PEAK_FLOPS:
         return kind
-    # The end of a word: NVIDIA L40S is not an L4.
+    # \b, the end of a word: NVIDIA L40S is not an L4.
     return next((name for name in PEAK_FLOPS if name.startswith("NVIDIA") and re.match(rf"{name}\b", kind)), None)
 
 
 def find(text: str) -> str | None:
-    """The key in `PEAK_FLOPS` that `text` names: its whole name, or an unambiguous part of it, such as H200."""
+    """Returns the key in `PEAK_FLOPS` that `text` names, in full or by an unambiguous part such as H200; or None."""
     exact = known(text)
     if exact is not None:
         return exact
@@ -96,6 +97,6 @@ def find(text: str) -> str | None:
 
 
 def peak(kind: str, dtype: Any) -> float | None:
-    """Peak FLOP/s of one device for a computation in `dtype`; None for an unknown device."""
+    """Returns the peak FLOP/s of one device for a computation in `dtype`; None for an unknown device."""
     name = known(kind)
     return None if name is None else PEAK_FLOPS[name].get(jnp.dtype(dtype).name)

@@ -1,17 +1,17 @@
-"""The `model` accounting: operations that the hardware must do. MFU is measured in these.
+"""The `model` accounting: operations that the hardware must execute. MFU is computed from these.
 
 Assumptions:
 - a multiply-add is two operations; only matrix multiplications count, those of Muon included (element-wise work,
   dropout, Adam and sampling stay below 3% for every objective: tests/planning/flops/test_hardware.py compares with
   XLA's count);
 - the backward pass costs twice the forward pass, so a training step costs three forward passes;
-- embedding look-ups are gathers and free;
+- embedding lookups are gathers and free;
 - padding counts, since it is computed;
-- attention counts over the whole sequence, even where most of it is hidden and local layers compute less, so that the
-  count does not depend on how attention is computed;
+- attention counts over the whole sequence, even if most of it is masked and local layers compute less, so that the
+  count does not depend on the implementation of attention;
 - each of DeBERTa's two relative terms takes 2 L C D operations, where C = L + 63 are the distances that a block of 64
   positions meets (2 L - 1 in sequences of up to 64); scores by content take 2 L^2 D. Queries and keys of the R relative
-  embeddings in use take 4 R D^2 in each layer, once for a batch.
+  embeddings in use take 4 R D^2 in each layer, once per batch.
 """
 
 from electra_jax import optim
@@ -23,7 +23,7 @@ from electra_jax.planning.flops.breakdown import Parts
 
 
 def encoder(config: EncoderConfig, embedding_size: int, batch: int, length: int) -> Parts:
-    """Forward operations of an encoder on `batch` sequences of `length`, without a head."""
+    """Counts forward operations of an encoder without a head, on `batch` sequences of `length`."""
     tokens = batch * length
     d, f = config.width, config.ffn
     # queries, keys, values and output: 4 D^2; scores and weighted sum: 2 L D
@@ -41,7 +41,7 @@ def encoder(config: EncoderConfig, embedding_size: int, batch: int, length: int)
 
 
 def forward(config: ElectraConfig, network_pass: Pass, batch: int, length: int, mask_prob: float) -> Parts:
-    """Forward operations of one pass over a batch."""
+    """Counts forward operations of one pass over a batch."""
     e = config.embedding_size
     if network_pass.network == "encoder":
         network = config.encoder
@@ -64,7 +64,7 @@ def forward(config: ElectraConfig, network_pass: Pass, batch: int, length: int, 
 
 
 def newton_schulz(config: EncoderConfig) -> Parts:
-    """Operations of Muon's iterations for the matrices in a network's layers.
+    """Counts operations of Muon's Newton-Schulz iterations for the matrices in a network's layers.
 
     An iteration on a matrix X of m rows and n columns, m <= n, is A = X X^T, B = b A + c A A and a X + B X.
     """
@@ -81,13 +81,13 @@ def newton_schulz(config: EncoderConfig) -> Parts:
 def train_step(
     objective: Objective, stage: Stage, batch: int, length: int, optimizer: str = "adam"
 ) -> dict[str, Parts]:
-    """Operations of a train step in a stage by network, and those of the optimizer where it multiplies matrices.
+    """Counts the operations of a train step by network, and those of the optimizer if it multiplies matrices.
 
     Args:
       objective: the run's objective.
-      stage: a stage of it.
-      batch: sequences in a batch.
-      length: their length.
+      stage: the stage of the step.
+      batch: global batch size, in sequences.
+      length: sequence length, in tokens.
       optimizer: `config.optim.name`.
     """
     counted: dict[str, Parts] = {}

@@ -2,18 +2,18 @@
 
 google-research/electra, flops_computation.py:
 - a multiply-add is two operations; the backward pass costs as much as the forward pass;
-- embedding look-ups are dense products with one-hot vectors;
-- 15.625% of the positions go through the softmax of masked language modelling;
+- embedding lookups are dense products with one-hot vectors;
+- 15.625% of the positions go through the softmax of masked language modeling;
 - per element, a layer norm takes 5 operations, GELU 8, dropout 4, a softmax 5.
 
 Two errors of the script are kept, since the paper's figures contain them: the layer norm after attention counts once
-for each position instead of once for each element (its issue 121), and BERT-Large counts as 1M steps of 256 sequences
+per position instead of once per element (its issue 121), and BERT-Large counts as 1M steps of 256 sequences
 of 512, though BERT was trained at length 128 for nine tenths of them, and the paper's own BERT-Large run was 464k steps
 of 2048 (its issue 115).
 
 The script has no DeBERTa. Here its relative terms count by the same conventions: two more products of queries or keys
-with the distances that they meet (`deberta.pairs`) and an addition of each to the scores; and in each layer, once for a
-batch, queries and keys of the relative embeddings in use, with dropout. Their layer norm counts once for a batch.
+with the distances that they meet (`deberta.pairs`) and an addition of each to the scores; and in each layer, once per
+batch, queries and keys of the relative embeddings in use, with dropout. Their layer norm counts once per batch.
 """
 
 import dataclasses
@@ -38,13 +38,13 @@ class Transformer:
       vocabulary: v in the script.
       embedding_size: e in the script; 0: the width.
       ffn: i in the script; 0: four times the width.
-      heads: the script's heads; 0: one for each 64 of the width.
-      attention_width: the width of queries, keys and values, each over all heads; 0: the width.
+      heads: the script's heads; 0: one per 64 of the width.
+      attention_width: total width of queries, of keys and of values over all heads; 0: the width.
       cross: whether each layer has a second attention, over an encoder's states.
       gated: whether the FFN has a gate, as in GeGLU; not in the script.
-      wide_head: whether the MLM head has the network's width and then a projection to the embedding size, as in
+      wide_head: whether the MLM head has the network's width, followed by a projection to the embedding size, as in
         ModernBERT; the script's has the embedding size.
-      absolute: whether positions and segments have tables.
+      absolute: whether positions and segments have embedding tables.
       towers: networks of this shape that share embeddings and one head; one in the script.
       relative: for DeBERTa, (pairs of a position and a distance in a sequence, rows of the relative table in use).
       detector: the discriminator's head: `dense` with a hidden layer, `normed` with a sum and a layer norm before it,
@@ -74,7 +74,7 @@ class Transformer:
         return self.embedding_size or self.width
 
     def body(self) -> Parts:
-        """Forward operations of embeddings and layers on one sequence."""
+        """Counts forward operations of embeddings and layers on one sequence."""
         h, s, e = self.width, self.length, self._embedding_size
         i, heads, a = self.ffn or 4 * h, self.heads or max(h // 64, 1), self.attention_width or h
         attention = (
@@ -100,7 +100,7 @@ class Transformer:
         )
 
     def relative_rows(self) -> Parts:
-        """Forward operations on DeBERTa's relative embeddings, for a batch of any size."""
+        """Counts forward operations on DeBERTa's relative embeddings, for a batch of any size."""
         h, rows = self.width, self.relative[1]
         a = self.attention_width or h
         return Parts(
@@ -108,7 +108,7 @@ class Transformer:
         )
 
     def mlm(self, share: float = OUTPUT_SHARE) -> Parts:
-        """Forward operations of predicting `share` of the positions."""
+        """Counts forward operations of predicting a fraction `share` of the positions, on one sequence."""
         h, e, v = self.towers * self.width, self._embedding_size, self.vocabulary
         positions = share * self.length
         w = self.width if self.wide_head else e
@@ -116,7 +116,7 @@ class Transformer:
         return Parts(head=head * positions, softmax=(2 * e * v + _SOFTMAX * v + 2 * v) * positions)
 
     def discriminator(self) -> Parts:
-        """Forward operations of the binary classification of every position."""
+        """Counts forward operations of the binary classification of every position, on one sequence."""
         h = self.width
         inner = 0 if self.detector == "linear" else 2 * h * h + h + _GELU * h
         inner += (1 + _LAYER_NORM) * h if self.detector == "normed" else 0
@@ -124,17 +124,17 @@ class Transformer:
 
 
 def training(forward: Parts, batch: float, steps: float) -> float:
-    """Forward and backward."""
+    """Counts operations of training: the backward pass costs as much as the forward pass."""
     return 2 * batch * steps * forward.total
 
 
 def mlm_run(shape: Transformer, batch: float, steps: float, share: float = OUTPUT_SHARE) -> float:
-    """Operations of training `shape` by language modelling."""
+    """Counts operations of training `shape` by language modeling."""
     return training(shape.body() + shape.mlm(share), batch, steps)
 
 
 def electra_run(encoder: Transformer, generator: Transformer, batch: float, steps: float) -> float:
-    """Operations of training ELECTRA."""
+    """Counts operations of training ELECTRA."""
     forward = encoder.body() + encoder.discriminator() + generator.body() + generator.mlm()
     return training(forward, batch, steps)
 
@@ -142,7 +142,7 @@ def electra_run(encoder: Transformer, generator: Transformer, batch: float, step
 def train_step(
     objective: Objective, stage: Stage, batch: int, length: int, optimizer: str = "adam"
 ) -> dict[str, Parts]:
-    """Operations by network of a train step, as `hardware.train_step`; the paper's script counts no optimizer."""
+    """Counts the operations of a train step by network, like `hardware.train_step`. The script counts no optimizer."""
     c = objective.model.config
     counted: dict[str, Parts] = {}
     for network_pass in stage.passes:

@@ -9,9 +9,9 @@ from electra_jax.objectives.masking import max_masked
 from electra_jax.planning.flops import hardware, paper
 from electra_jax.planning.flops.paper import Transformer
 
-# Not transformers of this kind; the script has their figures from TensorFlow's count of the graph: examples x
-# operations of an example, forward and backward. ELMo: 10 epochs of 768,648,884 words in batches of 20 x 128 words,
-# 568,093,262,680 operations a batch. XLNet: 500k steps of 8192, 15,064,773,691,518 operations for 32.
+# Not transformers of this kind. The script takes their figures from TensorFlow's count of the graph: examples x
+# operations per example, forward and backward. ELMo: 10 epochs of 768,648,884 words in batches of 20 x 128 words,
+# 568,093,262,680 operations per batch. XLNet: 500k steps of 8192, 15,064,773,691,518 operations for 32.
 _ELMO = 2 * 10 * 768648884 * 568093262680 / (20.0 * 128)
 _XLNET = 2 * 500_000 * 8192 * 15064773691518 / 32.0
 
@@ -23,11 +23,12 @@ class Run:
     Attributes:
       name: the name in the script; for other runs a name of our own.
       printed: the training FLOPs that the paper prints.
-      batch, steps: sequences per step, and steps.
+      batch, steps: global batch size in sequences, and number of steps.
       encoder, generator: their shapes; without them only `fixed` is known.
-      mask_prob: share of positions that are masked; the `paper` accounting takes 15.625% in any case.
-      share: positions that go through the softmax, in the `paper` accounting.
-      fixed: operations that are given as a number, not counted from shapes.
+      mask_prob: fraction of positions that are masked, in the `model` accounting.
+      share: fraction of positions that go through the softmax, in the `paper` accounting, which takes 15.625% for any
+        ELECTRA; with 1, all positions in the `model` accounting too.
+      fixed: total operations as a given number, not counted from shapes.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Run:
     fixed: float = 0
 
     def paper(self, corrected: bool = False) -> float:
-        """Operations by the script; `corrected`: with the layer norm after attention counted in full."""
+        """Counts operations like the script; `corrected`: with the layer norm after attention counted in full."""
         if self.fixed:
             return self.fixed
         assert self.encoder is not None
@@ -52,7 +53,7 @@ class Run:
         return paper.electra_run(encoder, generator, self.batch, self.steps)
 
     def model(self) -> float | None:
-        """Operations that the machine must do; None where the network is not one of ours."""
+        """Counts operations that the hardware must execute; None if the network is not one of ours."""
         if self.fixed or self.encoder is None:
             return None
         length = self.encoder.length
@@ -88,7 +89,7 @@ def _mlm(shape: Transformer, positions: int) -> float:
 
 
 def _t5() -> float:
-    """T5 11B: an encoder without a softmax and a decoder with one at every position."""
+    """Counts T5 11B: an encoder without a softmax and a decoder with one at every position."""
     shape = Transformer(1024, 24, vocabulary=32000, ffn=65536, heads=128, attention_width=128 * 128)
     decoder = dataclasses.replace(shape, cross=True)
     return paper.mlm_run(shape, 2048, 1e6, share=0.0) + paper.mlm_run(decoder, 2048, 1e6, share=1.0)

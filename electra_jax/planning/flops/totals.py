@@ -7,7 +7,7 @@ from electra_jax.objectives.spec import Objective, Stage
 from electra_jax.planning.flops import hardware, paper
 from electra_jax.planning.flops.breakdown import Parts, sum_networks
 
-# (objective, stage, sequences in a batch, their length, optimizer) -> operations of a train step by network
+# (objective, stage, batch size in sequences, sequence length, optimizer) -> operations of a train step by network
 ACCOUNTINGS: dict[str, Callable[[Objective, Stage, int, int, str], dict[str, Parts]]] = {
     "model": hardware.train_step,
     "paper": paper.train_step,
@@ -17,7 +17,7 @@ ACCOUNTINGS: dict[str, Callable[[Objective, Stage, int, int, str], dict[str, Par
 def count_flops(
     objective: Objective, segments: Sequence[Segment], steps: int, optimizer: str = "adam"
 ) -> dict[str, float]:
-    """FLOPs of the first `steps` steps of a run, by accounting.
+    """Counts the FLOPs of the first `steps` steps of a run, by accounting.
 
     Args:
       objective: the run's objective.
