@@ -1,1 +1,1 @@
-"""Typed settings, command lines and errors; independent of what is configured."""
+"""Typed settings, command-line parsing and user errors, independent of what is configured."""

@@ -1,4 +1,4 @@
-"""Command lines of `--name=value`."""
+"""Parses command lines of `--name=value` arguments."""
 
 import ast
 import math
@@ -12,22 +12,23 @@ from electra_jax.config.settings import TYPE_NAMES, nearest
 def read(
     argv: list[str], usage: str, options: Mapping[str, Any], words: list[str] | None = None
 ) -> dict[str, str] | None:
-    """The text given for each option; prints `usage` for --help.
+    """Returns the text given for each option, unconverted; prints `usage` on --help.
 
-    An option whose default is False needs no value. One whose default is a tuple takes several values, as words or
-    separated by commas, and returns them separated by newlines.
+    An option whose default is False needs no value. An option whose default is a tuple takes several values, separated
+    by spaces or commas; its text has them separated by newlines.
 
     Args:
       argv: the arguments.
       usage: what --help prints.
       options: the command's options with their defaults.
-      words: a list that arguments without a name are appended to; None: they are errors.
+      words: a list that positional arguments are appended to; None: they are errors.
 
     Returns:
       The text of each option that was given; None after --help.
 
     Raises:
-      UserError: an argument is not `--name=value`, or an option is given twice.
+      UserError: an argument is not `--name=value`, an option has no value, or an option other than a setting
+        (`--config.NAME`) is given twice.
     """
     if any(arg in ("-h", "--help") for arg in argv):
         print(usage)
@@ -66,18 +67,18 @@ def _following_values(rest: list[str]) -> Iterable[str]:
 def parse(
     argv: list[str], usage: str, options: Mapping[str, Any], words: list[str] | None = None
 ) -> dict[str, Any] | None:
-    """The value of each option: `choose` applied to the result of `read`; None after --help."""
+    """Reads and converts the value of each option: `choose` after `read`. Returns None after --help."""
     given = read(argv, usage, options, words)
     return None if given is None else choose(given, options)
 
 
 def choose(given: Mapping[str, str], options: Mapping[str, Any], *others: str) -> dict[str, Any]:
-    """The value of each option: the text that was given, converted to the type of the default, or the default.
+    """Returns the value of each option: the given text converted to the type of the default, or the default.
 
     Args:
-      given: the texts, by option.
+      given: the text of each given option.
       options: the command's options with their defaults.
-      others: further names that may be given.
+      others: further names that are accepted, but not returned.
 
     Raises:
       UserError: a name is unknown, or a value has the wrong type.
@@ -93,7 +94,7 @@ def choose(given: Mapping[str, str], options: Mapping[str, Any], *others: str) -
 
 
 def convert(name: str, text: str, default: Any) -> Any:
-    """`text` as a value of the type of `default`.
+    """Converts `text` to the type of `default`.
 
     Raises:
       UserError: `text` is not of that type; the message calls it `name`.
@@ -105,7 +106,7 @@ def convert(name: str, text: str, default: Any) -> Any:
 
 
 def _value(text: str, kind: type) -> Any:
-    """`text` as a value of type `kind`; None if it is not one."""
+    """Converts `text` to type `kind`; returns None if it is not a value of that type."""
     if kind is str:
         return text
     if kind is tuple:
@@ -125,7 +126,7 @@ def _value(text: str, kind: type) -> Any:
 
 
 def require(chosen: Mapping[str, Any], names: Iterable[str], advice: str = "see --help") -> None:
-    """Raises UserError at the first of `names` that was not given."""
+    """Raises UserError for the first of `names` that was not given."""
     for name in names:
         if not chosen[name]:
             raise UserError(f"--{name} is missing; {advice}")

@@ -1,7 +1,7 @@
 """Config files: Python files with `get_config(arg) -> ConfigDict`, loaded by name or path, then overridden.
 
-`--config=base:runlocal` calls `get_config("runlocal")` of the packaged configs/base.py; `--config=my/run.py` calls that
-of the user's own file. `--config.model.layers=3` overrides a setting.
+`--config=base:runlocal` calls `get_config("runlocal")` of the packaged configs/base.py; `--config=my/run.py` calls the
+`get_config` of the user's own file. `--config.model.layers=3` overrides a setting.
 """
 
 import runpy
@@ -26,8 +26,8 @@ class Arguments(NamedTuple):
     """A parsed command line.
 
     Attributes:
-      config: the config with its overrides; None if no config was given and the command does not need one.
-      workdir: `--workdir`; by default runs/NAME, after the config.
+      config: the config with its overrides applied; None if no config was given and the command does not need one.
+      workdir: `--workdir`, by default runs/NAME, named after the config; without a config, runs.
       options: the command's other options.
     """
 
@@ -51,14 +51,15 @@ def parse(
       usage: what --help prints.
       options: further options of the command with their defaults. If `config` is among them, --config is optional.
       shorthands: settings that may be given without the prefix `config.`.
-      kind: the setting that the config must have: `objective` for pre-training, `task` for fine-tuning.
-      config_class: the dataclass whose settings --help-config prints; None: there is no such option.
+      kind: the group of settings that the config must have: `objective` for pre-training, `task` for fine-tuning.
+      config_class: the dataclass whose settings --help-config prints; None: the command has no such option.
 
     Returns:
       The parsed arguments; None after --help or --help-config.
 
     Raises:
-      UserError: an argument, file or setting does not exist, or a value has the wrong type.
+      UserError: an argument, file or setting does not exist, the config has another kind, a setting has no effect, or
+        a value has the wrong type.
     """
     if config_class is not None and "--help-config" in argv:
         print(describe(config_class))
@@ -71,7 +72,7 @@ def parse(
     name, _, arg = given.get("config", "").partition(":")
     config = load(name, arg) if name else ConfigDict()
     known = [*options, "config", "workdir", "debug", "help", *(f"config.{setting}" for setting in flatten(config))]
-    for option in given:  # the name of a setting, perhaps
+    for option in given:  # before cli.choose, whose suggestions do not include settings
         if option not in known:
             raise UserError(f"--{option} is unknown{nearest(option, known, '--')}")
     chosen = cli.choose(given, options, "config", "workdir")
@@ -90,22 +91,22 @@ def parse(
 
 
 def _default_workdir(name: str, arg: str) -> str:
-    """runs/tiny for `tiny`, runs/tiny-mlm for `tiny:objective=mlm`: another objective is another run."""
+    """Returns runs/tiny for `tiny` and runs/tiny-mlm for `tiny:objective=mlm`: another objective is another run."""
     return "runs/" + "-".join([Path(name).stem, *(part.rpartition("=")[2] for part in arg.split(",") if part)])
 
 
 def packaged_configs() -> Path:
-    """The folder of the configs that come with electra_jax: in the package, or in the root of a checkout."""
+    """Returns the folder of the packaged configs: inside the package, or at the root of a checkout."""
     package = Path(__file__).parents[1]
     installed = package / "configs"
     return installed if installed.is_dir() else package.parent / "configs"
 
 
 def load(name: str | Path, arg: str = "") -> ConfigDict:
-    """The config that a file returns for `arg`.
+    """Loads a config: returns what `get_config(arg)` of a config file returns.
 
     Args:
-      name: the path of a Python file, or the name of a packaged config such as `tiny`.
+      name: path of a Python file, or name of a packaged config such as `tiny`.
       arg: the argument of `get_config`.
 
     Raises:
@@ -133,7 +134,7 @@ def load(name: str | Path, arg: str = "") -> ConfigDict:
 
 
 def _find(name: str | Path) -> Path:
-    """The file of a config."""
+    """Resolves the path of a config file, or the name of a packaged config, to a file."""
     path, packaged = Path(name), packaged_configs()
     if path.is_file():
         return path

@@ -1,7 +1,7 @@
 """Errors that a user can fix, reported in one line.
 
-Everything that a user can get wrong raises `UserError`; `run` reports it, errors of the operating system and a lack of
-memory as one line on standard error, with exit status 2. Any other exception is a bug and keeps its traceback.
+User mistakes raise `UserError`. `run` reports these, operating-system errors and out-of-memory errors as one line on
+standard error, with exit status 2. Any other exception is a bug and keeps its traceback.
 """
 
 import errno
@@ -36,7 +36,7 @@ _CLOSED = (
 
 
 class UserError(Exception):
-    """An error that the user can fix; its message is one line: what is wrong, what was expected, what to do."""
+    """An error that the user can fix; its message is one line: what is wrong, what was expected and how to fix it."""
 
 
 MISTAKES = (UserError, OSError, MemoryError)
@@ -44,7 +44,7 @@ MISTAKES = (UserError, OSError, MemoryError)
 
 
 def explain(error: UserError | OSError | MemoryError) -> str:
-    """The one line that reports `error`."""
+    """Formats `error` as the line that `run` prints."""
     text = explain_os_error(error) if isinstance(error, OSError) else str(error)
     if isinstance(error, MemoryError):
         detail = f" ({text})" if text else ""
@@ -53,25 +53,25 @@ def explain(error: UserError | OSError | MemoryError) -> str:
 
 
 def explain_os_error(error: OSError) -> str:
-    """One line for an error of the operating system: path, cause, what to do."""
+    """Formats an operating-system error as one line: path, cause and, for known causes, how to fix it."""
     path = f"{error.filename}: " if error.filename else ""
     return path + _OS_ADVICE.get(error.errno or 0, error.strerror or str(error))
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an exception's message; its type if the message is empty."""
+    """Returns the first line of an exception's message, or the exception's type if the message is empty."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def describe(error: BaseException) -> str:
-    """An exception of another library, for a message: its type and the first line, 200 characters at most."""
+    """Formats an exception of another library for a message: type and first line, at most 200 characters."""
     return f"{type(error).__name__}: {first_line(error)}"[:200]
 
 
 def run(main: Callable[[list[str]], int | None], argv: list[str] | None = None) -> int:
-    """Calls `main(argv)` and returns its exit status; errors that the user can fix are one line and status 2.
+    """Calls `main(argv)` and returns its exit status. Errors that the user can fix are printed as one line, status 2.
 
-    With `--debug` among the arguments errors keep their traceback.
+    With `--debug` among the arguments, errors keep their traceback.
 
     Args:
       main: the command.
@@ -86,7 +86,7 @@ def run(main: Callable[[list[str]], int | None], argv: list[str] | None = None) 
     try:
         status = main([arg for arg in argv if arg != "--debug"]) or 0
         if sys.stdout is not None:
-            sys.stdout.flush()
+            sys.stdout.flush()  # a closed pipe raises here, where it is reported, and not when Python exits
         return status
     except KeyboardInterrupt:
         if debug:
@@ -110,7 +110,7 @@ def run(main: Callable[[list[str]], int | None], argv: list[str] | None = None) 
 
 
 def _drop_closed_stdout() -> bool:
-    """Whether the reader of standard output, such as `head`, has gone; if so, what is left to write is dropped."""
+    """True if the reader of standard output, such as `head`, has exited. Pending output is then dropped."""
     try:
         stdout = sys.stdout.fileno()
     except (AttributeError, OSError):  # there is none, or it is captured
@@ -124,7 +124,7 @@ def _drop_closed_stdout() -> bool:
 
 
 def _refused_argument(error: ValueError, argv: list[str]) -> str | None:
-    """The argument with a character that no path can have, if that is what `error` is about."""
+    """Returns the argument with a character that no path can have, if `error` is about one; else None."""
     if isinstance(error, UnicodeEncodeError):
         return next((arg for arg in argv if any("\ud800" <= letter <= "\udfff" for letter in arg)), None)
     return next((arg for arg in argv if "\0" in arg), None) if "embedded null" in str(error) else None

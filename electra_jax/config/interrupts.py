@@ -1,9 +1,10 @@
-"""Ctrl-C and SIGTERM end a command with one line, whatever it is doing, and with status 130 or 143.
+"""Makes Ctrl-C and SIGTERM end a command, whatever it is doing, with one line and exit status 130 or 143.
 
-During imports the process ends at once: they run many callbacks, in which Python drops exceptions. After that the
-first signal raises KeyboardInterrupt in the main thread, so that files are closed and the terminal is restored; further
-signals change nothing. The process is ended after `_GRACE` seconds if it has not ended by then: it may be compiling or
-training a vocabulary, in code that does not return to Python, or a callback may have dropped the exception.
+During imports the process exits at once, because imports run many callbacks in which Python drops exceptions. After
+the imports, the first signal raises KeyboardInterrupt in the main thread, so that files are closed and the terminal is
+restored; further signals are ignored. If the process is still running after `_GRACE` seconds, it is ended: it may be
+compiling or training a vocabulary, in native code that does not return to Python, or a callback may have dropped the
+exception.
 """
 
 import atexit
@@ -21,22 +22,22 @@ _GRACE = 3.0  # seconds
 
 
 def exit_status(number: int) -> int:
-    """The status of a process that a signal ended, as a shell reports it."""
+    """Returns the exit status that a shell reports for a process ended by signal `number`."""
     return 128 + number
 
 
 class Interrupts:
-    """Handles both signals for the process. Make one in the main thread.
+    """The process's handler of SIGINT and SIGTERM. Create it in the main thread.
 
     Attributes:
       noticed: the signal that interrupted the command; None if there was none.
     """
 
     def __init__(self, debug: bool = False) -> None:
-        """Handles no signal yet.
+        """Installs no handler yet; see `installed`.
 
         Args:
-          debug: whether KeyboardInterrupt is to end the command, with its traceback.
+          debug: whether KeyboardInterrupt ends the command, with its traceback.
         """
         self.noticed: int | None = None
         self._debug = debug
@@ -45,7 +46,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def unwinding(self) -> Iterator[None]:
-        """For the command itself: signals raise KeyboardInterrupt, whose effects are not reported as errors."""
+        """Context manager for the command itself: signals raise KeyboardInterrupt, and errors after it are dropped."""
         self._unwinds = True
         try:
             yield
@@ -56,7 +57,7 @@ class Interrupts:
                 self._end(self.noticed)
 
     def _end(self, number: int) -> None:
-        """Prints the line and ends the process."""
+        """Reports the interrupt and ends the process, unless another thread is doing so."""
         if not self._ending.acquire(blocking=False):
             return
         report_interrupt()
@@ -76,7 +77,10 @@ class Interrupts:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Handles the signals inside the context, except those that are ignored, as SIGINT is under nohup."""
+        """Context manager that handles the signals, except those that are ignored or have a handler already.
+
+        SIGINT is ignored in a background job of a script, for example.
+        """
         if threading.current_thread() is not threading.main_thread():  # Python has signal handlers there only
             yield
             return
@@ -86,6 +90,7 @@ class Interrupts:
             signal.signal(number, self._handle)
         read, write = os.pipe()
         os.set_blocking(write, False)
+        # Python's C handler writes to the pipe at once, even while the main thread is in native code.
         wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         threading.Thread(target=self._watch, args=(read,), name="interrupts", daemon=True).start()
         try:
@@ -98,7 +103,7 @@ class Interrupts:
             atexit.register(_ignore_signals)  # the work is done: let Python end
 
     def _watch(self, pipe: int) -> None:
-        """Ends the process when `_handle` should have been called, but the main thread does not return to Python."""
+        """Ends the process if the main thread does not return to Python, so that `_handle` is never called."""
         with open(pipe, "rb", 0) as signals:
             while number := signals.read(1):
                 if signal.getsignal(number[0]) == self._handle:
@@ -119,11 +124,11 @@ def _ignore_signals() -> None:
 
 
 def _stop_children() -> None:
-    """Ends the worker processes, which nothing else ends when this process goes without unwinding."""
+    """Kills the worker processes, because os._exit skips the unwinding that would end them."""
     if "multiprocessing.util" in sys.modules:
         import multiprocessing.util
 
         for child in multiprocessing.active_children():
             child.kill()
-        with contextlib.suppress(Exception):  # else a process of multiprocessing's own warns of leaked semaphores
+        with contextlib.suppress(Exception):  # else multiprocessing's resource tracker warns of leaked semaphores
             multiprocessing.util._run_finalizers(0)  # type: ignore[attr-defined]

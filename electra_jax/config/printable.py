@@ -1,4 +1,4 @@
-"""Text of others on a terminal: file names, keys of JSON and lines of text may hold characters that control it."""
+"""Makes untrusted text safe to print: file names, JSON keys and lines of text may contain terminal control codes."""
 
 import re
 
@@ -7,5 +7,5 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def printable(text: str) -> str:
-    r"""`text` with control characters as escapes, such as \x1b, that a terminal shows and does not obey."""
+    r"""Replaces control characters in `text` by escapes such as \x1b, which a terminal shows instead of obeying."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

@@ -4,9 +4,9 @@
     class OptimConfig:
         learning_rate: float = setting(5e-4, "Peak learning rate.", above(0))
 
-A field has a type, a default, one sentence of documentation, the values that are valid, and whether a resumed run may
-change it. Validation, `--help-config` and docs/reference/settings.md all read the fields. Dataclasses nest; a nested
-setting is known by its dotted name, `optim.learning_rate`.
+A field holds its type, default, one sentence of documentation, valid values, and whether a resumed run may change it.
+Validation, `--help-config` and docs/reference/settings.md all use these fields. Dataclasses nest; a nested setting is
+known by its dotted name, `optim.learning_rate`.
 """
 
 import dataclasses
@@ -34,10 +34,10 @@ TYPE_NAMES: Mapping[type, str] = {
 
 
 class Check(NamedTuple):
-    """Which values are valid.
+    """A predicate for valid values, with a description.
 
     Attributes:
-      holds: whether a value is valid.
+      holds: returns True for a valid value.
       expected: the valid values in words, as in "expected more than 0".
     """
 
@@ -54,22 +54,22 @@ def at_least(bound: float) -> Check:
 
 
 def between(low: float, high: float) -> Check:
-    """Both ends excluded."""
+    """Requires low < value < high."""
     return Check(lambda value: low < value < high, f"more than {low:g} and less than {high:g}")
 
 
 def above_up_to(low: float, high: float) -> Check:
-    """`low` excluded, `high` included."""
+    """Requires low < value <= high."""
     return Check(lambda value: low < value <= high, f"more than {low:g}, at most {high:g}")
 
 
 def from_up_to_below(low: float, high: float) -> Check:
-    """`low` included, `high` excluded."""
+    """Requires low <= value < high."""
     return Check(lambda value: low <= value < high, f"{low:g} or more, less than {high:g}")
 
 
 def within(low: float, high: float) -> Check:
-    """Both ends included."""
+    """Requires low <= value <= high."""
     return Check(lambda value: low <= value <= high, f"from {low:g} to {high:g}")
 
 
@@ -81,12 +81,12 @@ class Setting(NamedTuple):
     """One setting of a config class.
 
     Attributes:
-      name: its dotted name.
+      name: dotted name.
       type: `int`, `float`, `bool` or `str`.
-      default: the value of a config that does not set it.
+      default: value in a config that does not set it.
       doc: one sentence.
-      check: which values are valid; None: all values of the type.
-      resumable: whether a resumed run may have another value than it started with.
+      check: the valid values; None: all values of the type.
+      resumable: whether a resumed run may change it.
     """
 
     name: str
@@ -98,18 +98,19 @@ class Setting(NamedTuple):
 
 
 def setting(default: Any, doc: str, check: Check | None = None, resumable: bool = False) -> Any:
-    """A field of a config dataclass; the arguments are the attributes of `Setting`."""
+    """Returns a field for a config dataclass; the arguments are the attributes of `Setting`."""
     return dataclasses.field(default=default, metadata={_METADATA: (doc, check, resumable)})
 
 
 def settings_of(config_class: type) -> dict[str, Setting]:
-    """Every setting of a config class by its dotted name, including those of nested classes."""
+    """Returns every setting of a config class by dotted name, including those of nested classes."""
     settings: dict[str, Setting] = {}
     types = typing.get_type_hints(config_class)
     for field in dataclasses.fields(config_class):
         if dataclasses.is_dataclass(types[field.name]):
             for name, inner in settings_of(types[field.name]).items():
                 dotted = f"{field.name}.{name}"
+                # The outer class may give other defaults than the nested class has.
                 settings[dotted] = inner._replace(name=dotted, default=_value_at(field.default, name))
         else:
             doc, check, resumable = field.metadata[_METADATA]
@@ -124,15 +125,15 @@ def _value_at(config: Any, name: str) -> Any:
 
 
 def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
-    """The values of a config by their dotted names.
+    """Flattens a config to a dict of values by dotted name.
 
     Args:
       config: a config dataclass, or a nested mapping of the same shape.
-      prefix: put before every name.
+      prefix: prepended to every name.
     """
     flat: dict[str, Any] = {}
     for name, value in _items(config):
-        if dataclasses.is_dataclass(value) or hasattr(value, "items"):  # a ConfigDict is no Mapping
+        if dataclasses.is_dataclass(value) or hasattr(value, "items"):  # a ConfigDict is not a Mapping
             flat |= flatten(value, f"{prefix}{name}.")
         else:
             flat[prefix + name] = value
@@ -147,7 +148,7 @@ def _items(config: Any) -> Iterator[tuple[str, Any]]:
 
 
 def to_dict(config: Any, omit: Collection[str] = ()) -> dict[str, Any]:
-    """A config dataclass as a nested dict that JSON can hold.
+    """Converts a config dataclass to a nested dict that can be serialized as JSON.
 
     Args:
       config: the dataclass.
@@ -157,7 +158,7 @@ def to_dict(config: Any, omit: Collection[str] = ()) -> dict[str, Any]:
 
 
 def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """A nested dict from values by their dotted names; the inverse of `flatten`."""
+    """Builds a nested dict from values by dotted name; the inverse of `flatten`."""
     nested: dict[str, Any] = {}
     for name, value in flat.items():
         *parents, last = name.split(".")
@@ -171,13 +172,13 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
 def from_dict(
     config_class: type[Config], values: Any, prefix: str = "config.", optional: Collection[str] = ()
 ) -> Config:
-    """A config dataclass from a nested mapping with the same names; the inverse of `to_dict`.
+    """Builds a config dataclass from a nested mapping with the same names; the inverse of `to_dict`.
 
     Args:
       config_class: the dataclass.
       values: a nested mapping, such as a `ConfigDict` or parsed JSON.
-      prefix: put before the names in error messages.
-      optional: dotted names that may be missing; such a setting has its default.
+      prefix: prepended to the names in error messages.
+      optional: dotted names that may be missing; these settings then have their defaults.
 
     Raises:
       UserError: a name is unknown or missing, or a value has the wrong type.
@@ -194,14 +195,14 @@ def from_dict(
 
 
 def name_in(config: Any, group: str) -> str:
-    """The name in a group of a config, which decides what other settings the group has.
+    """Returns the `name` of a group of settings, which selects the other settings of the group.
 
     Args:
       config: a nested mapping.
       group: `objective` or `task`.
 
     Raises:
-      UserError: the group is no mapping, or it has no name.
+      UserError: the group is not a mapping, or has no name.
     """
     try:
         name = config[group]["name"]
@@ -233,7 +234,7 @@ def _build(config_class: type[Config], values: Mapping[str, Any], prefix: str) -
 
 
 def replace(config: Config, **changes: Any) -> Config:
-    """A copy of a config with other values; `optim__learning_rate=1e-3` changes a nested setting."""
+    """Returns a copy of a config with some values replaced; `optim__learning_rate=1e-3` replaces a nested setting."""
     nested: dict[str, dict[str, Any]] = {}
     own: dict[str, Any] = {}
     for name, value in changes.items():
@@ -247,7 +248,7 @@ def replace(config: Config, **changes: Any) -> Config:
 
 
 def validate(config: Any, prefix: str = "config.") -> None:
-    """Raises UserError at the first setting of a config dataclass whose value is invalid."""
+    """Raises UserError for the first setting of a config dataclass that has an invalid value."""
     known = settings_of(type(config))
     for name, value in flatten(config).items():
         check_value(prefix + name, value, known[name].check)
@@ -260,21 +261,21 @@ def check_value(name: str, value: Any, check: Check | None) -> None:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
-    """`old -> new` by dotted name, for each setting that differs between two nested mappings."""
+    """Returns "OLD -> NEW" by dotted name, for each setting that differs between two nested mappings."""
     before, after = flatten(old), flatten(new)
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     return {name: f"{before.get(name)!r} -> {after.get(name)!r}" for name in names}
 
 
 def nearest(name: str, names: Sequence[str], prefix: str) -> str:
-    """The end of a message about an unknown name: "; did you mean" the most similar one."""
+    """Returns the end of a message about an unknown name: a suggestion of the most similar name, if there is one."""
     same_ending = [other for other in names if other.rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1]]
     similar = sorted(same_ending, key=len) or difflib.get_close_matches(name, names, n=1)
     return f"; did you mean {prefix}{similar[0]}?" if similar else ""
 
 
 def describe(config_class: type, prefix: str = "--config.") -> str:
-    """Every setting with its default, valid values and documentation, grouped by class: what `--help-config` prints."""
+    """Formats all settings for `--help-config`: default, valid values and documentation, grouped by class."""
     groups: dict[str, list[Setting]] = {}
     for each in settings_of(config_class).values():
         groups.setdefault(each.name.rpartition(".")[0], []).append(each)
@@ -291,7 +292,7 @@ def describe(config_class: type, prefix: str = "--config.") -> str:
 
 
 def markdown_table(config_class: type) -> str:
-    """Every setting as a row of a Markdown table, for docs/reference/settings.md."""
+    """Formats all settings as rows of a Markdown table, for docs/reference/settings.md."""
     rows = ["| setting | default | valid | what | resume |", "|---|---|---|---|---|"]
     for each in settings_of(config_class).values():
         default = f"`{_as_argument(each.default)}`" if each.default != "" else ""
@@ -301,19 +302,19 @@ def markdown_table(config_class: type) -> str:
 
 
 def _valid(each: Setting) -> str:
-    """The type and the valid values of a setting, in words."""
+    """Describes the type and the valid values of a setting in words."""
     if each.check is None:
         return TYPE_NAMES[each.type]
     return each.check.expected if each.type is str else f"{TYPE_NAMES[each.type]}, {each.check.expected}"
 
 
 def _as_argument(default: Any) -> str:
-    """A default in the syntax of the command line."""
+    """Formats a default in command-line syntax."""
     return str(default).lower() if isinstance(default, bool) else str(default)
 
 
 def _class_doc(config_class: type, group: str) -> str:
-    """The first line of the documentation of a config class, or of the one nested under a dotted name."""
+    """Returns the first docstring line of a config class, or of the class nested in it under a dotted name."""
     for part in filter(None, group.split(".")):
         config_class = typing.get_type_hints(config_class)[part]
     return (inspect.getdoc(config_class) or "").partition("\n")[0]

@@ -1,5 +1,5 @@
-"""From text to token records to batches, without JAX.
+"""Turns text into token records and these into batches, without JAX.
 
-The text passes through readers.py, local_runner.py, shards.py, tokenizer.py, records.py and batches.py, in this order;
+Text passes through readers.py, local_runner.py, shards.py, tokenizer.py, records.py and batches.py, in this order;
 pipeline.py calls them.
 """

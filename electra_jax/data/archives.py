@@ -1,7 +1,8 @@
-"""The files in tar and zip archives, in the order of the archive, read one after the other without unpacking to a disk.
+"""Reads the files in tar and zip archives one by one, in archive order, without unpacking them to disk.
 
-As in a folder, files with a suffix of text are read, hidden ones are passed over, and others are counted. tarfile ends
-without a word where a header is damaged, and at the first of several archives put one behind the other; not here.
+As in a folder, files with a known text suffix are read, hidden files are skipped, and others are counted. tarfile ends
+silently at a damaged header, and after the first of several concatenated archives. Here the former is an error, and all
+concatenated archives are read.
 """
 
 import contextlib
@@ -20,24 +21,25 @@ from electra_jax.data.compression import Stream
 from electra_jax.data.input_file import InputFile, open_binary
 
 _BLOCK = 2**20  # bytes of a tar file read at a time
-_OF_MACOS = "__MACOSX"  # the folder with what its zip files know besides
+_OF_MACOS = "__MACOSX"  # folder of metadata in zip files made by macOS
 _ERRORS = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, struct.error)  # on broken data
 _ENCRYPTED = 0x1  # flag of a member of a zip file
-_END = struct.Struct("<10xH10x")  # of a zip file: the number of files, or `_MANY` (APPNOTE.TXT, 4.3.16)
-_MANY = 0xFFFF
+_END = struct.Struct("<10xH10x")  # end record of a zip file: the number of files, or `_MANY` (APPNOTE.TXT, 4.3.16)
+_MANY = 0xFFFF  # the number does not fit, and is in the zip64 end record instead
 
 Member = tuple[InputFile, bool]
 
 
 def read_members(file: InputFile, archive: str) -> Iterator[Member]:
-    """Yields (member, True if it is to be read) of an archive; each is read before the next one is asked for.
+    """Yields (member, True if it is to be read) for each file in an archive. Read a member before requesting the next.
 
     Args:
       file: the archive.
       archive: its format, one of `formats.ARCHIVES`.
 
     Raises:
-      UserError: it is damaged, has no end, or has no file to read; a file in it is encrypted, or an archive itself.
+      UserError: the archive is damaged, truncated, or has no file to read; or a file in it is encrypted, or is itself
+        an archive.
     """
     found = False
     for member, is_file in _read_tar(file) if archive == "tar" else _read_zip(file):
@@ -53,26 +55,26 @@ def read_members(file: InputFile, archive: str) -> Iterator[Member]:
 
 
 def nested(member: InputFile, file: InputFile) -> UserError:
-    """The error for an archive or a table in an archive."""
+    """Returns the error for an archive or a table in an archive."""
     return UserError(f"{member.name} is an archive or a table in an archive: expected text; unpack {file.name}")
 
 
 def _read_tar(file: InputFile) -> Iterator[Member]:
-    """(member, True if it is a regular file); links and devices are not."""
+    """Yields (member, True if it is a regular file, unlike links and devices)."""
     with _errors(file):
-        # Errors in names become question marks, so that they can be printed.
+        # Invalid bytes in names become U+FFFD, so that the names can be printed.
         archive = _Tar.open(
             mode="r|",
             fileobj=cast(IO[bytes], Stream(file.blocks())),
             bufsize=_BLOCK,
             tarinfo=_Header,
-            ignore_zeros=True,
+            ignore_zeros=True,  # an end mark, after which another archive may follow
             encoding="utf-8",
             errors="replace",
         )
         with archive:
             while (info := archive.next()) is not None:
-                archive.members.clear()  # of which there may be millions
+                archive.members.clear()  # tarfile keeps all, and there may be millions
                 if not info.isdir() and not _is_hidden(info.name):
                     opened = archive.extractfile(info) if info.isreg() else None
                     yield _member(file, info.name, opened, lambda: file.position), info.isreg()
@@ -81,14 +83,14 @@ def _read_tar(file: InputFile) -> Iterator[Member]:
 
 
 class _Tar(tarfile.TarFile):
-    """A tar file that knows whether its last header was an end mark, two blocks of zeros."""
+    """A tar file that records whether its last header was an end mark, a block of zeros."""
 
     members: list[tarfile.TarInfo]
     has_end = False
 
 
 class _Header(tarfile.TarInfo):
-    """A header that is read, or an error: tarfile takes a damaged one for the end."""
+    """A header whose damage is an error; tarfile would skip it, or take it for the end."""
 
     @classmethod
     def fromtarfile(cls, tarfile_: Any) -> Any:
@@ -104,7 +106,7 @@ class _Header(tarfile.TarInfo):
 
 
 def _read_zip(file: InputFile) -> Iterator[Member]:
-    """(member, True); a zip file has its list at its end, so it can be read only where it is not compressed itself."""
+    """Yields (member, True). The directory is at the end, so the zip file must be seekable: not compressed again."""
     if file.is_compressed:
         raise UserError(f"{file.name} is a zip archive that was compressed again; unpack it")
     file.close()
@@ -121,7 +123,7 @@ def _read_zip(file: InputFile) -> Iterator[Member]:
 
 
 def _check_count(archive: zipfile.ZipFile, raw: IO[bytes]) -> None:
-    """Raises BadZipFile if the list of files has not as many as the end of the archive says; zipfile does not look."""
+    """Raises BadZipFile if the directory has not as many files as the end record says, which zipfile does not check."""
     raw.seek(-_END.size - len(archive.comment), os.SEEK_END)
     (count,) = _END.unpack(raw.read(_END.size))
     found = len(archive.infolist())
@@ -139,12 +141,12 @@ def _is_hidden(name: str) -> bool:
 
 @contextlib.contextmanager
 def _errors(file: InputFile) -> Iterator[None]:
-    """Errors of the archive are UserErrors."""
+    """Context manager that converts errors in the archive to UserErrors."""
     try:
         yield
-    except NotImplementedError as error:  # a kind of compression
+    except NotImplementedError as error:  # an unsupported compression method
         raise UserError(f"{file.name}: {error}; unpack it, and give the files") from error
     except (*_ERRORS, OSError) as error:
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # the system's, not of an offset below 0
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # the system's; EINVAL is a negative offset
             raise
         raise UserError(f"{file.name}: broken archive ({first_line(error)}); download it again") from error

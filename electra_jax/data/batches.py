@@ -1,12 +1,12 @@
-"""From token records to batches of a fixed length, in an order that depends on the seed only.
+"""Makes batches of a fixed length from token records, in an order that depends only on the seed.
 
-Examples are segment pairs or packed sequences. Their boundaries are planned once, in the order of the text; after that,
-batches can be made in any order. Plans and batches use array operations on a million documents or a whole batch at a
-time: a Python loop over examples would take most of the loader's time.
+Examples are segment pairs or packed sequences. Their boundaries are planned once, in text order; after that, batches
+can be made in any order. Planning and batching use array operations on a million documents or a whole batch at a time,
+because a Python loop over examples would take most of the loader's time.
 
-Grain shuffles the indices of examples. A batch is a function of its number, since each epoch is a pseudo-random
-permutation, so the position in the data is one integer, kept in the checkpoint. Every process draws the indices of the
-whole batch and makes its own rows: neither the batches nor the position depend on the number of processes.
+Grain shuffles the example indices. Each epoch is a pseudo-random permutation, so a batch is a function of its number,
+and the position in the data is one integer, which the checkpoint stores. Every process draws the indices of the global
+batch and makes only its own rows, so neither the batches nor the position depend on the number of processes.
 """
 
 import itertools
@@ -23,16 +23,16 @@ from electra_jax.data.tokenizer import Special
 from electra_jax.modeling.batch import Batch
 
 # google-research/electra, build_pretraining_dataset.py
-_SINGLE_SEGMENT = 0.1  # share of examples with one segment, as in classification tasks
-_SHORT = 0.05  # share of examples whose target length is uniform in [_SHORTEST, L]
+_SINGLE_SEGMENT = 0.1  # fraction of examples with one segment, as in classification tasks
+_SHORT = 0.05  # fraction of examples whose target length is uniform in [_SHORTEST, L]
 _SHORTEST = 5
 
-_PACKED_TOGETHER = 1024  # documents packed end to end; the rest of their last example is padding
-_PREFETCH = 8  # batches made ahead, so that the step does not wait for the loader
+_PACKED_TOGETHER = 1024  # documents that are packed end to end; the rest of their last example is padding
+_PREFETCH = 8  # batches prefetched, so that the step does not wait for the loader
 
 
 class Examples(Protocol):
-    """Examples that batches can be made of in any order.
+    """Examples with random access, from which batches are made.
 
     Attributes:
       sources: [sources + 1] int64, where the examples of each source begin; the last entry is the number of examples.
@@ -43,7 +43,7 @@ class Examples(Protocol):
     def __len__(self) -> int: ...
 
     def make_batch(self, examples_B: Ints) -> Batch:
-        """The batch of the examples with these indices, in this order."""
+        """Makes the batch of the examples with these indices, in this order."""
         ...
 
 
@@ -52,7 +52,7 @@ class HeldoutBatch(NamedTuple):
 
     Attributes:
       batch: the examples.
-      sources: [B] int32, the number of each example's source; -1 for padding.
+      sources: [B] int32, index of each example's source; -1 for padding.
     """
 
     batch: Batch
@@ -63,9 +63,9 @@ class BatchPhase(NamedTuple):
     """Consecutive batches of one size.
 
     Attributes:
-      examples: what they are made of.
-      batch_size: examples in a batch, over all processes.
-      batches: the number of batches.
+      examples: the examples that the batches are drawn from.
+      batch_size: global batch size, in examples.
+      batches: number of batches.
     """
 
     examples: Examples
@@ -79,20 +79,20 @@ def training_batches(
     weights: Sequence[float] | None = None,
     rows: Callable[[int], slice | Ints] = lambda batch_size: slice(None),
 ) -> grain.DatasetIterator[Batch]:
-    """Batches for training; every epoch is shuffled differently.
+    """Returns an iterator over training batches; every epoch is shuffled differently.
 
-    `get_state()` of the iterator gives the position, a dict that JSON can hold; `set_state` restores it.
+    `get_state()` of the iterator returns its position, a JSON-serializable dict; `set_state` restores it.
 
     Args:
-      phases: one after another. Where one has the examples of the phase before it, it goes on with the first that was
-        not drawn.
+      phases: the phases in order. A phase with the same examples as the phase before it continues with the first one
+        that was not drawn.
       seed: seed of the order.
-      weights: shares of the sources in the examples, relative to each other; each source then has its own epochs. None:
-        every example once per epoch.
-      rows: batch size -> the rows of each batch that this process makes.
+      weights: relative sampling weights of the sources; each source then has its own epochs. None: every example is
+        drawn once per epoch.
+      rows: maps the global batch size to the rows of each batch that this process makes.
 
     Raises:
-      UserError: there are fewer examples than a batch holds.
+      UserError: a batch is larger than the number of examples.
     """
     parts, before, drawn = [], None, 0
     for examples, size, count in phases:
@@ -114,7 +114,7 @@ def training_batches(
 def heldout_batches(
     examples: Examples, batch_size: int, limit: int, seed: int, special: Special
 ) -> Iterator[HeldoutBatch]:
-    """At most `limit` batches of a fixed shuffle of `examples`, each example once; the last is filled with padding."""
+    """Yields at most `limit` batches of a fixed shuffle of `examples`, each example once; the last is padded."""
     order = np.random.default_rng(seed).permutation(len(examples))[: limit * batch_size]
     for start in range(0, len(order), batch_size):
         chosen = order[start : start + batch_size]
@@ -128,7 +128,7 @@ def heldout_batches(
 
 
 def _shuffled_numbers(examples: Examples, seed: int, weights: Sequence[float] | None) -> grain.MapDataset[int]:
-    """Indices of examples: shuffled epochs, without end."""
+    """Returns an endless data set of example indices, reshuffled every epoch."""
     bounds = [0, len(examples)] if weights is None else examples.sources.tolist()
     orders = [
         grain.MapDataset.range(begin, end).seed(seed + number).shuffle().repeat()
@@ -138,7 +138,7 @@ def _shuffled_numbers(examples: Examples, seed: int, weights: Sequence[float] | 
 
 
 class _MakeBatch(grain.transforms.Map):  # type: ignore[misc] # Grain has no types
-    """Indices of a batch's examples -> some rows of the batch."""
+    """Maps the example indices of a batch to this process's rows of the batch."""
 
     def __init__(self, examples: Examples, rows: slice | Ints):
         self._examples, self._rows = examples, rows
@@ -148,9 +148,9 @@ class _MakeBatch(grain.transforms.Map):  # type: ignore[misc] # Grain has no typ
 
 
 class SegmentPairs:
-    """The reference's examples: [CLS] A [SEP] B [SEP], lines collected up to a target length, never across documents.
+    """Segment pairs as in the reference: [CLS] A [SEP] B [SEP], lines of one document up to a target length.
 
-    Tokens beyond the length are dropped, as in the reference; `Packed` drops none.
+    Tokens beyond the length are truncated, as in the reference; `Packed` drops none.
     """
 
     def __init__(self, split: Split, length: int, seed: int, special: Special):
@@ -161,7 +161,7 @@ class SegmentPairs:
         first_lines: list[Ints] = []
         last_lines: list[Ints] = []
         targets: list[Ints] = []
-        # All documents at once: each turn takes the next example of every document that has lines left.
+        # All documents at once: each iteration takes the next example of every document that has lines left.
         begin, end = split.documents[:-1], split.documents[1:]
         while len(begin := begin[(more := begin < end)]):
             end = end[more]
@@ -179,9 +179,9 @@ class SegmentPairs:
         order = np.argsort(self._first)
         self._first, self._last = self._first[order], self._last[order]
         single = rng.random(len(order)) < _SINGLE_SEGMENT
-        half = (np.concatenate([none, *targets])[order] - 3) // 2
+        half = (np.concatenate([none, *targets])[order] - 3) // 2  # 3: [CLS] and two [SEP]
         self._targets = np.where(single, np.iinfo(np.int64).max, half)
-        self._coins = rng.random(len(order)) < 0.5  # one is enough, see `_second_segment`
+        self._coins = rng.random(len(order)) < 0.5  # one per example is enough, see `_second_segment`
         self.sources = np.searchsorted(self._first, split.documents[split.sources])
 
     def __len__(self) -> int:
@@ -219,10 +219,10 @@ class SegmentPairs:
 
 
 class Packed:
-    """Whole documents, cut into [CLS] piece [SEP] and placed end to end; every token is in exactly one example.
+    """Packed sequences: documents in pieces [CLS] ... [SEP], end to end; every token is in exactly one example.
 
-    Pieces of different documents share an example but have different `sequence_ids`. At most two positions of an
-    example are padding, except at the end of every `_PACKED_TOGETHER` documents.
+    Pieces of different documents share an example but have different `sequence_ids`. An example has at most two
+    positions of padding, except at the end of every `_PACKED_TOGETHER` documents and of every source.
     """
 
     def __init__(self, split: Split, length: int, seed: int, special: Special):
@@ -234,7 +234,7 @@ class Packed:
         groups = np.concatenate([np.zeros(0, np.int64), *group_starts])
         ends = np.append(groups[1:], len(bounds) - 1)[: len(groups)]
         ends = np.minimum(ends, split.sources[np.searchsorted(split.sources, groups, side="right")])
-        # All groups at once: each turn places the next piece of every group. A piece is (group, example, begin, end).
+        # All groups at once: each iteration places the next piece of every group. Pieces: (group, example, begin, end).
         document, position = groups.copy(), bounds[groups]
         room, example = np.full(len(groups), length), np.zeros(len(groups), np.int64)
         group = np.arange(len(groups))
@@ -287,22 +287,22 @@ def _empty_batch(batch_size: int, length: int, special: Special) -> Batch:
 
 
 def _place(array_BL: Ints, rows: Ints, columns: Ints, values: Ints, lengths: Ints) -> None:
-    """Writes pieces, concatenated in `values`, each beginning at its row and column."""
+    """Writes pieces, which are concatenated in `values`, each beginning at its row and column."""
     array_BL.ravel()[spans(rows * array_BL.shape[1] + columns, lengths)] = values
 
 
 def _within_rows(lengths: Ints, row: Ints, rows: int) -> tuple[Ints, Ints]:
-    """(sum of each row's lengths, where each piece begins within its row); `row` ascends."""
+    """Returns (sum of each row's lengths, offset of each piece within its row); `row` must be ascending."""
     sums = np.bincount(row, lengths, rows).astype(np.int64)
     before = np.cumsum(lengths) - lengths
     return sums, before - (np.cumsum(sums) - sums)[row]
 
 
 def _second_segment(lengths: Ints, bounds: Ints, targets_B: Ints, coins_B: Ints) -> npt.NDArray[np.bool_]:
-    """Decides which lines go to the second segment.
+    """Returns True for each line that goes to the second segment, B, and False for the first, A.
 
-    A line goes to A if A is empty, or it fits, or B is empty, A is below its target and the coin says so. One coin per
-    example is enough: heads fills A up to its target, tails puts a line into B.
+    A line goes to A if A is empty, if the line fits below A's target, or if B is empty, A is below its target and the
+    coin is heads. One coin per example is enough: heads fills A up to its target, tails puts a line into B.
 
     Args:
       lengths: [lines], the lines of all examples, one example after another.
@@ -314,7 +314,7 @@ def _second_segment(lengths: Ints, bounds: Ints, targets_B: Ints, coins_B: Ints)
     in_a, in_b = np.zeros((2, len(targets_B)), np.int64)
     line, ends = bounds[:-1], bounds[1:]
     example = np.arange(len(targets_B))
-    while len(example := example[(more := line < ends)]):  # each turn takes one line of every example that has more
+    while len(example := example[(more := line < ends)]):  # takes one line of every example that has more
         line, ends = line[more], ends[more]
         n, a, b, target = lengths[line], in_a[example], in_b[example], targets_B[example]
         to_a = (a == 0) | (a + n < target) | ((b == 0) & (a < target) & coins_B[example])

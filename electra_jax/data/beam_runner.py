@@ -1,7 +1,7 @@
-"""Prepares with an Apache Beam pipeline, on many machines that see the output folder.
+"""Prepares a corpus with an Apache Beam pipeline, on many machines that share the output folder.
 
-Beam distributes the work and collects the results; shards are written by the same code as on one machine, so the bytes
-are the same. One machine reads a whole unit: many files of moderate size are better than a few large ones.
+Beam distributes the work and collects the results. Shards are written by the same code as on one machine, so their
+bytes are the same. A unit is read by one machine, so many files of moderate size are better than a few large ones.
 """
 
 import pickle
@@ -28,14 +28,14 @@ except ImportError as error:
     raise UserError("--beam needs Apache Beam; pip install 'electra_jax[beam]'") from error
 
 NumberedUnit = tuple[int, Unit]
-RESULT = "beam.pickle"  # in the output folder while a pipeline runs
+RESULT = "beam.pickle"  # in the output folder while a pipeline runs: `Pipeline.run` returns no values
 
 
 class BeamRunner(Runner):
-    """Runs on the machines of a Beam runner."""
+    """A runner that executes a Beam pipeline."""
 
     def __init__(self, options: str):
-        """Takes the options of the pipeline, such as `--runner=DirectRunner`.
+        """Parses the pipeline options, such as `--runner=DirectRunner`.
 
         Raises:
           UserError: Beam does not accept them.
@@ -66,8 +66,8 @@ class BeamRunner(Runner):
         return sorted(self._run(job, write), key=lambda shard: shard.name)
 
     def _run(self, job: Job, transform: Callable[[Any], Any]) -> Any:
-        """Applies `transform` to the job's units; returns the one element that it gives."""
-        if job.config.near_duplicates:  # found in the order of the text, by one process
+        """Runs a pipeline that applies `transform` to the job's units; returns its single element."""
+        if job.config.near_duplicates:  # found in text order, by a single process
             raise UserError("near_duplicates has no effect with --beam; leave one out")
         result = job.folder / RESULT
         try:
@@ -75,6 +75,7 @@ class BeamRunner(Runner):
                 units = pipeline | beam.Create(list(enumerate(job.units))) | "spread units" >> beam.Reshuffle()
                 transform(units) | "save result" >> beam.Map(_save, result)
         except UserError as error:
+            # Beam appends the name of the step to an error's message.
             raise UserError(str(error).partition(" [while running")[0]) from error
         value = pickle.loads(result.read_bytes())
         result.unlink()
@@ -86,13 +87,13 @@ def _save(value: Any, path: Path) -> None:
 
 
 def _read_ordered(numbered: NumberedUnit, config: CorpusConfig) -> Iterator[tuple[tuple[int, int], Document]]:
-    """Each document after (number of the unit, number in the unit)."""
+    """Returns each document, preceded by its order: (number of the unit, number in the unit)."""
     unit_number, unit = numbered
     return (((unit_number, i), document) for i, document in enumerate(read_documents(unit, config)))
 
 
 class _DrawSample(beam.CombineFn):  # type: ignore[misc] # Beam has no types
-    """Ordered documents -> a sample of them."""
+    """Combines ordered documents into a `Sample`."""
 
     def __init__(self, config: CorpusConfig):
         self._size, self._heldout_fraction = config.sample_bytes, config.heldout_fraction
@@ -119,18 +120,18 @@ def _read_named(numbered: NumberedUnit, config: CorpusConfig) -> Iterator[tuple[
 
 
 def _digests(named: tuple[str, Chunk]) -> Iterator[tuple[bytes, tuple[str, int]]]:
-    """(digest, (chunk, index in it)) of each document that is not empty."""
+    """Returns (digest, (chunk name, index in the chunk)) for each non-empty document."""
     name, chunk = named
     return ((document.digest, (name, i)) for i, document in enumerate(chunk.documents) if document.text)
 
 
 def _all_but_first(equal: tuple[bytes, Iterable[tuple[str, int]]]) -> Iterator[tuple[str, int]]:
-    """(chunk, index in it) of each of these equal documents but the first, whose place is lowest."""
+    """Yields (chunk name, index in the chunk) for each of these equal documents but the first in text order."""
     yield from sorted(equal[1])[1:]
 
 
 class _WriteShard(beam.DoFn):  # type: ignore[misc] # Beam has no types
-    """A chunk joined with the indices of its duplicates -> its shard."""
+    """Writes the shard of a chunk that is joined with the indices of its duplicates."""
 
     def __init__(self, folder: Path, tokenizer_file: str, heldout_fraction: float):
         self._folder, self._file, self._heldout_fraction = folder, tokenizer_file, heldout_fraction

@@ -1,4 +1,4 @@
-"""Compressed data: told by its first bytes, and decompressed block by block, in memory that stays flat."""
+"""Detects compression by the first bytes, and decompresses block by block in bounded memory."""
 
 import bz2
 import functools
@@ -12,15 +12,15 @@ from typing import IO, Any, Protocol, cast
 
 import zstandard
 
-# What the libraries raise on broken data; an OSError with a number is the system's.
+# What the libraries raise on broken data; an OSError with an errno is the system's.
 ERRORS = (EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError, OSError)
 
-_ZST_PIECE = 2**10  # 4 bytes can hold a block of 128 KiB (RFC 8878, 3.1.1.2), so this unpacks to 32 MiB at most
+_ZST_PIECE = 2**10  # 4 bytes can encode a block of 128 KiB (RFC 8878, 3.1.1.2), so this unpacks to at most 32 MiB
 _MAGIC = {
     ".gz": rb"\x1f\x8b",
     ".xz": rb"\xfd7zXZ\0",
-    ".bz2": rb"BZh[1-9](1AY&SY|\x17rE8P\x90)",  # the second has no block: an empty text
-    ".zst": rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18",  # a frame, or one to skip, which pzstd writes
+    ".bz2": rb"BZh[1-9](1AY&SY|\x17rE8P\x90)",  # the latter has no block: an empty text
+    ".zst": rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18",  # a frame, or a skippable frame, which pzstd writes
 }
 
 
@@ -28,7 +28,7 @@ SUFFIXES = tuple(_MAGIC)
 
 
 class Readable(Protocol):
-    """What `decompress` reads from: an open file, or a `Stream`."""
+    """Input of `decompress`: an open file, or a `Stream`."""
 
     def read(self, size: int, /) -> bytes: ...
 
@@ -36,19 +36,19 @@ class Readable(Protocol):
 
 
 class Stream:
-    """Blocks of bytes as a file that is read from the beginning to the end."""
+    """A sequential file over an iterator of blocks."""
 
     def __init__(self, blocks: Iterator[bytes]):
         self._blocks, self._data, self._at = blocks, b"", 0
 
     def peek(self, size: int, /) -> bytes:
-        """The next `size` bytes, which stay; fewer at the end."""
+        """Returns the next `size` bytes without consuming them; fewer at the end."""
         while len(self._data) - self._at < size and (block := next(self._blocks, b"")):
             self._data, self._at = self._data[self._at :] + block, 0
         return self._data[self._at : self._at + size]
 
     def read(self, size: int, /) -> bytes:
-        """At most `size` bytes; none at the end."""
+        """Reads at most `size` bytes; returns none at the end."""
         if self._at == len(self._data):
             self._data, self._at = next(self._blocks, b""), 0
         taken = self._data[self._at : self._at + size]
@@ -57,24 +57,24 @@ class Stream:
 
 
 def told_by(head: bytes) -> str:
-    """The suffix of the compression (".gz") of a file with these first bytes; empty where it is not compressed."""
+    """Returns the compression suffix (".gz") for a file with these first bytes; empty if it is not compressed."""
     return next((suffix for suffix, magic in _MAGIC.items() if re.match(magic, head, re.DOTALL)), "")
 
 
 def by_name(name: str) -> str:
-    """The suffix of the compression that a name claims; empty where it claims none."""
+    """Returns the compression suffix that a file name has; empty if it has none."""
     ending = os.path.splitext(name)[1].lower()
     return ending if ending in _MAGIC else ""
 
 
 def read_plain(raw: Readable, block: int) -> Iterator[bytes]:
-    """Blocks of at most `block` bytes."""
+    """Yields blocks of at most `block` bytes."""
     while data := raw.read(block):
         yield data
 
 
 def decompress(suffix: str, raw: Readable, block: int) -> Iterator[bytes]:
-    """The unpacked blocks of a compressed file.
+    """Decompresses a file block by block.
 
     Args:
       suffix: the compression, one of `SUFFIXES`.
@@ -92,7 +92,7 @@ def _read_gz(raw: Readable, block: int) -> Iterator[bytes]:
 
 
 def _read_streams(make_decompressor: Callable[[], Any], raw: Readable, block: int) -> Iterator[bytes]:
-    """Concatenated streams. Data after the first must be a stream too, which lzma.open and bz2.open do not check."""
+    """Decompresses concatenated streams. Trailing data must be a stream, which lzma.open and bz2.open do not check."""
     stream: Any = None
     data = b""
     while True:
@@ -113,13 +113,14 @@ def _read_streams(make_decompressor: Callable[[], Any], raw: Readable, block: in
 
 
 def _read_zst(raw: Readable, block: int) -> Iterator[bytes]:
-    """Frame by frame, because the library's stream reader does not report a file that ends early.
+    """Decompresses frame by frame, because the library's stream reader does not report a truncated file.
 
-    In small pieces, because the library unpacks all that it is given at once.
+    Reads small pieces, because the library unpacks everything that it is given at once.
     """
     frame, unpacked, size = None, list[bytes](), 0
     while data := raw.read(_ZST_PIECE):
         while data:
+            # The largest window there is, as `zstd --long=31` writes; the library's default limit is smaller.
             frame = frame or zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj()
             unpacked.append(frame.decompress(data))
             size += len(unpacked[-1])

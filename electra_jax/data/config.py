@@ -1,4 +1,4 @@
-"""Settings of the training text: what a corpus is prepared from, and how examples are made from it."""
+"""Settings of the training data: how a corpus is prepared, and how examples are made from it."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ MODEL_TYPES = (*SENTENCE_PIECE, "wordpiece", "byte_bpe")
 _SIMILARITY = Check(lambda value: value == 0 or 0.5 <= value <= 1, "0, or from 0.5 to 1")
 NORMALIZATIONS = ("nmt_nfkc_cf", "nfkc_cf", "nmt_nfkc", "nfkc", "identity")  # SentencePiece's; _cf folds case
 
-# Settings that have an effect only where a vocabulary is trained.
+# Settings that have an effect only if a vocabulary is trained.
 VOCABULARY_TRAINING = ("vocab_size", "model_type", "byte_fallback", "character_coverage", "sample_mb")
 
 
@@ -98,5 +98,5 @@ class DataConfig(CorpusConfig):
 
 
 def corpus_settings(config: CorpusConfig) -> dict[str, object]:
-    """The settings of `CorpusConfig` alone by name, also where `config` has more."""
+    """Returns the settings of `CorpusConfig` by name, without those that a subclass adds."""
     return {field.name: getattr(config, field.name) for field in dataclasses.fields(CorpusConfig)}

@@ -1,4 +1,4 @@
-"""Tokenizers in the tokenizers library, with which transformers reads exports."""
+"""Converts vocabularies to the tokenizers library, with which transformers reads exports."""
 
 import re
 from typing import Any
@@ -16,11 +16,11 @@ from electra_jax.data.tokenizer import WORD_START, SentencePiece, Tokenizer
 # (The library panics on one at the beginning of a text.)
 _APART = "\ufdd0"
 _REMOVED = r"[\x01-\x08\x0b\x0e-\x1f\x7f\x8f\x9f]"  # by nmt_*; the library panics on them at the beginning of a text
-_MARKS = r"(?<=[\s\S])(?=[\p{M}\u200c\u200d\u0e33\u0eb3])"  # what joins the letter before it (grapheme clusters)
+_MARKS = r"(?<=[\s\S])(?=[\p{M}\u200c\u200d\u0e33\u0eb3])"  # joins the letter before it (grapheme clusters)
 
 
 def convert(vocabulary: Tokenizer) -> tokenizers.Tokenizer:
-    """A tokenizer in the tokenizers library, without padding and truncation.
+    """Converts a vocabulary to a tokenizer of the tokenizers library, without padding or truncation.
 
     Raises:
       UserError: the library cannot express this SentencePiece model.
@@ -42,7 +42,7 @@ def convert(vocabulary: Tokenizer) -> tokenizers.Tokenizer:
     if not any(WORD_START in piece.piece[1:] for piece in spm.pieces):  # otherwise pieces may span a space
         splits.append(pre_tokenizers.Metaspace(prepend_scheme="never"))
     symbols = sorted((piece.piece for piece in spm.pieces if piece.type == proto.USER_DEFINED), key=len, reverse=True)
-    if symbols:  # not added tokens: the library would normalize what is between two of them as texts of their own
+    if symbols:  # not as added tokens: the library would normalize what is between two of them as a text of its own
         splits.append(pre_tokenizers.Split(Regex("|".join(map(re.escape, symbols))), "isolated"))
     if splits:
         result.pre_tokenizer = pre_tokenizers.Sequence(splits) if len(splits) > 1 else splits[0]
@@ -60,7 +60,7 @@ def _model(spm: Any) -> models.Model:
     if spm.trainer_spec.model_type == proto.UNIGRAM:
         return models.Unigram([(piece.piece, piece.score) for piece in spm.pieces], unknown, byte_fallback)
     ids = {piece.piece: i for i, piece in enumerate(spm.pieces)}
-    # SentencePiece has no list of merges: it merges the neighbours that form the piece with the best score.
+    # SentencePiece has no list of merges: it merges the neighbors that form the piece with the best score.
     usable = {piece.piece: -piece.score for piece in spm.pieces if piece.type == proto.NORMAL}
     merges = [
         (piece[:cut], piece[cut:])
@@ -68,17 +68,17 @@ def _model(spm: Any) -> models.Model:
         for cut in range(1, len(piece))
         if piece[:cut] in usable and piece[cut:] in usable
     ]
-    # Nothing is merged into a symbol that its user defined; it is found as it stands.
+    # No merges form a user-defined symbol: it is found as a whole, which ignore_merges makes the library do.
     symbols = any(piece.type == proto.USER_DEFINED and len(piece.piece) > 1 for piece in spm.pieces)
     unk = spm.pieces[unknown].piece
     return models.BPE(ids, merges, unk_token=unk, fuse_unk=True, byte_fallback=byte_fallback, ignore_merges=symbols)
 
 
 def _normalizers(spec: Any, normalization: str) -> list[normalizers.Normalizer]:
-    """The same normalization as `normalization.compose` followed by the model's own.
+    """Returns the same normalization as `normalization.compose` followed by the model's own.
 
     One difference remains: a mark after a character that becomes several letters, such as the ligature fi, joins the
-    last letter here, and stays apart in SentencePiece.
+    last letter here, but stays separate in SentencePiece.
     """
     steps: list[normalizers.Normalizer] = []
     if spec.precompiled_charsmap:
@@ -97,7 +97,7 @@ def _normalizers(spec: Any, normalization: str) -> list[normalizers.Normalizer]:
             normalizers.NFC(),
         ]
     if spec.remove_extra_whitespaces:
-        # \A and \z, because ^ and $ match at every line. The model's own sign for a space is removed at the end too.
+        # \A and \z, because ^ and $ match at every line. SentencePiece's symbol for a space is removed at the end too.
         steps += [normalizers.Replace(Regex(rf"\A +|[ {WORD_START}]+\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
     if spec.add_dummy_prefix:
         steps.append(normalizers.Prepend(WORD_START))

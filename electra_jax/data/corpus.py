@@ -23,15 +23,15 @@ MANIFEST = "manifest.json"
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """A text, ready to train on.
+    """A loaded corpus, ready to train on.
 
     Attributes:
-      key: hash of what it was prepared from.
+      key: hash of the sources and settings that it was prepared from.
       tokenizer: its vocabulary.
       train, heldout: the splits.
-      unigram: [V] int64, number of occurrences of each id in the training split.
-      weights: shares of the sources in the training examples, relative to each other; None: by their sizes.
-      sources: the sources' names in metrics, see `mixtures.labels`.
+      unigram: [V] int64, count of each id in the training split.
+      weights: relative sampling weights of the sources; None: by size.
+      sources: names of the sources in metrics, see `mixtures.labels`.
     """
 
     key: str
@@ -50,8 +50,8 @@ class SourceReport:
     Attributes:
       name: the source as given, without its weight.
       label: its name in metrics, see `mixtures.labels`.
-      documents, tokens: their numbers by split, `train` and `heldout`.
-      share: its share of the training examples; of their tokens where sources are drawn by size.
+      documents, tokens: numbers of documents and tokens by split, `train` and `heldout`.
+      share: its fraction of the training examples, or of the training tokens if sources are sampled by size.
     """
 
     name: str
@@ -66,17 +66,17 @@ class CorpusReport:
     """Statistics of a prepared corpus.
 
     Attributes:
-      documents, tokens: their numbers by split, `train` and `heldout`.
-      bytes: size of the text after cleaning, UTF-8.
+      documents, tokens: numbers of documents and tokens by split, `train` and `heldout`.
+      bytes: size of the cleaned text, in UTF-8.
       bytes_per_token: mean over both splits.
-      lines: their number in both splits.
-      unknown_rate: share of [UNK] among the tokens.
-      shards: their number.
-      left_out: number of files (`files`) that were not read because of their kind, and the `first`.
+      lines: number of lines in both splits.
+      unknown_rate: fraction of tokens that are [UNK].
+      shards: number of shards.
+      left_out: number of files (`files`) that were not read because of their type, and the `first` of them.
       lengths: entry i is the number of documents with 2**(i-1) to 2**i - 1 tokens.
       longest: (tokens, place, first words) of the longest documents.
-      notes: what was repaired or left out -> (number of documents, place of the first).
-      sources: one entry for each source.
+      notes: maps what was repaired or left out to (number of documents, place of the first).
+      sources: one entry per source.
     """
 
     documents: dict[str, int]
@@ -94,12 +94,12 @@ class CorpusReport:
 
 
 def is_prepared(folder: Path) -> bool:
-    """Whether `folder` holds a prepared corpus."""
+    """True if `folder` holds a prepared corpus."""
     return os.path.isfile(folder / MANIFEST)  # unlike Path.is_file, False for names that are too long
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a prepared corpus.
+    """Reads the manifest of a prepared corpus.
 
     Raises:
       UserError: it is missing, damaged, or written by another version of this package.
@@ -122,7 +122,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def load(folder: Path) -> Corpus:
-    """Loads a prepared corpus. Token files are opened when they are first read; damage is noticed then.
+    """Loads a prepared corpus. Token files are opened on first read, and damage to them is noticed only then.
 
     Raises:
       UserError: a file is missing, or an index or the vocabulary is damaged.
@@ -165,12 +165,12 @@ def load(folder: Path) -> Corpus:
 
 
 def heldout_lines(folder: Path, vocabulary: tokenizer.Tokenizer, most: int) -> list[str]:
-    """Up to `most` held-out lines of a prepared corpus as text, without those that have an unknown token.
+    """Returns up to `most` held-out lines of a prepared corpus as text, without lines that have an unknown token.
 
     Args:
       folder: the corpus.
       vocabulary: its vocabulary.
-      most: of lines. They are the first ones; files beyond them are not read.
+      most: maximum number of lines. The first ones are taken; files beyond them are not read.
 
     Raises:
       UserError: a file is missing or damaged.
@@ -192,7 +192,7 @@ def heldout_lines(folder: Path, vocabulary: tokenizer.Tokenizer, most: int) -> l
 
 
 def report(folder: Path) -> CorpusReport:
-    """Statistics of a prepared corpus, from its manifest alone."""
+    """Returns statistics of a prepared corpus, from its manifest alone."""
     manifest = read_manifest(folder)
     parts = _shards(manifest)
     tokens = {split: sum(shard.tokens[split] for shard in parts) for split in shards.SPLITS}
@@ -234,7 +234,7 @@ def _report_sources(sources: Sequence[dict[str, Any]], parts: Sequence[shards.Sh
 
 
 def check_files(folder: Path) -> Iterator[UserError | None]:
-    """Reads the files of a prepared corpus; yields for each what is wrong with it, None where it is intact.
+    """Reads every file of a prepared corpus; yields for each an error if it is damaged, or None if it is intact.
 
     Raises:
       UserError: the manifest is missing or damaged.
@@ -252,7 +252,7 @@ def _shards(manifest: dict[str, Any]) -> list[shards.Shard]:
 
 
 def _checksums(manifest: dict[str, Any]) -> dict[str, str]:
-    """The SHA-256 of each file by its name."""
+    """Returns the SHA-256 of each file by name."""
     checksums = {manifest["vocabulary"]["file"]: manifest["vocabulary"]["sha256"]}
     for shard in manifest["shards"]:
         checksums |= shard["sha256"]

@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 
 _MIN_WORDS = 6  # a shorter paragraph is a heading or a signature, seldom a sentence
-_MIN_LETTERS = 0.8  # share of letters and spaces; below it is code, numbers or a table
+_MIN_LETTERS = 0.8  # fraction of letters and spaces; below it, a paragraph is code, numbers or a table
 _TEST_NAMES = {"test", "tests", "testing", "_tests"}  # a third of the parsing, hardly any prose
 _OTHER_ROOTS = {"site-packages", "dist-packages"}  # inside the standard library's folder
 _FENCE = re.compile(r"^\s*(```|~~~)")
@@ -31,7 +31,7 @@ _STATEMENTS = ("body", "handlers", "orelse", "finalbody", "cases")  # fields of 
 
 
 def module_files(roots: Iterable[Path], packages: Sequence[str] = ()) -> list[tuple[str, Path]]:
-    """(dotted module name, file) of the modules under `roots`, sorted by name; an earlier root wins a name.
+    """Returns (dotted module name, file) of each module under `roots`, sorted by name; the first root with a name wins.
 
     Args:
       roots: folders to search.
@@ -54,18 +54,18 @@ def module_files(roots: Iterable[Path], packages: Sequence[str] = ()) -> list[tu
 
 
 def default_roots() -> list[Path]:
-    """The folders of the standard library and of installed packages."""
+    """Returns the folders of the standard library and of installed packages."""
     return [Path(p) for p in dict.fromkeys(sysconfig.get_path(k) for k in ("stdlib", "purelib", "platlib"))]
 
 
 def fingerprint() -> str:
-    """A string of what the corpus depends on: the versions of Python and of every installed distribution."""
+    """Returns a string of what the corpus depends on: the versions of Python and of every installed distribution."""
     packages = sorted({f"{d.metadata['Name']}=={d.version}" for d in metadata.distributions()})
     return "\n".join([f"python {sysconfig.get_config_var('py_version') or ''}", *packages])
 
 
 def paragraphs(docstring: str) -> list[str]:
-    """The prose of one docstring, one string per paragraph."""
+    """Extracts the prose of one docstring, one string per paragraph."""
     prose: list[str] = []
     words: list[str] = []
     code_indent: int | None = None  # lines that are indented deeper than this are code
@@ -115,7 +115,7 @@ def paragraphs(docstring: str) -> list[str]:
 
 
 def docstrings(source: bytes) -> Iterator[str]:
-    """The docstrings in a module's source, outermost first; none if it does not parse."""
+    """Yields the docstrings in a module's source, outermost first; none if it does not parse."""
     if b'"""' not in source and b"'''" not in source:
         return
     with warnings.catch_warnings():
@@ -125,7 +125,7 @@ def docstrings(source: bytes) -> Iterator[str]:
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return
     nodes: list[ast.AST] = [tree]
-    for node in nodes:  # which grows: as ast.walk, but into statements alone, a tenth of the nodes
+    for node in nodes:  # grows meanwhile: like ast.walk, but over statements only, a tenth of the nodes
         for field in _STATEMENTS:
             nodes += getattr(node, field, ())
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -135,9 +135,9 @@ def docstrings(source: bytes) -> Iterator[str]:
 
 
 def prose_of_file(path: Path) -> tuple[str, ...]:
-    """The prose of a module's docstrings; none if it cannot be read.
+    """Returns the prose of a module's docstrings; none if the file cannot be read.
 
-    It is kept for the next pass over the text, as parsing is most of the work; a file that was changed is read again.
+    The result is cached for the next pass over the text, as parsing is most of the work; a changed file is read again.
     """
     try:
         return _read_prose(path, path.stat().st_mtime_ns)
@@ -147,12 +147,12 @@ def prose_of_file(path: Path) -> tuple[str, ...]:
 
 @functools.cache
 def _read_prose(path: Path, modified: int) -> tuple[str, ...]:
-    del modified
+    del modified  # part of the cache's key
     return tuple(paragraph for text in docstrings(path.read_bytes()) for paragraph in paragraphs(text))
 
 
 def read_modules(packages: Sequence[str] = (), roots: Iterable[Path] | None = None) -> Iterator[tuple[str, list[str]]]:
-    """Yields (module name, paragraphs) for each module with prose that no earlier module has.
+    """Yields (module name, paragraphs) for each module with prose, without paragraphs that occurred before.
 
     Args:
       packages: top-level modules to read; empty: all.

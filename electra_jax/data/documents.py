@@ -1,6 +1,6 @@
-"""A document as read from any source, and what all readers do with a record: repair, cut, hash.
+"""Documents, as read from any source, and the steps that all readers share: repairing, splitting and hashing records.
 
-Nothing is dropped silently: what was repaired or left out is named in a document's `note`.
+Nothing is dropped silently: a document's `note` says what was repaired or left out.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from electra_jax.config.errors import UserError
 
-LONGEST = 2**26  # bytes of a document; longer ones are cut, so that memory use stays flat
+LONGEST = 2**26  # bytes of a document; longer ones are split, so that memory use is bounded
 
 # Notes about documents, as they appear in reports.
 CUT = "documents over 64 MB, split into several"
@@ -19,7 +19,7 @@ OTHER_LANGUAGE = "pages in other languages, left out"
 OTHER_MEMBER = "files of other kinds in archives, left out"
 NOT_HTML = "responses that are not HTML pages, left out"
 ENCODED = "pages with a Content-Encoding or Transfer-Encoding, left out"
-LEFT_OUT = (NO_TEXT, OTHER_LANGUAGE, OTHER_MEMBER, NOT_HTML, ENCODED)  # of records that have no text for this reason
+LEFT_OUT = (NO_TEXT, OTHER_LANGUAGE, OTHER_MEMBER, NOT_HTML, ENCODED)  # notes on records without text for this reason
 
 
 class Document(NamedTuple):
@@ -28,7 +28,7 @@ class Document(NamedTuple):
     Attributes:
       place: file and line, for messages.
       text: UTF-8, possibly with errors; lines are sentences or paragraphs.
-      digest: eight bytes of a hash of the text, which decide about duplicates and the held-out split.
+      digest: 8-byte hash of the text, which decides deduplication and the held-out split.
       position: bytes of the unit read up to the end of this document.
       note: what was repaired or left out, one of the notes above; empty for most documents.
       numbered: whether its lines are consecutive lines of the file, starting at `place`.
@@ -43,7 +43,7 @@ class Document(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A document before it is cut and hashed; the attributes are those of `Document`."""
+    """A document before it is split and hashed; the attributes are those of `Document`."""
 
     place: str
     text: bytes
@@ -53,12 +53,12 @@ class Record(NamedTuple):
 
 
 def make_document(place: str, text: bytes, position: int = 0, note: str = "", numbered: bool = False) -> Document:
-    """A `Document` with the digest of its text."""
+    """Makes a `Document`, computing the digest of its text."""
     return Document(place, text, blake2b(text, digest_size=8).digest(), position, note, numbered)
 
 
 def make_documents(record: Record, position: int) -> Iterator[Document]:
-    """The record's text in documents of at most `LONGEST` bytes, usually one; all end at `position` of the unit."""
+    """Yields a record as documents of at most `LONGEST` bytes, usually one; all end at `position` of the unit."""
     text = record.text
     note = record.note or (CUT if len(text) > LONGEST else "")
     while len(text) > LONGEST:
@@ -69,7 +69,7 @@ def make_documents(record: Record, position: int) -> Iterator[Document]:
 
 
 def make_record(values: Mapping[str, Any], field: str, place: str, position: int) -> Record:
-    """The record whose text is in one of several fields.
+    """Makes a record from the text in one of several fields.
 
     Raises:
       UserError: there is no such field, or it holds no text.
@@ -91,22 +91,22 @@ def no_field(place: str, field: str, names: list[str]) -> UserError:
 
 
 def normalize_ends(text: bytes) -> bytes:
-    """Strips white space and uses one kind of line end, so that equal texts are equal bytes whatever their file."""
+    """Strips white space and converts CRLF to LF, so that equal texts have equal bytes in any file."""
     return (text.replace(b"\r\n", b"\n") if b"\r" in text else text).strip()
 
 
 def split_old_lines(text: bytes) -> bytes:
-    """A record's text with LF where its lines end with CR alone, as on the Macintosh before 2001."""
+    """Converts CR to LF in a record's text if its lines end with CR alone, as on the Macintosh before 2001."""
     return text.replace(b"\r", b"\n") if has_old_line_ends(text) else text
 
 
 def has_old_line_ends(text: bytes) -> bool:
-    """True if there are lines, all of which end with CR alone."""
+    """True if `text` has line ends and all of them are CR alone."""
     return b"\r" in text and b"\n" not in text
 
 
 def last_break(text: bytes, limit: int) -> int:
-    """Where to cut `text` before `limit`: after a line if possible, else a word, else a character."""
+    """Returns where to split `text` before `limit`: after a line if possible, else a word, else a character."""
     for mark in (b"\n", b" "):
         end = text.rfind(mark, limit // 2, limit)
         if end > 0:

@@ -1,7 +1,7 @@
-"""The text of a web page as it was fetched: an HTTP response with HTML, as WARC files hold it.
+"""Extracts the text of fetched web pages: HTTP responses with HTML, as stored in WARC files.
 
-resiliparse finds the main text, without navigation, headers and footers, as it does for other corpora made of
-Common Crawl (such as DCLM's, arXiv 2406.11794).
+resiliparse extracts the main text, without navigation, headers and footers, as it does for other corpora made from
+Common Crawl (such as DCLM, arXiv 2406.11794).
 """
 
 import re
@@ -19,9 +19,10 @@ Extractor = Callable[[bytes], tuple[bytes, str]]
 
 
 def make_extractor() -> Extractor:
-    """A function from a response, header included, to the page's text in UTF-8 and a note, one of which is empty.
+    """Returns a function that maps a response, header included, to (text in UTF-8, note).
 
-    Common Crawl stores bodies that are decoded already, and renames the fields that said how.
+    A page that is left out has a note and no text; others have no note. Common Crawl stores decoded bodies, and renames
+    the header fields that named the encoding.
 
     Raises:
       UserError: resiliparse is not installed.
@@ -52,7 +53,7 @@ def make_extractor() -> Extractor:
 
 
 def _split(response: bytes) -> tuple[dict[bytes, bytes], bytes]:
-    """The fields of the header, by their names in lower case, and the body."""
+    """Splits a response into the fields of its header, by lower-case name, and its body."""
     header, _, body = response.partition(b"\r\n\r\n")
     fields = (line.partition(b":") for line in header.split(b"\r\n")[1:])
     return {name.strip().lower(): value.strip() for name, _, value in fields}, body

@@ -1,6 +1,6 @@
-"""What a file is: told by its first bytes, unpacked, and only where these say nothing by its name.
+"""Detects the format of a file by its first decompressed bytes, and by its name only if these are not conclusive.
 
-Both are pure functions, so that a file has the same format on this machine, in an object store and in an archive.
+Detection is a pure function of both, so a file has the same format on this machine, in an object store or an archive.
 """
 
 import json
@@ -11,7 +11,7 @@ import tarfile
 from electra_jax.config.errors import UserError
 from electra_jax.data import compression
 
-HEAD = 2**20  # bytes of a file by which it is told: a page of prose may begin as JSON does
+HEAD = 2**20  # bytes of a file to detect its format by: a page of prose may begin as JSON does
 ARCHIVES = ("tar", "zip")
 TABLES = ("parquet", "arrow")
 WITH_FIELDS = ("json", *TABLES)
@@ -25,9 +25,9 @@ _KINDS = {
 }
 _SUFFIXES = {suffix: kind for kind, suffixes in _KINDS.items() for suffix in suffixes}
 _ARCHIVE_SUFFIXES = (".tar", ".zip", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst")
-_TABLES_OF_TEXT = {".csv": "", ".tsv": ", sep='\\t'"}  # with what pandas has to be told of it
+_TABLES_OF_TEXT = {".csv": "", ".tsv": ", sep='\\t'"}  # suffix -> further arguments of pandas.read_csv
 
-# Formats by their first bytes. A tar file is told by the checksum of its first header, since old ones have no magic.
+# Formats by their first bytes. Tar files are detected by the checksum of the first header: old ones have no magic.
 _MAGIC = {
     "parquet": rb"PAR1\x15",  # \x15 begins the first header, of a page or of an empty file
     "arrow": rb"ARROW1\0|\xff\xff\xff\xff",  # the file format, the stream format
@@ -58,25 +58,25 @@ _ADVICE = {
     "UTF-32": "convert it with iconv -f utf-32 -t utf-8",
     "a dump of MediaWiki": "extract its text, for example with WikiExtractor --json",
 }
-# Control characters that no text has many of: without white space, backspace, shifts, escape and separators.
+# Control characters that are rare in text: all but bell, backspace, white space, shifts, escape and separators.
 _BINARY = bytes([*range(7), *range(0x10, 0x1B)])
-_MOST_BINARY = 0.02  # of the first bytes; of random ones they are .07, of UTF-16 without a mark more than .03
-_ZEROS = b"\0\0\0\0"  # at the beginning: of a length in TFRecord, NumPy, pickle or safetensors, or of UTF-16
+_MOST_BINARY = 0.02  # fraction of the first bytes; random bytes have .07, UTF-16 without a mark more than .03
+_ZEROS = b"\0\0\0\0"  # at the beginning: part of a length in TFRecord, NumPy, pickle or safetensors
 _BEGINNING = 64  # bytes
 
 _KEY = r'\{\s*"(?:[^"\\]|\\.)*"\s*:'
 _JSON = re.compile(rf"\s*(?:\[\s*)?{_KEY}")
 _OBJECT = re.compile(rf"\s*{_KEY}")
-_JSON_BYTES = re.compile(rb'\s*(?:\[\s*)?\{\s*"')  # a quick look, before the head is decoded
+_JSON_BYTES = re.compile(rb'\s*(?:\[\s*)?\{\s*"')  # a fast test before the head is decoded
 
 
 def kind(name: str) -> str:
-    """The format of a file by its suffix; "text" where that says nothing."""
+    """Returns the format of a file by its suffix; "text" if the suffix is unknown."""
     return _SUFFIXES.get(suffix(name), "text")
 
 
 def suffix(name: str) -> str:
-    """The suffix of a file without that of its compression: ".txt" for "a.txt.gz"."""
+    """Returns the suffix of a file before that of its compression: ".txt" for "a.txt.gz"."""
     base, ending = os.path.splitext(os.path.basename(name))
     return os.path.splitext(base)[1].lower() if ending.lower() in compression.SUFFIXES else ending.lower()
 
@@ -92,12 +92,12 @@ def is_archive(name: str) -> bool:
 
 
 def known_suffixes() -> str:
-    """The suffixes that are read in a folder, for messages."""
+    """Returns the suffixes of the files that are read in a folder, for messages."""
     return " ".join(filter(None, _SUFFIXES))
 
 
 def check_name(name: str) -> None:
-    """Raises UserError if the suffix is that of a table which would be read as prose."""
+    """Raises UserError if the suffix is that of a table that would be read as prose."""
     if (ending := suffix(name)) in _TABLES_OF_TEXT:
         raise UserError(
             f"{name} is a table by its suffix: expected text, JSON lines or Parquet; convert it, for example with "
@@ -107,20 +107,20 @@ def check_name(name: str) -> None:
 
 
 def magic(head: bytes) -> str:
-    """The format that the first 512 bytes are the mark of: one of `TABLES`, `ARCHIVES`, "warc"; else empty."""
+    """Returns the format that the first 512 bytes identify: one of `TABLES`, `ARCHIVES`, "warc"; else empty."""
     found = next((format for format, mark in _MAGIC.items() if re.match(mark, head)), "")
     return found or ("tar" if _begins_tar(head) else "")
 
 
 def tell(head: bytes, name: str) -> str:
-    """The format of a file: text, json, parquet, arrow, warc, tar or zip.
+    """Returns the format of a file: text, json, parquet, arrow, warc, tar or zip.
 
     Args:
       head: its first `HEAD` bytes, decompressed; all bytes of a shorter file.
       name: its path or address.
 
     Raises:
-      UserError: it is of a format that is not read, or not what its name says.
+      UserError: the format is not supported, or is not the one that the name says.
     """
     for other, mark in _OTHERS.items():
         if re.match(mark, head, re.DOTALL):
@@ -155,9 +155,9 @@ def _is_binary(head: bytes) -> bool:
 
 
 def _is_json(head: bytes) -> bool:
-    """True if the text is JSON: a text that only begins with an object, such as a tutorial, is none.
+    """True if the text is JSON. A text that merely begins with an object, such as a tutorial, is not.
 
-    JSON lines that are broken further down count as JSON, so that they are refused with the number of the line.
+    JSON lines that are broken further down count as JSON, so that the error names the line.
     """
     if not _JSON_BYTES.match(head):
         return False
@@ -170,6 +170,6 @@ def _is_json(head: bytes) -> bool:
     try:  # an array, or objects over several lines
         _, end = json.JSONDecoder().raw_decode(text := text.lstrip())
     except (ValueError, RecursionError):
-        return len(head) >= HEAD  # one that is longer
+        return len(head) >= HEAD  # one that does not end within the head
     rest = text[end:].lstrip().removeprefix(",")
     return not rest or bool(_OBJECT.match(rest))

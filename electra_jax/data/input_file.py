@@ -1,6 +1,6 @@
-"""A file of the input, on this machine, in an object store or in an archive: opened, or as blocks or lines of bytes.
+"""Input files, on this machine, in an object store or in an archive, read as blocks or lines of bytes.
 
-Blocks and lines are decompressed as they are read, in memory that stays flat. Compression is told by the first bytes.
+Blocks and lines are decompressed as they are read, in bounded memory. Compression is detected by the first bytes.
 """
 
 import codecs
@@ -18,36 +18,36 @@ from electra_jax.data.documents import has_old_line_ends
 from electra_jax.runtime import remote_files
 
 _BLOCK = 2**20  # bytes read at a time
-_MARK = 512  # bytes by which compression and archives are told
-_MOST_LAYERS = 3  # of compression: a server may add one to a file that has one; a file can hold itself
+_MARK = 512  # bytes by which compression and archives are detected
+_MOST_LAYERS = 3  # of compression: a server may add one to a compressed file; a file can contain itself
 
 
 def open_binary(name: str) -> IO[bytes]:
     """Opens a path or an address for reading.
 
     Raises:
-      UserError: of an address, here and while it is read: the store refuses it or is not reached.
+      UserError: for an address, here and while it is read: the store refuses access or is unreachable.
     """
     return remote_files.open_file(name) if remote_files.is_url(name) else open(name, "rb")
 
 
 class InputFile:
-    """A file, decompressed as it is read, once.
+    """A file that is decompressed as it is read, and can be read once.
 
     Attributes:
-      name: its path or address; of a file in an archive below that of the archive.
+      name: its path or address; for a file in an archive, below that of the archive.
       line: number of the current line.
       position: bytes of the file on disk read so far.
-      is_compressed: True if it was found to be, once it is read.
+      is_compressed: True if it is compressed, which is known once it is read.
 
     Raises:
-      UserError: in `head`, `blocks` and `lines`, where the compressed data is broken or ends early.
+      UserError: in `head`, `blocks` and `lines`, if the compressed data is broken or truncated.
     """
 
     def __init__(
         self, name: str | Path, opened: IO[bytes] | None = None, position: Callable[[], int] | None = None
     ) -> None:
-        """A file that is opened by its name; of an archive, one that is open, and what tells the position instead."""
+        """Takes a file to open by name, or the open file of an archive and a function that returns its position."""
         self.name = str(name)
         self.line = 1
         self.position = 0
@@ -61,7 +61,7 @@ class InputFile:
         return f"{self.name}:{self.line}"
 
     def head(self) -> bytes:
-        """The first `formats.HEAD` bytes or more, fewer of a shorter file; `blocks` begins with them all the same."""
+        """Returns the first `formats.HEAD` bytes or more, or all of a shorter file; `blocks` still begins with them."""
         size = sum(map(len, self._waiting))
         while size < formats.HEAD and (block := next(self._read, b"")):
             self._waiting.append(block)
@@ -69,13 +69,13 @@ class InputFile:
         return b"".join(self._waiting)
 
     def blocks(self) -> Iterator[bytes]:
-        """The file from its beginning, without a byte order mark."""
+        """Yields the file from its beginning, without a byte order mark."""
         while self._waiting:
             yield self._waiting.pop(0)
         yield from self._read
 
     def text_blocks(self) -> Iterator[bytes]:
-        """The blocks of a text whose lines end with LF or CRLF; LF takes the place of CR where CR alone ends them."""
+        """Yields the blocks of a text with LF or CRLF as line ends: LF replaces CR if lines end with CR alone."""
         if not has_old_line_ends(self.head()):
             yield from self.blocks()
             return
@@ -87,7 +87,7 @@ class InputFile:
         yield held.replace(b"\r", b"\n")
 
     def close(self) -> None:
-        """Closes it before its end."""
+        """Closes the file, possibly before its end."""
         self._read.close()
 
     def _read_blocks(self) -> Generator[bytes, None, None]:
@@ -108,7 +108,7 @@ class InputFile:
                 raise UserError(f"{self.place}: broken compressed file ({error}); download it again") from error
 
     def _unpack(self, raw: Readable) -> Iterator[bytes]:
-        """The unpacked blocks: as often as the first bytes say, once where only the name says that it is compressed."""
+        """Decompresses each layer that the first bytes show, or one layer if only the name shows compression."""
         data = raw
         for layer in range(_MOST_LAYERS + 1):
             mark = data.peek(_MARK)[:_MARK]
@@ -124,10 +124,10 @@ class InputFile:
         raise UserError(f"{self.name} is compressed more than {_MOST_LAYERS} times; unpack it")
 
     def lines(self, longest: int) -> Iterator[bytes]:
-        """Lines without their ends; `line` is the number of the line yielded last.
+        """Yields lines without their LF; `line` is the number of the line yielded last.
 
         Raises:
-          UserError: also where a line has more than `longest` bytes, before more of it is kept in memory.
+          UserError: also if a line has more than `longest` bytes, before more of it is kept in memory.
         """
         rest: list[bytes] = []
         self.line = size = 0
@@ -146,7 +146,7 @@ class InputFile:
             yield b"".join(rest)
 
     def _check_length(self, size: int, longest: int) -> None:
-        """Raises UserError where the line after the current one has `size` bytes so far, more than `longest`."""
+        """Raises UserError if the line after the current one, with `size` bytes so far, is longer than `longest`."""
         if size > longest:
             raise UserError(
                 f"{self.name}:{self.line + 1} is longer than {longest // 2**20} MB: expected one record per line; "

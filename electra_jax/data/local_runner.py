@@ -1,6 +1,7 @@
-"""Prepares on this machine: processes read ahead, one finds duplicates in order, others clean, encode and write shards.
+"""Prepares a corpus on this machine.
 
-The one in the middle sees digests alone, no text.
+Some processes read ahead, one deduplicates in text order, and others clean, encode and write shards. The process that
+deduplicates sees only fingerprints, no text.
 """
 
 import gc
@@ -24,15 +25,15 @@ from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.data.tokenizer import load as load_tokenizer
 from electra_jax.runtime.progress import Progress
 
-_SAMPLED_BETWEEN_UPDATES = 1000  # documents
-_ENCODERS_A_READER = 4  # reading takes less than a fifth of the time of encoding, signatures of near-duplicates more
+_SAMPLED_BETWEEN_UPDATES = 1000  # documents between two updates of the progress
+_ENCODERS_A_READER = 4  # reading takes less than a fifth of the time of encoding; with MinHash signatures more
 
 
 class LocalRunner(Runner):
-    """Uses several processes, or threads where the input is small."""
+    """A runner that uses several processes, or threads if the input is small."""
 
     def __init__(self, workers: int = 0):
-        """Takes the number of processes that encode; 0: one per core."""
+        """Takes the number of encoding processes; 0: one per core."""
         self._workers = workers or processes.cores()
 
     def draw_sample(self, job: Job) -> Sample:
@@ -54,21 +55,22 @@ class LocalRunner(Runner):
         return shards
 
     def _is_alone(self, job: Job) -> bool:
-        """Whether this process does all the work.
+        """True if this process does all the work.
 
-        Starting processes takes longer than encoding about one shard. Sets whose size is unknown are larger.
+        Starting processes takes longer than encoding about one shard. Data sets of unknown size are assumed to be
+        larger.
         """
         small = sum(unit.size for unit in job.units) <= job.config.shard_bytes
         return self._workers == 1 or (small and not any(unit.is_library for unit in job.units))
 
 
 def count_readers(workers: int, config: CorpusConfig) -> int:
-    """How many processes read for so many that encode."""
+    """Returns the number of reading processes for `workers` encoding processes."""
     return workers if config.near_duplicates else -(-workers // _ENCODERS_A_READER)
 
 
 def _sizes_before(job: Job) -> tuple[list[int], int]:
-    """(bytes of the units before each unit, bytes of all); sizes that are not known count as 0."""
+    """Returns (bytes of the units before each unit, bytes of all units); unknown sizes count as 0."""
     *before, total = itertools.accumulate((unit.size for unit in job.units), initial=0)
     return before, total or 1
 
@@ -87,7 +89,7 @@ def _draw_alone(job: Job) -> Sample:
 
 
 def _draw_in_processes(job: Job, workers: int) -> Sample:
-    """The same sample, of units that are read at the same time."""
+    """Draws the same sample as `_draw_alone`, from units that are read in parallel."""
     sample = Sample(job.config.sample_bytes, job.config.heldout_fraction)
     meter = _Meter(job.progress)
     before, total = _sizes_before(job)
@@ -112,7 +114,7 @@ def _draw_in_processes(job: Job, workers: int) -> Sample:
 
 
 def _draw_from_unit(sample: Sample, unit_number: int, unit: Unit, config: CorpusConfig) -> tuple[Sample, int, int]:
-    """(the sample with the documents of a unit, their number, bytes of their text)."""
+    """Adds the documents of a unit to `sample`; returns (sample, their number, bytes of their text)."""
     count = size = 0
     for number, document in enumerate(read_documents(unit, config)):
         sample.add((unit_number, number), document)
@@ -170,7 +172,7 @@ def _write_in_worker(path: Path, duplicates: dict[int, str]) -> Shard:
 
 
 class _Meter:
-    """Counts documents and bytes, and shows them with the speed."""
+    """A counter of documents and bytes, which shows them with the speed."""
 
     def __init__(self, progress: Progress):
         self.documents = self._bytes = 0

@@ -1,4 +1,4 @@
-"""Mixtures of sources: their shares of the training examples, and the short names that metrics give them."""
+"""Mixtures of sources: their fractions of the training examples, and their short names in metrics."""
 
 import itertools
 import re
@@ -13,7 +13,7 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 def parse(config: CorpusConfig) -> list[Source]:
-    """The sources of `config.input`.
+    """Parses the sources of `config.input`.
 
     Raises:
       UserError: as `sources.parse`; or `config.temperature` is set for sources with weights, or for a single source.
@@ -35,14 +35,14 @@ def parse(config: CorpusConfig) -> list[Source]:
 
 
 def shares(sizes: Sequence[int], temperature: float) -> list[float]:
-    """Shares that are proportional to size ** temperature, and add up to 1.
+    """Returns fractions proportional to size ** temperature, which add up to 1.
 
-    The exponent is called alpha by XLM-R (arXiv 1911.02116, section 3) and mT5 (arXiv 2010.11934, section 3.2), whose
-    sizes are numbers of sentences and of examples; both use .3.
+    XLM-R (arXiv 1911.02116, section 3) and mT5 (arXiv 2010.11934, section 3.2) call the exponent alpha; both use .3.
+    Their sizes are numbers of sentences and of examples.
 
     Args:
       sizes: numbers of tokens, each above 0.
-      temperature: from 0, equal shares, to 1, shares by size.
+      temperature: from 0 (equal fractions) to 1 (proportional to size).
     """
     powers = [size**temperature for size in sizes]
     total = sum(powers)
@@ -50,10 +50,10 @@ def shares(sizes: Sequence[int], temperature: float) -> list[float]:
 
 
 def labels(names: Sequence[str]) -> list[str]:
-    """A short name of each source, of letters, digits and underscores: the words in which the names differ.
+    """Returns a short name for each source, of letters, digits and underscores: the words in which the names differ.
 
-    Words that all names begin or end with are left out: `text/en/*.txt` and `text/de/*.txt` become `en` and `de`. Where
-    this leaves nothing of a name, or the same of two, all are numbered from 1: `1_en`.
+    Words that all names begin or end with are left out: `text/en/*.txt` and `text/de/*.txt` become `en` and `de`. If
+    nothing is left of a name, or two become equal, all are numbered from 1: `1_en`.
     """
     words = [_WORD.findall(name) for name in names]
     spare = min(map(len, words)) - 1 if len(words) > 1 else 0  # so that a word of each is left
@@ -66,6 +66,6 @@ def labels(names: Sequence[str]) -> list[str]:
 
 
 def _count_common(words: Sequence[Sequence[str]], most: int) -> int:
-    """How many words all begin with, at most `most`."""
+    """Counts the leading words that all have in common, up to `most`."""
     columns = itertools.islice(zip(*words, strict=False), max(0, most))
     return sum(1 for _ in itertools.takewhile(lambda column: len(set(column)) == 1, columns))

@@ -1,7 +1,7 @@
-"""Sets of records that a library finds by their name: of TensorFlow Datasets, and of the Hugging Face Hub.
+"""Data sets that a library resolves by name: TensorFlow Datasets, and data sets on the Hugging Face Hub.
 
-`tfds:NAME/CONFIG` was prepared on this machine. `hf:USER/NAME/CONFIG:SPLIT@REVISION` is streamed from the Hub; it is
-read at one commit, whose hash is part of the corpus's key, and in parts, one for each of its files.
+`tfds:NAME/CONFIG` must have been prepared on this machine. `hf:USER/NAME/CONFIG:SPLIT@REVISION` is streamed from the
+Hub. It is read at one commit, whose hash is part of the corpus's key, and in parts, one per file.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ _REASON = 200  # characters of an error that are shown
 
 
 class HubSet(NamedTuple):
-    """A split of a set on the Hub.
+    """A split of a data set on the Hub.
 
     Attributes:
       repo: USER/NAME.
-      config: a part of the set; None where it has one only.
+      config: configuration of the data set; None if it has only one.
       split: the split.
       revision: branch, tag or commit; None: main.
     """
@@ -35,7 +35,7 @@ class HubSet(NamedTuple):
 
     @classmethod
     def parse(cls, name: str) -> "HubSet":
-        """The set of `USER/NAME[/CONFIG][:SPLIT][@REVISION]`.
+        """Parses `USER/NAME[/CONFIG][:SPLIT][@REVISION]`.
 
         Raises:
           UserError: the name has another form.
@@ -53,10 +53,10 @@ class HubSet(NamedTuple):
 
 
 def at_commit(name: str) -> HubSet:
-    """The set of a name on the Hub at the commit that its revision stands for now.
+    """Resolves a name on the Hub to the data set at the commit that its revision currently points to.
 
     Raises:
-      UserError: there is no such set or revision, the Hub refuses it, or it is not reached.
+      UserError: there is no such data set or revision, or the Hub refuses access or is unreachable.
     """
     from huggingface_hub import HfApi
 
@@ -66,24 +66,24 @@ def at_commit(name: str) -> HubSet:
 
 
 def count_parts(named: HubSet) -> int:
-    """How many parts of a set on the Hub can be read independently.
+    """Counts the parts of a data set on the Hub that can be read independently.
 
     Raises:
-      UserError: the package `datasets` is missing, or cannot read the set.
+      UserError: the package `datasets` is missing, or cannot read the data set.
     """
     return int(_stream(named).num_shards)
 
 
 def read_hub(name: str, field: str, part: tuple[int, int]) -> Iterator[Record]:
-    """The texts of a part of a set on the Hub, in order.
+    """Yields the texts of a part of a data set on the Hub, in order.
 
     Args:
-      name: the set, with its revision.
+      name: the data set, with its revision.
       field: the column.
-      part: (number, of how many), the latter as `count_parts` says.
+      part: (index of the part, number of parts as returned by `count_parts`).
 
     Raises:
-      UserError: the set cannot be read or has no such column, or the package `datasets` is missing.
+      UserError: the data set cannot be read or has no such column, or the package `datasets` is missing.
     """
     number, parts = part
     rows = _stream(HubSet.parse(name)).shard(num_shards=parts, index=number)
@@ -115,7 +115,7 @@ def _stream(named: HubSet) -> Any:
 
 @contextlib.contextmanager
 def _one_line(name: str) -> Iterator[None]:
-    """Raises any error of the libraries, which have many kinds, as a UserError that names the set."""
+    """Context manager that raises any error of the libraries, which are of many types, as a UserError with the name."""
     try:
         yield
     except Exception as error:
@@ -126,10 +126,10 @@ def _one_line(name: str) -> Iterator[None]:
 
 
 def tfds_splits(name: str) -> Mapping[str, Any]:
-    """The splits of a dataset of TensorFlow Datasets, each a sequence of records with the features as `dataset_info`.
+    """Returns the splits of a TFDS data set, each a sequence of records whose `dataset_info` has the features.
 
     Raises:
-      UserError: the library is not installed, or the set is not prepared.
+      UserError: the library is not installed, or the data set is not prepared.
     """
     try:
         import tensorflow_datasets as tfds
@@ -151,10 +151,10 @@ def tfds_splits(name: str) -> Mapping[str, Any]:
 
 
 def tfds_split(name: str, split: str) -> Any:
-    """One of `tfds_splits`.
+    """Returns one split of a TFDS data set, see `tfds_splits`.
 
     Raises:
-      UserError: the library is not installed, the set is not prepared, or it has no such split.
+      UserError: the library is not installed, the data set is not prepared, or it has no such split.
     """
     splits = tfds_splits(name)
     if split not in splits:
@@ -163,6 +163,6 @@ def tfds_split(name: str, split: str) -> Any:
 
 
 def read_tfds(name: str, field: str) -> Iterator[Record]:
-    """The texts of the training split of a dataset of TensorFlow Datasets, in order."""
+    """Yields the texts of the training split of a TFDS data set, in order."""
     for row, values in enumerate(tfds_split(name, "train"), 1):
         yield make_record(values, field, f"{TFDS}:{name}:{row}", 0)

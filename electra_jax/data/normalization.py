@@ -1,4 +1,4 @@
-"""The part of normalization that is done before SentencePiece's own, and where its characters come from."""
+"""Normalization that is done before SentencePiece's own, and the offsets of its characters in the text."""
 
 import re
 import unicodedata
@@ -8,14 +8,14 @@ WIDE_MARKS = {"\uff9e": "\u3099", "\uff9f": "\u309a"}  # marks of half-width kan
 SPACES = r"[\t\n\x0b\x0c\r\x85\u2028\u2029]"  # that NFKC keeps
 _SPACE, _WORD = re.compile(SPACES), re.compile(r"\S+")
 _JOINED = re.compile("[^\\s\u200c]\u200c[^\\s\u200c]")
-_MANY_JOINED = 0.001  # of the lines
+_MANY_JOINED = 0.001  # fraction of the lines
 
 
 def compose(line: str, normalization: str) -> str:
-    """`line` with its marks composed (NFC), and in lower case where the normalization folds case.
+    """Composes the marks of `line` (NFC), and lowercases it if the normalization folds case.
 
-    After that, a model's own normalization does not depend on how letters with marks were written, and can be repeated
-    character by character in tokenizer.json: see converted.py.
+    After that, a model's own normalization does not depend on how letters with marks were encoded, and tokenizer.json
+    can reproduce it character by character: see converted.py.
     """
     if normalization.startswith("nfkc"):
         line = _SPACE.sub(" ", line)
@@ -27,14 +27,14 @@ def compose(line: str, normalization: str) -> str:
 
 
 def has_joiners(lines: Sequence[str]) -> bool:
-    """True if words have zero-width non-joiners, as in Persian; the rules `nmt_*` make a space of each."""
+    """True if many lines have zero-width non-joiners in words, as in Persian; the rules `nmt_*` make each a space."""
     return sum(_JOINED.search(line) is not None for line in lines) > _MANY_JOINED * len(lines)
 
 
 def places(text: str, composed: str, normalization: str) -> list[tuple[int, int]]:
-    """For each character of `composed`, and for its end, the characters [begin, end) of `text` that it was made from.
+    """Maps each character of `composed`, and its end, to the characters [begin, end) of `text` that it was made from.
 
-    `compose` keeps spaces. In a word whose characters did not change one to one, each character has the whole word.
+    `compose` keeps spaces. In a word whose characters did not change one to one, each character maps to the whole word.
     """
     if text == composed:
         return [*((i, i + 1) for i in range(len(text))), (len(text), len(text))]
@@ -55,7 +55,7 @@ def places(text: str, composed: str, normalization: str) -> list[tuple[int, int]
 
 
 def trim(text: str, begin: int, end: int) -> tuple[int, int]:
-    """[begin, end) of `text` without the spaces around it; a span of spaces alone is empty, at its end."""
+    """Returns [begin, end) of `text` without the spaces around it; a span of spaces becomes empty, at its end."""
     inner = text[begin:end].lstrip()
     begin = end - len(inner)
     return begin, begin + len(inner.rstrip())

@@ -1,6 +1,6 @@
 """Prepares a corpus: sources -> documents -> vocabulary -> shards of token ids -> manifest.
 
-An interrupted preparation continues after its finished shards. Shards depend on the text and the settings alone, so any
+An interrupted preparation continues after its finished shards. Shards depend only on the text and the settings, so any
 runner, with any number of processes or machines, writes the same bytes.
 """
 
@@ -57,7 +57,7 @@ def prepare(
 ) -> CorpusReport:
     """Turns documents into a vocabulary and tokenized records, to train on with `config.data.input=OUTPUT`.
 
-    Does nothing where `output` is already prepared from the same sources and settings. An interrupted preparation
+    Does nothing if `output` is already prepared from the same sources and settings. An interrupted preparation
     continues after its finished shards.
 
     Args:
@@ -94,7 +94,7 @@ def prepare(
 
 
 def _with_settings(config: CorpusConfig, changes: dict[str, Any]) -> CorpusConfig:
-    """`config` with some settings changed, checked."""
+    """Returns a validated copy of `config` with some settings changed."""
     config = from_dict(CorpusConfig, {**corpus_settings(config), **changes}, prefix="")
     if config.vocabulary:
         unused = [name for name in VOCABULARY_TRAINING if name in changes]
@@ -107,7 +107,7 @@ def _with_settings(config: CorpusConfig, changes: dict[str, Any]) -> CorpusConfi
 
 
 def corpus_key(config: CorpusConfig) -> str:
-    """A hash of what a corpus is prepared from: the sources as they are now, and the settings."""
+    """Hashes what a corpus is prepared from: the sources as they are now, and the settings."""
     defaults = corpus_settings(CorpusConfig())
     # Settings at their defaults are left out, so that adding a setting does not change the keys of earlier corpora.
     settings = {name: value for name, value in corpus_settings(config).items() if value != defaults[name]}
@@ -118,10 +118,10 @@ def corpus_key(config: CorpusConfig) -> str:
 
 
 def settings_of(folder: Path) -> dict[str, Any]:
-    """The settings, without the input, that the corpus in `folder` was prepared with; empty where there is none."""
+    """Returns the settings, without the input, that the corpus in `folder` was prepared with; empty if none."""
     if not corpus.is_prepared(folder):
         return {}
-    # Corpora from before there was a setting were prepared as with its default.
+    # A corpus that is older than a setting was prepared as with its default.
     settings = {**corpus_settings(CorpusConfig()), **corpus.read_manifest(folder)["settings"]}
     return {name: value for name, value in settings.items() if name != "input"}
 
@@ -129,16 +129,18 @@ def settings_of(folder: Path) -> dict[str, Any]:
 def find_or_prepare(
     folder: Path, config: CorpusConfig, key: str | None = None, progress: Progress | None = None
 ) -> Corpus:
-    """The corpus for a run: `config.input` itself where it is prepared, else the one in `folder`/KEY, made if missing.
+    """Returns the corpus for a run: `config.input` if it is prepared, else `folder`/KEY, which is prepared if missing.
 
     Args:
       folder: where the run keeps the corpora that it prepares itself.
       config: what the corpus is prepared from.
-      key: key of the corpus that the run started with; it is used unchanged even if the sources have changed since.
+      key: key of the corpus that the run started with, which is used even if the sources have changed since; None for
+        a new run.
       progress: receives the progress; None: no output.
 
     Raises:
-      UserError: as `build_corpus`; or the corpus `key` is missing and cannot be prepared again.
+      UserError: as in `build_corpus`; or `config.input` is a corpus with another key; or the corpus `key` is missing
+        and cannot be prepared again.
     """
     progress = progress or Progress()
     given = Path(config.input)
@@ -216,7 +218,11 @@ def _list_units(mixture: Sequence[sources.Source], config: CorpusConfig) -> list
 
 
 def _make_folder(folder: Path, mixture: Sequence[sources.Source], units: Sequence[sources.Unit]) -> None:
-    """Makes the output folder; deletes an old manifest, since the folder is not prepared until a new one is written."""
+    """Creates the output folder and deletes an old manifest: the folder is not prepared until a new one is written.
+
+    Raises:
+      UserError: the output folder and the input overlap, or the folder holds other files.
+    """
     for name in (name for unit in units if unit.size for name in unit.names if not is_url(name)):
         if Path(name).absolute().is_relative_to(folder.absolute()):
             raise UserError(f"{name} is in the output folder {folder}; use an output folder outside the input")
@@ -234,9 +240,9 @@ def _make_folder(folder: Path, mixture: Sequence[sources.Source], units: Sequenc
 
 
 def _check_split(job: Job) -> None:
-    """Raises UserError, before any long work, where the hashes of all documents put them into the same split.
+    """Raises UserError, before any long work, if the hashes of all documents put them into the same split.
 
-    Of a large text it reads a few documents, until it has seen one of each split; a text without is small.
+    Stops reading once it has seen a document of each split: after a few documents of a large text.
     """
     fraction, places = job.config.heldout_fraction, list[float]()
     for unit in job.units:
@@ -244,7 +250,7 @@ def _check_split(job: Job) -> None:
             places.append(shards.place_in_split(document.digest))
             if min(places[-1], places[0]) < fraction <= max(places[-1], places[0]):
                 return
-    if not places:  # reported with what was found instead
+    if not places:  # reported later, with what was found instead
         return
     which = "all" if places[0] < fraction else "none"
     enough = math.floor(min(places) * 1000 + 1) / 1000  # holds out one document
@@ -257,7 +263,7 @@ def _check_split(job: Job) -> None:
 
 
 def _make_vocabulary(job: Job, runner: Runner, key: str) -> tokenizer.Tokenizer:
-    """The vocabulary that is given, or in the folder already, or else trained; it is saved in the folder."""
+    """Returns the given vocabulary, the one already in the folder, or a newly trained one; saves it in the folder."""
     config, origin_file = job.config, job.folder / _VOCABULARY_ORIGIN
     if config.vocabulary:
         made = vocabulary.read(Path(config.vocabulary), config.normalization.endswith("_cf"))
@@ -269,6 +275,7 @@ def _make_vocabulary(job: Job, runner: Runner, key: str) -> tokenizer.Tokenizer:
     for note in made.notes:
         job.progress.say(f"vocabulary: {note}")
     tokenizer.save(made.tokenizer, job.folder)
+    # Last: a vocabulary whose origin is not on record is trained again.
     write_whole(origin_file, json.dumps({"key": key, "sha256": sha256(job.folder / made.tokenizer.file)}))
     return made.tokenizer
 
@@ -301,7 +308,7 @@ def _train_vocabulary(job: Job, runner: Runner) -> tokenizer.Tokenizer:
 
 
 def _check_enough(config: CorpusConfig, mixture: Sequence[sources.Source], written: Sequence[Shard]) -> None:
-    """Raises UserError where a split is empty, or a source has nothing to train on."""
+    """Raises UserError if a split is empty or a source has nothing to train on."""
     documents = {split: sum(shard.documents[split] for shard in written) for split in shards.SPLITS}
     if not all(documents.values()):
         raise UserError(
@@ -319,7 +326,7 @@ def _check_enough(config: CorpusConfig, mixture: Sequence[sources.Source], writt
 def _write_manifest(
     job: Job, key: str, mixture: Sequence[sources.Source], vocabulary: tokenizer.Tokenizer, written: Sequence[Shard]
 ) -> None:
-    """Writes the manifest, which makes the folder a corpus, after deleting files left by other preparations."""
+    """Deletes files left by other preparations, then writes the manifest, which makes the folder a corpus."""
     left_out = sources.left_out(mixture)
     weights = [source.weight for source in mixture]
     if job.config.temperature != 1:

@@ -1,4 +1,4 @@
-"""Processes of this machine that work for the one that started them, and end with it."""
+"""Worker processes on this machine, which end with the process that started them."""
 
 import contextlib
 import multiprocessing
@@ -18,20 +18,20 @@ CONTEXT = multiprocessing.get_context("spawn")
 
 @contextlib.contextmanager
 def pool(workers: int, start: Callable[..., None], arguments: tuple[Any, ...]) -> Iterator[ProcessPoolExecutor]:
-    """Processes that have all been started; each calls `start(*arguments)` first.
+    """Context manager that yields a pool of processes, all started; each calls `start(*arguments)` first.
 
     Raises:
-      UserError: one of them was killed.
+      UserError: a process was killed.
     """
     executor = ProcessPoolExecutor(workers, CONTEXT, start, arguments)
     try:
         with starting():
             for _ in range(workers):
-                executor.submit(int)
+                executor.submit(int)  # the executor starts a process when a task needs one
         yield executor
     except BrokenProcessPool as error:
         raise killed() from error
-    except (KeyboardInterrupt, GeneratorExit):  # nobody waits for what they are working on
+    except (KeyboardInterrupt, GeneratorExit):  # nobody waits for their results
         for process in multiprocessing.active_children():
             process.terminate()
         raise
@@ -41,11 +41,11 @@ def pool(workers: int, start: Callable[..., None], arguments: tuple[Any, ...]) -
 
 @contextlib.contextmanager
 def starting() -> Iterator[None]:
-    """For the time in which processes are started: an interrupt waits until all of them have what they need.
+    """Context manager that defers SIGINT and SIGTERM until all worker processes are fully started.
 
-    A process that is interrupted between starting another and sending it its task leaves one behind that prints a
-    traceback. The started processes inherit that Ctrl-C does not reach them: this one ends them, and they would print a
-    traceback if it came during their imports.
+    An interrupt between starting a worker and sending it its task would leave behind a worker that prints a traceback.
+    The workers inherit a blocked SIGINT, so that Ctrl-C does not reach them: this process ends them, and Ctrl-C during
+    their imports would print a traceback.
     """
     resource_tracker.ensure_running()  # else the first semaphore starts it, which unblocks SIGINT
     with _interrupts_deferred():
@@ -58,9 +58,9 @@ def starting() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _interrupts_deferred() -> Iterator[None]:
-    """Handles the first Ctrl-C or SIGTERM of the context after it.
+    """Context manager that defers the first SIGINT or SIGTERM within it to its end.
 
-    Blocking them is not enough: the kernel delivers a signal to any thread that does not block it, and Python then
+    Blocking signals is not enough: the kernel delivers a signal to any thread that does not block it, and Python then
     calls the handler in the main thread.
     """
     if threading.current_thread() is not threading.main_thread():  # no handler is called there
@@ -82,7 +82,7 @@ def _interrupts_deferred() -> Iterator[None]:
 
 
 def cores() -> int:
-    """How many cores this process may use: those of its SLURM job, not all of the machine."""
+    """Returns the number of cores this process may use: those of its SLURM job, not all of the machine."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS
@@ -90,9 +90,9 @@ def cores() -> int:
 
 
 def check_main_is_guarded() -> None:
-    """Raises UserError in a process that prepares text for another one and, as it starts, runs the user's script again.
+    """Raises UserError in a worker process that runs the user's script again as it starts.
 
-    multiprocessing imports the script there, under another name than "__main__", and marks the process meanwhile.
+    multiprocessing imports the script there under another name than "__main__", and marks the process meanwhile.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise UserError(
@@ -102,7 +102,7 @@ def check_main_is_guarded() -> None:
 
 
 def end_with_parent() -> None:
-    """Has this process end when its parent has been killed, which cannot end it."""
+    """Makes this process exit when its parent does, even if the parent is killed and cannot end it."""
     threading.Thread(target=_wait_for_parent, name="parent", daemon=True).start()
 
 
@@ -114,7 +114,7 @@ def _wait_for_parent() -> None:
 
 
 def killed() -> UserError:
-    """The error of a process that has gone."""
+    """Returns the error for a worker process that was killed."""
     return UserError(
         "a worker process was killed, probably because memory ran out; run the same command with fewer --workers, it "
         "continues after the finished shards"

@@ -1,4 +1,4 @@
-"""Compares two tokenizers on lines that are made from a vocabulary: what it knows, in every combination and spacing."""
+"""Compares two tokenizers on lines generated from a vocabulary: its pieces in random combinations and spacings."""
 
 import itertools
 import re
@@ -10,11 +10,11 @@ import tokenizers
 
 from electra_jax.data.tokenizer import Tokenizer
 
-_LINES = 2000  # at most
-_PIECES = 12  # of a line, on average
+_LINES = 2000  # random lines, at most
+_PIECES = 12  # of a random line, on average
 _JOINTS = ("", "", "", "", " ", " ", " ", "  ", "\t", "\u00a0", "\u3000")
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
-_MOST_REPEATED = 12  # of a character: "000" is "00 0" or "0 00", a tie between pieces
+_MOST_REPEATED = 12  # runs of a character are shorter: "000" is "00 0" or "0 00", a tie between pieces
 _EDGES = (
     *("", " ", "  ", "a", " a", "a ", "  a  b  ", "\ta\tb\t", "a\u00a0b", "a\u2009b", "a\u200bb", "\ufeffa", "a\rb"),
     *("He wrote (in 1539) a book.", '"Quoted," she said; twice: "no"!', "e.g. 3.14 % of $1,000.00", "a/b\\c_d-e+f=g"),
@@ -30,7 +30,7 @@ _EDGES = (
 
 
 def lines(vocabulary: Tokenizer) -> list[str]:
-    """Lines of text, always the same ones for a vocabulary. None has a special token's or a byte's name in it.
+    """Returns lines of text, always the same for a vocabulary, without the names of special tokens and bytes.
 
     The number of random lines grows with the vocabulary, up to 2,000.
     """
@@ -50,7 +50,7 @@ def lines(vocabulary: Tokenizer) -> list[str]:
 def first_difference(
     vocabulary: Tokenizer, other: tokenizers.Tokenizer, texts: Iterable[str]
 ) -> tuple[str, list[str], list[str]] | None:
-    """The first text that `other` encodes differently, and the pieces of both from where they differ; or None."""
+    """Returns the first text that `other` encodes differently, with the first pieces of both that differ; or None."""
     every = list(texts)
     ours = vocabulary.encode(every)
     theirs = other.encode_batch_fast(every, add_special_tokens=False)
@@ -67,7 +67,7 @@ def _names(vocabulary: Tokenizer, ids: Sequence[int]) -> list[str]:
 
 
 def _texts(vocabulary: Tokenizer) -> Iterator[str]:
-    """The text of each piece, with a space before it where it begins a word."""
+    """Yields the text of each piece, with a space before it if it begins a word."""
     special = {*vocabulary.special}
     for id_ in range(len(vocabulary)):
         name = vocabulary.name_of(id_)
@@ -77,7 +77,7 @@ def _texts(vocabulary: Tokenizer) -> Iterator[str]:
 
 
 def _is_plain(line: str) -> bool:
-    """False if a mark follows a space or a character that NFKC changes: tokenizers differ in what they join it to."""
+    """False if a mark follows a space or a character that NFKC changes: tokenizers join such marks differently."""
     return not any(
         unicodedata.combining(mark) and (letter.isspace() or unicodedata.normalize("NFKC", letter) != letter)
         for letter, mark in itertools.pairwise(line)

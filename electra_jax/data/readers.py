@@ -1,4 +1,4 @@
-"""Reads the documents of a unit, whatever their format: text, JSON lines, tables, archives of files, of the web, sets.
+"""Reads the documents of a unit in any format: text, JSON lines, tables, archives, web archives and data sets.
 
 Every document is hashed here, once per pass. Input that cannot be repaired raises a `UserError` with file and line.
 """
@@ -35,7 +35,7 @@ def read_documents(unit: Unit, config: CorpusConfig) -> Iterator[Document]:
     Args:
       unit: what to read.
       config: its `field` names the text in JSON lines, tables and data sets; its `documents` says what ends a document
-        in text files; its `language` which pages of an archive are read.
+        in text files; its `language` selects the pages of a web archive.
 
     Raises:
       UserError: a file is broken or lacks the field, or a package to read it is missing.
@@ -50,12 +50,12 @@ def read_documents(unit: Unit, config: CorpusConfig) -> Iterator[Document]:
 
 
 def open_files(name: str) -> Iterator[tuple[InputFile, str]]:
-    """Yields (file, its format) for a file, or for each file in an archive, which is read before the next is asked for.
+    """Yields (file, its format) for a file, or for each file in an archive. Read a file before requesting the next.
 
-    The format is one of `formats.tell`, without archives; it is empty for files in archives that are not read.
+    The format is one that `formats.tell` returns, except archives; it is empty for files in archives that are not read.
 
     Raises:
-      UserError: a file is broken, or of a format that is not read.
+      UserError: a file is broken, or its format is not supported.
     """
     file = InputFile(name)
     try:
@@ -73,7 +73,7 @@ def open_files(name: str) -> Iterator[tuple[InputFile, str]]:
 
 
 def _read(name: str, unit: Unit, config: CorpusConfig) -> Iterator[Record]:
-    """The records of one of the unit's names."""
+    """Yields the records of one of the unit's names."""
     match unit.kind:
         case "parquet" | "arrow":  # pyarrow looks at the bytes itself
             yield from _TABLES[unit.kind](name, config.field, unit.part)
@@ -131,7 +131,7 @@ def _read_text(file: InputFile, whole: bool) -> Iterator[Record]:
 
 
 def _text_record(text: bytes, file: InputFile) -> Iterator[Record]:
-    """The document in `text`, unless it is blank; moves the file's line past it."""
+    """Yields the document in `text` unless it is blank; moves the file's line past it."""
     document = text.lstrip()
     file.line += text.count(b"\n", 0, len(text) - len(document))
     if document:

@@ -1,8 +1,8 @@
-"""Processes that read units at the same time, ahead of the one that takes their chunks in the order of the text.
+"""Processes that read units in parallel, ahead of the process that takes their chunks in text order.
 
-Reader r of R reads the units r, r + R, r + 2R, ... It leaves each chunk in a file of the output folder, which begins
-with the chunk's fingerprints. The process that decides about duplicates reads these alone, the one that encodes the
-rest: no text passes through the first. A reader is at most `_AHEAD` bytes ahead of what has been taken from it.
+Reader r of R reads the units r, r + R, r + 2R, ... It writes each chunk to a file in the output folder, which begins
+with the chunk's fingerprints. The process that deduplicates reads only these, and the process that encodes reads the
+rest: no text passes through the former. A reader is at most `_AHEAD` bytes ahead of what has been taken from it.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _SUFFIX = ".documents"
 
 
 class ReadChunk(NamedTuple):
-    """A chunk that was read and waits in a file.
+    """A chunk that a reader has written to a file.
 
     Attributes:
       path: the file.
@@ -41,7 +41,7 @@ class ReadChunk(NamedTuple):
 
 
 def leave(folder: Path, chunk: Chunk, near_duplicates: float) -> Path:
-    """Writes a chunk and its fingerprints to a file, and returns its path."""
+    """Writes the fingerprints of a chunk and the chunk to a file, and returns its path."""
     path = folder / f"{chunk.name}{_SUFFIX}"
     with path.open("wb") as file:
         pickle.dump(fingerprints(chunk.documents, near_duplicates), file, pickle.HIGHEST_PROTOCOL)
@@ -50,14 +50,14 @@ def leave(folder: Path, chunk: Chunk, near_duplicates: float) -> Path:
 
 
 def read_fingerprints(path: Path) -> Fingerprints:
-    """The fingerprints in a file."""
+    """Reads the fingerprints in a chunk's file."""
     with path.open("rb") as file:
         found: Fingerprints = pickle.load(file)
     return found
 
 
 def take(path: Path) -> Chunk:
-    """The chunk in a file, which is deleted."""
+    """Reads the chunk in a file, and deletes the file."""
     with path.open("rb") as file:
         pickle.load(file)  # the fingerprints
         chunk: Chunk = pickle.load(file)
@@ -67,7 +67,7 @@ def take(path: Path) -> Chunk:
 
 @contextlib.contextmanager
 def read_ahead(job: Job, readers: int) -> Iterator[Iterator[ReadChunk]]:
-    """All chunks of a job in order, read by some processes while they are taken.
+    """Context manager that yields an iterator over all chunks of a job in order, which processes read meanwhile.
 
     Args:
       job: what to read.
@@ -86,7 +86,7 @@ def read_ahead(job: Job, readers: int) -> Iterator[Iterator[ReadChunk]]:
                 arguments = (units, job.config, job.config.shard_bytes, job.folder, allowance, sender)
                 process = processes.CONTEXT.Process(target=_read, args=arguments, name=f"reader {number}", daemon=True)
                 process.start()
-                sender.close()  # so that its end is noticed
+                sender.close()  # so that `recv` raises EOFError once the reader has gone
                 started.append((process, receiver, allowance))
         yield _in_order(job, [(receiver, allowance) for _, receiver, allowance in started])
     finally:
@@ -109,7 +109,7 @@ def _in_order(job: Job, readers: list[tuple["Connection[Any, Any]", Semaphore]])
 
 
 def _receive(receiver: "Connection[Any, Any]") -> tuple[str, int] | None:
-    """(file, position) of the next chunk of a unit, None at its end; raises the reader's error."""
+    """Receives (file, position) of the next chunk of a unit, or None at its end; raises the reader's error."""
     try:
         message: tuple[str, int] | Exception | None = receiver.recv()
     except EOFError as error:
@@ -127,7 +127,7 @@ def _read(
     allowance: Semaphore,
     sender: "Connection[Any, Any]",
 ) -> None:
-    """Reads units, in a process of its own, into chunks of `size` bytes."""
+    """Runs in a reader process: reads units into chunks of `size` bytes."""
     processes.end_with_parent()
     try:
         for unit_number, unit in units:

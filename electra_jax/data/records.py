@@ -1,9 +1,9 @@
 """Token records: ArrayRecord files of token ids, and the splits that consist of them.
 
 A split is one long sequence of ids. A shard holds a part of it as records of `BLOCK` ids, the last one shorter, as
-little-endian unsigned integers of the smallest width that fits. Records do not follow documents: the place of a token
-is then simple arithmetic, and a document of a million ids is read as cheaply as a short one. The lengths of lines and
-documents are stored separately. No document crosses shards.
+little-endian unsigned integers of the smallest width that fits. Record boundaries ignore documents, so the position of
+a token is simple arithmetic, and a document of a million ids is read as cheaply as a short one. The lengths of lines
+and documents are stored separately. No document crosses shards.
 """
 
 import contextlib
@@ -37,11 +37,11 @@ class Tokens(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, begins: Ints, lengths: Ints) -> Ints:
-        """The ids of N pieces, concatenated.
+        """Returns the ids of N pieces, concatenated.
 
         Args:
           begins: [N] int64, where each piece begins; a piece lies within one document.
-          lengths: [N] int64, their numbers of tokens.
+          lengths: [N] int64, number of tokens in each piece.
 
         Returns:
           [sum of lengths], unsigned.
@@ -72,7 +72,7 @@ class Split:
 
     @classmethod
     def from_lists(cls, *sources: Iterable[Iterable[list[int]]], dtype: npt.DTypeLike = np.uint16) -> "Split":
-        """A split in memory. A source is a list of documents, these are lists of lines, these are lists of ids."""
+        """Makes a split in memory. A source is a list of documents, a document of lines, and a line of ids."""
         by_source = [[list(lines) for lines in documents] for documents in sources]
         documents = list(itertools.chain.from_iterable(by_source))
         lines = [line for document in documents for line in document]
@@ -81,20 +81,20 @@ class Split:
 
 
 def offsets(lengths: Iterable[int] | Ints) -> Ints:
-    """Where each of N consecutive pieces begins, and where the last ends: [N + 1] int64."""
+    """Returns where each of N consecutive pieces begins, and where the last ends: [N + 1] int64."""
     sizes = lengths if isinstance(lengths, np.ndarray) else np.fromiter(lengths, np.int64)
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
 
 
 def spans(begins: Ints, lengths: Ints) -> Ints:
-    """begin, begin + 1, ..., begin + length - 1 for each pair, concatenated."""
+    """Returns begin, begin + 1, ..., begin + length - 1 for each pair, concatenated."""
     ends = np.cumsum(lengths)
     indices: Ints = np.arange(ends[-1] if len(ends) else 0) + np.repeat(begins - (ends - lengths), lengths)
     return indices
 
 
 class InMemory:
-    """An array [T] as `Tokens`."""
+    """`Tokens` in an array [T]."""
 
     def __init__(self, ids: Ints):
         self._ids = ids
@@ -108,7 +108,7 @@ class InMemory:
 
 
 class Shards:
-    """ArrayRecord files as `Tokens`; each is opened when it is read, and stays open if there are not too many."""
+    """`Tokens` in ArrayRecord files. A file is opened when it is read, and the most recently read stay open."""
 
     def __init__(self, files: Sequence[Path], sizes: Sequence[int], dtype: np.dtype[Any]):
         """Takes the files in order, the number of tokens in each, and the type of an id."""
@@ -117,7 +117,7 @@ class Shards:
         self._dtype = np.dtype(dtype).newbyteorder("<")
         self._most_blocks = -(-max(sizes, default=1) // BLOCK)
         self._most_open = _openable(len(files))
-        self._readers: OrderedDict[int, ArrayRecordReader] = OrderedDict()  # the one that was read last is the last
+        self._readers: OrderedDict[int, ArrayRecordReader] = OrderedDict()  # least recently read first
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -139,10 +139,10 @@ class Shards:
         return taken
 
     def _read(self, blocks: Ints) -> Ints:
-        """Blocks [N, BLOCK], zeros after the end of a short one.
+        """Reads blocks [N, BLOCK]; a short block is padded with zeros.
 
         Args:
-          blocks: [N], ascending; shard * most blocks of a shard + number of the block in the shard.
+          blocks: [N], ascending; shard * maximum number of blocks per shard + index of the block in the shard.
         """
         blocks_read = np.zeros((len(blocks), BLOCK), self._dtype)
         shards, numbers = np.divmod(blocks, self._most_blocks)
@@ -173,9 +173,9 @@ class Shards:
 
 
 def _openable(files: int) -> int:
-    """How many of `files` to keep open: all if the system lets this process open four times as many, else fewer.
+    """Returns how many of `files` to keep open: all if this process may open four times as many, else fewer.
 
-    A process begins with a limit of its own, often 1,024, which it may raise to a higher one.
+    A process starts with a soft limit, often 1,024, which is raised here up to the hard limit if that is needed.
     """
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     now, most = (sys.maxsize if limit == resource.RLIM_INFINITY else limit for limit in limits)

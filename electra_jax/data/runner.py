@@ -1,4 +1,4 @@
-"""The interface of a runner, which does the work of a preparation: on this machine, or with Apache Beam."""
+"""Interface of a runner, which does the work of preparing a corpus: on this machine, or with Apache Beam."""
 
 import abc
 import dataclasses
@@ -14,10 +14,10 @@ from electra_jax.runtime.progress import Progress
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What is to be prepared.
+    """A corpus to prepare.
 
     Attributes:
-      folder: the output folder; every worker sees it.
+      folder: the output folder, which every worker can access.
       config: settings of the corpus.
       units: the whole input, in order.
       progress: receives the progress, in the process that runs the job.
@@ -30,18 +30,18 @@ class Job:
 
 
 class Runner(abc.ABC):
-    """Reads the input of a job, once in each of two passes. The results do not depend on the runner."""
+    """Interface of a runner, which reads the input of a job in two passes. The results do not depend on the runner."""
 
     @abc.abstractmethod
     def draw_sample(self, job: Job) -> Sample:
-        """The sample of `config.sample_mb` to train a vocabulary on."""
+        """Draws the sample of `config.sample_mb` to train a vocabulary on."""
 
     @abc.abstractmethod
     def write_shards(self, job: Job, tokenizer: Tokenizer) -> list[Shard]:
-        """Writes all shards, leaving out documents that are equal to earlier ones.
+        """Writes all shards, without duplicates of earlier documents.
 
         Args:
-          job: what is to be prepared.
+          job: the corpus to prepare.
           tokenizer: encodes the text; it is also saved in `job.folder`, for other processes to load.
 
         Returns:

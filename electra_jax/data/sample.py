@@ -16,7 +16,7 @@ class Sample:
     """
 
     def __init__(self, size: int, heldout_fraction: float, bound: int = _HASHES):
-        """An empty sample of at most `size` bytes, or one document, of those with a hash below `bound`."""
+        """Starts an empty sample of at most `size` bytes, or one document, from those with a hash below `bound`."""
         self._limit, self._heldout_fraction = size, heldout_fraction
         self._drawn: list[tuple[int, tuple[int, int], Document]] = []  # a heap; the highest hash is dropped first
         self._size = 0
@@ -24,23 +24,24 @@ class Sample:
 
     @property
     def bound(self) -> int:
-        """Documents with this hash or a higher one are not drawn: a sample that is merged into this one needs none."""
+        """Exclusive upper bound on the hashes of drawn documents; a sample to merge into this one needs no others."""
         return self._bound
 
     def add(self, order: tuple[int, int], document: Document) -> None:
         """Offers a document; `order` is (number of its unit, number in the unit)."""
         if not is_heldout(document.digest, self._heldout_fraction):
+            # The first four bytes decide the held-out split; these are independent of it.
             self._push(int.from_bytes(document.digest[4:], "big"), order, document)
 
     def merge(self, other: "Sample") -> None:
-        """Offers the documents of another sample."""
+        """Merges another sample into this one."""
         self._bound = min(self._bound, other._bound)
         for negative_hash, order, document in other._drawn:
             self._push(-negative_hash, order, document)
         self._drop()
 
     def lines(self) -> list[str]:
-        """The cleaned lines of the drawn documents, in the order of the input."""
+        """Returns the cleaned lines of the drawn documents, in input order."""
         ordered = sorted((order, document) for _, order, document in self._drawn)
         return [line for _, document in ordered for line in clean(document, {})]
 

@@ -1,4 +1,4 @@
-"""SentencePiece models as protobuf messages: the fields of sentencepiece_model.proto used here; others are preserved.
+"""SentencePiece models as protobuf messages, with the fields of sentencepiece_model.proto used here; others are kept.
 
 The sentencepiece package has such a module too, but it rejects protobuf versions older than its generator.
 """

@@ -1,8 +1,8 @@
 """Shards: consecutive documents are cleaned, encoded and written as token files, an index and statistics.
 
-The files depend only on the documents and the settings, never on who writes them: a process of this machine
-(local_runner.py) or another machine (beam_runner.py). A shard's JSON file is written last; where it exists, the shard
-is complete.
+The files depend only on the documents and the settings, not on who writes them: a process on this machine
+(local_runner.py) or another machine (beam_runner.py). A shard's JSON file is written last; if it exists, the shard is
+complete.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ CONTROL = "documents with control characters, removed"
 LONG_LINE = "documents with lines over 4000 characters, split into several lines"
 EMPTY = "empty documents"
 
-_ENCODED_TOGETHER = 2**20  # bytes of text: few calls of the tokenizer, few ids in memory as Python integers
+_ENCODED_TOGETHER = 2**20  # bytes of text: few tokenizer calls, but also few ids in memory as Python integers
 _HASH_SPACE = 2**32
 _LONGEST_DOCUMENTS = 10  # named in the report
 _LENGTH_BUCKETS = 32  # of the histogram of lengths
@@ -64,7 +64,7 @@ class Chunk(NamedTuple):
     notes: Notes
 
     def without(self, duplicates: Mapping[int, str]) -> "Chunk":
-        """The chunk without the documents of these indices, which get these notes."""
+        """Returns the chunk without the documents at these indices, and with their notes counted."""
         notes = dict(self.notes)
         for i, note in sorted(duplicates.items()):
             add_note(notes, note, self.documents[i].place)
@@ -74,14 +74,14 @@ class Chunk(NamedTuple):
 
 @dataclasses.dataclass
 class Shard:
-    """What is known about a written shard: the content of its JSON file.
+    """Metadata of a written shard: the content of its JSON file.
 
     Attributes:
-      name: the common part of its files' names.
+      name: common prefix of its files' names.
       source: number of the source of its documents.
       key: hash of everything it was made from.
       sha256: checksum of each file, by name.
-      tokens, documents: their numbers in each split.
+      tokens, documents: numbers of tokens and documents by split.
       bytes, lines, unknown: size of the cleaned text, number of its lines and of its unknown tokens, in both splits.
       lengths: entry i is the number of documents with 2**(i-1) to 2**i - 1 tokens.
       longest: (tokens, place, first words) of the longest documents.
@@ -117,23 +117,23 @@ def read_chunks(unit_number: int, unit: Unit, config: CorpusConfig, size: int) -
 
 
 def is_heldout(digest: bytes, fraction: float) -> bool:
-    """Whether a text is held out: decided by its digest, so that changes elsewhere in the input do not matter."""
+    """True if a text is held out. Its digest alone decides, so changes elsewhere in the input do not matter."""
     return place_in_split(digest) < fraction
 
 
 def place_in_split(digest: bytes) -> float:
-    """A number in [0, 1), uniform over texts; texts below the held-out fraction are held out."""
+    """Maps a digest to [0, 1), uniformly over texts; texts below the held-out fraction are held out."""
     return int.from_bytes(digest[:4], "big") / _HASH_SPACE
 
 
 def write_shard(folder: Path, chunk: Chunk, tokenizer: Tokenizer, heldout_fraction: float, threads: int = 1) -> Shard:
-    """Writes a shard's files, unless they exist already, made from the same documents and settings.
+    """Writes a shard's files, unless they already exist for the same documents and settings.
 
     Args:
       folder: where to write them.
       chunk: the documents, duplicates left out.
       tokenizer: encodes the text.
-      heldout_fraction: share of the documents that is held out.
+      heldout_fraction: fraction of the documents that is held out.
       threads: number of threads that encode.
     """
     key = _shard_key(chunk, tokenizer, heldout_fraction)
@@ -155,6 +155,7 @@ def write_shard(folder: Path, chunk: Chunk, tokenizer: Tokenizer, heldout_fracti
     np.savez(index_file(folder, chunk.name), **index)  # type: ignore[arg-type]
     written = [token_file(folder, chunk.name, split) for split in SPLITS if shard.tokens[split]]
     shard.sha256 = {path.name: sha256(path) for path in (index_file(folder, chunk.name), *written)}
+    # Last: it marks the shard as complete.
     write_whole(folder / f"{chunk.name}.json", json.dumps(dataclasses.asdict(shard), indent=1))
     return shard
 
@@ -168,7 +169,7 @@ def index_file(folder: Path, name: str) -> Path:
 
 
 def clean(document: Document, notes: Notes) -> list[str]:
-    """The non-empty lines of a document; white space becomes single spaces, which every tokenizer treats alike.
+    """Returns the non-empty lines of a document. White space becomes single spaces, which all tokenizers treat alike.
 
     Args:
       document: its text may hold broken UTF-8, control characters and lines of any length.
@@ -204,13 +205,13 @@ def clean(document: Document, notes: Notes) -> list[str]:
 
 
 def add_note(notes: Notes, note: str, place: str, count: int = 1) -> None:
-    """Counts a note; the place of the first is kept."""
+    """Counts a note, keeping the place of its first occurrence."""
     before, first_place = notes.get(note, (0, place))
     notes[note] = before + count, first_place
 
 
 def merge_notes(all_notes: Iterable[Notes]) -> Notes:
-    """The sums, with the place of the first of each note."""
+    """Sums the counts of notes, keeping the place of the first occurrence of each."""
     merged: Notes = {}
     for notes in all_notes:
         for note, (count, place) in notes.items():
@@ -219,12 +220,12 @@ def merge_notes(all_notes: Iterable[Notes]) -> Notes:
 
 
 def longest_documents(candidates: Iterable[tuple[int, str, str]]) -> list[tuple[int, str, str]]:
-    """The longest documents first; of equal ones the earlier."""
+    """Returns the longest documents, longest first; ties keep their order."""
     return sorted(candidates, key=lambda entry: -entry[0])[:_LONGEST_DOCUMENTS]
 
 
 def _cut_line(line: str) -> Iterator[str]:
-    """Pieces of at most `LONGEST_LINE` characters, cut between words where possible."""
+    """Yields pieces of at most `LONGEST_LINE` characters, cut between words if possible."""
     begin = 0
     line = " ".join(line.split())
     while len(line) - begin > LONGEST_LINE:
@@ -236,7 +237,7 @@ def _cut_line(line: str) -> Iterator[str]:
 
 
 def _place_below(place: str, lines: int) -> str:
-    """FILE:LINE moved down by some lines; other places stay as they are."""
+    """Adds `lines` to the line number of FILE:LINE; returns other places unchanged."""
     name, colon, number = place.rpartition(":")
     return f"{name}:{int(number) + lines}" if colon and number.isdigit() else place
 
@@ -249,12 +250,12 @@ def _shard_key(chunk: Chunk, tokenizer: Tokenizer, heldout_fraction: float) -> s
 
 
 class _Encoded(NamedTuple):
-    """The documents of a shard that are not empty.
+    """The non-empty documents of a shard, encoded.
 
     Attributes:
       ids: [tokens], all token ids.
-      line_lengths: [lines], tokens of each line.
-      line_counts: [documents], lines of each document.
+      line_lengths: [lines], number of tokens in each line.
+      line_counts: [documents], number of lines in each document.
       heldout: [documents], whether each document is held out.
       heads: (place, first words) of each document.
     """
@@ -267,11 +268,11 @@ class _Encoded(NamedTuple):
 
     @property
     def document_lengths(self) -> Ints:
-        """Tokens of each document."""
+        """[documents], number of tokens in each document."""
         return np.diff(records.offsets(self.line_lengths)[records.offsets(self.line_counts)])
 
     def split(self, name: str) -> tuple[Ints, Ints, Ints]:
-        """Token ids, line lengths and line counts of one split."""
+        """Returns token ids, line lengths and line counts of one split."""
         documents = self.heldout == (name == "heldout")
         lines = np.repeat(documents, self.line_counts)
         tokens = np.repeat(lines, self.line_lengths)
@@ -324,7 +325,7 @@ def _describe(text: _Encoded, tokenizer: Tokenizer, shard: Shard) -> None:
 
 
 def _read_shard(folder: Path, name: str) -> Shard | None:
-    """The shard in `folder` if all its files are intact."""
+    """Returns the shard in `folder` if all its files are intact; else None."""
     with contextlib.suppress(OSError, ValueError, TypeError):
         shard = Shard(**json.loads((folder / f"{name}.json").read_text()))
         if all(sha256(folder / file) == checksum for file, checksum in shard.sha256.items()):

@@ -1,7 +1,7 @@
-"""The files of a source, on this machine or in an object store: a path, a folder, a glob, or the address of one.
+"""Lists the files of a source, on this machine or in an object store: a path, a folder, a glob, or an address of these.
 
-Of a folder, the files with a suffix of text are read; archives are not, which are often those of the files beside them.
-A folder that `datasets` has saved is read as it says itself.
+In a folder, files with a known text suffix are read. Archives are not, as they often contain the files beside them. A
+folder that `datasets` has saved is read as its own state says.
 """
 
 import glob
@@ -17,7 +17,7 @@ from electra_jax.data.input_file import open_binary
 from electra_jax.runtime import remote_files
 from electra_jax.runtime.io import from_json
 
-# What `save_to_disk` of the package datasets writes beside a set's files, and beside the folders of several splits.
+# Metadata that `save_to_disk` of the package datasets writes beside a data set's files, and beside folders of splits.
 _STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
 
 
@@ -36,10 +36,10 @@ class SourceFile(NamedTuple):
 
 
 def list_files(pattern: str) -> tuple[list[SourceFile], list[str]]:
-    """(files to read, in order; names of those to leave out) of a path, a folder with its subfolders, or a glob.
+    """Returns (files to read, in order; names of those to leave out) of a path, a folder with subfolders, or a glob.
 
     Raises:
-      UserError: a folder holds several splits of a set, or a store cannot be read.
+      UserError: a folder holds several splits of a data set, or a store cannot be read.
     """
     files, others, folder = _list_remote(pattern) if remote_files.is_url(pattern) else _list_local(pattern)
     if folder is None:
@@ -51,7 +51,7 @@ def list_files(pattern: str) -> tuple[list[SourceFile], list[str]]:
 
 
 def _list_local(pattern: str) -> tuple[list[SourceFile], list[str], str | None]:
-    """(files, names of other things that were found, the folder if it is one)."""
+    """Returns (files, names of other things that were found, the folder if it is one)."""
     path = Path(pattern)
     if path.is_file():
         return [_local_file(path)], [], None
@@ -70,7 +70,7 @@ def _local_file(path: Path) -> SourceFile:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """The files in a folder and its subfolders, following links, without hidden ones.
+    """Yields the files in a folder and its subfolders, following links, without hidden ones.
 
     Raises:
       OSError: a folder cannot be listed.
@@ -93,7 +93,7 @@ def _is_of_the_system(name: str) -> bool:
 
 
 def _list_remote(pattern: str) -> tuple[list[SourceFile], list[str], str | None]:
-    """As `_list_local`."""
+    """Like `_list_local`, for an address."""
     found, is_folder = remote_files.list_files(pattern)
     files = [SourceFile(*file) for file in found]
     if is_folder:
@@ -107,7 +107,7 @@ def _is_hidden(name: str, folder: str) -> bool:
 
 
 def _without_other_files_of_saved_sets(files: Sequence[SourceFile], folder: str) -> list[SourceFile]:
-    """The files of a folder; of one that `datasets` has saved, those that its state names, in that order."""
+    """Returns the files of a folder; of a data set saved by `datasets`, those that its state names, in that order."""
     names = {file.name: file for file in files}
     folders = {posixpath.dirname(file.name) for file in files}
     splits = sorted(
@@ -133,7 +133,7 @@ def _without_other_files_of_saved_sets(files: Sequence[SourceFile], folder: str)
 
 
 def _data_files(state: str) -> list[str]:
-    """The files of a saved set in the order of its rows, from its state.json."""
+    """Reads the files of a saved data set, in the order of its rows, from its state.json."""
     try:
         with open_binary(state) as file:
             files = from_json(file.read().decode())["_data_files"]

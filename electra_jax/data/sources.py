@@ -1,7 +1,7 @@
-"""The sources in `data.input`, divided into units that can be read independently; readers.py reads them.
+"""Parses the sources in `data.input`, and divides them into units that readers.py can read independently.
 
 Sources are separated by semicolons; either each has a weight after an @, or none has. What follows the last @ is a
-weight if it is a number, unless a file of this machine has the whole as its name. A source is a file, a folder or a
+weight if it is a number, unless a file on this machine has the whole as its name. A source is a file, a folder or a
 glob, on this machine or in an object store; `docstrings` (or `docstrings:PACKAGE,...`); `tfds:NAME/CONFIG`; or
 `hf:USER/NAME/CONFIG:SPLIT@REVISION`.
 """
@@ -30,7 +30,7 @@ class Source(NamedTuple):
 
     Attributes:
       name: the source as given, without its weight.
-      weight: its share of the training examples, relative to the other sources; None where no weights are given.
+      weight: its relative sampling weight; None if no weights are given.
     """
 
     name: str
@@ -41,12 +41,12 @@ class Unit(NamedTuple):
     """A part of one source that is read as a whole.
 
     Attributes:
-      source: number of the source.
+      source: index of the source.
       kind: the format of files by their names (`text`, `json`, `parquet`, `arrow`, `warc`), or `docstrings`, `tfds` or
-        `hf`. Files other than tables are told by their first bytes when they are read.
-      names: files; for `docstrings` the packages, for `tfds` and `hf` the set.
-      size: bytes on disk; 0 where it is unknown.
-      part: (number, of how many) of what is named, for tables and sets that are read in parts.
+        `hf`. The format of files other than tables is detected by their first bytes when they are read.
+      names: files; for `docstrings` the packages, for `tfds` and `hf` the data set.
+      size: bytes on disk; 0 if unknown.
+      part: (index of the part, number of parts), for tables and data sets that are read in parts.
     """
 
     source: int
@@ -57,12 +57,12 @@ class Unit(NamedTuple):
 
     @property
     def is_library(self) -> bool:
-        """Whether a library finds it by name; its size is unknown, and large as a rule."""
+        """True if it is part of a data set that a library resolves by name. Its size is unknown and usually large."""
         return self.kind in (TFDS, HUB)
 
 
 def parse(text: str) -> list[Source]:
-    """The sources that `data.input` names.
+    """Parses the sources that `data.input` names.
 
     Raises:
       UserError: there is no source, a weight is not positive, or only some sources have weights.
@@ -83,12 +83,12 @@ def parse(text: str) -> list[Source]:
 
 
 def _exists(name: str) -> bool:
-    """True if there are files of this name on this machine, so that an @ in it begins no weight."""
+    """True if there are files of this name on this machine, so that an @ in it does not begin a weight."""
     return not is_url(name) and (os.path.lexists(name) or bool(glob.glob(name)))
 
 
 def files(pattern: str, weight: float | None = None) -> list[SourceFile]:
-    """The files of a path, a folder (with its subfolders), a glob, or an address of these, in order.
+    """Lists the files of a path, a folder (with its subfolders), a glob, or an address of these, in order.
 
     Args:
       pattern: one of these.
@@ -111,12 +111,12 @@ def files(pattern: str, weight: float | None = None) -> list[SourceFile]:
 
 
 def left_out(sources: Sequence[Source]) -> list[str]:
-    """Paths in the sources' folders and globs that are not read: files of other kinds, broken links."""
+    """Lists the paths in the sources' folders and globs that are not read: files of other types, broken links."""
     return [name for source in sources if not _is_named(source) for name in list_files(source.name)[1]]
 
 
 def reads_below(source: Source, folder: Path) -> bool:
-    """Whether a source is a folder of this machine whose files include those of `folder`."""
+    """True if a source is a folder on this machine whose files include those of `folder`."""
     if _is_named(source) or is_url(source.name) or not os.path.isdir(source.name):
         return False
     inside, whole = Path(os.path.realpath(folder)), Path(os.path.realpath(source.name))
@@ -125,13 +125,13 @@ def reads_below(source: Source, folder: Path) -> bool:
 
 
 def _is_named(source: Source) -> bool:
-    """Whether a source is a name, not files: `docstrings`, `docstrings:PACKAGE`, `tfds:NAME`, `hf:USER/NAME`."""
+    """True if a source is a name, not files: `docstrings`, `docstrings:PACKAGE`, `tfds:NAME`, `hf:USER/NAME`."""
     scheme, colon, _ = source.name.partition(":")
     return not is_url(source.name) and (scheme == DOCSTRINGS or (scheme in (TFDS, HUB) and bool(colon)))
 
 
 def units(sources: Sequence[Source], size: int) -> Iterator[Unit]:
-    """The units of all sources in order: large files, or small files together up to about `size` bytes on disk."""
+    """Yields the units of all sources in order: large files, or groups of small files of about `size` bytes on disk."""
     for number, source in enumerate(sources):
         if _is_named(source):
             yield from _named_units(number, source)
@@ -155,8 +155,8 @@ def units(sources: Sequence[Source], size: int) -> Iterator[Unit]:
 
 
 def _count_parts(file: SourceFile, file_kind: str) -> int:
-    """In how many parts a file is read."""
-    if file_kind not in formats.TABLES or (file_kind == "arrow" and is_url(file.name)):  # whose stream has no index
+    """Returns the number of parts in which a file is read."""
+    if file_kind not in formats.TABLES or (file_kind == "arrow" and is_url(file.name)):  # a stream has no index
         return 1
     return max(1, file.size // _PART)
 
@@ -172,7 +172,7 @@ def _named_units(number: int, source: Source) -> Iterator[Unit]:
 
 
 def fingerprint(sources: Sequence[Source]) -> list[str]:
-    """Strings that change whenever the documents may have changed."""
+    """Returns strings that change whenever the documents may have changed."""
     fingerprints = []
     for source in sources:
         scheme, _, name = source.name.partition(":")

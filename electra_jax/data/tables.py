@@ -10,16 +10,16 @@ from electra_jax.data.input_file import open_binary
 from electra_jax.runtime.remote_files import is_url
 
 _BATCH = 2**24  # bytes of Parquet rows read together
-_ARROW_FILE = b"ARROW1"  # what the file format begins with; the other is the stream format, which `datasets` writes
+_ARROW_FILE = b"ARROW1"  # magic of the file format; the other is the stream format, which `datasets` writes
 
 
 def read_parquet(name: str, field: str, part: tuple[int, int] = (0, 1)) -> Iterator[Record]:
-    """The texts of a Parquet file in order.
+    """Yields the texts of a Parquet file in order.
 
     Args:
       name: a path or an address.
       field: the column.
-      part: (number, of how many): which share of the row groups is read.
+      part: (index of the part, number of parts): which of the row groups are read.
 
     Raises:
       UserError: the file is broken or has no such column, or pyarrow is missing.
@@ -44,12 +44,12 @@ def read_parquet(name: str, field: str, part: tuple[int, int] = (0, 1)) -> Itera
 
 
 def read_arrow(name: str, field: str, part: tuple[int, int] = (0, 1)) -> Iterator[Record]:
-    """The texts of an Arrow file, in the file format or the stream format, in order.
+    """Yields the texts of an Arrow file, in the file format or the stream format, in order.
 
     Args:
       name: a path or an address.
       field: the column.
-      part: (number, of how many): which share of the batches is read.
+      part: (index of the part, number of parts): which of the batches are read.
 
     Raises:
       UserError: the file is broken or has no such column, or pyarrow is missing.
@@ -66,12 +66,12 @@ def read_arrow(name: str, field: str, part: tuple[int, int] = (0, 1)) -> Iterato
 
 
 def _map(name: str, pyarrow: Any) -> Any:
-    """The file as one of Arrow's; on this machine mapped to memory, so that batches of other parts are not read."""
+    """Opens a file for Arrow; a local file is memory-mapped, so that batches of other parts are not read."""
     return pyarrow.PythonFile(open_binary(name)) if is_url(name) else pyarrow.memory_map(name)
 
 
 def _batches(source: Any, pyarrow: Any) -> Iterator[tuple[Any, int]]:
-    """(batch, where it begins) of an Arrow file. Of a file in the file format, places are shares of the batches."""
+    """Yields (batch, byte where it begins) of an Arrow file; in the file format, the byte is interpolated linearly."""
     is_file = source.read(len(_ARROW_FILE)) == _ARROW_FILE
     source.seek(0)
     if is_file:
@@ -90,7 +90,7 @@ def _batches(source: Any, pyarrow: Any) -> Iterator[tuple[Any, int]]:
 
 @contextlib.contextmanager
 def _pyarrow(name: str, kind: str) -> Iterator[Any]:
-    """pyarrow, for reading `name`; its errors are UserErrors."""
+    """Context manager that yields pyarrow, for reading `name`, and converts its errors to UserErrors."""
     try:
         import pyarrow
         import pyarrow.ipc
@@ -111,13 +111,13 @@ def _check_field(name: str, field: str, names: list[str]) -> None:
 
 
 def _is_in(part: tuple[int, int], begin: int, size: int) -> bool:
-    """Whether what begins there belongs to a part; each beginning below `size` belongs to one."""
+    """True if what begins at `begin` belongs to a part; each `begin` below `size` belongs to exactly one."""
     number, parts = part
     return begin * parts // max(1, size) == number
 
 
 def _position(size: int, part: tuple[int, int], done: int, total: int) -> int:
-    """Bytes of a part of a file that have been read, where `done` of `total` of the file have."""
+    """Returns the bytes read of a part of a file, given that `done` of `total` of the whole file have been read."""
     number, parts = part
     return max(0, size * done // max(1, total) - size * number // parts)
 
@@ -130,22 +130,22 @@ def _size(raw: Any) -> int:
 
 
 def _records(column: Any, field: str, name: str, row: int) -> Iterator[Record]:
-    """The records of a column that begins after `row` rows of the file."""
+    """Yields the records of a column that begins after `row` rows of the file."""
     for value in column:
         row += 1
         yield make_record({field: _value(value)}, field, f"{name}:{row}", 0)
 
 
 def _rows_at_a_time(metadata: Any) -> int:
-    """How many rows of a Parquet file are read together, so that they take about `_BATCH` bytes; from its metadata."""
+    """Returns how many rows of a Parquet file take about `_BATCH` bytes by its metadata, at most 1,024."""
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     bytes_per_row = max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=1)
     return int(min(max(_BATCH / max(1, bytes_per_row), 1), 1024))
 
 
 def _value(scalar: Any) -> Any:
-    """The value of an Arrow scalar; texts as bytes, because theirs may not be UTF-8."""
-    scalar = getattr(scalar, "value", scalar)  # of a dictionary
+    """Returns the value of an Arrow scalar; a text as bytes, because it may not be UTF-8."""
+    scalar = getattr(scalar, "value", scalar)  # of a dictionary-encoded column
     if hasattr(scalar, "as_buffer"):
         return scalar.as_buffer().to_pybytes() if scalar.is_valid else None
     return None if scalar is None else scalar.as_py()

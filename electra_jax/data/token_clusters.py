@@ -1,7 +1,7 @@
-"""Clusters of tokens that occur between the same neighbours, so that one of them can take another's place.
+"""Clusters of tokens that occur between the same neighbors, so that one of them can replace another.
 
-They cost one pass over a sample of the text. All arithmetic is on integers (float64 holds them exactly), so every
-process of a run, and every later start of it, finds the same clusters.
+They cost one pass over a sample of the text. All arithmetic is on integers (float64 represents them exactly), so every
+process of a run, and every restart, finds the same clusters.
 """
 
 from typing import Any
@@ -21,15 +21,15 @@ _ROUNDS = 10  # of k-means
 
 
 def cluster_tokens(split: Split, counts: Ints, special: tuple[int, ...]) -> npt.NDArray[np.int32]:
-    """The cluster of each token.
+    """Assigns tokens to clusters by k-means.
 
-    A token is described by how much more often than by chance each of the most frequent tokens stands before and after
-    it, in powers of two (positive pointwise mutual information in bits, rounded down). k-means on these vectors gives
-    the clusters.
+    A token's vector holds, for each of the most frequent tokens before and after it, how much more often than by chance
+    the two are paired, in powers of two (positive pointwise mutual information): 0 below chance, else 1 plus the whole
+    bits. A single pair counts as none.
 
     Args:
       split: the text.
-      counts: [V], how often each token occurs in it.
+      counts: [V], number of occurrences of each token in it.
       special: ids of special tokens.
 
     Returns:
@@ -46,14 +46,14 @@ def cluster_tokens(split: Split, counts: Ints, special: tuple[int, ...]) -> npt.
 
 
 def _sample_lines(split: Split) -> tuple[Ints, Ints]:
-    """The ids of evenly spaced lines, and where each of these lines begins."""
+    """Returns the ids of evenly spaced lines, and where each of these lines begins."""
     every = -(-len(split.tokens) // _SAMPLE)
     begins, lengths = split.lines[:-1][::every], np.diff(split.lines)[::every]
     return split.tokens.take(begins, lengths).astype(np.int64), np.cumsum(lengths) - lengths
 
 
 def _describe(sample: tuple[Ints, Ints], by_count: Ints, vocab_size: int) -> Ints:
-    """The vectors of tokens, [tokens, 2 x neighbours] float64 of whole numbers, in the order of `by_count`."""
+    """Returns the vectors of tokens, [tokens, 2 x neighbors] float64 of whole numbers, in the order of `by_count`."""
     ids, begins = sample
     column = np.full(vocab_size, NONE)
     column[by_count[:_NEIGHBOURS]] = np.arange(min(_NEIGHBOURS, len(by_count)))
@@ -73,13 +73,14 @@ def _describe(sample: tuple[Ints, Ints], by_count: Ints, vocab_size: int) -> Int
 
 
 def _k_means(vectors_ND: Ints) -> Ints:
-    """The cluster of each vector; the first centres are vectors at even distances in their order."""
+    """Returns the cluster of each vector; the initial centers are evenly spaced vectors."""
     centres_KD = vectors_ND[::_SIZE].copy()
     for _ in range(_ROUNDS):
         distance_NK = (centres_KD**2).sum(axis=1) - 2 * (vectors_ND @ centres_KD.T)
         nearest_N = distance_NK.argmin(axis=1)
         member_KN = (nearest_N == np.arange(len(centres_KD))[:, None]).astype(np.float64)
         sizes_K = member_KN.sum(axis=1)
+        # Whole numbers, so that sums are exact in any order.
         means_KD = np.rint(np.floor_divide(member_KN @ vectors_ND, np.maximum(1, sizes_K)[:, None]))
         centres_KD = np.where(sizes_K[:, None] > 0, means_KD, centres_KD)
     result: Ints = nearest_N.astype(np.int32)

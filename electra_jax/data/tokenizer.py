@@ -45,13 +45,13 @@ _LEAD = "a "
 
 
 class Tokenizer(abc.ABC):
-    """Text to ids and back.
+    """A tokenizer, which converts text to ids and back.
 
     Attributes:
       file: name of its file in a corpus or run folder.
       model: content of that file.
       special: ids of the special tokens.
-      word_starts: [V] bool, whether each piece begins a word; where pieces do not show it, every piece does.
+      word_starts: [V] bool, whether each piece begins a word; if pieces do not show it, True for every piece.
       marks_words: whether pieces show where words begin.
     """
 
@@ -67,37 +67,37 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
-        """The ids of each line, without special tokens."""
+        """Encodes each line as ids, without special tokens."""
 
     @abc.abstractmethod
     def spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """The ids of a text, as `encode` gives them, with their positions in it.
+        """Encodes a text as `encode` does, and locates each id in the text.
 
         Returns:
-          (ids, for each id the characters [begin, end) of `text` that it encodes, without spaces around them). Where
+          (ids, for each id the characters [begin, end) of `text` that it encodes, without spaces around them). If
           several pieces encode one character, each has that character; for a piece of white space begin = end.
         """
 
     @abc.abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
-        """The text that the ids encode."""
+        """Decodes ids to the text that they encode."""
 
     @abc.abstractmethod
     def name_of(self, id_: int) -> str:
-        """The piece with this id."""
+        """Returns the piece with this id."""
 
     @functools.cached_property
     def _lead(self) -> int:
-        """Pieces of `_LEAD` that stand before a part that follows another one; 0 if every part begins a word."""
+        """Number of pieces of `_LEAD`, which precedes parts that follow another one; 0 if every part begins a word."""
         alone, after = self.encode(["a", f"{_LEAD}a"])
         return 0 if after == 2 * alone or after[: len(alone)] != alone else len(alone)
 
     def encode_parts(self, parts: Sequence[str], follows: Sequence[bool], threads: int = 1) -> list[list[int]]:
-        """The ids of lines or words that are encoded one by one, as in the whole text.
+        """Encodes lines or words one by one, with the ids that they have in the whole text.
 
         Args:
           parts: the parts.
-          follows: for each, whether it follows another one after a space. Some tokenizers encode that space with it.
+          follows: for each part, whether it follows another after a space. Some tokenizers encode the space with it.
           threads: as for `encode`.
         """
         if not self._lead:
@@ -112,19 +112,19 @@ class Tokenizer(abc.ABC):
         self._spoken = {id_ for id_ in special if id_ in self.encode([self.name_of(id_)])[0]}
 
     def _without_special(self, rows: list[list[int]]) -> list[list[int]]:
-        """`rows` with unknown tokens in place of special tokens that a text spells out: only training may mask."""
+        """Replaces special tokens that a text spells out by unknown tokens: only training may mask."""
         if not self._spoken:
             return rows
         return [[self.special.unk if i in self._spoken else i for i in row] for row in rows]
 
     def _mark_words(self) -> None:
-        """Sets `marks_words`, from what the names of the pieces say of `word_starts`."""
+        """Sets `marks_words`; if no piece is marked as the beginning of a word, `word_starts` becomes True for all."""
         self.marks_words = bool(self.word_starts.any())
         if not self.marks_words:
             self.word_starts = np.ones_like(self.word_starts)
 
     def words(self, ids: Sequence[int]) -> list[tuple[str, slice]]:
-        """The words in `ids`: (text, slice of `ids`) for each, special tokens left out."""
+        """Returns the words in `ids` as (text, slice of `ids`), without special tokens."""
         words: list[tuple[str, slice]] = []
         start = None
         unspoken = {*self.special} - {self.special.unk}
@@ -147,7 +147,7 @@ class SentencePiece(Tokenizer):
     file = "vocab.model"
 
     def __init__(self, model: bytes, name: str = "vocabulary"):
-        """Raises UserError where `model`, read from the file `name`, is not a SentencePiece model."""
+        """Raises UserError if `model`, read from the file `name`, is not a SentencePiece model."""
         try:
             message = sentencepiece_proto.parse(model)
             self._processor = spm.SentencePieceProcessor(model_proto=model)
@@ -205,12 +205,12 @@ class SentencePiece(Tokenizer):
 
 
 class Library(Tokenizer):
-    """A tokenizer of the tokenizers library: the WordPieces of BERT and ELECTRA, the byte-level BPE of ModernBERT."""
+    """A tokenizer of the tokenizers library: WordPiece of BERT and ELECTRA, or byte-level BPE of ModernBERT."""
 
     file = "tokenizer.json"
 
     def __init__(self, model: bytes, name: str = "vocabulary"):
-        """Raises UserError where `model`, read from the file `name`, is not a tokenizer.json with special tokens."""
+        """Raises UserError if `model`, read from the file `name`, is not a tokenizer.json with special tokens."""
         try:
             described = json.loads(model)
             self._tokenizer = tokenizers.Tokenizer.from_str(model.decode())
@@ -233,7 +233,7 @@ class Library(Tokenizer):
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._tokenizer.encode_special_tokens = True  # "[MASK]" in a text is text
-        self._find_spoken()  # nor where the model has a piece of that name
+        self._find_spoken()  # also if the model has a piece of that name
         self.word_starts = np.zeros(max(ids.values()) + 1, bool)
         # WordPiece marks the pieces that continue a word, the others those that begin one.
         continues = described["model"].get("continuing_subword_prefix")
@@ -262,7 +262,7 @@ class Library(Tokenizer):
 
 
 def load(path: Path, fold_case: bool = True) -> Tokenizer:
-    """The tokenizer in a file: a SentencePiece model, a tokenizer.json, or a vocab.txt of WordPieces, one per line.
+    """Loads the tokenizer in a file: a SentencePiece model, a tokenizer.json, or a vocab.txt of WordPieces, one a line.
 
     Args:
       path: the file.
@@ -293,7 +293,7 @@ def load(path: Path, fold_case: bool = True) -> Tokenizer:
 
 
 def save(vocabulary: Tokenizer, folder: Path) -> None:
-    """Writes a tokenizer's file into `folder` and deletes that of any other; an equal file is left alone."""
+    """Writes a tokenizer's file into `folder` and deletes that of any other tokenizer; keeps a file that is equal."""
     path = folder / vocabulary.file
     if path.is_file() and path.read_bytes() == vocabulary.model:
         return
@@ -303,7 +303,7 @@ def save(vocabulary: Tokenizer, folder: Path) -> None:
 
 
 def load_from_folder(folder: Path) -> Tokenizer:
-    """The tokenizer that `save` wrote into `folder`.
+    """Loads the tokenizer that `save` wrote into `folder`.
 
     Raises:
       UserError: there is none.
@@ -315,7 +315,7 @@ def load_from_folder(folder: Path) -> Tokenizer:
 
 
 def find_file(folder: Path) -> Path | None:
-    """The file that `save` wrote into `folder`, or None."""
+    """Returns the file that `save` wrote into `folder`, or None."""
     return next((path for kind in (SentencePiece, Library) if (path := folder / kind.file).is_file()), None)
 
 

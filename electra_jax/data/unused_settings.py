@@ -1,4 +1,4 @@
-"""Refuses settings that say how to read an input or train a vocabulary, where they have no effect."""
+"""Rejects settings for reading the input or training a vocabulary if they have no effect."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from electra_jax.data.sources import Unit
 
 
 class _Use(NamedTuple):
-    """Where a setting has an effect: the kinds of units and formats of files, and their name in messages."""
+    """The kinds of units and formats of files in which a setting has an effect, with their name in messages."""
 
     kinds: Collection[str]
     described: str
@@ -29,13 +29,13 @@ _NOT_OF_VOCABULARY = {"wordpiece": ("byte_fallback",), "byte_bpe": ("byte_fallba
 
 
 def check(units: Sequence[Unit], config: CorpusConfig) -> None:
-    """Checks that there is a use for each setting that differs from its default.
+    """Checks that each setting that differs from its default has an effect.
 
-    Names decide where they can. Else files are opened, in order, until one has a use for it; the first bytes of each
-    are read, and the names in archives.
+    File names decide if they can. Otherwise files are opened in order until one uses the setting; the first bytes of
+    each are read, and the names in archives.
 
     Raises:
-      UserError: a setting has no effect; or a file is broken, or of a format that is not read.
+      UserError: a setting has no effect; or a file is broken, or its format is not supported.
     """
     for name in () if config.vocabulary else _NOT_OF_VOCABULARY.get(config.model_type, ()):
         if getattr(config, name) != getattr(CorpusConfig(), name):
@@ -52,7 +52,7 @@ def check(units: Sequence[Unit], config: CorpusConfig) -> None:
 
 def _is_used(units: Sequence[Unit], kinds: Collection[str]) -> bool:
     by_name = {unit.kind for unit in units}
-    if by_name & (set(kinds) - {"text"}):  # what is text by its name may be anything
+    if by_name & (set(kinds) - {"text"}):  # a file that is text by name may be anything
         return True
     files = (name for unit in units if unit.kind == "text" for name in unit.names)
     return any(found in kinds for name in files for _, found in readers.open_files(name))

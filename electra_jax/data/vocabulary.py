@@ -1,8 +1,8 @@
-"""The gate for vocabularies that others made: reads a file and what stands beside it, and says what it is good for.
+"""Reads and checks vocabularies from elsewhere: a file and the tokenizer files beside it, with notes for the user.
 
 `tokenizer.load` reads a file as it is. Beside a file there may be a tokenizer_config.json that names a tokenizer with
-rules of its own, and tokens that were added to the vocabulary; and transformers may segment text in another way than a
-SentencePiece model does, although exports are read by it. What comes out of here is what is exported.
+its own rules, and tokens that were added to the vocabulary. transformers, which reads exports, may also segment text
+differently from a SentencePiece model. What this module returns is what is exported.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ from electra_jax.data.tokenizer import Library, SentencePiece, Tokenizer
 from electra_jax.runtime.io import read_json
 
 _CONFIG, _MODEL_CONFIG, _ADDED = "tokenizer_config.json", "config.json", "added_tokens.json"
-# Classes of transformers, without Tokenizer and Fast, that do with such a file what `tokenizer.load` does.
+# Classes of transformers, without Tokenizer and Fast, that read such a file as `tokenizer.load` does.
 _WORD_PIECES = {
     *("Bert", "Electra", "DistilBert", "ConvBert", "Funnel", "LayoutLM", "LayoutLMv2", "Lxmert", "MobileBert", "MPNet"),
     *("RetriBert", "Realm", "Splinter", "SqueezeBert", "DPRContextEncoder", "DPRQuestionEncoder", "DPRReader"),
@@ -28,11 +28,11 @@ _SAVE = "save its tokenizer.json, which is read instead (AutoTokenizer's save_pr
 
 
 class Vocabulary(NamedTuple):
-    """A vocabulary and what to tell its user.
+    """A vocabulary, with notes for the user.
 
     Attributes:
-      tokenizer: the tokenizer to train with, which is what an export has.
-      notes: in what way it is not the file as it stands, and what will not work with it.
+      tokenizer: the tokenizer to train with, which is also exported.
+      notes: how it differs from the file, and what will not work with it.
     """
 
     tokenizer: Tokenizer
@@ -40,14 +40,15 @@ class Vocabulary(NamedTuple):
 
 
 def read(path: Path, fold_case: bool = True) -> Vocabulary:
-    """The vocabulary in a file, with the tokens that were added to it beside the file.
+    """Reads the vocabulary in a file, with the added tokens that files beside it list.
 
     Args:
       path: a SentencePiece model, a tokenizer.json or a vocab.txt.
       fold_case: for a vocab.txt, see `tokenizer.load`.
 
     Raises:
-      UserError: it cannot be read, or another tokenizer reads it, or its added tokens have ids that it cannot give.
+      UserError: it cannot be read, it belongs to a tokenizer with other rules, or the ids of its added tokens do not
+        continue those of its pieces.
     """
     if path.suffix == ".json":
         return settle(tokenizer.load(path))
@@ -71,7 +72,7 @@ def read(path: Path, fold_case: bool = True) -> Vocabulary:
 
 
 def settle(found: Tokenizer) -> Vocabulary:
-    """The vocabulary of a tokenizer; where its export would segment text differently, the exported form itself."""
+    """Returns a tokenizer as a vocabulary, or its exported form if the export would segment text differently."""
     notes = [] if found.marks_words else ["its pieces do not show where words begin: there is no whole-word masking"]
     if not isinstance(found, SentencePiece):
         return Vocabulary(found, tuple(notes))
@@ -86,7 +87,7 @@ def settle(found: Tokenizer) -> Vocabulary:
 
 
 def _like(found: Tokenizer, library: Library, name: str) -> Vocabulary:
-    """A SentencePiece model, or the tokenizer.json beside it where that differs, as transformers reads the latter."""
+    """Returns a SentencePiece model, or the tokenizer.json beside it, which transformers reads, if they differ."""
     difference = proof.first_difference(found, converted.convert(library), proof.lines(found))
     if difference is None:
         return Vocabulary(found)
@@ -103,9 +104,9 @@ def _instead(library: Library, difference: tuple[str, list[str], list[str]], not
 
 
 def _check_class(path: Path) -> None:
-    """Raises UserError where the files beside `path` name a tokenizer that segments text in its own way."""
+    """Raises UserError if the files beside `path` name a tokenizer that segments text in its own way."""
     named: dict[str, Any] = {}
-    for name in (_MODEL_CONFIG, _CONFIG):
+    for name in (_MODEL_CONFIG, _CONFIG):  # the tokenizer's own file takes precedence
         beside = path.with_name(name)
         if beside.is_file():
             found = read_json(beside)
@@ -119,7 +120,7 @@ def _check_class(path: Path) -> None:
 
 
 def _added_tokens(path: Path, found: Tokenizer) -> Iterator[tuple[int, AddedToken]]:
-    """The tokens that transformers adds to the vocabulary, in the order of their ids.
+    """Yields the tokens that transformers adds to the vocabulary, in the order of their ids.
 
     Raises:
       UserError: one is a piece of the vocabulary with another id, or a file is not as transformers writes it.
@@ -148,12 +149,12 @@ def _added_tokens(path: Path, found: Tokenizer) -> Iterator[tuple[int, AddedToke
 
 
 def _parse_added(described: Mapping[str, Any]) -> dict[int, AddedToken]:
-    """The tokens in an added_tokens.json, by id."""
+    """Returns the tokens in an added_tokens.json by id."""
     return {int(id_): AddedToken(text) for text, id_ in described.items()}
 
 
 def _parse_decoder(described: Mapping[str, Any]) -> dict[int, AddedToken]:
-    """The tokens in a tokenizer_config.json, by id."""
+    """Returns the tokens in a tokenizer_config.json by id."""
     names = ("lstrip", "rstrip", "single_word", "normalized")
     return {
         int(id_): AddedToken(str(token["content"]), **{name: bool(token.get(name)) for name in names})
@@ -162,7 +163,7 @@ def _parse_decoder(described: Mapping[str, Any]) -> dict[int, AddedToken]:
 
 
 def check_whole_words(vocabulary: Tokenizer) -> None:
-    """Raises UserError where the pieces do not show which of them are one word."""
+    """Raises UserError if the pieces do not show where words begin, which whole-word masking needs."""
     if not vocabulary.marks_words:
         raise UserError(
             "config.objective.whole_words=true is invalid with this vocabulary, whose pieces do not show where words "

@@ -1,4 +1,4 @@
-"""Trains a vocabulary: SentencePiece's unigram and BPE, BERT's WordPieces, byte-level BPE."""
+"""Trains vocabularies: SentencePiece's unigram and BPE, BERT's WordPiece, and byte-level BPE."""
 
 import io
 from collections import Counter
@@ -21,7 +21,7 @@ _LONGEST_SENTENCE = 16384  # bytes; SentencePiece's trainer skips longer ones
 # libraries; rounded scores add up exactly (to 2^17 nats, about 16,000 pieces), so every library sees the same ties and
 # breaks them alike. Without rounding, 1 line in 20,000 of an encyclopedia was segmented differently there.
 _SCORE_STEPS = 128
-_LEAST_COUNT = 2  # of a merge in the text, as in the libraries' own recipes
+_LEAST_COUNT = 2  # minimum frequency of a merge, as in the libraries' own recipes
 
 
 def train(lines: Iterable[str], config: CorpusConfig) -> Tokenizer:
@@ -43,7 +43,7 @@ def train(lines: Iterable[str], config: CorpusConfig) -> Tokenizer:
 
 
 def _word_pieces(lines: Iterable[str], config: CorpusConfig) -> Library:
-    """As `BertTokenizer` reads text, but lower-casing keeps marks, without which many scripts have other words."""
+    """Trains WordPiece on text as `BertTokenizer` reads it, but keeps marks: many scripts have other words without."""
     options = {"lowercase": config.normalization.endswith("_cf"), "strip_accents": False}
     bert = tokenizers.BertWordPieceTokenizer(**options)
     words = Counter(word for line in lines for word in bert.normalizer.normalize_str(line).split())
@@ -68,7 +68,7 @@ def _word_pieces(lines: Iterable[str], config: CorpusConfig) -> Library:
 
 
 def _covering(words: Counter[str], coverage: float) -> list[str]:
-    """The most frequent characters, which make up this part of a text, in their own order."""
+    """Returns the most frequent characters that make up a fraction `coverage` of the text, in code point order."""
     counts: Counter[str] = Counter()
     for word, count in words.items():
         for character in word:
@@ -83,7 +83,7 @@ def _covering(words: Counter[str], coverage: float) -> list[str]:
 
 
 def _byte_level(lines: Iterable[str], config: CorpusConfig) -> Library:
-    """As ModernBERT's and, but for NFC, RoBERTa's: BPE of the bytes of words; each but a line's first has its space."""
+    """Trains byte-level BPE as in ModernBERT and, except for NFC, RoBERTa. A word includes the space before it."""
     result = tokenizers.Tokenizer(models.BPE())
     folds = [normalizers.Lowercase()] if config.normalization.endswith("_cf") else []
     result.normalizer = normalizers.Sequence([normalizers.NFC(), *folds])

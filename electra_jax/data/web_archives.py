@@ -1,7 +1,7 @@
 """Reads the texts of web pages from Common Crawl's archives: WET files, which hold text, and WARC files, with HTML.
 
-WARC is a text header, then as many bytes as it says; see ISO 28500. As the few fields needed here are read with one
-split, no library is needed, and damage is reported as that of other files is.
+A WARC record is a text header, followed by as many bytes as the header says (ISO 28500). The few fields needed here are
+read with one split, so no library is needed, and damage is reported like that of other files.
 """
 
 from collections.abc import Iterator
@@ -14,19 +14,19 @@ from electra_jax.data.input_file import InputFile
 _LONGEST_HEADER = 2**20  # bytes
 _LONGEST_PAGE = 2**27  # bytes: a page is in memory as a whole
 _END = b"\r\n\r\n"  # of a header, and of a record
-_WITHOUT_PAGES = (b"warcinfo", b"request", b"revisit")  # types of records that archives with pages have besides
+_WITHOUT_PAGES = (b"warcinfo", b"request", b"revisit")  # other types of records in archives with pages
 
 
 def read_pages(file: InputFile, languages: str = "") -> Iterator[Record]:
-    """The texts of the pages of an archive, in order; their place is the number of the record.
+    """Yields the texts of the pages of an archive, in order; their place is the number of the record.
 
-    A record of type `conversion` is the text of a page; one of type `response` is a page as it was fetched, whose main
-    text is extracted.
+    A record of type `conversion` is the text of a page; a record of type `response` is a fetched page, from which the
+    main text is extracted.
 
     Args:
       file: the archive, compressed or not.
-      languages: codes as in `WARC-Identified-Content-Language` of WET files, separated by commas: pages whose first
-        language is another, or unknown, have an empty text and a note. Empty: all pages.
+      languages: codes as in `WARC-Identified-Content-Language` of WET files, separated by commas. Pages whose first
+        language is another, or unknown, have an empty text and a note. Empty: all pages are kept.
 
     Raises:
       UserError: the archive is damaged or has no pages, the language of its pages is not known, or the package that
@@ -66,7 +66,7 @@ def read_pages(file: InputFile, languages: str = "") -> Iterator[Record]:
 
 
 class _Bytes:
-    """Blocks as one sequence of bytes; `offset` is the number of those taken."""
+    """A byte stream over blocks; `offset` is the number of bytes taken."""
 
     def __init__(self, blocks: Iterator[bytes]):
         self._blocks, self._data, self._at = blocks, b"", 0
@@ -77,7 +77,7 @@ class _Bytes:
         return self._before + self._at
 
     def take(self, size: int) -> bytes:
-        """The next `size` bytes; fewer at the end."""
+        """Takes the next `size` bytes; fewer at the end."""
         parts, missing = [self._data[self._at : self._at + size]], size - (len(self._data) - self._at)
         self._at = min(self._at + size, len(self._data))
         while missing > 0 and self._next_block(b""):
@@ -87,7 +87,7 @@ class _Bytes:
         return b"".join(parts)
 
     def take_until(self, mark: bytes, longest: int) -> bytes | None:
-        """The bytes before `mark`, which is dropped; None where no mark comes in the next `longest` bytes."""
+        """Takes the bytes before `mark`, and drops the mark; None if it is not in the next `longest` bytes."""
         while (end := self._data.find(mark, self._at)) < 0:
             rest = self._data[self._at :]
             if len(rest) > longest or not self._next_block(rest):
@@ -96,7 +96,7 @@ class _Bytes:
         return taken
 
     def _next_block(self, rest: bytes) -> bool:
-        """Whether there is a next block; it follows `rest`, the end of this one that is still wanted."""
+        """Appends the next block to `rest`, the end of this one that is still needed. False if there is none."""
         block = next(self._blocks, b"")
         if block:
             self._before += len(self._data) - len(rest)
@@ -105,7 +105,7 @@ class _Bytes:
 
 
 def _headers(data: _Bytes, file: InputFile) -> Iterator[tuple[dict[bytes, bytes], int]]:
-    """(fields by name in lower case, bytes of content) of each record; the content is taken before the next."""
+    """Yields (fields by lower-case name, bytes of content) of each record. Take the content before the next record."""
     while version := data.take(5):
         if version != b"WARC/":
             raise _damaged(file, data.offset - len(version), "it does not begin with WARC/")
