@@ -6,7 +6,7 @@
     model = electra_jax.load("runs/tiny")
     model.detect("returns the number the of elements")
 
-Importing this package imports neither JAX nor any other library: each name below is loaded when it is used.
+Importing this package imports neither JAX nor any other library: each name below is loaded on first use.
 """
 
 import importlib
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from electra_jax.planning.flops.count import count_flops as count_flops
     from electra_jax.train import pretrain as pretrain
 
-# The module that each public name is in. None of these names is also the name of a top-level module.
+# The module that defines each public name. No name may be that of a top-level module: importing such a module would set
+# the package's attribute to the module, and `__getattr__` would no longer be called for the name.
 _MODULES = {
     "load": "models",
     "Model": "loading.model",

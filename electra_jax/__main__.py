@@ -29,11 +29,11 @@ COMMANDS = {
 }
 
 _REPEATING = ("train", "finetune", "curves")  # run the same programs over and over
-_ALLOCATIONS = 50_000  # between two garbage collections; with Python's 700 tracing a step takes an eighth longer
+_ALLOCATIONS = 50_000  # between garbage collections; with Python's default of 700 tracing a step takes an eighth longer
 
 
 def usage() -> str:
-    """What `electra-jax --help` prints."""
+    """Returns the text that `electra-jax --help` prints."""
     width = max(map(len, COMMANDS))
     lines = [f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items()]
     more = "`electra-jax SUBCOMMAND --help` lists its options. With --debug, an error shows its traceback."
@@ -56,7 +56,7 @@ def run(argv: list[str]) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs a subcommand as the command of this process: errors are one line, libraries keep quiet.
+    """Runs a subcommand as this process's command: errors are printed as one line, and libraries are silenced.
 
     Args:
       argv: the arguments; by default those of this process.
@@ -69,7 +69,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run_in_own_process(interrupts: Interrupts, argv: list[str]) -> int:
     if argv and argv[0] in COMMANDS:
-        gc.disable()  # it walks through what is imported again and again
+        gc.disable()  # during the imports it would traverse all imported objects again and again
         from electra_jax.runtime import console_errors, host_memory, jax_errors  # slow, and not needed by `--help`
 
         if argv[0] in _REPEATING:

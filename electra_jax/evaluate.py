@@ -1,11 +1,11 @@
-"""Evaluation on held-out text, with baselines to compare the losses with.
+"""Evaluation on held-out text, with baselines for the losses.
 
 The baseline of the masked-language-modelling loss is the unigram entropy of the same text: the loss of a model that
 knows token frequencies only. The baseline of the discriminator's loss is the entropy of the constant prediction.
 Detection is measured twice: on the generator's fakes, which get harder as it learns, and on fakes drawn from the
 unigram distribution, which stay the same.
 
-Of a mixture, the same batches also give the metrics of each source.
+For a mixture of sources, the same batches also give per-source metrics.
 """
 
 import math
@@ -28,11 +28,11 @@ Array = jax.Array
 
 
 class Measured(NamedTuple):
-    """The metrics of a held-out batch, or of several.
+    """Metrics of one held-out batch, or of several.
 
     Attributes:
       whole: over all examples.
-      by_source: over those of each source, arrays with a leading axis [sources]; empty where they are not asked for.
+      by_source: per source, as arrays with a leading axis [sources]; empty if not requested.
     """
 
     whole: metrics.Metrics
@@ -43,29 +43,29 @@ EvalStep = Callable[[Params, Array, HeldoutBatch, Array], Measured]
 
 
 def entropy(counts: np.ndarray) -> float:
-    """The entropy of the distribution of `counts`, in nats."""
+    """Computes the entropy of the distribution of `counts`, in nats."""
     p = counts[counts > 0] / counts.sum()
     return float(-np.sum(p * np.log(p)))
 
 
 def constant_entropy(fraction: float) -> float:
-    """The cross-entropy, in nats, of always predicting `fraction`, the share of replaced tokens."""
+    """Computes the cross-entropy, in nats, of always predicting `fraction`, the fraction of replaced tokens."""
     return -sum(p * math.log(p) for p in (fraction, 1 - fraction) if p > 0)
 
 
 def is_better_than_baselines(heldout: Mapping[str, float]) -> bool:
-    """Whether an evaluation was made, all its losses are finite, and each is below its baseline if it has one."""
+    """True if an evaluation was made, all its losses are finite, and each is below its baseline, if it has one."""
     losses = [name for name in LOSSES if name in heldout]
     return bool(losses) and all(heldout[name] < heldout.get(LOSSES[name].baseline, math.inf) for name in losses)
 
 
 def make_eval_step(objective: Objective, stage: Stage, sources: int = 0) -> EvalStep:
-    """The function `eval_step(params, step, heldout, key) -> Measured`, not yet jitted; without dropout.
+    """Returns the function `eval_step(params, step, heldout, key) -> Measured`, without dropout and not yet jitted.
 
     Args:
       objective: the run's objective.
       stage: the stage whose losses are measured.
-      sources: the number of sources that have metrics of their own; 0: the whole only.
+      sources: the number of sources with separate metrics; 0: no per-source metrics.
     """
 
     def eval_step(params: Params, step: Array, heldout: HeldoutBatch, key: Array) -> Measured:
@@ -84,10 +84,10 @@ def make_eval_step(objective: Objective, stage: Stage, sources: int = 0) -> Eval
 
 
 class Evaluator:
-    """Evaluates parameters on fixed batches with fixed keys.
+    """Evaluator of parameters on fixed batches with fixed keys.
 
-    Two results differ by the parameters only, unless the objective changes with the step (`mask_prob_end`,
-    `temperature_decay`). A stage's step is compiled by `compile`, or else at its first evaluation.
+    Two results differ only by the parameters, unless the objective changes with the step (`mask_prob_end`,
+    `temperature_decay`). The eval step of a stage is compiled by `compile`, or otherwise at its first evaluation.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Evaluator:
         jit: Callable[[EvalStep], Any] = jax.jit,
         sources: Sequence[str] = (),
     ):
-        """An evaluator.
+        """Creates an evaluator.
 
         Args:
           objective: the run's objective.
@@ -107,7 +107,7 @@ class Evaluator:
           seed: the run's seed.
           put: moves a batch to the devices.
           jit: `jax.jit`, with the shardings that a run needs.
-          sources: names of the sources; where there are several, each that has examples in the batches has metrics.
+          sources: names of the sources; if there are several, each one with examples in the batches gets metrics.
         """
         self._objective, self._put, self._jit = objective, put, jit
         self._sources = sources if len(sources) > 1 else ()
@@ -124,16 +124,16 @@ class Evaluator:
         }
 
     def compile(self, params: Params, stages: Iterable[Stage]) -> None:
-        """Compiles the eval steps of some stages for parameters of these shapes."""
+        """Compiles the eval steps of `stages` for parameters of these shapes."""
         batch = self._put(self._batches[0])
         for stage in stages:
             lowered = self._jitted(stage).lower(params, jnp.int32(0), batch, self._key)
             self._eval_steps[stage] = lowered.compile()
 
     def __call__(self, params: Params, step: int) -> dict[str, float]:
-        """`mlm_loss`, `disc_loss`, ... after `step` steps, and their baselines, over all batches together.
+        """Computes `mlm_loss`, `disc_loss`, ... after `step` steps, and their baselines, over all batches together.
 
-        Those of a source are `mlm_loss/NAME` and so on.
+        Metrics of a source are named `mlm_loss/NAME` and so on.
         """
         stage = self._objective.stage_at(step)
         eval_step = self._eval_steps.setdefault(stage, self._jitted(stage))
@@ -154,14 +154,14 @@ class Evaluator:
         return self._jit(make_eval_step(self._objective, stage, len(self._sources)))
 
     def _entropy(self, ids_NL: np.ndarray) -> float:
-        """The unigram entropy of examples, without special tokens."""
+        """Computes the unigram entropy of examples, without special tokens."""
         special = self._objective.special
         return entropy(np.delete(np.bincount(ids_NL.ravel(), minlength=max(special) + 1), special))
 
 
 def _with_baselines(measured: metrics.Metrics, unigram_entropy: float) -> dict[str, float]:
-    """The numbers of an evaluation."""
+    """Converts metrics to numbers and adds the baselines of their losses."""
     result = {**metrics.numbers(measured), "unigram_entropy": unigram_entropy}
-    if math.isfinite(result.get("replaced_fraction", math.nan)):  # NaN in a stage that puts no fakes
+    if math.isfinite(result.get("replaced_fraction", math.nan)):  # NaN in a stage without fakes
         result["constant_entropy"] = constant_entropy(result["replaced_fraction"])
     return result

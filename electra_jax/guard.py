@@ -1,7 +1,7 @@
 """Protects the parameters of a run: updates with a bad gradient are skipped.
 
-A skipped update leaves parameters and moments as they were, to the bit. Its step is spent all the same: the number of
-the step, its batch and its random key do not come again. Everything is decided on the devices, inside the train step.
+A skipped update leaves parameters and moments unchanged, bit for bit. Its step still counts: the number of the step,
+its batch and its random key are not used again. The decision is made on the devices, inside the train step.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ WINDOW = 128
 
 @dataclasses.dataclass(frozen=True)
 class GuardConfig:
-    """What protects a run from bad gradients; non-finite ones are always skipped."""
+    """Protection of a run from bad gradients; non-finite ones are always skipped."""
 
     spike: float = setting(
         0.0,
@@ -34,7 +34,7 @@ class GuardConfig:
 
 
 class Verdict(NamedTuple):
-    """What `inspect` says of a gradient.
+    """Decision of `inspect` about an update.
 
     Attributes:
       accepted: bool scalar, whether the update is applied.
@@ -46,23 +46,23 @@ class Verdict(NamedTuple):
 
 
 def no_norms() -> Array:
-    """[WINDOW] float32: no gradient norm has been seen yet."""
+    """Returns the gradient norms at the start of a run, [WINDOW] float32: none has been seen yet."""
     return jnp.zeros(WINDOW, jnp.float32)
 
 
 def inspect(norms: Array, step: Array, loss: Array, norm: Array, spike: float) -> Verdict:
     """Decides whether the update of a step is applied.
 
-    It is not if the loss or the gradient norm is not finite, or if the norm is more than `spike` times the median of
-    the norms before it. The median is used from WINDOW / 2 norms on. Norms of skipped updates count too: after a change
-    that lasts, the median follows.
+    The update is skipped if the loss or the gradient norm is not finite, or if the norm is more than `spike` times the
+    median of the previous norms. The median is used once there are WINDOW / 2 norms. Finite norms of skipped updates
+    count too, so the median follows a lasting change.
 
     Args:
       norms: [WINDOW] float32, the norms of the last steps; 0 where a step had none.
       step: int32, the number of steps done.
       loss: the loss of the batch.
       norm: the global norm of the gradient, before clipping.
-      spike: `GuardConfig.spike`.
+      spike: `GuardConfig.spike`; 0: spikes are not skipped.
     """
     finite = jnp.isfinite(loss) & jnp.isfinite(norm)
     seen = norms.at[step % WINDOW].set(jnp.where(finite, norm, 0.0))
@@ -74,9 +74,9 @@ def inspect(norms: Array, step: Array, loss: Array, norm: Array, spike: float) -
 
 
 def select(accepted: Array, new: Tree, old: Tree) -> Tree:
-    """`new` if the update is accepted, else `old`; integers, which count steps, are always new.
+    """Returns `new` if the update is accepted, else `old`; integers, which count steps, are always new.
 
-    The learning rate and the random numbers of the optimizer therefore stay functions of the step.
+    The learning rate and the random numbers of the optimizer therefore remain functions of the step.
     """
 
     def choose(new: Array, old: Array) -> Array:
@@ -86,7 +86,7 @@ def select(accepted: Array, new: Tree, old: Tree) -> Tree:
 
 
 def finite_only(measured: metrics.Metrics) -> metrics.Metrics:
-    """Metrics in which one that is not finite counts nothing, so that it spoils no mean."""
+    """Zeroes each metric that is not finite, its weight included, so that it does not spoil a mean."""
 
     def clean(metric: Any) -> Any:
         finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(metric)]))
@@ -96,10 +96,10 @@ def finite_only(measured: metrics.Metrics) -> metrics.Metrics:
 
 
 class SkipCounter:
-    """Ends a run that skips its updates.
+    """Counter of consecutive skipped updates, which ends the run when there are too many.
 
     Attributes:
-      in_a_row: how many of the last updates were skipped, one after another.
+      in_a_row: the number of consecutive skipped updates up to now.
     """
 
     def __init__(self, patience: int, in_a_row: int = 0):

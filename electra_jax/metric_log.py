@@ -1,4 +1,4 @@
-"""Where a run's metrics go, with its totals: tokens, FLOPs in both accountings, device-seconds, goodput."""
+"""Logs a run's metrics with its totals: tokens, FLOPs in both accountings, device-seconds, goodput."""
 
 from collections.abc import Callable
 
@@ -19,10 +19,10 @@ from electra_jax.train_config import TrainConfig
 
 
 class MetricLog:
-    """Where metrics go: metrics.jsonl, trackers and the progress listener.
+    """Log of a run's metrics in metrics.jsonl, the trackers and the progress listener.
 
     Attributes:
-      totals: `tokens`, `device_seconds` and `skipped_steps` since the first step, kept in the checkpoints.
+      totals: `tokens`, `device_seconds` and `skipped_steps` since the first step, saved in the checkpoints.
     """
 
     def __init__(
@@ -35,15 +35,15 @@ class MetricLog:
         progress: Progress,
         clock: goodput.Clock,
     ):
-        """Opens the logs of a run, and adds the time of its earlier starts to `clock`.
+        """Opens the logs of a run and adds the time of its earlier starts to `clock`.
 
         Args:
           run: the train step.
           home: the work directory.
           first: the number of steps done.
-          totals: those in the checkpoint of that step, with its `goodput.Clock.totals`; zeros if there is none.
+          totals: the totals in the checkpoint of that step, with its `goodput.Clock.totals`; zeros if there is none.
           epochs: steps -> the number of epochs over the training text.
-          progress: is told what is logged.
+          progress: receives what is logged.
           clock: the clock of this start.
         """
         self.totals = {name: totals[name] for name in ("tokens", "device_seconds", "skipped_steps")}
@@ -60,17 +60,17 @@ class MetricLog:
             self._trackers = start_trackers(run.config, home, progress)
 
     def flops(self, steps: int) -> dict[str, float]:
-        """FLOPs of the first `steps` steps, by accounting."""
+        """Returns the FLOPs of the first `steps` steps, by accounting."""
         run = self._run
         return count_flops(run.objective, run.segments, steps, run.config.optim.name)
 
     def write(
         self, step: int, window: metrics.Measurements, heldout: dict[str, float], found: dict[str, float]
     ) -> None:
-        """Logs the steps of a window that ends with `step`, with what hooks have `found` after it.
+        """Logs the window of steps that ends with `step`, and the numbers that hooks have `found` after it.
 
         Raises:
-          UserError: a hook gave a name that the run logs itself.
+          UserError: a hook returned a name that the run logs itself.
         """
         measured, spent, count = window.metrics, self._clock.lap(), jax.device_count()
         seconds = spent["step"] + spent["data"]  # training time: without evaluating, saving, ...
@@ -122,6 +122,6 @@ _ATTACHED = ("config.json", "environment.json", METRICS)
 
 
 def start_trackers(config: TrainConfig, home: WorkDir, progress: Progress) -> Trackers:
-    """The run in its trackers, begun or continued."""
+    """Starts the run in its trackers, or resumes it there."""
     run = TrackedRun(home.path.name, home.folder, train_config.to_dict(config))
     return Trackers(trackers.chosen(config.tracker), run, progress.say)

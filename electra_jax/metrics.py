@@ -1,7 +1,7 @@
 """Metrics as sums and counts: additive over examples, devices and steps, and converted to numbers on the host.
 
-Losses return what they measure before it is summed (`Weighted`, `Scored`). A train step sums over the whole batch; an
-evaluation also sums over the examples of each source.
+Losses return unreduced, per-example metrics (`Weighted`, `Scored`). A train step sums them over the whole batch; an
+evaluation also sums them over the examples of each source.
 """
 
 from collections.abc import Mapping
@@ -20,19 +20,19 @@ _SCORE_LIMIT = 16.0  # logits beyond this count in the outermost bins
 
 @struct.dataclass
 class Mean:
-    """A weighted mean: the sum of weight x value, and the sum of weights."""
+    """Weighted mean, stored as the sum of weight x value and the sum of weights."""
 
     sum: Any
     count: Any
 
     @property
     def value(self) -> Any:
-        """The mean as an array, JAX's or NumPy's; 0 where nothing was counted."""
+        """The mean as a JAX or NumPy array; 0 where nothing was counted."""
         count = self.count
         return self.sum / (count + (count == 0).astype(jnp.float32))
 
     def number(self) -> float:
-        """The mean; NaN where nothing was counted."""
+        """Returns the mean; NaN if nothing was counted."""
         return float(self.sum) / float(self.count) if self.count else float("nan")
 
 
@@ -48,12 +48,12 @@ class Total:
 
 @struct.dataclass
 class Roc:
-    """Histograms of the scores of negatives and of positives, [2, bins]."""
+    """ROC curve, stored as histograms of the scores of negatives and positives, [2, bins]."""
 
     histogram: Any
 
     def number(self) -> float:
-        """The area under the ROC curve: P(score of a positive > score of a negative), ties counting half."""
+        """Returns the area under the ROC curve: P(score of a positive > score of a negative), ties counting half."""
         negative, positive = np.asarray(self.histogram, np.float64)
         pairs = negative.sum() * positive.sum()
         below = np.cumsum(negative) - negative
@@ -64,7 +64,7 @@ Metrics = Mapping[str, Mean | Total | Roc]
 
 
 class Weighted(NamedTuple):
-    """Numbers of which a mean is taken, and their weights, [B, ...]."""
+    """Values to be averaged, and their weights, [B, ...]."""
 
     values: Array
     weights: Array
@@ -76,18 +76,18 @@ class Weighted(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """Scores (logits) of which an area under the ROC curve is taken, their labels and weights, [B, L]."""
+    """Scores (logits) for an area under the ROC curve, their labels and weights, [B, L]."""
 
     scores: Array
     labels: Array
     weights: Array
 
 
-Unsummed = Mapping[str, Weighted | Scored | Mean | Total]  # the last two are of the whole batch
+Unsummed = Mapping[str, Weighted | Scored | Mean | Total]  # the last two are already summed over the batch
 
 
 def over_batch(measured: Unsummed) -> Metrics:
-    """The sums over a whole batch."""
+    """Sums metrics over a whole batch."""
 
     def sum_up(each: Weighted | Scored | Mean | Total) -> Mean | Total | Roc:
         if isinstance(each, Weighted):
@@ -98,13 +98,13 @@ def over_batch(measured: Unsummed) -> Metrics:
 
 
 def over_groups(measured: Unsummed, groups_B: Array, count: int) -> Metrics:
-    """The sums over the examples of each group: metrics whose arrays have a leading axis [groups].
+    """Sums metrics over the examples of each group; the resulting arrays have a leading axis [groups].
 
-    What is measured of the whole batch only is left out.
+    Metrics that are known for the whole batch only are left out.
 
     Args:
-      measured: of a batch.
-      groups_B: int32, the group of each example, from 0; those of a negative number are in none.
+      measured: the metrics of a batch.
+      groups_B: int32, the group of each example, from 0; examples with a negative number are in no group.
       count: the number of groups.
     """
     member_BG = jax.nn.one_hot(groups_B, count, dtype=jnp.float32)
@@ -134,15 +134,15 @@ def total(values: Array) -> Total:
 
 
 def scalar(value: Array) -> Mean:
-    """A number that describes a whole step; several steps are averaged."""
+    """Wraps a number that describes a whole step; it is averaged over steps."""
     return Mean(value, jnp.ones((), jnp.float32))
 
 
 def roc(scores: Array, labels: Array, weights: Array) -> Roc:
-    """Counts scores (logits) by label in 1024 equal bins of [-16, 16].
+    """Computes histograms of scores (logits) by label, in 1024 equal bins of [-16, 16].
 
     A bin's index is split into two digits of base 32, and the histogram is the product of the digits' one-hot matrices:
-    a small matrix multiplication, since a scatter is slow on TPU.
+    a small matrix multiplication, because a scatter is slow on TPU.
     """
     scores, labels, weights = (jax.lax.stop_gradient(x.reshape(-1)) for x in (scores, labels, weights))
     bins = _ROOT_BINS**2
@@ -155,21 +155,21 @@ def roc(scores: Array, labels: Array, weights: Array) -> Roc:
 
 
 def add(a: Metrics | None, b: Metrics) -> Metrics:
-    """The metrics of two steps or batches, added up."""
+    """Adds the metrics of two steps or batches."""
     return b if a is None else jax.tree.map(np.add, a, b)
 
 
 def numbers(metrics: Metrics) -> dict[str, float]:
-    """Metrics on the host as numbers."""
+    """Converts metrics on the host to numbers."""
     return {name: metric.number() for name, metric in metrics.items()}
 
 
 class Measurements(NamedTuple):
-    """What a `MetricAccumulator` has accumulated.
+    """Metrics of a window of steps, from `MetricAccumulator`.
 
     Attributes:
-      metrics: the numbers by their names.
-      steps: steps of the window.
+      metrics: the numbers by name.
+      steps: the number of steps in the window.
     """
 
     metrics: dict[str, float]
@@ -177,7 +177,7 @@ class Measurements(NamedTuple):
 
 
 class MetricAccumulator:
-    """The metrics of the steps since the last logged one."""
+    """Accumulator of the metrics since the last logged step."""
 
     def __init__(self) -> None:
         self._metrics: Metrics | None = None
@@ -191,7 +191,7 @@ class MetricAccumulator:
         return fetched
 
     def close(self) -> Measurements:
-        """The window up to now; an empty one begins."""
+        """Returns the metrics of the current window and starts an empty one."""
         assert self._metrics is not None, "a window without a step has no metrics"
         measurements = Measurements(numbers(self._metrics), self._steps)
         self._metrics, self._steps = None, 0

@@ -1,4 +1,4 @@
-"""Loads, exports and uploads anything trained: what pre-training or fine-tuning has written."""
+"""Loads, exports and uploads trained models, pre-trained or fine-tuned."""
 
 import os
 import tempfile
@@ -23,10 +23,10 @@ def load(path: str | os.PathLike[str], step: int | None = None, batch_size: int 
 
     Args:
       path: a run's work directory, a directory that `electra_jax.export` wrote, a Hugging Face directory of an ELECTRA,
-        BERT, ModernBERT or DeBERTaV3 model, the work directory of a fine-tuning, of which the best seed's model is
-        loaded, or `hf:USER/NAME[@REVISION]` on the Hugging Face Hub.
+        BERT, ModernBERT or DeBERTaV3 model, the work directory of a fine-tuning (the best seed's model is loaded), or
+        `hf:USER/NAME[@REVISION]` on the Hugging Face Hub.
       step: for a run, the step of the checkpoint; None: the last.
-      batch_size: rows that are computed at once; raise it on an accelerator.
+      batch_size: the number of rows per forward pass; raise it on an accelerator.
 
     Raises:
       UserError: the directory has no model or no tokenizer, a file in it cannot be read, or `batch_size` is invalid.
@@ -55,25 +55,25 @@ def export(
 ) -> dict[str, str]:
     """Writes a run or a fine-tuned model as directories that `from_pretrained` of transformers reads.
 
-    It writes all of them or none.
+    Either all directories are written or none.
 
     Args:
-      path: the work directory of a run, or of a fine-tuning, of which the best seed's model is exported.
-      output: a directory that does not exist yet or is empty. Of a run it gets `discriminator` or `masked_lm` (the
-        encoder with its head), `generator` where there is one, and `encoder` (without a head), each with weights,
-        tokenizer and model card. Of a fine-tuned model it gets these files itself.
+      path: the work directory of a run, or of a fine-tuning (the best seed's model is exported).
+      output: a directory that does not exist yet or is empty. For a run, it receives `discriminator` or `masked_lm`
+        (the encoder with its head), `generator` if there is one, and `encoder` (without a head), each with weights,
+        tokenizer and model card. For a fine-tuned model, these files are written into `output` itself.
       step: for a run, the step of the checkpoint; None: the last.
-      sentence_transformers: for a run, whether `encoder` is also a model of sentence vectors for sentence-transformers:
-        the mean of a text's states, as in `Model.encode`.
-      onnx: whether each directory gets ONNX files too, in float32, float16 and int8; needs PyTorch and transformers.
-      as_bert: for a run, whether to write its encoder as a BERT: `masked_lm` where it has an MLM head, and `encoder`. A
+      sentence_transformers: for a run, whether `encoder` is also a sentence-transformers model, which embeds a text as
+        the mean of its hidden states, as `Model.encode` does.
+      onnx: whether each directory also gets ONNX files, in float32, float16 and int8; needs PyTorch and transformers.
+      as_bert: for a run, whether to write its encoder as a BERT: `masked_lm` if it has an MLM head, and `encoder`. A
         fine-tuned model with `config.head=bert` is always written so.
-      dtype: storage dtype of the weights: `float32`, or `float16` for half of the size. Both are loaded as float32.
+      dtype: storage dtype of the weights: `float32`, or `float16` for half the size. Both are loaded as float32.
       scores: for a run, the work directories of fine-tunings of this checkpoint, to put their scores into the model
         cards.
 
     Returns:
-      The class of transformers for each directory, by the directory's name; `.` is `output` itself.
+      The transformers class of each directory, by the directory's name; `.` is `output` itself.
 
     Raises:
       UserError: there is no such model or checkpoint, `output` is not empty, or transformers has no equivalent of the
@@ -102,7 +102,7 @@ def export(
 
 
 def _read_score(finetuned: Path, run: Path, step: int | None) -> TaskScore:
-    """What a fine-tuning of a run's checkpoint scored."""
+    """Reads the score of a fine-tuning of a run's checkpoint."""
     if not (finetuned / results.SCORES).is_file():
         raise UserError(f"{finetuned} has no {results.SCORES}: expected the work directory of a finished fine-tuning")
     summary, identity = (read_json(finetuned / name) for name in (results.SCORES, results.CONFIG))
@@ -126,21 +126,21 @@ def push(
 ) -> list[str]:
     """Uploads a run or a fine-tuned model to the Hugging Face Hub.
 
-    The repository's main branch gets what `export` writes: of a run the encoder with its head, so that
+    The repository's main branch receives what `export` writes. For a run, this is the encoder with its head, so that
     `from_pretrained` loads it by the repository's name, and the generator in the folder `generator`. An encoder with
     two heads has its discriminator in the folder `discriminator`.
 
     Args:
-      path: the work directory of a run, or of a fine-tuning, of which the best seed's model is uploaded.
-      repo: USER/NAME on the Hub; made if it does not exist.
+      path: the work directory of a run, or of a fine-tuning (the best seed's model is uploaded).
+      repo: USER/NAME on the Hub; created if it does not exist.
       step: for a run, the step of the checkpoint; None: the last.
-      every_checkpoint: for a run, whether each checkpoint becomes a branch `step-N` too; so does step 0, unless the run
-        began with the parameters of another model.
-      private: whether the repository is to be private; one that exists and is public is refused.
-      onnx: whether the main branch gets ONNX files too, as in `export`.
+      every_checkpoint: for a run, whether each checkpoint is also uploaded, as a branch `step-N`; so is step 0, unless
+        the run was initialized from another model.
+      private: whether the repository is to be private; an existing public one is refused.
+      onnx: whether the main branch also gets ONNX files, as in `export`.
 
     Returns:
-      The address of each commit.
+      The URL of each commit.
 
     Raises:
       UserError: there is no such model or checkpoint, transformers has no equivalent of it, or the Hub refuses it.
@@ -150,7 +150,7 @@ def push(
         raise UserError(f"{path} is fine-tuned and has no checkpoints; leave every_checkpoint out")
     uploads: list[tuple[int | None, str | None]] = [(step, None)]
     if every_checkpoint:
-        # Of a run that started from another model, step 0 is that model.
+        # If the run was initialized from another model, its step 0 is that model.
         drawn = [] if run_checkpoint.read_config(source).starts_from else [0]
         uploads += [(each, f"step-{each}") for each in (*drawn, *run_checkpoint.saved_steps(source))]
     addresses = []
@@ -168,7 +168,7 @@ def push(
 
 
 def _as_repository(exported: Path) -> Path:
-    """The export of a run in the layout of a repository: the encoder with its head, and others in it."""
+    """Lays out the export of a run as a repository: the encoder with its head, the other networks in folders of it."""
     root = networks.encoder_directory_in_export(exported)
     assert root is not None
     if (exported / networks.MASKED_LM).is_dir():  # most tools have a use for it
@@ -180,7 +180,7 @@ def _as_repository(exported: Path) -> Path:
 
 
 def _name_repository(root: Path, repo: str) -> None:
-    """Puts the repository's name into the code of the model cards, in place of the folders'."""
+    """Replaces the folders' names in the code of the model cards by the repository's name."""
     card = root / directory.CARD
     text = card.read_text(encoding="utf-8")
     for path in (root.name, str(root), str(root.resolve())):

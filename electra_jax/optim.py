@@ -1,4 +1,4 @@
-"""The reference's optimizer, and Muon beside it, from optax parts."""
+"""The reference's optimizer, which is Adam without bias correction, and Muon, as chains of optax transformations."""
 
 import dataclasses
 import itertools
@@ -16,7 +16,7 @@ from optax.contrib import MuonDimensionNumbers
 from electra_jax.config.settings import above, above_up_to, at_least, from_up_to_below, one_of, setting
 from electra_jax.runtime import rng
 
-_NOT_DECAYED = ("bias", "scale")  # how the names of biases, and of the scales of layer norms, end
+_NOT_DECAYED = ("bias", "scale")  # suffixes of the names of biases and layer-norm scales
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,17 +57,17 @@ class OptimConfig:
 
 
 def schedule(peak: float, warmup_steps: Any, steps: Any, shape: str = "linear", decay: float = 0.2) -> optax.Schedule:
-    """peak x decay(t) x min(1, t / warmup_steps): the decay also runs during the warm-up.
+    """Returns the schedule peak x decay(t) x min(1, t / warmup_steps); the decay also runs during the warm-up.
 
     google-research/electra, model/optimization.py: polynomial_decay times warm-up.
 
     Args:
       peak: the peak learning rate.
-      warmup_steps: steps of the warm-up.
-      steps: all steps; then the rate is 0.
-      shape: decay(t) is 1 - t / steps (`linear`), (1 + cos(pi t / steps)) / 2 (`cosine`), or 1 until a last part of the
-        steps, in which it falls to 0 in a line (`stable`: warm-up, stable, decay, arXiv 2404.06395).
-      decay: that part.
+      warmup_steps: the number of warm-up steps.
+      steps: the number of steps in total; from then on the rate is 0.
+      shape: decay(t) is 1 - t / steps (`linear`), (1 + cos(pi t / steps)) / 2 (`cosine`), or 1 and then, over the last
+        `decay` of the steps, linear to 0 (`stable`: warmup-stable-decay, arXiv 2404.06395).
+      decay: the fraction of the steps over which `stable` decays.
     """
 
     def rate(count: Any) -> Any:
@@ -84,9 +84,9 @@ def schedule(peak: float, warmup_steps: Any, steps: Any, shape: str = "linear", 
 
 
 def in_stages(settings: OptimConfig, stages: Sequence[int]) -> optax.Schedule:
-    """`schedule` restarted at each stage, warm-up included; `stages` are the stages' numbers of steps.
+    """Returns `schedule` restarted at each stage, warm-up included; `stages` are the stages' numbers of steps.
 
-    Of several stages, one that is shorter than ten warm-ups warms up over a tenth of its steps.
+    If there are several stages, a stage shorter than ten warm-ups warms up over a tenth of its steps.
     """
     s = settings
     warmups = [min(s.warmup_steps, -(-steps // 10)) if len(stages) > 1 else s.warmup_steps for steps in stages]
@@ -100,14 +100,14 @@ def in_stages(settings: OptimConfig, stages: Sequence[int]) -> optax.Schedule:
 def scale_by_uncorrected_adam(
     b1: float, b2: float, eps: float, dtype: Any = jnp.float32
 ) -> optax.GradientTransformation:
-    """Adam without bias correction, eps outside the root: m / (sqrt(v) + eps).
+    """Returns Adam without bias correction, with epsilon outside the square root: m / (sqrt(v) + eps).
 
     google-research/electra, model/optimization.py, AdamWeightDecayOptimizer; optax.scale_by_adam always corrects.
 
     Args:
-      b1, b2, eps: Adam's parameters.
-      dtype: the type to store moments in; they are computed in float32. In bfloat16, second moments use stochastic
-        rounding: with b2 = .999 an update is below half a unit in the last place, and would be lost otherwise.
+      b1, b2, eps: Adam's hyperparameters.
+      dtype: storage dtype of the moments, which are computed in float32. In bfloat16, second moments use stochastic
+        rounding: with b2 = .999 an update is below half a unit in the last place and would otherwise be lost.
     """
 
     def init(params: Any) -> optax.ScaleByAdamState:
@@ -128,9 +128,9 @@ def scale_by_uncorrected_adam(
 
 
 def stochastic_round(key: jax.Array, tree: Any) -> Any:
-    """Rounds a float32 tree to bfloat16, up or down with the probabilities that keep each number's expectation.
+    """Rounds a float32 tree to bfloat16, up or down with probabilities that preserve each number's expectation.
 
-    A bfloat16 is the upper half of a float32: this adds 16 random bits to the lower half and truncates.
+    A bfloat16 is the upper half of a float32, so this adds 16 random bits to the lower half and truncates.
     """
     leaves, structure = jax.tree.flatten(tree)
 
@@ -144,12 +144,12 @@ def stochastic_round(key: jax.Array, tree: Any) -> Any:
 
 
 def decay_mask(params: Any) -> Any:
-    """True where weight decay applies: not for biases and layer norms."""
+    """Returns a tree that is True where weight decay applies: not for biases and layer norms."""
     return jax.tree_util.tree_map_with_path(lambda path, _: not path[-1].key.endswith(_NOT_DECAYED), params)
 
 
-# The dimensions of each kind of matrix in the layers that are its input, and those that are its output. The first
-# dimension counts the layers. Queries, keys and values are a matrix each, as are the two halves of a gated layer.
+# Input and output axes of each kind of weight matrix in the layers, by its name and its rank without the first axis,
+# which indexes the layers. Queries, keys and values are a matrix each, as are the two halves of a gated layer.
 _MATRICES = {
     ("qkv", 4): MuonDimensionNumbers(1, (3, 4)),  # [layers, D, 3, H, K]
     ("out", 3): MuonDimensionNumbers((1, 2), 3),  # [layers, H, K, D]
@@ -163,7 +163,7 @@ _MUON_RMS = 0.2  # root mean square of an update, about that of Adam's (arXiv 25
 
 
 def _matrix(path: Any, leaf: Any) -> MuonDimensionNumbers | None:
-    """The dimensions of a matrix in the layers; None for other parameters."""
+    """Returns the input and output axes of a weight matrix in the layers; None for other parameters."""
     names = [key.key for key in path]
     if "layers" not in names or names[-1] != "kernel":
         return None
@@ -171,14 +171,14 @@ def _matrix(path: Any, leaf: Any) -> MuonDimensionNumbers | None:
 
 
 def scale_by_muon(rate: float, dtype: Any = jnp.float32) -> optax.GradientTransformation:
-    """Muon for the matrices in the layers: momentum, made orthogonal by Newton-Schulz iterations.
+    """Returns Muon for the weight matrices of the layers: momentum orthogonalized by Newton-Schulz iterations.
 
-    Updates are scaled by .2 sqrt(max(inputs, outputs)), which gives their elements the size of Adam's, so that one
+    Updates are scaled by .2 sqrt(max(inputs, outputs)), which gives their elements the magnitude of Adam's, so that one
     learning rate and weight decay serve both (arXiv 2502.16982, section 2.2).
 
     Args:
       rate: multiple of the learning rate.
-      dtype: the type to store the momentum in.
+      dtype: storage dtype of the momentum.
     """
 
     def dimensions(updates: Any) -> Any:
@@ -195,7 +195,7 @@ def scale_by_muon(rate: float, dtype: Any = jnp.float32) -> optax.GradientTransf
     )
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        # optax raises a float to the power of an integer, which JAX's strict rules refuse.
+        # optax raises a float to the power of an integer, which JAX's strict promotion rejects.
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             updates, state = muon.update(updates, state, params)
         return jax.tree_util.tree_map_with_path(scale, updates), state
@@ -210,21 +210,21 @@ def _by_matrix(params: Any) -> Any:
 
 
 def _by_network(params: Any) -> Any:
-    """`generator` for what only the generator reads; embeddings that it shares belong to the `encoder`."""
+    """Labels the generator's own parameters `generator` and all others, shared embeddings included, `encoder`."""
     return jax.tree_util.tree_map_with_path(
         lambda path, _: "generator" if path[0].key.startswith("generator") else "encoder", params
     )
 
 
 def make(settings: OptimConfig, *stages: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """Clipping by global norm, Adam or Muon, and decoupled weight decay lr x wd x p.
+    """Builds the optimizer: clipping by global norm, Adam or Muon, and decoupled weight decay lr x wd x p.
 
     Args:
       settings: the run's `config.optim`.
-      stages: the number of steps in each stage of the run; the learning rate's schedule restarts at each.
+      stages: the number of steps in each stage of the run; the learning-rate schedule restarts at each stage.
 
     Returns:
-      The optimizer, and the learning rate by step, for logging.
+      The optimizer and the learning-rate schedule, for logging.
     """
     rate, dtype = in_stages(settings, stages), jnp.dtype(settings.moments_dtype)
     clip = optax.clip_by_global_norm(settings.clip_norm)
@@ -234,6 +234,7 @@ def make(settings: OptimConfig, *stages: int) -> tuple[optax.GradientTransformat
     if settings.name == "muon":
         scale = optax.partition({"adam": scale, "muon": scale_by_muon(settings.muon_rate, dtype)}, _by_matrix)
     parts = [clip, scale, optax.add_decayed_weights(settings.weight_decay, decay_mask)]
+    # After the weight decay: decoupled decay is lr x wd x p, with the generator's own lr.
     if settings.generator_rate != 1:
         own = {"generator": optax.scale(settings.generator_rate), "encoder": optax.identity()}
         parts.append(optax.partition(own, _by_network))

@@ -1,6 +1,6 @@
 """The train step of a config on a mesh. `train` runs it; `plan` compiles it for devices of another machine.
 
-Steps are compiled ahead of time. Compiled code rejects other shapes, so nothing is recompiled unnoticed.
+Steps are compiled ahead of time. Compiled code rejects other shapes, so there is no silent recompilation.
 """
 
 import dataclasses
@@ -24,17 +24,17 @@ from electra_jax.train_config import TrainConfig
 
 
 def compiler_options(config: TrainConfig, device_kind: str) -> dict[str, str | bool]:
-    """Options of XLA for the train step on a kind of device."""
+    """Returns the XLA compiler options for the train step on a kind of device."""
     given = (option.partition("=") for option in config.compiler_options.split(",") if option)
     options: dict[str, str | bool] = {name: value for name, _, value in given}
     if config.profile.at and cudnn_attention.is_nvidia_gpu(device_kind):
-        options.setdefault("xla_gpu_enable_command_buffer", "")  # a CUDA graph is one event of a profile, without names
+        options.setdefault("xla_gpu_enable_command_buffer", "")  # a profile shows a CUDA graph as one unnamed event
     return options
 
 
 @dataclasses.dataclass(frozen=True)
 class ShardedStep:
-    """The state and the steps of a run on a mesh.
+    """The train state and the train steps of a run on a mesh.
 
     Attributes:
       config: the run's config.
@@ -48,7 +48,7 @@ class ShardedStep:
 
     @functools.cached_property
     def segments(self) -> tuple[Segment, ...]:
-        """The run's schedule; each segment has a step of its own."""
+        """The run's schedule; each segment has a train step of its own."""
         return make_segments(self.objective.stages, train_config.phases(self.config))
 
     @functools.cached_property
@@ -57,36 +57,36 @@ class ShardedStep:
 
     @functools.cached_property
     def state(self) -> step.TrainState:
-        """The shapes, types and shardings of the state."""
+        """Shapes, dtypes and shardings of the train state."""
         return cast(step.TrainState, sharding.with_shardings(self.mesh, jax.eval_shape(self._init)))
 
     @functools.cached_property
     def _init(self) -> Callable[[], step.TrainState]:
-        """Makes a fresh state; jitted, so that it is traced once for its shapes and its values."""
+        """Function that makes a fresh state; jitted, so that shapes and values share one trace."""
         config, optimizer = self.config, self._optimizer[0]
         return jax.jit(lambda: step.init_state(self.objective, optimizer, config.seed, config.data.seq_length))
 
     def fresh_state(self) -> step.TrainState:
-        """A fresh state, initialized on the devices that hold it."""
+        """Makes a fresh state, initialized on the devices that hold it."""
         return cast(step.TrainState, jax.jit(self._init, out_shardings=sharding.shardings(self.state))())
 
     def fresh_params(self) -> Params:
-        """Fresh parameters as NumPy arrays."""
+        """Makes fresh parameters, as NumPy arrays."""
         with jax.default_device(jax.local_devices()[0]):
             return jax.device_get(jax.jit(lambda: self._init().params)())
 
     @functools.cached_property
     def gather(self) -> Callable[[Params], Params]:
-        """Compiled: the parameters of a state -> those that the networks read, see `sharding.gather_over_data`."""
+        """Jitted function: stored parameters -> the parameters that networks read, see `sharding.gather_over_data`."""
         return cast(Callable[[Params], Params], self.jit(self._gather))
 
     def _gather(self, params: Params) -> Params:
         return sharding.gather_over_data(self.mesh, params, jnp.dtype(self.config.model.dtype))
 
     def _scatter(self, grads: Params) -> Params:
-        """Sums a gradient over the devices; each receives its share, in float32.
+        """Sums a gradient over the devices; each receives its own shard, in float32.
 
-        Of a kernel that is read in bfloat16, the sum over the devices is in bfloat16, as its gradient is.
+        Gradients of kernels that are read in bfloat16 are also summed in bfloat16.
         """
         return cast(
             Params,
@@ -98,10 +98,10 @@ class ShardedStep:
         )
 
     def begin(self, segment: Segment, state: step.TrainState) -> step.TrainState:
-        """The state to start a segment from, given the state after the segment before it.
+        """Returns the state that a segment starts from, given the state after the previous segment.
 
-        Where a new stage begins, the gradient norms of the one before are forgotten, as its loss was another, and the
-        stage's `init_params` are applied to the parameters.
+        At the start of a new stage, the gradient norms are reset, because its loss is a different one, and the stage's
+        `init_params` are applied to the parameters.
         """
         before = [other.stage for other in self.segments if other.stop == segment.start]
         if not before or before[0] is segment.stage:
@@ -113,7 +113,7 @@ class ShardedStep:
         return step.TrainState(state.step, params, state.opt_state, norms)
 
     def compile(self, segment: Segment) -> jax.stages.Compiled:
-        """The train step of a segment; call it with (state, batch).
+        """Compiles the train step of a segment; call the result with (state, batch).
 
         Raises:
           UserError: XLA rejects `config.compiler_options`.
@@ -129,11 +129,11 @@ class ShardedStep:
             raise
 
     def lower(self, segment: Segment) -> jax.stages.Lowered:
-        """The train step of a segment, before compilation."""
+        """Lowers the train step of a segment, without compiling it."""
         return cast(jax.stages.Lowered, self.trace(segment).lower())
 
     def trace(self, segment: Segment) -> jax.stages.Traced:
-        """The train step of a segment as JAX traced it, with its `jaxpr`."""
+        """Traces the train step of a segment; the result has its `jaxpr`."""
         config, (optimizer, schedule) = self.config, self._optimizer
         shardings, batch = sharding.shardings(self.state), sharding.batch_sharding(self.mesh)
         model = networks.unroll(self.objective.model, config.model.unroll)
@@ -157,7 +157,7 @@ class ShardedStep:
         return cast(jax.stages.Traced, jitted.trace(self.state, batch_shapes))
 
     def jit(self, function: Callable[..., Any], **options: Any) -> Any:
-        """`jax.jit` of a function that reads the mesh (`modeling.transformer.shard_batch`)."""
+        """Like `jax.jit`, for a function that reads the current mesh (`modeling.transformer.shard_batch`)."""
 
         @functools.wraps(function)
         def on_mesh(*args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The train step: a pure function of (state, batch), with random numbers keyed by the seed and the step's number."""
+"""The train step: a pure function of (state, batch), whose random keys derive from the seed and the step number."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ Array = jax.Array
 
 @struct.dataclass
 class TrainState:
-    """The state that a step updates. Fine-tuning uses it without `grad_norms`.
+    """The state that a train step updates. Fine-tuning uses it without `grad_norms`.
 
     Attributes:
       step: the number of steps done, an int32 scalar.
@@ -38,11 +38,11 @@ TrainStep = Callable[[TrainState, Batch], tuple[TrainState, metrics.Metrics]]
 
 
 class Placement(NamedTuple):
-    """Moves parameters between the form that they are stored and updated in and the form that networks read.
+    """Conversions between parameters as they are stored and updated and parameters as networks read them.
 
     Attributes:
       gather: stored parameters -> parameters for the networks; `ShardedStep.gather`.
-      scatter: a gradient of those -> a float32 gradient, placed as the stored parameters are.
+      scatter: a gradient of those -> a float32 gradient, sharded as the stored parameters are.
     """
 
     gather: Callable[[Params], Params]
@@ -53,14 +53,14 @@ IN_PLACE = Placement(lambda params: params, lambda grads: grads)
 
 
 def init_state(objective: Objective, optimizer: optax.GradientTransformation, seed: int, length: int) -> TrainState:
-    """A fresh state; to be jitted, or given to `jax.eval_shape`. It computes no forward pass."""
+    """Initializes a state without a forward pass; to be called inside `jax.jit` or `jax.eval_shape`."""
     ids = jax.ShapeDtypeStruct((1, length), jnp.int32)
     params = objective.model.lazy_init(rng.stream_key(seed, rng.Stream.INIT), Batch(ids, ids, ids))["params"]
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), guard.no_norms())
 
 
 def batch_shapes(batch_size: int, length: int, sharding: jax.sharding.Sharding) -> Batch:
-    """The shapes of a batch, for ahead-of-time compilation."""
+    """Returns the shapes of a batch, for ahead-of-time compilation."""
     shape = jax.ShapeDtypeStruct((batch_size, length), jnp.int32, sharding=sharding)
     return Batch(shape, shape, shape)
 
@@ -75,20 +75,20 @@ def make_train_step(
     spike: float = 0.0,
     placement: Placement = IN_PLACE,
 ) -> TrainStep:
-    """The function `train_step(state, batch) -> state, metrics`, not yet jitted.
+    """Returns the function `train_step(state, batch) -> state, metrics`, not yet jitted.
 
-    An update whose loss or gradient is not finite is skipped, see `guard`.
+    An update whose loss or gradient is not finite is skipped; see `guard`.
 
     Args:
       objective: the run's objective.
       stage: the stage of the objective that the step belongs to.
       optimizer: the optimizer from `optim.make`.
-      schedule: the learning rate by step, for the metrics.
+      schedule: the learning-rate schedule, for the metrics.
       seed: the run's seed.
-      grad_accum_steps: parts that the batch is computed in, one after another, to save memory. The gradient is that of
-        the whole batch, except that each part draws its own dropout.
+      grad_accum_steps: gradient accumulation: the number of micro-batches, which are computed one after another to save
+        memory. The gradient is that of the whole batch, except that each micro-batch draws its own dropout.
       spike: `config.guard.spike`.
-      placement: how parameters are split between steps.
+      placement: how parameters are sharded between steps.
     """
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, metrics.Metrics]:
@@ -100,6 +100,7 @@ def make_train_step(
         verdict = guard.inspect(state.grad_norms, state.step, loss, norm, spike)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
+        # Restores frozen parameters: even with zero gradients, weight decay and momentum would change them.
         if stage.trainable is not None:
             params = {name: params[name] if name in stage.trainable else old for name, old in state.params.items()}
         params, opt_state = guard.select(verdict.accepted, (params, opt_state), (state.params, state.opt_state))
@@ -122,12 +123,12 @@ def gradient(
     grad_accum_steps: int = 1,
     placement: Placement = IN_PLACE,
 ) -> tuple[Params, Array, metrics.Metrics]:
-    """(gradient, loss, metrics) of a whole batch, computed in `grad_accum_steps` parts.
+    """Computes (gradient, loss, metrics) of a whole batch, in `grad_accum_steps` micro-batches.
 
-    The parameters are gathered once, and the gradient of each part is scattered: the sum of the parts is split too.
+    The parameters are gathered once. The gradient of each micro-batch is scattered, so that their sum is sharded too.
     """
     mask_key, dropout_key = jax.random.split(key)
-    whole = objective.draw(mask_key, batch, step)
+    whole = objective.draw(mask_key, batch, step)  # before the split, so masks do not depend on `grad_accum_steps`
     params = placement.gather(params)
 
     def differentiate(params: Params, part: masking.Masked, key: Array) -> tuple[tuple[Array, metrics.Metrics], Params]:
@@ -144,7 +145,7 @@ def gradient(
     def add(total: Any, inputs: tuple[masking.Masked, Array]) -> tuple[Any, None]:
         return jax.tree.map(jnp.add, total, differentiate(params, *inputs)), None
 
-    # Each part takes examples from the whole batch, so that no example moves to another device.
+    # Micro-batch i takes the examples i, i + n, i + 2 n, ...: contiguous parts would move examples to other devices.
     parts = jax.tree.map(lambda x: x.reshape(-1, grad_accum_steps, *x.shape[1:]).swapaxes(0, 1), whole.masked)
     keys = jax.random.split(dropout_key, grad_accum_steps)
     shapes = jax.eval_shape(differentiate, params, jax.tree.map(lambda x: x[0], parts), dropout_key)

@@ -1,7 +1,7 @@
 """Pre-trains a text encoder. Read it from top to bottom: set-up, compile, loop, finish.
 
-Started again with the same settings, a run resumes from its last checkpoint and ends with the same bits in every
-parameter as a run that was never interrupted.
+A run that is restarted with the same settings resumes from its last checkpoint, and its final parameters have the same
+bits as those of an uninterrupted run.
 """
 
 import sys
@@ -51,20 +51,20 @@ _HANG = 300.0  # seconds after which a step that has not ended prints the Python
 _STDERR = 2  # a file descriptor: faulthandler writes without Python, and a notebook's stderr has none
 _NOT_ENCODER = ("generator", "generator_head")  # parameters that the encoder does not need
 
-# (every, function): after every `every` steps and the last one, the main process calls function(step, model) with the
-# encoder as it is then, and logs the numbers that it returns by their names.
+# (every, function): after every `every` steps and after the last one, the main process calls function(step, model) with
+# the current encoder, and logs the numbers that it returns, by name.
 Hook = tuple[int, Callable[[int, "Model"], Mapping[str, float]]]
 
 
 class TrainResult(NamedTuple):
-    """How a run ended.
+    """Result of a run, finished or interrupted.
 
     Attributes:
       step: the number of steps done.
       finished: whether these are all steps; otherwise the run was interrupted and saved.
       heldout: the last held-out metrics; empty if the run was interrupted.
-      totals: `tokens`, `device_seconds`, `skipped_steps`, `flops` since the first step, and `goodput.Clock.totals` of
-        all starts.
+      totals: `tokens`, `device_seconds`, `skipped_steps`, `flops` since the first step, and `goodput.Clock.totals` over
+        all restarts.
       samples: held-out sentences with fakes and the encoder's probabilities; empty if the encoder predicts tokens.
     """
 
@@ -89,18 +89,18 @@ def pretrain(
       config: a run, such as `electra_jax.configs.tiny(objective="mlm")`.
       workdir: the folder for checkpoints and logs, or gs://BUCKET/FOLDER.
       progress: receives the progress, for example `electra_jax.runtime.progress.ConsoleProgress()`; None: no output.
-      rewind_to: go back to the checkpoint of this step, and delete those after it.
-      skip_batches: with `rewind_to`: how many of the batches that follow that step are left out.
+      rewind_to: go back to the checkpoint of this step and delete all later ones.
+      skip_batches: with `rewind_to`: the number of batches after that step to skip.
       hooks: pairs `(every, function)`. After every `every` steps, and after the last one, `function(step, model)` is
         called with the encoder as a `Model`; it returns numbers to log, by name. With several processes only the main
-        process calls it. Its time is counted as evaluation. Where the run is stopped by a signal, it is not called.
+        process calls it. Its time is counted as evaluation. It is not called when a signal stops the run.
 
     Returns:
       The run's log: `.metrics` is a list with a dict for each logged step, `.heldout()` the last evaluation.
 
     Raises:
       UserError: the config, the text or the work directory cannot be used; or a hook returned a name that the run logs
-        itself, or what is no number.
+        itself, or a value that is not a number.
 
     Example:
       >>> def pairs(step, model):
@@ -134,9 +134,9 @@ def train(
       config: a run, see `configs/`.
       workdir: the run's work directory; a run that it already holds is resumed.
       progress: receives the progress; None: no output.
-      rewind: the earlier checkpoint to go back to; None: the last one.
-      clock: counts where the time goes; None: one that starts now.
-      hooks: as in `pretrain`; `config.probe` is one more.
+      rewind: the earlier checkpoint to go back to; None: resume from the last one.
+      clock: measures where the time goes; None: a clock that starts now.
+      hooks: as in `pretrain`; `config.probe` adds one.
 
     Raises:
       UserError: the config, the text, the networks to start from or the work directory cannot be used, and no
@@ -150,7 +150,7 @@ def train(
 
 
 def run_steps(setup: Setup, progress: Progress, clock: goodput.Clock, hooks: Sequence[Hook]) -> TrainResult:
-    """Compiles the steps of a run that is set up, and runs them; `train` says how it ends."""
+    """Compiles the train steps of a run that is set up, and runs its loop; see `train`."""
     config, home, data, state = setup.config, setup.home, setup.data, setup.state
     first, mesh, objective = int(state.step), setup.step.mesh, setup.step.objective
 
@@ -188,6 +188,7 @@ def run_steps(setup: Setup, progress: Progress, clock: goodput.Clock, hooks: Seq
             segment = segment_at(setup.step.segments, step - 1)
             with jax.transfer_guard("disallow"):  # nothing but the batch moves between host and devices in a step
                 state, measured = train_steps[segment.start](state, data.put(batch, segment.batch_size))
+            # Before a checkpoint of this step is saved: a run that resumes from it does not call `begin`.
             if step == segment.stop and step < config.steps:
                 state = setup.step.begin(segment_at(setup.step.segments, step), state)
 
@@ -208,6 +209,7 @@ def run_steps(setup: Setup, progress: Progress, clock: goodput.Clock, hooks: Seq
                     heldout = evaluator(setup.step.gather(state.params), step) if due.evaluation else {}
                     found = call(due.hooks, step, setup, gather(encoder_params(state))) if due.hooks else {}
                 log.write(step, measurements, heldout, found)
+                # Before saving: the new checkpoint stores `good_step`, and old checkpoints are kept or deleted by it.
                 if evaluate.is_better_than_baselines(heldout):
                     setup.checkpoints.good_step = step
                 if due.checkpoint:
@@ -233,7 +235,7 @@ def run_steps(setup: Setup, progress: Progress, clock: goodput.Clock, hooks: Seq
 
 
 class Due(NamedTuple):
-    """What to do after a step, before the next one."""
+    """The actions that are due after a step, before the next one."""
 
     log: bool
     evaluation: bool
@@ -243,7 +245,7 @@ class Due(NamedTuple):
 
 
 def what_is_due(config: TrainConfig, step: int, stopping: bool, hooks: Sequence[Hook] = ()) -> Due:
-    """What to do after `step`. After the last one: evaluate, call all hooks and save. If interrupted: save."""
+    """Returns what is due after `step`. After the last: evaluate, call all hooks and save. If interrupted: save."""
     done = step == config.steps
 
     def every(steps: int) -> bool:
@@ -259,7 +261,7 @@ def what_is_due(config: TrainConfig, step: int, stopping: bool, hooks: Sequence[
 
 
 def probe_hooks(setup: Setup) -> list[Hook]:
-    """The fine-tuning that `config.probe` asks for; the main process reads its files now, before the first step."""
+    """Returns the hook of `config.probe`, if any. The main process reads its files now, before the first step."""
     config = setup.config
     if not config.probe.every:
         return []
@@ -277,7 +279,10 @@ def encoder_params(state: TrainState) -> Params:
 
 
 def call(hooks: Sequence[Hook], step: int, setup: Setup, params: Params) -> dict[str, float]:
-    """What the hooks measure of the encoder with these parameters, which every device has whole."""
+    """Calls the hooks with the encoder of these replicated parameters, and returns their numbers by name.
+
+    Only the main process calls them; the other processes get the names with NaN.
+    """
     from electra_jax.loading.model import Model  # and all that reads models, for which other runs have no use
     from electra_jax.loading.networks import Pretrained
 
@@ -310,7 +315,7 @@ def _number(name: str, value: Any) -> float:
 
 
 def save(setup: Setup, step: int, state: TrainState, totals: dict[str, float], skipped_in_a_row: int) -> None:
-    """Starts to write a checkpoint, and publishes the files of the work directory."""
+    """Starts writing a checkpoint, and publishes the files of the work directory."""
     if distributed.is_main_process():
         setup.home.publish_if_possible()
     metadata = {
@@ -324,7 +329,7 @@ def save(setup: Setup, step: int, state: TrainState, totals: dict[str, float], s
 
 
 def sample(setup: Setup, state: TrainState) -> list[list[samples.SampledWord]]:
-    """Held-out sentences with fakes, and the encoder's probabilities; empty if the encoder predicts tokens."""
+    """Samples held-out sentences with fakes and the encoder's probabilities; empty if the encoder predicts tokens."""
     if setup.step.objective.system.detect is None:
         return []
     return samples.sample_fakes(

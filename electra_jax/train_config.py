@@ -1,7 +1,7 @@
-"""The config of a pre-training run: every setting in one typed dataclass, and how config files make one.
+"""The config of a pre-training run: every setting in one typed dataclass, and how it is built from config files.
 
 A config file returns an `ml_collections.ConfigDict`, which the command line overrides; `resolve` checks it and turns it
-into a `TrainConfig` once. Inside, only the dataclass is used.
+into a `TrainConfig` once. From then on only the dataclass is used.
 """
 
 import bisect
@@ -35,7 +35,7 @@ _OPTIONS = Check(
 
 @dataclasses.dataclass(frozen=True)
 class WarmStartConfig:
-    """What to do where `init_from` or `generator_from` differs from this run in shape, or there is no generator."""
+    """How to adapt the weights of `init_from` and `generator_from` if their shapes differ from this run's."""
 
     vocabulary: str = setting(
         "same", "A different vocabulary: refuse it, or take the rows of the pieces in both.", one_of("same", "pieces")
@@ -119,7 +119,7 @@ class TrainConfig:
 
     @property
     def starts_from(self) -> str:
-        """The model whose parameters the run begins with; empty where they are drawn."""
+        """The model that the run is initialized from; empty if all parameters are initialized at random."""
         return self.init_from or self.generator_from
 
 
@@ -127,15 +127,15 @@ RESUMABLE = frozenset(name for name, each in settings.settings_of(TrainConfig).i
 
 
 def paper() -> ConfigDict:
-    """What all sizes of the paper have in common, for a config file to change."""
+    """Returns the settings that all sizes of the paper have in common, for a config file to change."""
     return ConfigDict(to_dict(TrainConfig()))
 
 
 def choose_size(arg: str, sizes: Collection[str], default: str) -> tuple[str, str]:
-    """The size that a config file's argument names, and the rest of the argument, for `finish`.
+    """Splits a config file's argument into the size that it names and the rest, which is for `finish`.
 
     Args:
-      arg: may have `size=NAME` among its parts; the last one counts.
+      arg: may contain `size=NAME`; the last one counts.
       sizes: the sizes of this config file.
       default: the size if the argument names none.
 
@@ -157,9 +157,9 @@ def finish(config: ConfigDict, arg: str) -> ConfigDict:
 
     Args:
       config: the run.
-      arg: empty, or some of these, separated by commas. `runlocal`: the same run shrunk to less than a
-        minute on a CPU. `objective=NAME`: another objective of `registry.SYSTEMS` at this size. `generator=KIND`:
-        `unigram`, `uniform` or `clusters` instead of a network.
+      arg: empty, or some of these, separated by commas. `runlocal`: the same run, shrunk to less than a minute on a
+        CPU. `objective=NAME`: another objective of `registry.SYSTEMS` at this size. `generator=KIND`: `unigram`,
+        `uniform` or `clusters` instead of a network.
 
     Raises:
       UserError: an argument is unknown.
@@ -176,10 +176,10 @@ def finish(config: ConfigDict, arg: str) -> ConfigDict:
 
 
 def choose_objective(config: ConfigDict, name: str, generator: str = "transformer") -> None:
-    """Turns an unlocked config into that of an objective, in place.
+    """Changes the objective of an unlocked config, in place.
 
-    `config.objective` then holds the settings that this objective uses and no others; one that the config file changed
-    keeps its value. `config.model` has the settings of a generator only if there is a generator network.
+    `config.objective` then holds exactly the settings that this objective uses; settings that the config file changed
+    keep their values. `config.model` has generator settings only if there is a generator network.
 
     Raises:
       UserError: there is no such objective or generator, or this objective cannot use that generator.
@@ -212,7 +212,7 @@ def _shrink(config: ConfigDict) -> None:
 
 
 def resolve(config: ConfigDict | TrainConfig | Mapping[str, Any]) -> TrainConfig:
-    """A config as a dataclass, checked.
+    """Converts a config to a dataclass, and checks it.
 
     Args:
       config: what a config file returns, or what a run's config.json holds.
@@ -226,7 +226,7 @@ def resolve(config: ConfigDict | TrainConfig | Mapping[str, Any]) -> TrainConfig
 
 
 def as_dataclass(config: ConfigDict | TrainConfig | Mapping[str, Any]) -> TrainConfig:
-    """A config as a dataclass, its values not checked yet.
+    """Converts a config to a dataclass, without checking its values.
 
     Raises:
       UserError: a setting is unknown or missing, or is not one of the config's objective.
@@ -250,9 +250,9 @@ def as_dataclass(config: ConfigDict | TrainConfig | Mapping[str, Any]) -> TrainC
 
 
 def with_later_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """The saved config of a run, with the settings that were added since at their defaults.
+    """Returns the saved config of a run, with the default of each setting that was added since.
 
-    With its default, an added setting changes nothing (CONTRIBUTING.md), so the run computes what it did.
+    The default of an added setting changes nothing (CONTRIBUTING.md), so the run computes what it did before.
 
     Args:
       saved: what the run's config.json holds.
@@ -274,7 +274,7 @@ def with_later_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_dict(config: TrainConfig) -> dict[str, Any]:
-    """A config as a nested dict that JSON can hold, without settings that its objective does not use."""
+    """Converts a config to a nested dict for JSON, without the settings that its objective does not use."""
     return settings.to_dict(config, registry.unused_settings(config.objective.name, config.objective.generator))
 
 
@@ -311,7 +311,7 @@ def check(config: TrainConfig) -> None:
 
 
 def _check_warm_start(config: TrainConfig) -> None:
-    """Raises UserError where what a run starts from, or how, contradicts its other settings."""
+    """Raises UserError if the settings of the warm start contradict each other or other settings."""
     same = settings.flatten(WarmStartConfig())
     adapted = {name: value for name, value in settings.flatten(config.init).items() if value != same[name]}
     if adapted and not config.starts_from:
@@ -344,7 +344,7 @@ def _check_warm_start(config: TrainConfig) -> None:
 
 
 def _check_optimizer(config: TrainConfig) -> None:
-    """Raises UserError where a setting of the optimizer has no effect."""
+    """Raises UserError if a setting of the optimizer has no effect."""
     without = OptimConfig()
     trains_generator = (
         registry.has_generator(config.objective) and not registry.SYSTEMS[config.objective.name].pretrained_generator
@@ -362,7 +362,7 @@ def _check_optimizer(config: TrainConfig) -> None:
 
 
 def phases(config: TrainConfig) -> list[Phase]:
-    """The shapes of the batches, one phase after another."""
+    """Returns the phases of the run, which differ in batch size or sequence length, in order."""
     data, parts = config.data, config.batch_doublings + 1
     grows_at = [round(config.steps * part / parts) for part in range(1, parts)]
     return [

@@ -1,4 +1,4 @@
-"""What a run needs before its loop: work directory, text, compiled steps, state. `train.py` has the loop."""
+"""Sets up a run before its loop: work directory, text, train step, state. `train.py` has the loop."""
 
 import contextlib
 import dataclasses
@@ -41,14 +41,14 @@ class Setup(NamedTuple):
     """A run that is ready for its loop.
 
     Attributes:
-      config: the config, with the settings of a prepared corpus or of the networks that the run starts from.
+      config: the config, with the settings taken from a prepared corpus or from the networks that the run starts from.
       home: the work directory.
       checkpoints: the run's checkpoints.
       data: the text and its batches.
       step: the train step on the mesh, with the objective and its networks.
       state: fresh, warm-started, or restored from the last checkpoint.
       totals: `tokens`, `device_seconds` and `skipped_steps` up to that state.
-      skipped_in_a_row: how many of the last updates before that state were skipped, one after another.
+      skipped_in_a_row: the number of consecutive skipped updates just before that state.
     """
 
     config: TrainConfig
@@ -68,14 +68,14 @@ def set_up(
     held: contextlib.ExitStack,
     asked: Rewind | None = None,
 ) -> Setup:
-    """Prepares a run, or finds the one in `workdir`.
+    """Sets up a new run, or resumes the one in `workdir`.
 
     Args:
       config: the run.
       workdir: its work directory.
       progress: receives the progress.
-      held: keeps the lock on the work directory until the run ends.
-      asked: the earlier checkpoint to go back to; None: the last one.
+      held: exit stack that holds the lock on the work directory until the run ends.
+      asked: the earlier checkpoint to go back to; None: resume from the last one.
 
     Raises:
       UserError: the config, the text, the networks to start from or the work directory cannot be used; no checkpoint in
@@ -92,7 +92,7 @@ def set_up(
     )
     processes.check_main_is_guarded()
     distributed.check_shared_folder(workdir)
-    # Read before anything is written. A run that is resumed has these networks in its checkpoints.
+    # Loaded before anything is written. A resumed run has these networks in its checkpoints.
     donors = [] if (workdir / "config.json").exists() else load_donors(config, progress)
     distributed.main_process_first(lambda: held.enter_context(lock(workdir, progress.say)), others=lambda: None)
     checkpoints = Checkpoints(home.checkpoints, config.checkpoint.keep_last, config.checkpoint.keep_every)
@@ -111,6 +111,7 @@ def set_up(
         left_out = rewinds.skipped_batches(saved_step, saved_step + 1)
         data.train.set_state({**saved["data"], "next_index": saved["data"]["next_index"] + left_out})
         checkpoints.good_step = saved["good_step"]
+        # Only now: if the checkpoint cannot be restored, config.json stays as it is.
         distributed.main_process_first(lambda: record(home, config, attention), others=lambda: None)
     else:
         donors = donors or load_donors(config, progress)
@@ -121,13 +122,13 @@ def set_up(
 
 
 def make_step(config: TrainConfig, mesh: Mesh, text: Corpus) -> ShardedStep:
-    """The run's objective on a text, as a step on the mesh."""
+    """Makes the train step on the mesh for the run's objective on a text."""
     objective = registry.make_for_text(config.objective, config.model, config.steps, text)
     return ShardedStep(config, objective, mesh)
 
 
 def adopt_settings(config: TrainConfig, workdir: AnyPath, progress: Progress) -> TrainConfig:
-    """The config with the settings of a prepared corpus, or with the vocabulary of the networks that it starts from."""
+    """Returns the config with the settings of a prepared corpus, or the vocabulary of the networks it starts from."""
     data = config.data
     prepared = pipeline.settings_of(Path(data.input))
     changes = {name: value for name, value in prepared.items() if getattr(data, name) != value}
@@ -150,10 +151,10 @@ def adopt_settings(config: TrainConfig, workdir: AnyPath, progress: Progress) ->
 
 
 def claim(home: WorkDir, config: TrainConfig, saved_step: int | None, asked: Rewind | None, progress: Progress) -> None:
-    """Checks that a run in the work directory is this one, and that it goes on from a step within `config.steps`.
+    """Checks that a run in the work directory is this one, and that it resumes from a step within `config.steps`.
 
-    Without a checkpoint a run starts again at step 0. What it has logged is kept under another name: nobody knows
-    whether it was killed before its first checkpoint, or its checkpoints were moved away.
+    A run without a checkpoint restarts at step 0. Its log is kept under another name: it may have been killed before
+    its first checkpoint, or its checkpoints may have been moved away.
 
     Raises:
       UserError: it is another run, or it is past `config.steps`.
@@ -166,7 +167,7 @@ def claim(home: WorkDir, config: TrainConfig, saved_step: int | None, asked: Rew
         raise UserError(f"{home.path} is at step {resumed_at}: expected config.steps={resumed_at} or more")
     if path.exists() and (saved_step is not None or logged):
         changed = differences(train_config.with_later_settings(read_json(path)), train_config.to_dict(config))
-        # Batches double at shares of the steps: with others, earlier steps would have had other batches.
+        # Batch-size doublings are spaced over `steps`: with another number, earlier steps had other batch sizes.
         may_change = train_config.RESUMABLE - ({"steps"} if config.batch_doublings else set())
         fixed = [f"{name}: {change}" for name, change in changed.items() if name not in may_change]
         if fixed:
@@ -190,7 +191,7 @@ def claim(home: WorkDir, config: TrainConfig, saved_step: int | None, asked: Rew
 
 
 def record(home: WorkDir, config: TrainConfig, attention: str) -> None:
-    """Writes config.json and environment.json, which says how attention is computed."""
+    """Writes config.json and environment.json; the latter includes the attention implementation."""
     environment = {**metric_writers.environment(), "attention": attention}
     write_whole(home.folder / "config.json", json.dumps(train_config.to_dict(config), indent=2) + "\n")
     write_whole(home.folder / "environment.json", json.dumps(environment, indent=2) + "\n")
@@ -198,7 +199,7 @@ def record(home: WorkDir, config: TrainConfig, attention: str) -> None:
 
 
 def go_back(home: WorkDir, checkpoints: Checkpoints, asked: Rewind | None, progress: Progress) -> Rewinds:
-    """Makes the rewind `asked`, or one that was interrupted, and returns all rewinds of the run.
+    """Rewinds the run as requested, or completes an interrupted rewind. Returns all rewinds so far.
 
     Raises:
       UserError: there is no checkpoint to go back to.
@@ -219,14 +220,15 @@ def go_back(home: WorkDir, checkpoints: Checkpoints, asked: Rewind | None, progr
 
 
 class Data(NamedTuple):
-    """The text of a run.
+    """The text of a run and its batches.
 
     Attributes:
       corpus: the prepared corpus with its vocabulary.
-      train: endless training batches, the rows of this process; `get_state` and `set_state` are its position.
-      heldout: held-out batches, whole.
-      put: (the rows of this process, the batch size) -> a batch of all processes, on the devices.
-      put_whole: the same for a whole held-out batch, of which this process takes its rows.
+      train: endless iterator over this process's rows of training batches; `get_state` and `set_state` access its
+        position.
+      heldout: whole held-out batches.
+      put: (this process's rows, the batch size) -> the global batch on the devices.
+      put_whole: like `put`, for a whole held-out batch, of which this process takes its own rows.
       epochs: steps -> the number of epochs over the training text.
     """
 
@@ -248,7 +250,7 @@ def load_data(
       home: its work directory.
       mesh: the devices.
       key: the key of the corpus that a resumed run was started with; None for a new run.
-      rewinds: the run's rewinds, whose batches are left out.
+      rewinds: the run's rewinds, whose batches are skipped.
       progress: receives the progress.
     """
 
@@ -298,7 +300,7 @@ def load_data(
 
 
 def load_donors(config: TrainConfig, progress: Progress) -> list["Donor"]:
-    """The networks that the run starts from, as `warm_start.load_donors`."""
+    """Loads the networks that the run starts from; see `warm_start.load_donors`."""
     if not config.starts_from and not registry.SYSTEMS[config.objective.name].pretrained_generator:
         return []
     from electra_jax.loading import warm_start  # reads models of all kinds, for which other runs have no use
@@ -309,7 +311,7 @@ def load_donors(config: TrainConfig, progress: Progress) -> list["Donor"]:
 def initial_state(
     run: ShardedStep, donors: list["Donor"], vocabulary: tokenizer.Tokenizer, progress: Progress
 ) -> TrainState:
-    """A fresh state; the networks that the run starts from replace random parameters."""
+    """Initializes a state; the networks that the run starts from replace random parameters."""
     state = run.fresh_state()
     if not donors:
         return state

@@ -40,7 +40,7 @@ class UserError(Exception):
 
 
 MISTAKES = (UserError, OSError, MemoryError)
-"""What `explain` takes."""
+"""The exceptions that `explain` takes."""
 
 
 def explain(error: UserError | OSError | MemoryError) -> str:

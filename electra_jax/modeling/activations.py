@@ -1,4 +1,4 @@
-"""Activations of feed-forward layers, by the names that transformers gives them; GELU has a derivative of its own."""
+"""Activations of feed-forward layers, by their names in transformers; GELU has a custom derivative."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -11,10 +11,10 @@ Array = jax.Array
 
 @jax.custom_jvp
 def gelu(x: Array) -> Array:
-    """Exact GELU, x times the normal CDF. Uses erf: the erfc of `jax.nn.gelu` takes twice as long on CPU.
+    """Computes exact GELU, x times the normal CDF. Uses erf: the erfc of `jax.nn.gelu` takes twice as long on CPU.
 
-    Its derivative, CDF + x times density, is computed with the value, where the CDF is at hand, and is all that the
-    backward pass keeps.
+    Its derivative, CDF + x times density, is computed together with the value, which needs the CDF anyway, and is all
+    that is saved for the backward pass.
     """
     return x * _cdf(x)
 
@@ -32,7 +32,7 @@ def _cdf(x: Array) -> Array:
 
 
 def squared_relu(x: Array) -> Array:
-    """max(x, 0)^2 (Primer, arXiv 2109.08668)."""
+    """Computes max(x, 0)^2 (Primer, arXiv 2109.08668)."""
     return jnp.square(jax.nn.relu(x))
 
 

@@ -1,6 +1,6 @@
 """Self-attention, and which positions see each other.
 
-Encoders pass `Visible`, who sees whom, instead of a mask: the mask [B, 1, L, L] is larger than the states.
+Encoders pass a `Visible` instead of an attention mask, because the mask [B, 1, L, L] is larger than the hidden states.
 """
 
 from collections.abc import Callable
@@ -22,21 +22,21 @@ Rotate = Callable[[Array, int], Array]
 
 @struct.dataclass
 class Visible:
-    """Which positions a position sees: those of its own sequence, on both sides or on one, and always itself.
+    """The positions that each position sees: those of its own sequence, on both sides or on one, and always itself.
 
     Attributes:
       sequence_ids: [B, L], as in `Batch`. Padding (0) sees padding only.
-      direction: `both`, or in a causal network `before` or `after`: the side that a position sees.
+      direction: the side that a position sees: `both`, or in a causal network `before` or `after`.
     """
 
     sequence_ids: Array
     direction: str = struct.field(pytree_node=False, default="both")
 
     def mask(self, reach: int = 0, is_local: Array | None = None) -> Array:
-        """[B, 1, L, L] bool: whether a query (first L) sees a key (second L).
+        """Makes the attention mask, [B, 1, L, L] bool: True where a query (first L) sees a key (second L).
 
         Args:
-          reach: how many positions to each side it sees where attention is local.
+          reach: the number of positions that it sees on each side if attention is local.
           is_local: bool scalar: whether attention is local; None: it is not.
         """
         mask = plain_attention.mask(self.sequence_ids, self.direction)
@@ -46,13 +46,13 @@ class Visible:
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention with one matrix for queries, keys and values, and a float32 softmax.
+    """Multi-head self-attention with one projection for queries, keys and values (QKV), and a float32 softmax.
 
     Attributes:
       config: the encoder's config.
       use_bias: whether the projections have biases.
-      kernel_init: initializes the matrix for queries, keys and values.
-      out_init: initializes the output projection.
+      kernel_init: initializer of the QKV projection.
+      out_init: initializer of the output projection.
       train: whether dropout is on.
     """
 
@@ -70,18 +70,18 @@ class SelfAttention(nn.Module):
         rotate: Rotate | None = None,
         is_local: Array | None = None,
     ) -> Array:
-        """Attends to what is visible, [B, L, D].
+        """Attends to the visible positions; returns [B, L, D].
 
         Args:
-          x_BLD: the states.
+          x_BLD: the hidden states.
           visible: which positions see each other.
-          rotate: maps queries or keys, for rotary positions; the second argument is the axis of positions.
-          is_local: bool scalar: whether a position sees only `config.local_window // 2` positions to each side.
+          rotate: applies rotary positions to queries or keys; the second argument is the axis of positions.
+          is_local: bool scalar: whether a position sees only `config.local_window // 2` positions on each side.
         """
         c, mesh = self.config, jax.sharding.get_abstract_mesh()
         is_fused = fused_attention.chosen(c, x_BLD.shape[1], mesh) == "fused" and not self.is_initializing()
         is_gpu = cudnn_attention.is_nvidia_gpu(fused_attention.device_kind(mesh))
-        # On a TPU, arrays of a higher rank have their positions in the lanes, and the kernel would have them copied.
+        # On a TPU, arrays of a higher rank have their positions in the lanes, and would be copied for the kernel.
         is_flat = is_fused and not is_gpu and fused_attention.heads_on_device(c.heads, mesh) == c.heads
 
         def dense(inputs: tuple[int, ...], features: tuple[int, ...], init: Initializer, name: str) -> Dense:
@@ -107,8 +107,8 @@ def _plain(
     rate: float,
     words: Array,
 ) -> Array:
-    """Attention by matrix products and a softmax, [B, L, H, K], given queries, keys and values [B, L, 3, H, K]."""
-    # Heads before positions, by one transpose of all three: the products below then need no other.
+    """Computes attention by matrix products and a softmax, [B, L, 3, H, K] (QKV) -> [B, L, H, K]."""
+    # Heads before positions, by one transpose of all three: the products below then need no other transpose.
     q_BHLK, k_BHLK, v_BHLK = (part[0] for part in jnp.split(qkv.transpose(2, 0, 3, 1, 4), 3))
     if rotate is not None:
         q_BHLK, k_BHLK = rotate(q_BHLK, 2), rotate(k_BHLK, 2)
@@ -131,7 +131,7 @@ def _fused(
     rate: float,
     words: Array,
 ) -> Array:
-    """The same by Pallas kernels; with [B, L, 3 D] as `qkv` it is [B, L, D]."""
+    """Computes the same by Pallas kernels; if `qkv` is [B, L, 3 D], the result is [B, L, D]."""
     if rotate is not None:
         q_BLHK, k_BLHK, v_BLHK = (qkv.reshape(*qkv.shape[:2], 3, c.heads, -1)[:, :, i] for i in range(3))
         qkv = jnp.stack([rotate(q_BLHK, 1), rotate(k_BLHK, 1), v_BLHK], axis=2).reshape(qkv.shape)
@@ -141,7 +141,7 @@ def _fused(
 
 
 def _cudnn(c: EncoderConfig, qkv: Array, visible: Visible, rotate: Rotate | None, is_local: Array | None) -> Array:
-    """The same by cuDNN, without dropout of the weights."""
+    """Computes the same by cuDNN, without dropout of attention weights."""
 
     def attend(qkv: Array, visible: Visible, is_local: Array | None) -> Array:
         q_BLHK, k_BLHK, v_BLHK = (qkv[:, :, i] for i in range(3))
@@ -149,6 +149,6 @@ def _cudnn(c: EncoderConfig, qkv: Array, visible: Visible, rotate: Rotate | None
             q_BLHK, k_BLHK = rotate(q_BLHK, 1), rotate(k_BLHK, 1)
         return fused_attention.attend_masked(q_BLHK, k_BLHK, v_BLHK, visible.mask(c.local_window // 2, is_local))
 
-    if c.remat == "none":  # all the same, no layer keeps a mask of its own and the parts of `qkv`
+    if c.remat == "none":  # even then, no layer is to keep its own mask and parts of `qkv`
         attend = jax.checkpoint(attend, policy=cudnn_attention.is_forward, prevent_cse=False)
     return attend(qkv, visible, is_local)

@@ -1,4 +1,4 @@
-"""Settings of the networks, and the frozen configs made of them, which Linen modules take."""
+"""Settings of the networks, and the frozen configs for Linen modules that are made from them."""
 
 import dataclasses
 import math
@@ -12,7 +12,7 @@ from electra_jax.config.settings import Check, above, from_up_to_below, one_of, 
 HEAD_SIZE = 64  # of all networks in the paper; it determines a generator's number of heads
 VOCAB_MULTIPLE = 128  # the lanes of a TPU register, and the block size of `electra.sample`
 VOCAB_SHARDS = 8  # large tables are padded so that this many devices get whole blocks
-_SAME = -1.0  # of `attention_dropout`: the rate of `dropout`
+_SAME = -1.0  # value of `attention_dropout` that means: same as `dropout`
 _RATE = Check(lambda value: value == _SAME or 0 <= value < 1, "0 or more, less than 1, or -1")
 
 
@@ -106,30 +106,30 @@ class ModelConfig:
 
 @dataclasses.dataclass(frozen=True)
 class EncoderConfig:
-    """One transformer.
+    """Config of one transformer.
 
     Attributes:
       kind: `bert` (post-LN, absolute positions), `modernbert` (pre-norm, RoPE, GeGLU, no biases) or `deberta` (post-LN,
         relative positions in the scores of attention).
       layers: the number of layers.
       width: the hidden size.
-      ffn: the inner width of the feed-forward blocks.
-      heads: attention heads.
+      ffn: the feed-forward (intermediate) size.
+      heads: the number of attention heads.
       init_stddev: the standard deviation of the truncated normal that initializes weights.
       dropout: the dropout rate of embeddings and hidden states.
-      dtype: the type of the computation; parameters are float32.
+      dtype: the compute dtype; parameters are float32.
       unroll: whether layers are unrolled instead of scanned, as only train steps do (`electra.unroll`). Parameters and
         results are the same; scanning compiles faster, unrolled layers run faster.
       remat: what the backward pass recomputes: `none`, `dots` (all but matrix products: norms, activations, dropout;
         attention scores too, where attention is plain) or `full` (whole layers).
-      attention: how attention is computed: `auto`, `plain` or `fused` (`fused_attention.choose`).
-      local_window: ModernBERT: local layers attend to half of this to each side.
+      attention: the attention implementation: `auto`, `plain` or `fused` (`fused_attention.choose`).
+      local_window: ModernBERT: local layers attend to half of this on each side.
       global_every: ModernBERT: every `global_every`-th layer, starting with the first, attends to the whole sequence.
-      attention_dropout: BERT and DeBERTa: the dropout rate of attention weights; None: that of `dropout`.
+      attention_dropout: BERT and DeBERTa: the dropout rate of attention weights; None: same as `dropout`.
       position_buckets, max_relative_positions: DeBERTa: as in `DebertaSettings`.
       linear_head: DeBERTa: whether the discriminator's head is one linear layer.
       activation: ModernBERT: the activation of the gated feed-forward layers, `gelu` or `relu2`.
-      zero_outputs: ModernBERT: whether the matrices that write to the residual stream are initialized with zeros.
+      zero_outputs: ModernBERT: whether the projections that write to the residual stream are initialized with zeros.
     """
 
     kind: str
@@ -158,7 +158,7 @@ class EncoderConfig:
 
     @property
     def attention_rate(self) -> float:
-        """The dropout rate of attention weights; ModernBERT's have none."""
+        """Dropout rate of attention weights; 0 for ModernBERT."""
         if self.kind == "modernbert":
             return 0.0
         return self.dropout if self.attention_dropout is None else self.attention_dropout
@@ -166,19 +166,20 @@ class EncoderConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ElectraConfig:
-    """The networks of an objective and what they share.
+    """Config of an objective's networks, and of the weights that they share.
 
     Attributes:
-      vocab_size: token ids in use.
+      vocab_size: the number of token ids in use.
       embedding_size: E, the width of all tables. In google-research/electra, a generator's own tables have the
         generator's width; here they have the encoder's, so that a generator can be taken from a run that shared them.
-      max_length: entries of BERT's position table.
+      max_length: the number of entries of BERT's position table.
       encoder: the network that is kept after pre-training; ELECTRA's discriminator.
-      generator: the network that proposes fakes; None if there is none.
+      generator: the network that fakes are sampled from; None if there is none.
       two_towers: whether the generator is two causal networks, one for each direction; otherwise it reads [MASK].
-      tying: what the two share: `none`, `embeddings`, `all`, or `gdes` (see `Electra`).
+      tying: the weights that the two share: `none`, `embeddings`, `all`, or `gdes` (see `Electra`).
       heads: heads on the encoder (`discriminator_head`, `mlm_head`, `copy_gate`) and on the generator (`baseline`).
-      trained_length: tokens of the longest row in training; 0: unknown. Later entries of BERT's table are as drawn.
+      trained_length: the longest row in training, in tokens; 0: unknown. Later entries of BERT's position table are
+        untrained.
     """
 
     vocab_size: int
@@ -193,25 +194,25 @@ class ElectraConfig:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest row to read: of BERT's positions only those that were trained."""
+        """Maximum length of a row to read, in tokens; with BERT's positions, only the trained ones count."""
         trained = self.trained_length if self.absolute else 0
         return min(trained or self.max_length, self.max_length)
 
     @property
     def padded_vocab_size(self) -> int:
-        """Entries of the word table: a multiple of VOCAB_MULTIPLE, for large tables also of VOCAB_SHARDS blocks."""
+        """Number of entries of the word table: a multiple of VOCAB_MULTIPLE, times VOCAB_SHARDS for large tables."""
         large = self.vocab_size >= 8 * VOCAB_SHARDS * VOCAB_MULTIPLE
         multiple = VOCAB_MULTIPLE * (VOCAB_SHARDS if large else 1)
         return multiple * math.ceil(self.vocab_size / multiple)
 
     @property
     def absolute(self) -> bool:
-        """Whether positions and segments have learned tables, as in BERT."""
+        """True if positions and segments have learned tables, as in BERT."""
         return self.encoder.kind == "bert"
 
 
 def encoder_config(model: ModelConfig) -> EncoderConfig:
-    """The config of the encoder that `config.model` describes.
+    """Makes the config of the encoder that `config.model` describes.
 
     Raises:
       UserError: the settings contradict each other.
@@ -260,15 +261,15 @@ def encoder_config(model: ModelConfig) -> EncoderConfig:
 def from_settings(
     model: ModelConfig, vocab_size: int, heads: tuple[str, ...], has_generator: bool = True, two_towers: bool = False
 ) -> ElectraConfig:
-    """The config of the networks that `config.model` describes, with the generator built as in the reference.
+    """Makes the config of the networks that `config.model` describes, with a generator as in the reference.
 
-    The generator's width and FFN are `generator_width` times the encoder's, its depth `generator_layers` times. If it
-    is as wide, it has as many heads; else its heads have size 64, and there is at least one (google-research/electra,
-    run_pretraining.py, get_generator_config).
+    The generator's hidden and feed-forward sizes are `generator_width` times the encoder's, and its depth is
+    `generator_layers` times the encoder's. A generator as wide as the encoder has as many heads; otherwise its heads
+    have size 64, and there is at least one (google-research/electra, run_pretraining.py, get_generator_config).
 
     Args:
       model: the run's `config.model`.
-      vocab_size: token ids in use.
+      vocab_size: the number of token ids in use.
       heads: as `ElectraConfig.heads`.
       has_generator: whether there is a generator network.
       two_towers: as `ElectraConfig.two_towers`.

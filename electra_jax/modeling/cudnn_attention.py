@@ -1,9 +1,8 @@
-"""Attention by fused kernels on NVIDIA GPUs: where they can be used, and what JAX asks cuDNN for.
+"""Fused attention on NVIDIA GPUs: where the kernels can be used, and the call of cuDNN.
 
-cuDNN's are for networks and passes without dropout of the weights, those of `triton_attention` for the others.
-
-They never write attention's weights to memory. cuDNN gets a mask of who sees whom, the one form that covers packing,
-padding, both directions and local layers: it has no local window to both sides, and lengths alone cover no packed rows.
+cuDNN's kernels are for networks and passes without dropout of attention weights, those of `triton_attention` for the
+others. None of them writes attention weights to memory. cuDNN gets a mask, the one form that covers packing, padding,
+both directions and local layers: it has no two-sided local window, and lengths alone do not cover packed rows.
 """
 
 from typing import Any
@@ -16,17 +15,17 @@ from electra_jax.modeling.config import EncoderConfig
 Array = jax.Array
 _OLDEST = "8.0"  # compute capability: cuDNN's fused attention begins with Ampere
 _LARGEST_HEAD, _HEAD_MULTIPLE = 128, 8
-_DROPOUT_HEADS, _DROPOUT_MULTIPLE = (16, 32, 64, 128), 32  # Triton's matrices have powers of 2
+_DROPOUT_HEADS, _DROPOUT_MULTIPLE = (16, 32, 64, 128), 32  # the sizes of Triton's matrices are powers of 2
 _FORWARD = "dot_product_attention_fwd_wrapper"  # JAX's primitive
 
 
 def is_nvidia_gpu(device_kind: str) -> bool:
-    """Whether a device is an NVIDIA GPU by its name; those named otherwise, such as Tesla T4, are older than 8.0."""
+    """True if a device is an NVIDIA GPU by its name; other names, such as Tesla T4, are of capability below 8.0."""
     return device_kind.startswith("NVIDIA ")
 
 
 def problem(network: EncoderConfig, device_kind: str, length: int) -> str | None:
-    """Why `fused` is an error on an NVIDIA GPU; None where the kernels can be used."""
+    """Returns why `fused` is an error on an NVIDIA GPU; None if the kernels can be used."""
     capability, size = _capability(device_kind), network.head_size
     if capability is not None and _version(capability) < _version(_OLDEST):
         return (
@@ -54,10 +53,10 @@ def problem(network: EncoderConfig, device_kind: str, length: int) -> str | None
 
 
 def _capability(device_kind: str) -> str | None:
-    """The compute capability of a kind of GPU; None where this machine has none of it.
+    """Returns the compute capability of a kind of GPU; None if this machine has no GPU of that kind.
 
-    A mesh knows its devices by name alone. Those that are not here are compiled for ahead of time, and all kinds that
-    `plan` knows are new enough.
+    A mesh knows its devices by name only. A kind that this machine lacks is compiled for ahead of time, and all kinds
+    that `plan` knows are new enough.
     """
     found = (device.compute_capability for device in jax.local_devices() if device.device_kind == device_kind)
     return next(found, None)
@@ -68,13 +67,14 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def attend(q_BLHK: Array, k_BLHK: Array, v_BLHK: Array, mask_B1LL: Array) -> Array:
-    """Attention of queries to the keys that the mask shows, [B, L, H, K]."""
+    """Computes attention of queries to the keys that the mask shows, [B, L, H, K]."""
     return jax.nn.dot_product_attention(q_BLHK, k_BLHK, v_BLHK, mask=mask_B1LL, implementation="cudnn")
 
 
 def is_forward(primitive: Any, *_: Any, **__: Any) -> bool:
-    """A policy of `jax.checkpoint` that keeps what the forward kernel returns: its result and the softmax's sums.
+    """Returns True for the forward kernel: a `jax.checkpoint` policy that saves its result and the softmax's sums.
 
-    Names do not do it: the backward kernel reads the values as the forward kernel returned them, before they have one.
+    `checkpoint_name` cannot do this: the backward kernel reads the values as the forward kernel returned them, before
+    they could be named.
     """
     return bool(primitive.name == _FORWARD)

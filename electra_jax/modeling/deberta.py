@@ -1,18 +1,18 @@
-"""DeBERTa's encoder: post-LN blocks whose attention also scores how far apart two positions are.
+"""DeBERTa's encoder: post-LN blocks with disentangled attention, which also scores relative positions.
 
 It computes what `transformers.DebertaV2Model` computes with DeBERTaV3's settings (arXiv 2006.03654 and 2111.09543): no
 absolute positions, logarithmic buckets of relative positions whose embeddings all layers share, with a layer norm, and
-in each layer the same matrices for tokens and positions. Position i scores position j by
+in each layer the same projections for tokens and positions. Position i scores position j by
 
     (q_i . k_j + q_i . k'_b + q'_b . k_j) / sqrt(3 K),   b = bucket(i - j)
 
-where q' and k' are queries and keys of the relative embeddings. Where embedding size and width differ, a linear map
+where q' and k' are queries and keys of the relative embeddings. If embedding size and width differ, a linear map
 without bias precedes the first norm.
 
-The two relative terms do not need the gather [B, H, L, L] by bucket. Queries are cut into N blocks of S. A block meets
+The two relative terms avoid a gather [B, H, L, L] by bucket. Queries are split into N blocks of S. A block has
 C = L + S - 1 distances; its scores for all of them are one product [S, C], in which the row of each query starts one
-column later than that of the next: a padding and a reshape align the rows (`_align`). Shape letters: R rows of the
-table of relative embeddings, N blocks, S queries in a block, C distances that a block meets.
+column later than that of the next: padding and a reshape align the rows (`_align`). Shape letters: R rows of the table
+of relative embeddings, N blocks, S queries in a block, C distances of a block.
 """
 
 import math
@@ -39,28 +39,28 @@ _BLOCK = 64
 
 
 def rows_used(config: EncoderConfig, length: int) -> tuple[int, int]:
-    """The first and the last row of the table of relative embeddings that sequences of a length use."""
+    """Returns the first and last row of the table of relative embeddings that sequences of a length use."""
     ends = bucket(np.asarray([1 - length, length - 1]), config.position_buckets, config.max_relative_positions)
     return int(ends[0]), int(ends[1])
 
 
 def block_size(length: int) -> int:
-    """S, the queries in a block of the relative scores."""
+    """Returns S, the number of queries in a block of the relative scores."""
     return min(_BLOCK, length)
 
 
 def pairs(length: int) -> int:
-    """Pairs of a position and a distance that each relative term computes for one example and head: N S C."""
+    """Counts the pairs of position and distance that each relative term computes per example and head: N S C."""
     size = block_size(length)
     return math.ceil(length / size) * size * (length + size - 1)
 
 
 def bucket(distance: np.ndarray, buckets: int, furthest: int) -> np.ndarray:
-    """The rows of the table of relative embeddings for distances i - j, in [0, 2 x buckets).
+    """Maps distances i - j to rows of the table of relative embeddings, in [0, 2 x buckets).
 
-    Distances up to half of `buckets` to each side have rows of their own; greater ones share rows, whose numbers grow
-    with the distance's logarithm up to `furthest`, and all beyond it share the last. Computed in float32,
-    as the released models were: at the edges of buckets, rounding decides.
+    Distances up to half of `buckets` on each side have rows of their own. Larger ones share rows, whose numbers grow
+    with the logarithm of the distance up to `furthest`; all distances beyond it share the last row. Computed in
+    float32, as in the released models: at the edges of buckets, rounding decides.
     """
     half = buckets // 2
     size = np.maximum(np.abs(distance), half).astype(np.float32)
@@ -72,7 +72,7 @@ def bucket(distance: np.ndarray, buckets: int, furthest: int) -> np.ndarray:
 
 
 def _blocks(length: int, sign: int) -> np.ndarray:
-    """[N, C]: sign x (i - j) where i is the query in row 0 of block n and j the column c, cut to what occurs."""
+    """Computes sign x (i - j), [N, C]: i is the query in row 0 of block n, j its key in column c; clips to (-L, L)."""
     size = block_size(length)
     first: np.ndarray = np.arange(math.ceil(length / size)) * size
     distance = first[:, None] + size - 1 - np.arange(length + size - 1)[None]
@@ -81,16 +81,16 @@ def _blocks(length: int, sign: int) -> np.ndarray:
 
 
 def _align(scores: Array) -> Array:
-    """[..., S, C] -> [..., S, C - S + 1]: entry (s, c) moves to column c + s - (S - 1)."""
+    """Moves entry (s, c) to column c + s - (S - 1): [..., S, C] -> [..., S, C - S + 1]."""
     size, columns = scores.shape[-2:]
-    # With one more column, each row of the flat array is one entry longer than the rows that it is then cut into.
+    # With one more column, each row of the flat array is one entry longer than the rows that it is then split into.
     flat = jnp.pad(scores, [(0, 0)] * (scores.ndim - 1) + [(0, 1)]).reshape(*scores.shape[:-2], -1)
     flat = flat[..., size - 1 : size - 1 + size * columns]
     return flat.reshape(scores.shape)[..., : columns - size + 1]
 
 
 def _relative(x_BHLK: Array, rows_RHK: Array, index_NC: np.ndarray) -> Array:
-    """[B, H, L, L]: products of each position's vector with the row for its distance to each other position."""
+    """Computes products of each position's vector with the row for its distance to each position, [B, H, L, L]."""
     length = x_BHLK.shape[2]
     blocks, size = len(index_NC), block_size(length)
     x_BHNSK = jnp.pad(x_BHLK, ((0, 0), (0, 0), (0, blocks * size - length), (0, 0)))
@@ -100,14 +100,14 @@ def _relative(x_BHLK: Array, rows_RHK: Array, index_NC: np.ndarray) -> Array:
 
 
 class DisentangledAttention(nn.Module):
-    """Self-attention by content and relative position; parameters as those of `attention.SelfAttention`."""
+    """Self-attention by content and relative position; same parameters as `attention.SelfAttention`."""
 
     config: EncoderConfig
     train: bool
 
     @nn.compact
     def __call__(self, x_BLD: Array, visible: Visible, relative_RD: Array) -> Array:
-        """[B, L, D]; `relative_RD` are the embeddings of the rows that distances below L use, the lowest first."""
+        """Returns [B, L, D]; `relative_RD` are the embeddings of the rows for distances below L, the lowest first."""
         c, length = self.config, x_BLD.shape[1]
         init, heads = transformer.truncated_normal(c.init_stddev), (c.heads, c.head_size)
         project = Dense((3, *heads), init, dtype=c.dtype, inputs=(c.width,), name="qkv")
@@ -142,7 +142,7 @@ class DebertaLayer(nn.Module):
 
 
 class DebertaEncoder(nn.Module):
-    """Maps word vectors to hidden states; arguments as `transformer.BertEncoder`."""
+    """DeBERTa's encoder, from word embeddings to hidden states; arguments as in `transformer.BertEncoder`."""
 
     config: EncoderConfig
 

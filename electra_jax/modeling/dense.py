@@ -10,14 +10,14 @@ Array = jax.Array
 
 
 class Dense(nn.Module):
-    """A dense layer on the last axes of its input; parameters as those of `nn.Dense` and `nn.DenseGeneral`.
+    """A dense layer on the last axes of its input; same parameters as `nn.Dense` and `nn.DenseGeneral`.
 
     Attributes:
       features: the last axes of the kernel and of the output.
       kernel_init: initializes the kernel as a matrix [inputs, features].
       use_bias: whether a bias is added.
-      dtype: the type of the computation; None: that of the input and the parameters together.
-      inputs: the first axes of the kernel, which are summed over; None: the last axis of the input.
+      dtype: the compute dtype; None: promoted from input and parameters.
+      inputs: the first axes of the kernel, which are contracted; None: the last axis of the input.
       flat: whether input and output have one axis in place of `inputs` and of `features`.
     """
 
@@ -30,7 +30,7 @@ class Dense(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, first: int | None = None) -> Array:
-        """[..., *inputs] -> [..., *features]; of the first of `features` only `first` entries, where given."""
+        """Maps [..., *inputs] to [..., *features]; `first`: only so many entries of the first feature axis."""
         features = (self.features,) if isinstance(self.features, int) else self.features
         inputs = x.shape[-1:] if self.inputs is None else self.inputs
 
@@ -50,11 +50,11 @@ class Dense(nn.Module):
 
 
 def affine(x: Array, kernel: Array, bias: Array | None, input_axes: int = 1) -> Array:
-    """x times kernel, plus bias: [..., *inputs] x [*inputs, *features] -> [..., *features].
+    """Computes x times kernel plus bias: [..., *inputs] x [*inputs, *features] -> [..., *features].
 
-    On one device all is reshaped to matrices: XLA:CPU multiplies those as they are, but copies operands of a higher
-    rank into another order first, above all for the kernel's gradient. On several devices a reshape could merge an axis
-    that is split into one that is not, and the compilers of accelerators need none.
+    On one device all operands are reshaped to matrices: XLA:CPU multiplies these as they are, but first copies operands
+    of a higher rank into another order, above all for the kernel's gradient. On several devices a reshape could merge a
+    sharded axis into one that is not, and the compilers of accelerators do not need it.
     """
     inputs, features = kernel.shape[:input_axes], kernel.shape[input_axes:]
     rows = x.shape[: x.ndim - input_axes]

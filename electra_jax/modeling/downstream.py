@@ -1,7 +1,7 @@
 """An encoder with the head of a downstream task.
 
 There are three forms of heads: `paper`, with the initializers of google-research/electra, finetune/; `transformers`,
-which that library's class for the encoder can load; and `bert`, which its BERT classes can load. Heads compute in
+which that library's class of the encoder can load; and `bert`, which its BERT classes can load. Heads compute in
 float32 for every encoder dtype: in bfloat16, scores that must be ranked would tie. The shape letter S is the number of
 candidate answer starts, C the number of classes.
 """
@@ -34,7 +34,7 @@ def _dense(features: int, name: str) -> Dense:
 
 
 class Classifier(nn.Module):
-    """Dropout and a dense layer on a row's state, the one of [CLS] or the mean: `scores` [B, C]."""
+    """Dropout and a dense layer on a row's state, that of [CLS] or the mean: `scores` [B, C]."""
 
     config: ElectraConfig
     outputs: int
@@ -59,15 +59,15 @@ class Tagger(nn.Module):
 
 
 class Answerer(nn.Module):
-    """Scores where an answer starts, where it ends given its start, and whether there is none.
+    """Head of question answering: scores an answer's start, its end given the start, and that there is no answer.
 
     The start is a dense layer on each token's state. The end is two dense layers on [start's state; token's state].
-    Whether there is no answer is two dense layers on [state of CLS; mean state of the start] (arXiv 2003.10555,
-    appendix B, after XLNet).
+    The score of no answer is two dense layers on [state of CLS; mean state of the start] (arXiv 2003.10555, appendix B,
+    after XLNet).
 
     Attributes:
-      outputs: 2 where questions may have no answer, else 1.
-      beam: starts to return, and ends for each of them.
+      outputs: 2 if questions may have no answer, else 1.
+      beam: the number of starts to return, and of ends for each start.
     """
 
     outputs: int
@@ -81,7 +81,7 @@ class Answerer(nn.Module):
           states_BLD: the encoder's states.
           allowed_BL: 1 where an answer may start or end.
           start_B: the true starts; needed in training only.
-          train: which of the two to return.
+          train: whether to return log-probabilities.
 
         Returns:
           In training `start_logp` and `end_logp` [B, L], the latter given the true start; else `start_score` and
@@ -124,11 +124,11 @@ class Answerer(nn.Module):
 
 
 class TransformersHead(nn.Module):
-    """The head of transformers' classes for a row's state or for every state, with their initializers.
+    """Head of transformers' classes, on a row's state or on every state, with their initializers.
 
     For ELECTRA: dropout, dense, GELU, dropout, dense for a row; dropout, dense for tags; dense for answers. DeBERTa's
-    are the same without the first dropout for a row; so are BERT's, with tanh for GELU. For ModernBERT, whatever it
-    reads: dense, GELU, layer norm, dropout, dense.
+    are the same without the first dropout for a row; so are BERT's, with tanh instead of GELU. For ModernBERT, always:
+    dense, GELU, layer norm, dropout, dense.
     """
 
     config: ElectraConfig
@@ -138,7 +138,7 @@ class TransformersHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, train: bool) -> Array:
-        """[..., outputs] for states [..., D]."""
+        """Maps states [..., D] to [..., outputs]."""
         c = self.config.encoder
         drop = Dropout(0.0 if self.kind == "answering" and c.kind != "modernbert" else c.dropout)
         if c.kind == "modernbert":
@@ -176,7 +176,7 @@ class Downstream(nn.Module):
 
     @property
     def per_token(self) -> bool:
-        """Whether there are outputs for each token; otherwise for each row."""
+        """True if there are outputs for each token, not for each row."""
         return self.kind == "tagging" or (self.kind == "answering" and self.form != "paper")
 
     def setup(self) -> None:
@@ -196,12 +196,12 @@ class Downstream(nn.Module):
     def __call__(
         self, batch: Batch, allowed: Array | None = None, start: Array | None = None, train: bool = False
     ) -> Outputs:
-        """The head's outputs.
+        """Computes the head's outputs.
 
         Args:
           batch: the texts.
-          allowed: [B, L] int32, 1 where an answer may start or end; answering needs it.
-          start: [B] int32, where the answers start; answering needs it in training.
+          allowed: [B, L] int32, 1 where an answer may start or end; needed for answering.
+          start: [B] int32, the starts of the answers; needed for answering in training.
           train: whether dropout is on.
         """
         x_BLE = self.embeddings(batch, train)
@@ -222,7 +222,7 @@ class Downstream(nn.Module):
 
 
 def _bounds(scores_BL2: Array, allowed_BL: Array, train: bool) -> Outputs:
-    """Log-probabilities [B, L] of where an answer starts and ends, independent of each other; at CLS if there is none.
+    """Computes log-probabilities [B, L] of an answer's start and end, independent of each other; at CLS: no answer.
 
     Named `start_logp` and `end_logp` in training; otherwise `start` and `end`.
     """

@@ -1,17 +1,17 @@
-"""Dropout whose decisions are a hash of a key and a place, cheap enough to compute again in the backward pass.
+"""Dropout whose decisions are a hash of a key and an element's indices, cheap enough to recompute in the backward pass.
 
-The decision for the place in row r and column c is
+The element in row r and column c is kept if
 
     mix(row_hash(key, r) ^ column_hash(c)) >= rate x 2^32
 
 where `mix` scrambles 32 bits by shifts, additions and exclusive ors, since the vector units of TPU v2 and v3 multiply
-no integers. The two hashes cost nothing beside the places, so a decision takes about a dozen operations; threefry, the
-default of `jax.random.bernoulli`, takes ten times as many. A place is a global index: every mesh drops the same.
+no integers. There are far fewer row and column hashes than elements, so a decision takes about a dozen operations;
+threefry, the default of `jax.random.bernoulli`, takes ten times as many. Indices are global: every mesh drops the same.
 
-Attention takes two decisions of 16 bits from each hash, see `keep_weights`; the Pallas kernel computes the same ones.
+Attention takes two decisions of 16 bits from each hash, see `keep_weights`; the Pallas kernels compute the same ones.
 
-Both functions that decide are jitted, so that all layers share their traces; else they are a quarter of the time in
-which a step is traced.
+`keep` and `keep_weights` are jitted, so that all layers share their traces; otherwise they take a quarter of the time
+of tracing a step.
 """
 
 import functools
@@ -29,9 +29,9 @@ _COLUMN = np.uint32(0x9E3779B9)  # the key of column hashes
 
 
 def mix(x: Array) -> Array:
-    """A permutation of the 32-bit numbers (the last steps of Jenkins' one-at-a-time hash).
+    """Permutes the 32-bit numbers (the last steps of Jenkins' one-at-a-time hash).
 
-    The lower half of the result depends on the upper half of `x` only in part, so hashes apply it twice.
+    The lower half of the result depends only in part on the upper half of `x`, so hashes apply `mix` twice.
     """
     x = x + (x << np.uint32(10))
     x = x ^ (x >> np.uint32(6))
@@ -41,30 +41,30 @@ def mix(x: Array) -> Array:
 
 
 def row_hash(words: Sequence[Array], rows: Array) -> Array:
-    """32 bits for each of `rows` (uint32, any shape) under a key of several uint32."""
+    """Hashes each of `rows` (uint32, any shape) to 32 bits, under a key of several uint32."""
     for word in words:
         rows = mix(mix(rows ^ word))
     return rows
 
 
 def column_hash(columns: Array) -> Array:
-    """32 bits for each of `columns` (uint32, any shape); the same under every key."""
+    """Hashes each of `columns` (uint32, any shape) to 32 bits, the same under every key."""
     return mix(mix(columns ^ _COLUMN))
 
 
 def key_words(key: Array) -> Array:
-    """The uint32 that make up a key of `jax.random`."""
+    """Returns the uint32 words of a `jax.random` key."""
     return jax.random.key_data(key).reshape(-1)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def keep(words: Array, shape: tuple[int, ...], rate: float) -> Array:
-    """Which places of an array are kept, bool [*shape]; its last axis is the columns, all others are the rows.
+    """Decides which elements of an array are kept, bool [*shape]; its last axis is the columns, all others the rows.
 
     Args:
       words: from `key_words`.
-      shape: of the array.
-      rate: the probability that a place is dropped, to a multiple of 2^-32.
+      shape: the shape of the array.
+      rate: the probability that an element is dropped, rounded to a multiple of 2^-32.
     """
     rows, size = jnp.zeros(shape[:-1], jnp.uint32), 1
     for axis in reversed(range(len(shape) - 1)):
@@ -77,15 +77,15 @@ def keep(words: Array, shape: tuple[int, ...], rate: float) -> Array:
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def keep_weights(words: Array, shape: tuple[int, ...], rate: float) -> Array:
-    """Which attention weights are kept, bool [B, H, Q, K].
+    """Decides which attention weights are kept, bool [B, H, Q, K].
 
-    Columns are the queries, rows the keys of an example and a head. As the kernel has them in blocks of `PAIR` keys,
-    two blocks share their hashes.
+    Columns are the queries, rows the keys of an example and a head. The kernel has keys in blocks of `PAIR`, so two
+    blocks share their hashes.
 
     Args:
       words: from `key_words`.
-      shape: of the weights.
-      rate: the probability that a weight is dropped, to a multiple of 2^-16.
+      shape: the shape of the weights.
+      rate: the probability that a weight is dropped, rounded to a multiple of 2^-16.
     """
     examples, heads, queries, keys = shape
     number = jax.lax.iota(jnp.uint32, examples * heads).reshape(examples, heads, 1)
@@ -99,18 +99,18 @@ def keep_weights(words: Array, shape: tuple[int, ...], rate: float) -> Array:
 
 
 def weights_key(words: Sequence[Array], number: Array) -> Array:
-    """The key of one head's weights; `number` is example x heads + head, uint32."""
+    """Computes the key of one head's weights; `number` is example x heads + head, uint32."""
     return row_hash(words, number)
 
 
 def weights_threshold(rate: float) -> np.uint32:
-    """Weights whose 16 bits are below it are dropped."""
+    """Computes the threshold: weights whose 16 bits are below it are dropped."""
     return np.uint32(round(rate * 2.0**16))
 
 
 def _combine(rows: Array, columns: Array) -> Array:
-    """A hash of row and column hashes, broadcast against each other."""
-    # Without the barrier XLA would compute both hashes again for every place.
+    """Hashes row and column hashes, broadcast against each other."""
+    # Without the barrier XLA would recompute both hashes for every element.
     rows, columns = jax.lax.optimization_barrier((rows, columns))
     return mix(rows ^ columns)
 
@@ -120,7 +120,7 @@ Decide = Callable[[Array, tuple[int, ...], float], Array]
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def drop(x: Array, words: Array, rate: float, decide: Decide = keep) -> Array:
-    """`x` where `decide` keeps it, divided by 1 - rate, and 0 elsewhere; the decisions are not kept for backward."""
+    """Divides `x` by 1 - rate where `decide` keeps it, else zeroes it; the backward pass recomputes the decisions."""
     return jnp.where(decide(words, x.shape, rate), x * jnp.asarray(1 / (1 - rate), x.dtype), jnp.zeros_like(x))
 
 
@@ -136,13 +136,13 @@ drop.defvjp(_forward, _backward)
 
 
 class Dropout(nn.Module):
-    """Drops numbers at a rate, and divides those it keeps by 1 - rate; draws its key from the stream `dropout`."""
+    """Dropout at a rate; kept elements are divided by 1 - rate. Its key is from the RNG collection `dropout`."""
 
     rate: float
 
     @nn.compact
     def __call__(self, x: Array, train: bool) -> Any:
-        """`x`, with dropout where `train`."""
+        """Applies dropout to `x` if `train`."""
         if not train or self.rate == 0:
             return x
         return drop(x, key_words(self.make_rng("dropout")), self.rate)

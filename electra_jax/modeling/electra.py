@@ -33,7 +33,7 @@ _SEGMENTS = 2
 
 
 class Embeddings(nn.Module):
-    """The word table, and for BERT the position and segment tables and their layer norm.
+    """Word embeddings, and for BERT also position and segment embeddings and a layer norm.
 
     Attributes:
       config: the whole model's config.
@@ -56,13 +56,13 @@ class Embeddings(nn.Module):
         self.drop = Dropout(c.encoder.dropout)
 
     def table(self, name: str) -> Array:
-        """The effective table `word`, `position` or `segment`, [entries, E]."""
+        """Returns the effective table `word`, `position` or `segment`, [entries, E]."""
         own = getattr(self, name)
         table = own if self.base is None else jax.lax.stop_gradient(self.base.table(name)) + own
         return transformer.shard_vocab(table) if name == "word" else table
 
     def __call__(self, batch: Batch, train: bool) -> Array:
-        """[B, L, E]."""
+        """Returns the embeddings of a batch, [B, L, E]."""
         c = self.config
         x_BLE = jnp.take(self.table("word"), batch.input_ids, axis=0)
         if not c.absolute:
@@ -85,7 +85,7 @@ class TwoTowers(nn.Module):
 
     @nn.compact
     def __call__(self, x_BLE: Array, sequence_ids_BL: Array, train: bool) -> Array:
-        """[B, L, 2 D]."""
+        """Returns the towers' states before and after each position, [B, L, 2 D]."""
         encoder = ENCODERS[self.config.kind]
         left_BLD = encoder(self.config, name="left")(x_BLE, Visible(sequence_ids_BL, "before"), train)
         right_BLD = encoder(self.config, name="right")(x_BLE, Visible(sequence_ids_BL, "after"), train)
@@ -97,10 +97,10 @@ class TwoTowers(nn.Module):
 
 
 class MLMHead(nn.Module):
-    """dense(D -> E), GELU, layer norm, times the word table, plus a bias [V].
+    """Token-prediction head: dense(D -> E), GELU, layer norm, times the word table, plus a bias [V].
 
-    ModernBERT's head is dense(D -> D), GELU, layer norm, then where E differs from D a linear map D -> E. Multiplied
-    into the table, it gives the head of `transformers.ModernBertForMaskedLM`.
+    ModernBERT's head is dense(D -> D), GELU, layer norm, and a linear map D -> E if E differs from D. Multiplied into
+    the table, this map gives the head of `transformers.ModernBertForMaskedLM`.
     """
 
     config: EncoderConfig
@@ -108,7 +108,7 @@ class MLMHead(nn.Module):
 
     @nn.compact
     def __call__(self, x_BMD: Array, table_VE: Array) -> Array:
-        """Logits [B, M, V] float32; the lowest float for entries that only pad the table."""
+        """Computes logits [B, M, V] float32; the lowest float for entries that only pad the table."""
         c = self.config
         modern = c.kind == "modernbert"
         padded, size = table_VE.shape
@@ -126,10 +126,10 @@ class MLMHead(nn.Module):
 
 
 class DiscriminatorHead(nn.Module):
-    """dense(D -> D), GELU, dense(D -> 1); ModernBERT's has a layer norm after GELU.
+    """Head of replaced-token detection: dense(D -> D), GELU, dense(D -> 1); ModernBERT's has a layer norm after GELU.
 
-    DeBERTaV3's begins with the layer norm of each state plus that of its sequence's first token, [CLS]
-    (microsoft/DeBERTa, replaced_token_detection_model.py). A linear one (`config.linear_head`) is dense(D -> 1) alone.
+    DeBERTaV3's begins with the layer norm of each state plus the state of its sequence's first token, [CLS]
+    (microsoft/DeBERTa, replaced_token_detection_model.py). A linear head (`config.linear_head`) is dense(D -> 1) alone.
     """
 
     config: EncoderConfig
@@ -152,7 +152,7 @@ class DiscriminatorHead(nn.Module):
 
 
 class ScalarHead(nn.Module):
-    """dense(D -> 1): the copy gate, and the baseline of REINFORCE."""
+    """Head dense(D -> 1): the copy gate, and the baseline of REINFORCE."""
 
     config: EncoderConfig
 
@@ -204,12 +204,12 @@ class Electra(nn.Module):
         return ScalarHead(c.encoder)
 
     def encode(self, batch: Batch, train: bool = False) -> Array:
-        """The encoder's states, [B, L, D]."""
+        """Computes the encoder's hidden states, [B, L, D]."""
         x_BLE = self.embeddings(batch, train)
         return cast(Array, self.encoder(x_BLE, Visible(batch.sequence_ids), train))
 
     def generator_states(self, batch: Batch, train: bool = False) -> Array:
-        """The generator's states, [B, L, D]; [B, L, 2 D] from two towers."""
+        """Computes the generator's hidden states, [B, L, D]; [B, L, 2 D] from two towers."""
         x_BLE = self._generator_embeddings()(batch, train)
         if self.config.two_towers:
             return cast(Array, self.generator(x_BLE, batch.sequence_ids, train))
@@ -220,23 +220,23 @@ class Electra(nn.Module):
         return self.generator_embeddings if self.config.tying in ("none", "gdes") else self.embeddings
 
     def generator_logits(self, states_BMD: Array) -> Array:
-        """The generator's token logits, [B, M, V] float32."""
+        """Computes the generator's token logits, [B, M, V] float32."""
         return self.generator_head(states_BMD, self._generator_embeddings().table("word"))
 
     def mlm_logits(self, states_BMD: Array) -> Array:
-        """The encoder's token logits, [B, M, V] float32."""
+        """Computes the encoder's token logits, [B, M, V] float32."""
         return cast(Array, self.mlm_head(states_BMD, self.embeddings.table("word")))
 
     def discriminator_logits(self, states_BLD: Array, sequence_ids_BL: Array) -> Array:
-        """Logits of "this token was replaced", [B, L] float32."""
+        """Computes logits of "this token was replaced", [B, L] float32."""
         return cast(Array, self.discriminator_head(states_BLD, sequence_ids_BL))
 
     def copy_logits(self, states_BLD: Array) -> Array:
-        """Logits of the copy gate, [B, L] float32."""
+        """Computes logits of the copy gate, [B, L] float32."""
         return cast(Array, self.copy_gate(states_BLD))
 
     def baseline_logits(self, states_BMD: Array) -> Array:
-        """Logits of the baseline, from the generator's states, [B, M] float32."""
+        """Computes logits of the baseline from the generator's hidden states, [B, M] float32."""
         return cast(Array, self.baseline(states_BMD))
 
     def __call__(self, batch: Batch) -> None:
@@ -257,7 +257,7 @@ class Electra(nn.Module):
 
 
 def unroll(model: Electra, choice: str) -> Electra:
-    """The networks as a train step computes them, by `config.model.unroll`."""
+    """Returns the networks as a train step computes them: with layers unrolled by `config.model.unroll`."""
 
     def unrolled(network: EncoderConfig) -> EncoderConfig:
         return dataclasses.replace(network, unroll=transformer.is_unrolled(choice, network))
@@ -268,38 +268,38 @@ def unroll(model: Electra, choice: str) -> Electra:
 
 
 def encode(model: Electra, params: Params, batch: Batch, dropout_key: Array | None = None) -> Array:
-    """The encoder's states [B, L, D]; dropout is on where it is given a key."""
+    """Computes the encoder's hidden states, [B, L, D]; dropout is on if a key is given."""
     return _states(Electra.encode, model, params, batch, dropout_key)
 
 
 def generator_states(model: Electra, params: Params, batch: Batch, dropout_key: Array | None = None) -> Array:
-    """The generator's states, [B, L, D] or from two towers [B, L, 2 D]; dropout is on where it is given a key."""
+    """Computes the generator's hidden states, [B, L, D] or from two towers [B, L, 2 D]; a key turns dropout on."""
     return _states(Electra.generator_states, model, params, batch, dropout_key)
 
 
 def generator_logits(model: Electra, params: Params, states_BMD: Array) -> Array:
-    """The generator's token logits, [B, M, V] float32."""
+    """Computes the generator's token logits, [B, M, V] float32."""
     return cast(Array, model.apply({"params": params}, states_BMD, method=Electra.generator_logits))
 
 
 def mlm_logits(model: Electra, params: Params, states_BMD: Array) -> Array:
-    """The encoder's token logits, [B, M, V] float32."""
+    """Computes the encoder's token logits, [B, M, V] float32."""
     return cast(Array, model.apply({"params": params}, states_BMD, method=Electra.mlm_logits))
 
 
 def discriminator_logits(model: Electra, params: Params, states_BLD: Array, sequence_ids_BL: Array) -> Array:
-    """Logits of "this token was replaced", [B, L] float32; `sequence_ids_BL` as in `Batch`."""
+    """Computes logits of "this token was replaced", [B, L] float32; `sequence_ids_BL` as in `Batch`."""
     method = Electra.discriminator_logits
     return cast(Array, model.apply({"params": params}, states_BLD, sequence_ids_BL, method=method))
 
 
 def copy_logits(model: Electra, params: Params, states_BLD: Array) -> Array:
-    """Logits of the copy gate, [B, L] float32."""
+    """Computes logits of the copy gate, [B, L] float32."""
     return cast(Array, model.apply({"params": params}, states_BLD, method=Electra.copy_logits))
 
 
 def baseline_logits(model: Electra, params: Params, states_BMD: Array) -> Array:
-    """Logits of the baseline, from the generator's states, [B, M] float32."""
+    """Computes logits of the baseline from the generator's hidden states, [B, M] float32."""
     return cast(Array, model.apply({"params": params}, states_BMD, method=Electra.baseline_logits))
 
 
@@ -311,17 +311,17 @@ def _states(
 
 
 def gather_positions(states_BLD: Array, positions_BM: Array) -> Array:
-    """States [B, M, D] at `positions_BM`."""
+    """Gathers the states at `positions_BM`, [B, M, D]."""
     return jnp.take_along_axis(states_BLD, positions_BM[..., None], axis=1)
 
 
 def first_states(states_BLD: Array, sequence_ids_BL: Array) -> Array:
-    """[B, L, D]: for each position the state of the first token of its own sequence."""
+    """Gathers for each position the state of the first token of its own sequence, [B, L, D]."""
     position_BL = transformer.sequence_positions(sequence_ids_BL)
     return gather_positions(states_BLD, jnp.arange(position_BL.shape[1], dtype=jnp.int32)[None] - position_BL)
 
 
 def mean_state(states_BLD: Array, sequence_ids_BL: Array) -> Array:
-    """The mean [B, D] of each row's states, padding left out."""
+    """Computes the mean of each row's states, without padding, [B, D]."""
     real_BL = (jnp.asarray(sequence_ids_BL) > 0).astype(states_BLD.dtype)
     return jnp.einsum("bld,bl->bd", states_BLD, real_BL) / real_BL.sum(axis=1, keepdims=True)

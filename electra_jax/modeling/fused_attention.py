@@ -1,7 +1,7 @@
-"""Attention by kernels, where they can be used, and their share of a mesh.
+"""Fused attention kernels: where they can be used, and how they are sharded over a mesh.
 
-On TPUs they are those of `pallas_attention`. On NVIDIA GPUs they are cuDNN's (`cudnn_attention`), or those of
-`triton_attention` where weights are dropped. The gradient of both Pallas forms is here.
+On TPUs the kernels are those of `pallas_attention`. On NVIDIA GPUs they are cuDNN's (`cudnn_attention`), or those of
+`triton_attention` if attention weights are dropped. The gradient of both Pallas forms is here.
 """
 
 import dataclasses
@@ -26,10 +26,10 @@ _MIB = 2**20
 
 
 class _Limits(NamedTuple):
-    """What a generation of TPUs can do; found by compiling the kernels for it, with libtpu 0.0.42.
+    """Limits of a TPU generation, found by compiling the kernels for it with libtpu 0.0.42.
 
     Attributes:
-      longest: the longest sequences whose keys, values and gradients fit into a core's memory.
+      longest: the maximum sequence length whose keys, values and gradients fit into a core's memory.
       native: as in `pallas_tiles.Form`.
       vmem: as in `pallas_tiles.Form`.
     """
@@ -51,13 +51,13 @@ _LIMITS = {
 
 
 def choose(network: EncoderConfig, device_kind: str, length: int, heads: int) -> str:
-    """How a network computes attention: `fused`, by a kernel that never writes its weights, or `plain`.
+    """Returns how a network computes attention: `fused`, by a kernel that never writes the weights, or `plain`.
 
     Args:
       network: the network; `auto` is `fused` on TPUs and NVIDIA GPUs where the kernels can be used.
       device_kind: JAX's name of the devices that compute.
-      length: tokens in a sequence.
-      heads: on one device.
+      length: the sequence length, in tokens.
+      heads: the number of heads on one device.
 
     Raises:
       UserError: the network's `attention` is `fused`, and the kernels cannot be used.
@@ -71,13 +71,13 @@ def choose(network: EncoderConfig, device_kind: str, length: int, heads: int) ->
 
 
 def chosen(network: EncoderConfig, length: int, mesh: jax.sharding.AbstractMesh) -> str:
-    """How a network computes attention on a mesh: `fused` or `plain`.
+    """Returns how a network computes attention on a mesh: `fused` or `plain`.
 
     Args:
       network: the network.
-      length: tokens in a sequence.
-      mesh: the mesh; an empty one where there is none. Arrays may then be on any device, so `auto` is `plain`; on GPUs
-        `fused` is, too, where the kernels cannot be used, such as in the float32 of inference.
+      length: the sequence length, in tokens.
+      mesh: the mesh; empty if there is none. Without a mesh arrays may be on any device, so `auto` is `plain`; on GPUs
+        so is `fused` if the kernels cannot be used, as in float32 inference.
 
     Raises:
       UserError: the setting is `fused`, and the kernels cannot be used on the mesh.
@@ -93,18 +93,18 @@ def chosen(network: EncoderConfig, length: int, mesh: jax.sharding.AbstractMesh)
 
 
 def device_kind(mesh: jax.sharding.AbstractMesh) -> str:
-    """JAX's name of the devices of a mesh; without a mesh, of this machine's."""
+    """Returns JAX's name of the devices of a mesh, or without a mesh that of this machine's devices."""
     return str(jax.devices()[0].device_kind if mesh.empty else mesh.abstract_device.device_kind)
 
 
 def heads_on_device(heads: int, mesh: jax.sharding.AbstractMesh) -> int:
-    """Heads that one device computes; a generator may have too few to share them along `tensor`."""
+    """Returns the number of heads per device; a generator may have too few to shard them over `tensor`."""
     tensor = 1 if mesh.empty else mesh.shape["tensor"]
     return heads // tensor if heads % tensor == 0 else heads
 
 
 def _problem(network: EncoderConfig, device_kind: str, length: int, heads: int) -> str | None:
-    """Why `fused` is an error; None where the kernels can be used."""
+    """Returns why `fused` is an error; None if the kernels can be used."""
     if cudnn_attention.is_nvidia_gpu(device_kind):
         return cudnn_attention.problem(network, device_kind, length)
     limits = _LIMITS.get(device_kind)
@@ -116,7 +116,7 @@ def _problem(network: EncoderConfig, device_kind: str, length: int, heads: int) 
     width = network.head_size * heads
     lanes = LANES * math.ceil(pallas_tiles.group_size(width, heads) / LANES)
     if lanes > LANES:
-        lanes *= 2  # for what the heads of a wider group need beside their arrays, at least
+        lanes *= 2  # at least, for what the heads of a wider group need besides their arrays
     if length * lanes > limits.longest * LANES:
         longest = limits.longest * LANES // lanes
         return (
@@ -127,7 +127,7 @@ def _problem(network: EncoderConfig, device_kind: str, length: int, heads: int) 
 
 
 def attend_masked(q_BLHK: Array, k_BLHK: Array, v_BLHK: Array, mask_B1LL: Array) -> Array:
-    """Attention by cuDNN to what a mask shows, [B, L, H, K], on each device for its examples and heads."""
+    """Computes attention with a mask by cuDNN, [B, L, H, K]; each device computes its own examples and heads."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return cudnn_attention.attend(q_BLHK, k_BLHK, v_BLHK, mask_B1LL)
@@ -143,19 +143,19 @@ def attend_masked(q_BLHK: Array, k_BLHK: Array, v_BLHK: Array, mask_B1LL: Array)
 
 
 def attend(form: Form, qkv: Array, sequence_ids_BL: Array, words: Array, is_local: Array | None = None) -> Array:
-    """Attention by Pallas to the positions that each sees, on each device for its examples and heads.
+    """Computes attention to the visible positions by Pallas; each device computes its own examples and heads.
+
+    On other devices than TPUs and NVIDIA GPUs the kernels are interpreted, for tests.
 
     Args:
-      form: of the kernels, with all heads; `reach` is that of local attention.
-      qkv: queries, keys and values, [B, L, 3, H, K]; or [B, L, 3 D] where devices do not share the heads.
+      form: the form of the kernels, with all heads; `reach` is that of local attention.
+      qkv: queries, keys and values, [B, L, 3, H, K]; or [B, L, 3 D] if heads are not sharded over devices.
       sequence_ids_BL: as in `attention.Visible`.
-      words: the words of the dropout key; anything where `form.rate` is 0.
+      words: the words of the dropout key; ignored if `form.rate` is 0.
       is_local: bool scalar: whether attention is local; None: it is not.
 
     Returns:
       [B, L, H, K], or [B, L, D] if `qkv` is [B, L, 3 D].
-
-    On other devices than TPUs and NVIDIA GPUs the kernels are interpreted, which is for tests.
     """
     mesh = jax.sharding.get_abstract_mesh()
     kind = device_kind(mesh)
@@ -178,7 +178,7 @@ def attend(form: Form, qkv: Array, sequence_ids_BL: Array, words: Array, is_loca
         own = dataclasses.replace(form, heads=heads)
         return _reshaped(own, qkv, sequence_ids_BL, jnp.concatenate([words, numbers]), is_local)
 
-    # Only arrays with an axis for heads can be split along it.
+    # Only arrays with an axis for heads can be sharded over `tensor`.
     by_head = (None, None, "tensor") if heads < form.heads else ()
     on_each_device = jax.shard_map(
         local,
@@ -217,12 +217,12 @@ _attend.defvjp(_forward, _backward)
 
 
 def _kernels(form: Form) -> Any:
-    """The module of the kernels: slow to import, and few devices need it."""
+    """Imports the module of the kernels, which is slow to import and needed on few devices."""
     return importlib.import_module(f"electra_jax.modeling.{'triton' if form.gpu else 'pallas'}_attention")
 
 
 def _switch(kernel: Any, form: Form, is_local: Array | None, *args: Array) -> Any:
-    """The kernel for local or for global attention, whichever this layer of a scan has."""
+    """Calls the kernel for local or for global attention, whichever this layer of a scan has."""
     everywhere = functools.partial(kernel, dataclasses.replace(form, reach=None))
     if is_local is None:
         return everywhere(*args)

@@ -1,4 +1,4 @@
-"""Layer norm with a derivative of its own."""
+"""Layer norm with a custom derivative."""
 
 from typing import Any
 
@@ -28,10 +28,10 @@ class LayerNorm(nn.Module):
 
 
 def standardize(x: Array, epsilon: float) -> Array:
-    """(x - mean) / sqrt(variance + epsilon) over the last axis.
+    """Computes (x - mean) / sqrt(variance + epsilon) over the last axis.
 
-    The derivative keeps the result and one number per row. That of the plain formula keeps more arrays of x's size, and
-    XLA:CPU computes them again wherever they are used.
+    The custom derivative keeps the result and one number per row. That of the plain formula keeps more arrays of x's
+    size, and XLA:CPU recomputes them wherever they are used.
     """
 
     @jax.custom_jvp
@@ -42,7 +42,7 @@ def standardize(x: Array, epsilon: float) -> Array:
     def derivative(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
         (x,), (t,) = primals, tangents
         y, rate = _standardize(x, epsilon)
-        # Of rate x (t - mean(t) - y mean(t y)), `rate` goes to the end so that the transpose multiplies by it once.
+        # The tangent is rate x (t - mean(t) - y mean(t y)); `rate` comes last, so the transpose multiplies by it once.
         inner = t - jnp.mean(t, axis=-1, keepdims=True) - y * jnp.mean(t * y, axis=-1, keepdims=True)
         return y, rate * inner
 

@@ -1,6 +1,6 @@
 """ModernBERT's encoder: pre-norm, rotary positions, gated layers, no biases, alternating local and global attention.
 
-It computes what `transformers.ModernBertModel` computes (arXiv 2412.13663). Where embedding size and width differ, a
+It computes what `transformers.ModernBertModel` computes (arXiv 2412.13663). If embedding size and width differ, a
 linear map without bias precedes the first norm; multiplied into the word table, it gives a plain ModernBERT.
 """
 
@@ -23,17 +23,17 @@ GLOBAL_THETA, LOCAL_THETA = 160_000.0, 10_000.0
 
 
 def out_stddev(config: EncoderConfig) -> float:
-    """Standard deviation for matrices that write to the residual stream: init_stddev / sqrt(2 x layers)."""
+    """Computes the standard deviation of matrices that write to the residual stream: init_stddev / sqrt(2 x layers)."""
     return float(config.init_stddev / (2 * config.layers) ** 0.5)
 
 
 def out_init(config: EncoderConfig) -> transformer.Initializer:
-    """The initializer of matrices that write to the residual stream."""
+    """Returns the initializer of matrices that write to the residual stream."""
     return nn.initializers.zeros if config.zero_outputs else transformer.truncated_normal(out_stddev(config))
 
 
 def rotary(length: int, head_size: int, theta: float) -> np.ndarray:
-    """Angles [L, K]: position times theta^(-2i / K), the K / 2 frequencies twice (arXiv 2104.09864, halves rotated)."""
+    """Computes angles [L, K], position x theta^(-2i / K); the K / 2 frequencies twice (arXiv 2104.09864, by halves)."""
     frequencies = theta ** (-np.arange(0, head_size, 2) / head_size)
     angles = np.arange(length)[:, None] * frequencies
     return np.concatenate([angles, angles], axis=-1).astype(np.float32)
@@ -44,7 +44,7 @@ def rotate(x: jax.Array, angles_LK: jax.Array, axis: int) -> jax.Array:
 
     Args:
       x: queries or keys of four axes, the last one K.
-      angles_LK: as `rotary` gives them.
+      angles_LK: the angles from `rotary`.
       axis: the axis of positions in `x`.
     """
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
@@ -61,7 +61,7 @@ class ModernBertLayer(nn.Module):
     def __call__(
         self, x_BLD: jax.Array, number: jax.Array, visible: Visible, angles_2LK: jax.Array
     ) -> tuple[jax.Array, None]:
-        """`number` counts layers from 0; `angles_2LK` holds the angles for local and for global attention."""
+        """Applies layer `number`, from 0; `angles_2LK` holds the angles for local and for global attention."""
         c = self.config
 
         def dense(features: int | tuple[int, ...], init: transformer.Initializer, name: str) -> Dense:
@@ -95,7 +95,7 @@ class ModernBertLayer(nn.Module):
 
 
 class ModernBertEncoder(nn.Module):
-    """Maps word vectors to normalized hidden states; arguments as `transformer.BertEncoder`."""
+    """ModernBERT's encoder, from word embeddings to normalized hidden states; arguments as in `BertEncoder`."""
 
     config: EncoderConfig
 

@@ -5,8 +5,8 @@ register. Queries, keys and values are read where the projection left them, in a
 [keys, queries], 128 queries at a time, in float32. Keys come in spans: all of them where they fit, blocks with a
 running maximum and sum for long sequences, and for local attention those blocks that the window reaches.
 
-The backward pass computes the weights again from the logarithm of their sum, which the forward pass returns. Dropout's
-decisions are those of `dropout.keep_weights`.
+The backward pass recomputes the weights from the logarithm of their sum (log-sum-exp), which the forward pass returns.
+Dropout's decisions are those of `dropout.keep_weights`.
 
 Shape letters: B examples, L positions, D width, G groups of heads, W the lanes of a group, P the heads in a group.
 """
@@ -31,14 +31,14 @@ _LOWEST = float(np.finfo(np.float32).min)
 
 
 def _dot(form: Form, a: Array, b: Array, contract: tuple[int, int]) -> Array:
-    """float32 sums of products of two matrices over one axis of each."""
+    """Multiplies two matrices over one axis of each, with float32 sums."""
     dtype = jnp.bfloat16 if form.native else jnp.float32
     axes = (((contract[0],), (contract[1],)), ((), ()))
     return jax.lax.dot_general(a.astype(dtype), b.astype(dtype), axes, preferred_element_type=jnp.float32)
 
 
 def _of_head(t: Tiles, x: Array, head: int) -> Array:
-    """The lanes of one head in [rows, W]; the others are 0."""
+    """Keeps the lanes of one head in [rows, W], and zeroes the others."""
     if t.per == 1:
         return x
     lane = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)
@@ -46,28 +46,28 @@ def _of_head(t: Tiles, x: Array, head: int) -> Array:
 
 
 def _rows_of(t: Tiles, x: Array, head: int) -> Array:
-    """The rows of one head in [W, columns]."""
+    """Returns the rows of one head in [W, columns]."""
     return x if t.per == 1 else x[head * t.size : (head + 1) * t.size]
 
 
 def _unsigned(position: Any) -> Any:
-    """uint32; a constant of JAX's would be an argument, which a kernel cannot have."""
+    """Converts to uint32; a JAX constant would be captured as an argument, which a kernel cannot have."""
     return np.uint32(position) if isinstance(position, int) else position.astype(jnp.uint32)
 
 
 class _Program:
-    """What forward and backward kernels share: who sees whom, and which weights are kept."""
+    """The shared parts of forward and backward kernels: visible positions, and dropout of weights."""
 
     def __init__(
         self, form: Form, tiles: Tiles, scalars: Any, query_ids: Any, key_ids: Any, hashes: Any = None
     ) -> None:
-        """The start of a program.
+        """Starts a program.
 
         Args:
-          form, tiles: of the kernel.
-          scalars: the words of the key, then the first example, the first head, and the number of all heads.
+          form, tiles: the form and the tiles of the kernel.
+          scalars: the words of the key, then the first example, the first head, and the total number of heads.
           query_ids, key_ids: sequence ids.
-          hashes: where all keys are one span, memory for the rows' hashes [P, hash_rows, 128], which all chunks share.
+          hashes: if all keys are one span, memory for the rows' hashes [P, hash_rows, 128], which all chunks share.
         """
         self.form, self.tiles, self.query_ids, self.key_ids = form, tiles, query_ids, key_ids
         example, group, self.block = pl.program_id(0), pl.program_id(1), pl.program_id(2)
@@ -84,7 +84,7 @@ class _Program:
                     hashes[head] = self.row_hash(head, 0)
 
     def each_chunk(self, body: Callable[[Any, Any], None]) -> None:
-        """Calls `body` with the places of 128 queries in the block, and the position of the first."""
+        """Calls `body` for each chunk of 128 queries, with their slice of the block and the position of the first."""
 
         def turn(i: Array, nothing: int) -> int:
             start = pl.multiple_of(i * LANES, LANES)
@@ -107,7 +107,7 @@ class _Program:
         )
 
     def seen(self, here: Any, first: Array, start: Any) -> Array:
-        """[span, 128] bool: whether each query sees each key of the span."""
+        """Computes whether each query sees each key of the span, [span, 128] bool."""
         t = self.tiles
         seen: Array = self.key_ids[0, pl.ds(start, t.span), :] == self.query_ids[0, :, here]
         if self.form.direction == "both" and self.form.reach is None:
@@ -121,14 +121,14 @@ class _Program:
         return seen
 
     def row_hash(self, head: int, start: Any) -> Array:
-        """[hash_rows, 128] uint32: the hashes of the span's rows, the same in all lanes."""
+        """Computes the hashes of the span's rows, [hash_rows, 128] uint32, the same in all lanes."""
         row = jax.lax.broadcasted_iota(jnp.uint32, (self.tiles.hash_rows, LANES), 0) + (
             _unsigned(start) >> np.uint32(1)
         )
         return dropout.row_hash([self.keys[head]], row)
 
     def kept(self, head: int, first: Array, start: Any) -> Array:
-        """[span, 128] bool, `dropout.keep_weights` of a head."""
+        """Computes `dropout.keep_weights` of a head, [span, 128] bool."""
         t = self.tiles
         rows = self.row_hash(head, start) if self.hashes is None else self.hashes[head]
         column = jax.lax.broadcasted_iota(jnp.uint32, (8, LANES), 1) + _unsigned(first)
@@ -157,6 +157,8 @@ def _forward(
             seen = program.seen(here, first, start)
             after = []
             for head, (highest, total, out) in enumerate(carry):
+                # In spans before the first seen key, weights are exp(0), until `before` scales their sums to 0; with
+                # -inf as the lowest score they would be NaN. There is a seen key: every position sees itself.
                 scores = jnp.where(seen, _dot(form, k, _of_head(t, q, head), (1, 1)), _LOWEST)
                 now = jnp.maximum(highest, jnp.max(scores, axis=0, keepdims=True))
                 weights, before = jnp.exp(scores - now), jnp.exp(highest - now)
@@ -228,10 +230,10 @@ def _backward(
 
 
 class _Call:
-    """The arrays of a call, padded, and how a grid of programs reads them."""
+    """The padded arrays of a kernel call, and the blocks in which a grid of programs reads them."""
 
     def __init__(self, form: Form, qkv: Array, sequence_ids: Array) -> None:
-        """Queries, keys and values [B, L, 3 D] and sequence ids [B, L]."""
+        """Takes queries, keys and values [B, L, 3 D] and sequence ids [B, L]."""
         examples, self.length, width = qkv.shape
         self.form, self.t = form, tiles_of(form, self.length, width // 3)
         t = self.t
@@ -266,7 +268,7 @@ class _Call:
         products: int, scratch: list[Any] | None = None,
     ) -> list[Array]:  # fmt: skip
         t, form = self.t, self.form
-        # Gradients of keys and values are summed over the blocks of queries, one after another.
+        # In order over the blocks of queries: gradients of keys and values are summed over them, one after another.
         order: Any = ("parallel", "parallel", "arbitrary")
         one_span = form.rate and t.span == t.length
         hashes = [pltpu.VMEM((t.per, t.hash_rows, LANES), jnp.uint32)] if one_span else []
@@ -292,17 +294,18 @@ class _Call:
 
 
 def forward(form: Form, qkv: Array, sequence_ids: Array, scalars: Array) -> tuple[Array, Array]:
-    """Attention of positions to those that they see.
+    """Computes attention to the visible positions.
 
     Args:
-      form: what to compile.
+      form: the form of the kernel.
       qkv: queries, keys and values, [B, L, 3 D].
       sequence_ids: as in `attention.Visible`, [B, L].
-      scalars: uint32: the words of a dropout key, the number of the first example and of the first head in the arrays,
-        and the number of all heads.
+      scalars: uint32: the words of a dropout key, the indices of the first example and the first head in the arrays,
+        and the total number of heads.
 
     Returns:
-      The weighted sums of values [B, L, D], and the logarithms of the sums of the weights, for `backward`.
+      The weighted sums of values [B, L, D], and the logarithms of the sums of the weights (log-sum-exp), for
+      `backward`.
     """
     call = _Call(form, qkv, sequence_ids)
     t, examples = call.t, qkv.shape[0]
@@ -323,7 +326,7 @@ def forward(form: Form, qkv: Array, sequence_ids: Array, scalars: Array) -> tupl
 def backward(
     form: Form, qkv: Array, sequence_ids: Array, scalars: Array, out: Array, lse: Array, d_out: Array
 ) -> Array:
-    """The gradient of `qkv`, [B, L, 3 D], given that of `out`."""
+    """Computes the gradient of `qkv`, [B, L, 3 D], given that of `out`."""
     call = _Call(form, qkv, sequence_ids)
     t = call.t
     shape = jax.ShapeDtypeStruct((qkv.shape[0], t.length, t.width), qkv.dtype)

@@ -1,22 +1,22 @@
-"""How the kernels of `pallas_attention` split their arrays, and what they are compiled for."""
+"""Tiling of the arrays of `pallas_attention`, and the static parameters of its kernels."""
 
 import dataclasses
 import math
 
-LANES = 128  # of a register; queries are taken in chunks of as many, and lengths padded to a multiple
+LANES = 128  # of a register; queries are taken in chunks of as many, and lengths are padded to a multiple of it
 ONE_SPAN = 1024  # up to this length all keys are one span
 
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """What the kernels are compiled for.
+    """Static parameters of the kernels.
 
     Attributes:
       heads: the number of heads in the arrays.
-      rate: the dropout rate of the weights.
+      rate: the dropout rate of attention weights.
       direction: as in `attention.Visible`.
-      reach: positions that are visible to each side; None: the whole sequence.
-      native: whether matrix units take bfloat16; Mosaic for TPU v2 and v3 wants float32, which they round.
+      reach: the number of positions that are visible on each side; None: the whole sequence.
+      native: whether matrix units take bfloat16; Mosaic for TPU v2 and v3 requires float32, which they round.
       vmem: bytes of a core's memory that a kernel may use; None: the compiler's default.
       gpu: whether the kernels are those of `triton_attention`.
       interpret: whether to interpret the kernels, on any device.
@@ -38,15 +38,15 @@ class Form:
 
 @dataclasses.dataclass(frozen=True)
 class Tiles:
-    """How arrays are split.
+    """Tiling of the arrays.
 
     Attributes:
-      length: of the sequences, padded.
-      width: of all heads.
-      group: the lanes of a group of heads.
-      per: the heads in a group.
-      queries: of a program.
-      span: keys that are computed at once.
+      length: the padded sequence length.
+      width: the width of all heads together.
+      group: the number of lanes of a group of heads.
+      per: the number of heads in a group.
+      queries: the number of queries of a program.
+      span: the number of keys that are computed at once.
     """
 
     length: int
@@ -62,29 +62,29 @@ class Tiles:
 
     @property
     def size(self) -> int:
-        """Of a head."""
+        """Size of a head."""
         return self.group // self.per
 
     @property
     def hash_rows(self) -> int:
-        """Rows of dropout's hashes for a span of keys; each row decides about two keys."""
+        """Number of rows of dropout hashes for a span of keys; each row decides about two keys."""
         return math.ceil(self.span / (2 * LANES)) * LANES
 
     @property
     def aligned(self) -> bool:
-        """Whether a group can be read from the array of queries, keys and values."""
+        """True if a group can be read directly from the array of queries, keys and values."""
         return self.group % LANES == 0
 
 
 def group_size(width: int, heads: int) -> int:
-    """Lanes that a program reads: 128 or one head where that divides the width into registers, else all of them."""
+    """Returns the lanes that a program reads: 128 or one head if that divides the width into registers, else all."""
     size = width // heads
     candidates = [lanes for lanes in (LANES, size) if lanes % LANES == 0 and lanes % size == 0 and width % lanes == 0]
     return candidates[0] if candidates else width
 
 
 def tiles_of(form: Form, length: int, width: int) -> Tiles:
-    """The tiles for sequences of a length, where `form.heads` heads together are `width` wide."""
+    """Returns the tiles for sequences of a length, if `form.heads` heads together are `width` wide."""
     size, group = width // form.heads, group_size(width, form.heads)
     step = LANES if length <= ONE_SPAN else 2 * LANES
     padded = math.ceil(length / step) * step
@@ -98,6 +98,6 @@ def tiles_of(form: Form, length: int, width: int) -> Tiles:
 
 
 def pairs(form: Form, length: int, width: int) -> int:
-    """Pairs of a query and a key whose scores are computed for one example and head, padding included."""
+    """Counts the pairs of query and key whose scores are computed per example and head, padding included."""
     t = tiles_of(form, length, width)
     return t.length * (t.span if form.reach is not None else t.length)

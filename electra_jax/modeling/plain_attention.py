@@ -1,6 +1,6 @@
-"""Attention by matrix products and a softmax, over whole sequences or, where it is local, in blocks.
+"""Attention by matrix products and a softmax, over whole sequences or, for local attention, in blocks.
 
-A block is S = `block_size` queries with the keys that they reach, R to each side. The N blocks of a sequence are one
+A block is S = `block_size` queries with the keys that they reach, R on each side. The N blocks of a sequence are one
 batched product, so scores are [B, H, N, S, S + 2 R] instead of [B, H, L, L].
 """
 
@@ -16,17 +16,17 @@ from jax.ad_checkpoint import checkpoint_name
 from electra_jax.modeling import dropout
 
 Array = jax.Array
-_SMALLEST = 16  # queries in a block; on CPU, products of smaller matrices take longer than what they save
+_SMALLEST = 16  # queries in a block; on CPU, products of smaller matrices cost more time than they save
 
 
 def block_size(length: int, reach: int) -> int | None:
-    """S, the queries in a block of local attention; None where blocks would compute more than half of all pairs."""
+    """Returns S, the queries in a block of local attention; None if blocks would compute over half of all pairs."""
     size = max(_SMALLEST, reach)
     return size if 2 * _pairs(length, reach, size) <= length**2 else None
 
 
 def pairs(length: int, reach: int | None) -> int:
-    """Pairs of a query and a key whose scores are computed for one example and head; `reach` None: all pairs."""
+    """Counts the pairs of query and key whose scores are computed per example and head; `reach` None: all pairs."""
     size = None if reach is None else block_size(length, reach)
     return length**2 if size is None or reach is None else _pairs(length, reach, size)
 
@@ -37,17 +37,17 @@ def _pairs(length: int, reach: int, size: int) -> int:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
 def attend(q: Array, k: Array, v: Array, mask: Array, words: Array, rate: float, bias: Array | None = None) -> Array:
-    """Attention with a float32 softmax, [..., Q, K] in the type of `q`.
+    """Computes attention with a float32 softmax, [..., Q, K] in the dtype of `q`.
 
-    The derivative keeps the weights and the result, with which nothing of the softmax is computed again. It is for
-    reverse mode only: `jax.jvp` raises a TypeError.
+    The derivative keeps the weights and the result, so that nothing of the softmax is recomputed. It is for reverse
+    mode only: `jax.jvp` raises a TypeError.
 
     Args:
       q, k, v: queries [..., Q, K], keys and values [..., S, K].
       mask: bool, broadcastable to [..., Q, S]: whether a query sees a key.
-      words: of the dropout key; anything where `rate` is 0.
-      rate: dropout of the weights, which are then [B, H, Q, S].
-      bias: [..., Q, S] in the type of `q`, is added to the scores; None: nothing.
+      words: the words of the dropout key; ignored if `rate` is 0.
+      rate: the dropout rate of the weights, which must be [B, H, Q, S] if it is not 0.
+      bias: [..., Q, S] in the dtype of `q`, added to the scores; None: nothing.
     """
     out: Array = _forward(q, k, v, mask, words, rate, bias)[0]
     return out
@@ -56,7 +56,7 @@ def attend(q: Array, k: Array, v: Array, mask: Array, words: Array, rate: float,
 def _forward(q: Array, k: Array, v: Array, mask: Array, words: Array, rate: float, bias: Array | None = None) -> Any:
     weights = _weights(q, k, mask, bias)
     out = checkpoint_name(_sum(_drop(weights, words, rate), v), "attended")
-    has_bias = None if bias is None else ()  # by the structure of what is kept, which is static
+    has_bias = None if bias is None else ()  # in the structure of the residuals, which is static
     return out, (q, k, v, weights, out, words, has_bias)
 
 
@@ -83,7 +83,10 @@ def _sum(weights: Array, v: Array) -> Array:
 def _gradient(
     q: Array, k: Array, v: Array, weights: Array, out: Array, words: Array, d_out: Array, rate: float
 ) -> tuple[Array, Array, Array, Array]:
-    """Of queries, keys, values and scores. The sum over keys in a softmax's derivative is that of `d_out` x `out`."""
+    """Computes the gradients of queries, keys, values and scores.
+
+    The sum over keys in the derivative of the softmax equals the sum over K of `d_out` x `out`.
+    """
     d_weights = _drop(jnp.einsum("...qk,...sk->...qs", d_out, v, preferred_element_type=jnp.float32), words, rate)
     mean = jnp.sum(d_out.astype(jnp.float32) * out.astype(jnp.float32), axis=-1, keepdims=True)
     d_scores = (weights.astype(jnp.float32) * (d_weights - mean)).astype(q.dtype)
@@ -102,12 +105,12 @@ def _drop(weights: Array, words: Array, rate: float) -> Array:
 
 
 def mask(sequence_ids_BL: Array, direction: str, reach: int | None = None) -> Array:
-    """[B, 1, L, L] bool: whether a query (first L) sees a key (second L); see `attention.Visible`.
+    """Makes the attention mask, [B, 1, L, L] bool: True where a query (first L) sees a key (second L).
 
     Args:
-      sequence_ids_BL: the ids.
-      direction: the side that a query sees.
-      reach: the positions that it sees to each side; None: all.
+      sequence_ids_BL: the sequence ids, as in `attention.Visible`.
+      direction: the side that a query sees, as in `attention.Visible`.
+      reach: the number of positions that it sees on each side; None: all.
     """
     same = (sequence_ids_BL[:, :, None] == sequence_ids_BL[:, None, :])[:, None]
     position = jnp.arange(sequence_ids_BL.shape[1])  # not of NumPy: [L, L] would be a constant of the program
@@ -116,7 +119,7 @@ def mask(sequence_ids_BL: Array, direction: str, reach: int | None = None) -> Ar
 
 
 def _seen(ahead: Any, direction: str, reach: int | None) -> Any:
-    """Whether a query sees a key that is so many positions ahead of it; None: all are seen."""
+    """Returns whether a query sees a key that is `ahead` positions ahead of it; None if all keys are seen."""
     seen = {"both": None, "before": ahead <= 0, "after": ahead >= 0}[direction]
     if reach is None:
         return seen
@@ -125,11 +128,11 @@ def _seen(ahead: Any, direction: str, reach: int | None) -> Any:
 
 
 class _Blocks(NamedTuple):
-    """How local attention cuts arrays.
+    """Split of arrays into the blocks of local attention.
 
     Attributes:
-      length: L, of the sequences.
-      reach: R, the positions that a query sees to each side.
+      length: L, the sequence length.
+      reach: R, the number of positions that a query sees on each side.
     """
 
     length: int
@@ -142,21 +145,21 @@ class _Blocks(NamedTuple):
         return size
 
     def cut(self, x: Array) -> Array:
-        """[B, H, L, K] -> [B, H, N, S, K], with zeros beyond the last position."""
+        """Splits [B, H, L, K] into blocks [B, H, N, S, K], with zeros beyond the last position."""
         x = jnp.pad(x, ((0, 0), (0, 0), (0, -self.length % self.size), (0, 0)))
         return x.reshape(*x.shape[:2], -1, self.size, x.shape[-1])
 
     def cut_all(self, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
-        """Queries [B, H, N, S, K]; keys and values with those that they reach, [B, H, N, S + 2 R, K]."""
+        """Splits queries into [B, H, N, S, K], and the keys and values that they reach into [B, H, N, S + 2 R, K]."""
         k, v = (_with_neighbours(self.cut(x), self.reach, 3) for x in (k, v))
         return self.cut(q), k, v
 
     def join(self, x: Array) -> Array:
-        """The reverse of `cut`."""
+        """Reverses `cut`."""
         return x.reshape(*x.shape[:2], -1, x.shape[-1])[:, :, : self.length]
 
     def mask(self, sequence_ids_BL: Array, direction: str) -> Array:
-        """[B, 1, N, S, S + 2 R]; positions beyond the last are a sequence of their own."""
+        """Makes the mask of blocks, [B, 1, N, S, S + 2 R]; positions beyond the last are a sequence of their own."""
         ids_BL = jnp.pad(sequence_ids_BL, ((0, 0), (0, -self.length % self.size)), constant_values=-1)
         ids_BNS = ids_BL.reshape(len(ids_BL), -1, self.size)
         same = ids_BNS[..., :, None] == _with_neighbours(ids_BNS, self.reach, 2, outside=-1)[..., None, :]
@@ -167,13 +170,13 @@ class _Blocks(NamedTuple):
 
 
 def _with_neighbours(x: Array, reach: int, axis: int, outside: int = 0) -> Array:
-    """Blocks with the last `reach` of the block before and the first of the block after; `outside` beyond the ends.
+    """Extends each block by the last `reach` positions of the previous block and the first `reach` of the next.
 
     Args:
       x: blocks along the axis before `axis`, their positions along `axis`.
       reach: at most the size of a block.
-      axis: of positions.
-      outside: stands for positions that do not exist.
+      axis: the axis of positions.
+      outside: the value for positions beyond the ends.
     """
     none = jnp.full_like(jax.lax.slice_in_dim(x, 0, 1, axis=axis - 1), outside)
     before = jnp.concatenate([none, jax.lax.slice_in_dim(x, 0, -1, axis=axis - 1)], axis=axis - 1)
@@ -187,14 +190,14 @@ def _with_neighbours(x: Array, reach: int, axis: int, outside: int = 0) -> Array
 def attend_local_or_global(
     reach: int, direction: str, is_local: Array, q: Array, k: Array, v: Array, sequence_ids_BL: Array
 ) -> Array:
-    """Attention of a layer that is local or not, [B, H, L, K]; which of the two is known at run time only.
+    """Computes attention of a layer that is local or global, [B, H, L, K]; which one is known at run time only.
 
-    `lax.cond` computes one. Differentiated as it is, it would keep arrays of both, so the derivative keeps none but the
-    arguments and the result, and computes the weights again. Where `is_local` is a constant, as in unrolled layers, XLA
+    `lax.cond` computes one of them. Its own derivative would keep arrays of both, so the custom derivative keeps only
+    the arguments and the result, and recomputes the weights. If `is_local` is a constant, as in unrolled layers, XLA
     removes the other branch and uses the weights of the forward pass.
 
     Args:
-      reach: the positions that a query of a local layer sees to each side; `block_size` must not be None.
+      reach: the number of positions that a query of a local layer sees on each side; `block_size` must not be None.
       direction: as in `attention.Visible`, and so are `sequence_ids_BL`.
       is_local: bool scalar.
       q, k, v: [B, H, L, K].

@@ -1,4 +1,4 @@
-"""One network of a pre-training system as a model of its own, to export, import or run it."""
+"""Extracts one network of a pre-training system as a model of its own, to export, import or run it."""
 
 import dataclasses
 import functools
@@ -35,23 +35,23 @@ class Network(NamedTuple):
 
 @functools.cache  # tracing takes a third of a second
 def param_shapes(config: ElectraConfig) -> Any:
-    """The parameters of `Electra(config)` as ShapeDtypeStructs; not to be changed."""
+    """Returns the parameters of `Electra(config)` as ShapeDtypeStructs; cached, so do not modify the result."""
     ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)
     return jax.eval_shape(Electra(config).init, jax.random.key(0), Batch(ids, ids, ids))["params"]
 
 
 def flatten_params(params: Any) -> dict[str, Any]:
-    """A tree of parameters as a dict of its leaves by their paths, such as `encoder/project/kernel`."""
+    """Flattens a tree of parameters to a dict from paths, such as `encoder/project/kernel`, to leaves."""
     return dict(traverse_util.flatten_dict(params, sep="/"))
 
 
 def unflatten_params(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `flatten_params`."""
+    """Reverses `flatten_params`."""
     return dict(traverse_util.unflatten_dict(flat, sep="/"))
 
 
 def network_config(config: ElectraConfig, network: str) -> ElectraConfig | None:
-    """The config of `extract(config, params, network)`; None where that is None."""
+    """Returns the config of `extract(config, params, network)`; None if that is None."""
     if network == "encoder":
         heads = tuple(head for head in config.heads if head in _ENCODER_HEADS)
         return dataclasses.replace(config, generator=None, two_towers=False, tying="embeddings", heads=heads)
@@ -63,7 +63,7 @@ def network_config(config: ElectraConfig, network: str) -> ElectraConfig | None:
 
 
 def extract(config: ElectraConfig, params: Any, network: str) -> Network | None:
-    """Takes the encoder or the generator out of a system, with the embeddings and layers that the two share.
+    """Extracts the encoder or the generator of a system, with the embeddings and layers that the two share.
 
     Args:
       config: the config of the system's model.
@@ -71,7 +71,7 @@ def extract(config: ElectraConfig, params: Any, network: str) -> Network | None:
       network: `encoder` or `generator`; a generator's head becomes an `mlm_head`.
 
     Returns:
-      The network; None where the system has no generator, or one with two towers.
+      The network; None if a generator is requested and the system has none, or one with two towers.
     """
     own = network_config(config, network)
     if own is None:

@@ -27,21 +27,21 @@ EPSILON = 1e-12  # added to the variance in BERT's layer norms
 
 
 def truncated_normal(stddev: float) -> Initializer:
-    """BERT's initializer: a normal distribution truncated at two sigma; the samples' deviation is .88 of `stddev`."""
+    """Returns BERT's initializer: a normal truncated at two sigma; the samples' deviation is .88 of `stddev`."""
     return nn.initializers.truncated_normal(stddev, lower=-2.0, upper=2.0)
 
 
 def shard_batch(x_BLD: Array) -> Array:
-    """Constrains states to be sharded over the current mesh by example only; does nothing without a mesh.
+    """Shards hidden states over the batch axis only; does nothing without a mesh.
 
-    Under FSDP, parameters and batch are split along the same axis. The constraint makes the partitioner gather the
-    parameters, which are smaller, instead of the states.
+    Under FSDP, parameters and batch are sharded over the same mesh axis. The constraint makes the partitioner gather
+    the parameters, which are smaller, instead of the states.
     """
     return _constrain(x_BLD, PartitionSpec(sharding.BATCH))
 
 
 def shard_vocab(table_VE: Array) -> Array:
-    """Constrains a table to be sharded by entry only, so that a look-up returns whole rows."""
+    """Shards an embedding table over the vocabulary axis only, so that a lookup returns whole rows."""
     return _constrain(table_VE, PartitionSpec("tensor"))
 
 
@@ -49,11 +49,11 @@ def _constrain(x: Array, spec: PartitionSpec) -> Array:
     return x if jax.sharding.get_abstract_mesh().empty else jax.lax.with_sharding_constraint(x, spec)
 
 
-# What `remat=dots` keeps of a layer for the backward pass, by the names that layers give with `checkpoint_name`: enough
-# to multiply no matrices again, except attention's scores in the plain form. Sums with the residual are kept in place
-# of the products in them, since layer norms need the sums; a norm's mean and rate are two numbers for each position.
+# Names (`checkpoint_name`) of what `remat=dots` saves of a layer for the backward pass: enough to recompute no matrix
+# products, except the scores of plain attention. Sums with the residual are saved instead of the products in them,
+# since layer norms need the sums; a norm's mean and rate are two numbers for each position.
 KEPT = ("qkv", "attended", "sum", "norm", "ffn_in")
-# Checkpoint policies by the name of `remat`; None keeps only the layer's input.
+# Checkpoint policies by the value of `remat`; None saves only the layer's input.
 _REMAT_POLICIES = {
     "dots": jax.checkpoint_policies.save_from_both_policies(
         jax.checkpoint_policies.save_only_these_names(*KEPT), cudnn_attention.is_forward
@@ -67,21 +67,21 @@ _MOST_UNROLLED = 16
 
 
 def is_unrolled(unroll: str, config: EncoderConfig) -> bool:
-    """Whether a train step unrolls a network's layers, by `config.model.unroll`.
+    """True if a train step unrolls a network's layers, by `config.model.unroll`.
 
-    A scan copies each layer's parameters, gradients and what the backward pass needs out of and into stacked arrays. A
-    train step is compiled once and runs often; other programs are scanned.
+    A scan copies each layer's parameters, gradients and residuals for the backward pass out of and into stacked arrays.
+    A train step is compiled once and runs often; other programs scan over the layers.
     """
     return unroll == "true" or (unroll == "auto" and config.layers <= _MOST_UNROLLED)
 
 
 def stack(layer: type[nn.Module], config: EncoderConfig, in_axes: Any) -> Any:
-    """`config.layers` copies of `layer` with parameters stacked along axis 0, scanned or unrolled.
+    """Makes a module of `config.layers` copies of `layer`, scanned or unrolled; parameters are stacked along axis 0.
 
     Args:
       layer: a module whose `__call__(x, *inputs)` returns `(x, None)`.
       config: the encoder's config.
-      in_axes: for each of `inputs`, `nn.broadcast` where all layers share it, or 0 where each layer has an entry.
+      in_axes: for each of `inputs`, `nn.broadcast` if all layers share it, or 0 if each layer has an entry.
     """
     if config.remat != "none":
         # XLA's CSE could merge the recomputation with the original; inside a scan the loop body keeps them apart.
@@ -97,7 +97,7 @@ def stack(layer: type[nn.Module], config: EncoderConfig, in_axes: Any) -> Any:
 
 
 def sequence_positions(sequence_ids_BL: Array) -> Array:
-    """[B, L] int32: positions counted from the start of each sequence."""
+    """Computes positions counted from the start of each sequence, [B, L] int32."""
     position_L = jnp.arange(sequence_ids_BL.shape[1], dtype=jnp.int32)[None]
     previous = jnp.pad(sequence_ids_BL[:, :-1], ((0, 0), (1, 0)))
     starts = jnp.where(sequence_ids_BL != previous, position_L, jnp.int32(0))
@@ -105,7 +105,7 @@ def sequence_positions(sequence_ids_BL: Array) -> Array:
 
 
 def finish_layer(c: EncoderConfig, epsilon: float, x_BLD: Array, attended_BLD: Array, train: bool) -> Array:
-    """What follows attention in a post-LN layer: the sum, its norm, the feed-forward layer, and the same again.
+    """Computes the rest of a post-LN layer after attention: sum, norm, feed-forward layer, sum, norm.
 
     To be called in the layer's `__call__`, whose submodules the parts become.
 
@@ -144,7 +144,7 @@ class BertLayer(nn.Module):
 
 
 class BertEncoder(nn.Module):
-    """Maps embeddings to hidden states; a dense layer comes first where their sizes differ."""
+    """BERT's encoder, from embeddings to hidden states; a dense layer comes first if their sizes differ."""
 
     config: EncoderConfig
 

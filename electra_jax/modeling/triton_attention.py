@@ -1,13 +1,13 @@
-"""Self-attention with dropout of its weights as Pallas kernels for NVIDIA GPUs, which write neither scores nor weights.
+"""Self-attention with attention dropout as Pallas kernels for NVIDIA GPUs, which write neither scores nor weights.
 
-They are for networks that drop attention weights; without dropout cuDNN's attention is used. cuDNN drops weights, too,
-but by a counter inside the compiled program, so that a resumed run would drop others. Here the decisions are those of
-`dropout.keep_weights`, as on every other device.
+They are for networks that drop attention weights; without dropout, cuDNN's attention is used. cuDNN has dropout too,
+but with a counter inside the compiled program, so that a resumed run would drop other weights. Here the decisions are
+those of `dropout.keep_weights`, as on every other device.
 
 A program has a block of positions of one head. In the forward pass these are queries, and it goes over the keys with a
 running maximum and sum (FlashAttention-2, arXiv 2307.08691). In the backward pass they are keys first and then queries,
-so that one program computes a block of all three gradients, and writes it where the projection reads it. Both compute
-the weights again. Pallas compiles the kernels by Triton; JAX 0.12 warns that a later version will not.
+so that one program computes a block of all three gradients, and writes it where the projection reads it. Both parts
+recompute the weights. Pallas compiles the kernels by Triton; JAX 0.12 warns that a later version will not.
 
 Shape letters: B examples, L positions, H heads, K the size of a head.
 """
@@ -26,31 +26,31 @@ from electra_jax.modeling import dropout
 from electra_jax.modeling.pallas_tiles import Form
 
 Array = jax.Array
-# Most positions of a program, and of a turn of its loop. Of the powers of 2 these give programs of the fewest
-# instructions for a weight, compiled for an H100 and heads of 64; larger ones run out of registers.
+# Maximum number of positions of a program, and of an iteration of its loop. Among powers of 2 these give programs of
+# the fewest instructions per weight, compiled for an H100 and heads of 64; larger ones run out of registers.
 _FORWARD, _BACKWARD = (128, 64), (64, 64)
 _LOWEST = -0.7 * float(np.finfo(np.float32).max)  # differences of two are finite
 
 
 def _dot(a: Array, b: Array, contract: tuple[int, int]) -> Array:
-    """float32 sums of products of two matrices over one axis of each."""
+    """Multiplies two matrices over one axis of each, with float32 sums."""
     axes = (((contract[0],), (contract[1],)), ((), ()))
     return jax.lax.dot_general(a, b, axes, preferred_element_type=jnp.float32)
 
 
 class _Program:
-    """What both passes share: the places of a program, who sees whom, and which weights are kept."""
+    """The shared parts of both passes: the positions of a program, the visible ones, and dropout of weights."""
 
     def __init__(self, form: Form, scalars: Any, ids: Any, size: int, own: int, step: int) -> None:
-        """The start of a program.
+        """Starts a program.
 
         Args:
-          form: of the kernel.
+          form: the form of the kernel.
           scalars: as in `forward`.
           ids: the sequence ids [L] of its example.
           size: K.
-          own: positions of the program.
-          step: positions of the other side in a turn.
+          own: the number of positions of the program.
+          step: the number of positions of the other side in an iteration.
         """
         self.form, self.ids, self.own, self.step = form, ids, own, step
         self.first = pl.program_id(0) * own
@@ -63,19 +63,19 @@ class _Program:
             self.key = dropout.weights_key([scalars[i] for i in range(words)], number)
 
     def turns(self, looks: str, body: Any, carry: Any) -> Any:
-        """Calls `body` with the first position of each step of the other side that the block sees.
+        """Loops over the positions of the other side that the block sees, `step` at a time.
 
         Args:
           looks: the side that the block looks to: `both`, `before` or `after`.
-          body: a function of that position and of what the last call returned.
-          carry: for the first call.
+          body: (the first of the `step` positions, carry) -> carry.
+          carry: the carry of the first call.
         """
         lower = self.first // self.step if looks == "after" else 0
         upper = (self.first + self.own) // self.step if looks == "before" else self.ids.shape[0] // self.step
         return jax.lax.fori_loop(lower, upper, lambda i, carry: body(i * self.step, carry), carry)
 
     def weights(self, q: Array, k: Array, queries: Any, keys: Any) -> Array:
-        """Logarithms (of base 2) of the weights before their sum is known, [queries, keys], given the first of both."""
+        """Computes base-2 logarithms of the unnormalized weights, [queries, keys], given the first position of both."""
         places = [pl.ds(first, len(x)) for first, x in ((queries, q), (keys, k))]
         seen = self.ids[places[0]][:, None] == self.ids[places[1]][None, :]
         if self.form.direction != "both":
@@ -84,7 +84,7 @@ class _Program:
         return jnp.where(seen, _dot(q, k, (1, 1)) * self.scale, _LOWEST)
 
     def kept(self, shape: tuple[int, ...], queries: Any, keys: Any) -> Array:
-        """Which of the weights [queries, keys] are kept, given the first of both; keys are of one block of `PAIR`."""
+        """Decides which weights [queries, keys] are kept, given the first of both; keys are in one block of `PAIR`."""
         pair = np.uint32(dropout.PAIR)
         first = keys.astype(jnp.uint32)
         start = first // (2 * pair) * pair + first % pair
@@ -126,7 +126,7 @@ def _differentiate(
     mine = pl.ds(program.first, own)
 
     def gradients(queries: Any, keys: Any, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
-        """The gradient of the sums [queries, K], the weights after dropout, and the gradient of the scores."""
+        """Returns the gradient of the sums [queries, K], the weights after dropout, and the gradient of the scores."""
         places = pl.ds(queries, len(q))
         d_sums = d_out[places]
         weights = jnp.exp2(program.weights(q, k, queries, keys) - lse[places][:, None])
@@ -163,10 +163,10 @@ def _call(
     """Runs a kernel for each block of positions, head and example.
 
     Args:
-      kernel: of this module.
-      name: for profiles.
-      form: of the kernel.
-      most: positions of a program, and of a turn of its loop.
+      kernel: a kernel of this module.
+      name: its name in profiles.
+      form: the form of the kernel.
+      most: the maximum number of positions of a program, and of an iteration of its loop.
       arrays: `scalars`, sequence ids, then others with the axes of `outs`. A program gets its head and example of them.
       outs: [B, H, L], [B, L, H, K] or [B, L, 3, H, K]. A program gets its block of them.
     """
@@ -204,9 +204,10 @@ def _by_head(form: Form, x: Array, parts: tuple[int, ...] = ()) -> Array:
 
 
 def forward(form: Form, qkv: Array, sequence_ids: Array, scalars: Array) -> tuple[Array, Array]:
-    """Attention of positions to those that they see; the arguments and results of `pallas_attention.forward`.
+    """Computes attention to the visible positions; arguments and results as in `pallas_attention.forward`.
 
-    `cudnn_attention.problem` says where they can be used; `form.reach` is None. Logarithms are [B, H, L] and of base 2.
+    `cudnn_attention.problem` says where the kernels can be used; `form.reach` must be None. Logarithms are [B, H, L]
+    and of base 2.
     """
     qkv = _by_head(form, qkv, (3,))
     examples, length, _, heads, size = qkv.shape
@@ -221,7 +222,7 @@ def forward(form: Form, qkv: Array, sequence_ids: Array, scalars: Array) -> tupl
 def backward(
     form: Form, qkv: Array, sequence_ids: Array, scalars: Array, out: Array, lse: Array, d_out: Array
 ) -> Array:
-    """The gradient of `qkv`, [B, L, 3 D], given that of `out`."""
+    """Computes the gradient of `qkv`, [B, L, 3 D], given that of `out`."""
     products = _by_head(form, out).astype(jnp.float32) * _by_head(form, d_out).astype(jnp.float32)
     mean = jnp.sum(products, axis=-1).swapaxes(1, 2)  # of the gradients of a query's weights, under the weights
     parts = _by_head(form, qkv, (3,))

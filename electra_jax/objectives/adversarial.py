@@ -2,7 +2,7 @@
 
 Sampling has no gradient, so the generator learns by REINFORCE. The reward of a sample is the detection loss at its
 position, minus a baseline predicted from the generator's state there, which reduces the gradient's variance and keeps
-its expectation. The maximum-likelihood loss is logged and not trained.
+its expectation. The maximum-likelihood loss is logged but not trained.
 """
 
 from typing import cast
@@ -20,7 +20,7 @@ Array = jax.Array
 
 
 def loss(o: Objective, params: Params, x: Inputs) -> Loss:
-    """generator_weight x (REINFORCE + baseline) + discriminator_weight x replaced-token detection."""
+    """Computes generator_weight x (REINFORCE + baseline) + discriminator_weight x replaced-token detection."""
     corrupted = electra.corrupt(o, params, x)
     scores_BL = electra.discriminate(o, params, x, corrupted.input_ids)
     detection, detected = electra.detection_loss(scores_BL, corrupted.labels, x.masked.real)
@@ -48,18 +48,18 @@ def loss(o: Objective, params: Params, x: Inputs) -> Loss:
 
 
 def policy_loss(logits_BMV: Array, fakes_BM: Array, reward_BM: Array, baseline_BM: Array) -> Array:
-    """[B, M]: -(reward - baseline) log p(fake), whose gradient is the one of REINFORCE for descent."""
+    """Computes -(reward - baseline) log p(fake), [B, M], whose gradient is that of REINFORCE, for descent."""
     log_prob = -optax.softmax_cross_entropy_with_integer_labels(logits_BMV, fakes_BM)
     return cast(Array, -jax.lax.stop_gradient(reward_BM - baseline_BM) * log_prob)
 
 
 def baseline(gate_BM: Array) -> Array:
-    """The expected reward, -log sigmoid(gate): a detection loss, like the reward."""
+    """Computes the expected reward, -log sigmoid(gate): a detection loss, like the reward."""
     return -jax.nn.log_sigmoid(gate_BM)
 
 
 def baseline_loss(gate_BM: Array, reward_BM: Array) -> Array:
-    """Cross-entropy of sigmoid(gate) with exp(-reward), the encoder's probability of the right label."""
+    """Computes the cross-entropy of sigmoid(gate) with exp(-reward), the encoder's probability of the right label."""
     return cast(Array, optax.sigmoid_binary_cross_entropy(gate_BM, jnp.exp(-reward_BM)))
 
 

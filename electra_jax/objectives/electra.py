@@ -1,7 +1,7 @@
 """ELECTRA: a generator fills masked positions, and the encoder detects which tokens it replaced (arXiv 2003.10555).
 
-The file has this order: the generator and its loss, sampling fakes and putting them into the text, the discriminator
-and the total loss. Other objectives reuse these functions.
+In this order: the generator and its loss, sampling fakes and inserting them into the text, the discriminator and the
+total loss. Other objectives reuse these functions.
 """
 
 from collections.abc import Callable
@@ -51,7 +51,7 @@ class Corrupted(NamedTuple):
 
 
 def corrupt(o: Objective, params: Params, x: Inputs) -> Corrupted:
-    """Runs the generator and replaces the masked positions by its samples; no gradient flows through them."""
+    """Runs the generator and replaces the masked positions by its samples; no gradient flows through the samples."""
     logits_BMV, states_BMD = _GENERATORS[o.settings.generator](o, params, x)
     sampling_logits = temper(o, logits_BMV, x)
     fakes_BM = sample(x.masked.uniform, jax.lax.stop_gradient(sampling_logits))
@@ -72,12 +72,12 @@ def _unigram(o: Objective, params: Params, x: Inputs) -> tuple[Array, Array | No
 
 
 def unigram_logits(o: Objective) -> Array:
-    """Log-frequencies of the training text's tokens, [1, 1, V] float32 (arXiv 2003.10555, section 3.2)."""
+    """Returns the log-frequencies of the training text's tokens, [1, 1, V] float32 (arXiv 2003.10555, section 3.2)."""
     return jnp.asarray(o.unigram)[None, None]
 
 
 def _clusters(o: Objective, params: Params, x: Inputs) -> tuple[Array, Array | None]:
-    """Log-frequencies of the tokens in the original's cluster; of all tokens, where it has none."""
+    """Returns the log-frequencies of the tokens in the original's cluster, or of all tokens if it has none."""
     del params
     clusters_V = jnp.asarray(o.clusters)
     own_BM1 = clusters_V[x.masked.targets][..., None]
@@ -85,7 +85,7 @@ def _clusters(o: Objective, params: Params, x: Inputs) -> tuple[Array, Array | N
 
 
 def _uniform(o: Objective, params: Params, x: Inputs) -> tuple[Array, Array | None]:
-    """The same logit for every token that is not special (google-research/electra, `uniform_generator`)."""
+    """Returns equal logits for all tokens that are not special (google-research/electra, `uniform_generator`)."""
     del params, x
     c = o.model.config
     return jnp.asarray(log_frequencies(np.ones(c.vocab_size), c.padded_vocab_size, o.special))[None, None], None
@@ -95,7 +95,7 @@ _GENERATORS = {"transformer": _transformer, "unigram": _unigram, "uniform": _uni
 
 
 def log_frequencies(counts: np.ndarray, padded_size: int, special: Special) -> np.ndarray:
-    """Log-probabilities [padded_size] float32 of tokens that occur `counts` [V] times; special tokens get none."""
+    """Computes log-probabilities [padded_size] float32 of tokens that occur `counts` [V] times, except special ones."""
     frequency = np.zeros(padded_size)
     frequency[: len(counts)] = counts
     frequency[list(special)] = 0
@@ -106,7 +106,7 @@ def log_frequencies(counts: np.ndarray, padded_size: int, special: Special) -> n
 
 
 def generator_loss(o: Objective, corrupted: Corrupted, x: Inputs) -> Loss:
-    """generator_weight x MLM, and its metrics; zero and no metrics for a generator without parameters."""
+    """Computes generator_weight x MLM and its metrics; zero and no metrics for a generator without parameters."""
     if corrupted.states is None:
         return jnp.float32(0), {}
     loss, accuracy = mlm(corrupted.logits, x)
@@ -114,19 +114,19 @@ def generator_loss(o: Objective, corrupted: Corrupted, x: Inputs) -> Loss:
 
 
 def mlm(logits_BMV: Array, x: Inputs) -> tuple[Weighted, Weighted]:
-    """(negative log-likelihood, accuracy) of the originals at the masked positions."""
+    """Computes (negative log-likelihood, accuracy) of the originals at the masked positions."""
     return prediction(logits_BMV, x.masked.targets, x.masked.weights)
 
 
 def prediction(logits_BMV: Array, targets_BM: Array, weights_BM: Array) -> tuple[Weighted, Weighted]:
-    """(negative log-likelihood, accuracy) of `targets_BM`."""
+    """Computes (negative log-likelihood, accuracy) of `targets_BM`."""
     nll_BM = optax.softmax_cross_entropy_with_integer_labels(logits_BMV, targets_BM)
     correct_BM = (first_highest(logits_BMV) == targets_BM).astype(jnp.float32)
     return Weighted(nll_BM, weights_BM), Weighted(correct_BM, weights_BM)
 
 
 def first_highest(x: Array) -> Array:
-    """`jnp.argmax` over the last axis, int32. XLA:CPU computes two simple reductions ten times as fast as that one."""
+    """Computes `jnp.argmax` over the last axis, int32, by two simple reductions: ten times as fast on XLA:CPU."""
     x = jax.lax.stop_gradient(x)
     size = x.shape[-1]
     entries = jnp.arange(size, dtype=jnp.int32).reshape(*(1 for _ in x.shape[:-1]), size)
@@ -137,7 +137,7 @@ def first_highest(x: Array) -> Array:
 
 
 def temper(o: Objective, logits_BMV: Array, x: Inputs) -> Array:
-    """The logits to sample fakes from: divided by the temperature; with `disallow_correct` without the original."""
+    """Returns the logits to sample fakes from: divided by the temperature; `disallow_correct` removes the original."""
     logits = soften(o, logits_BMV, x.step)
     if o.settings.disallow_correct:
         entries = jnp.arange(logits.shape[-1])[None, None]
@@ -146,15 +146,15 @@ def temper(o: Objective, logits_BMV: Array, x: Inputs) -> Array:
 
 
 def soften(o: Objective, logits: Array, step: Array) -> Array:
-    """The logits divided by the temperature."""
+    """Divides logits by the temperature."""
     # A temperature below 1 would turn the lowest float into -inf.
     return jnp.maximum(logits / temperature(o, step), LOWEST)
 
 
 def temperature(o: Objective, step: Array) -> Array:
-    """1 + (temperature - 1) exp(-u / temperature_decay), u the share of the run that is done; constant if that is 0.
+    """Computes 1 + (temperature - 1) exp(-u / temperature_decay), where u is the fraction of the run that is done.
 
-    Fast-ELECTRA's schedule (arXiv 2310.07347).
+    This is Fast-ELECTRA's schedule (arXiv 2310.07347). If `temperature_decay` is 0, the temperature is constant.
     """
     start, decay = o.settings.temperature, o.settings.temperature_decay
     if not decay:
@@ -164,15 +164,15 @@ def temperature(o: Objective, step: Array) -> Array:
 
 
 def sample(uniform: Array, logits: Array, block: int = VOCAB_MULTIPLE) -> Array:
-    """Draws one entry from each categorical distribution, from one uniform number each.
+    """Draws one entry from each categorical distribution, using one uniform number per draw.
 
     Gumbel sampling needs a random number for every entry. This inverts the cumulative distribution in two levels, first
     over blocks of the vocabulary, then within the chosen block: exact up to float32 rounding.
 
     Args:
-      uniform: [...] float32 in [0, 1), a number for each draw.
-      logits: [..., V] float32, unnormalized log-probabilities; V is a multiple of `block`. An axis of size 1 stands for
-        the same distribution in all draws along it, whose sums are then computed once.
+      uniform: [...] float32 in [0, 1), one number per draw.
+      logits: [..., V] float32, unnormalized log-probabilities; V is a multiple of `block`. Along an axis of size 1, all
+        draws share one distribution, whose sums are then computed once.
       block: entries in a block.
 
     Returns:
@@ -190,10 +190,10 @@ def sample(uniform: Array, logits: Array, block: int = VOCAB_MULTIPLE) -> Array:
 
 
 def _invert(mass: Array, uniform: Array) -> tuple[Array, Array]:
-    """The entry of `mass` [..., n] at quantile `uniform` [...], and the quantile within that entry, both in [0, 1).
+    """Returns the entry of `mass` [..., n] at quantile `uniform` [...], and the quantile within that entry.
 
-    Only entries of positive mass qualify, so that rounding in the cumulative sum cannot select an empty one. Axes of
-    `mass` may have size 1, as in `sample`.
+    Both quantiles are in [0, 1). Only entries of positive mass qualify, so that rounding in the cumulative sum cannot
+    select an empty one. Axes of `mass` may have size 1, as in `sample`.
     """
     ends = jnp.cumsum(mass, axis=-1)
     total = jnp.max(jnp.where(mass > 0, ends, 0.0), axis=-1)
@@ -202,11 +202,11 @@ def _invert(mass: Array, uniform: Array) -> tuple[Array, Array]:
     end = jnp.take_along_axis(ends, index[..., None], axis=-1)
     size = jnp.take_along_axis(mass, index[..., None], axis=-1)
     into = 1.0 - (end - target) / size
-    return index, jnp.clip(into[..., 0], 0.0, 1.0 - 2.0**-24)
+    return index, jnp.clip(into[..., 0], 0.0, 1.0 - 2.0**-24)  # the largest float32 below 1
 
 
 def put_fakes(masked: masking.Masked, fakes_BM: Array) -> tuple[Array, Array]:
-    """The original text with fakes at the masked positions, and labels [B, L] float32: 1 where the token changed."""
+    """Inserts fakes at the masked positions. Returns the text, and labels [B, L] float32: 1 where the token changed."""
     corrupted = masking.scatter(masked.original, masked.positions, fakes_BM, masked.weights > 0)
     return corrupted, (corrupted != masked.original).astype(jnp.float32)
 
@@ -215,14 +215,14 @@ def put_fakes(masked: masking.Masked, fakes_BM: Array) -> tuple[Array, Array]:
 
 
 def discriminate(o: Objective, params: Params, x: Inputs, input_ids_BL: Array) -> Array:
-    """Logits of "this token was replaced" at every position of `input_ids_BL`, [B, L] float32."""
+    """Computes logits of "this token was replaced" at every position of `input_ids_BL`, [B, L] float32."""
     batch = x.masked.batch._replace(input_ids=input_ids_BL)
     states_BLD = networks.encode(o.model, params, batch, x.encoder_key)
     return networks.discriminator_logits(o.model, params, states_BLD, batch.sequence_ids)
 
 
 def detection_loss(scores_BL: Array, labels_BL: Array, weights_BL: Array) -> tuple[Weighted, Unsummed]:
-    """Sigmoid cross-entropy, and the metrics: loss, accuracy, AUC, and the share of the positions that was replaced."""
+    """Computes the sigmoid cross-entropy, and metrics: loss, accuracy, AUC, and the fraction of replaced positions."""
     agreed = ((scores_BL > 0) == (labels_BL > 0)).astype(jnp.float32)
     loss = Weighted(optax.sigmoid_binary_cross_entropy(scores_BL, labels_BL), weights_BL)
     return loss, {
@@ -234,12 +234,12 @@ def detection_loss(scores_BL: Array, labels_BL: Array, weights_BL: Array) -> tup
 
 
 def loss(o: Objective, params: Params, x: Inputs) -> Loss:
-    """generator_weight x MLM + discriminator_weight x replaced-token detection at every position but padding."""
+    """Computes generator_weight x MLM + discriminator_weight x replaced-token detection outside of padding."""
     return _loss(o, params, x, x.masked.real, x.counts.real)
 
 
 def loss_15(o: Objective, params: Params, x: Inputs) -> Loss:
-    """Like `loss`, with detection trained and measured at the masked positions only."""
+    """Like `loss`, but detection is trained and measured at the masked positions only."""
     return _loss(o, params, x, x.masked.chosen, x.counts.masked)
 
 
@@ -252,14 +252,14 @@ def _loss(o: Objective, params: Params, x: Inputs, weights_BL: Array, count: Arr
 
 
 def generator_alone_loss(o: Objective, params: Params, x: Inputs) -> Loss:
-    """`generator_loss` alone. Metrics of the discriminator count nothing, so all steps log the same names."""
+    """Computes `generator_loss` alone. Discriminator metrics have zero weight, so all steps log the same names."""
     loss, measured = generator_loss(o, corrupt(o, params, x), x)
     nothing = jnp.zeros_like(x.masked.real)
     return loss, {**measured, **detection_loss(nothing, nothing, nothing)[1]}
 
 
 def frozen_generator_loss(o: Objective, params: Params, x: Inputs) -> Loss:
-    """discriminator_weight x replaced-token detection; the generator runs without dropout and is measured only."""
+    """Computes discriminator_weight x replaced-token detection; the generator, without dropout, is only measured."""
     corrupted = corrupt(o, params, x._replace(key=None))
     nll, accuracy = mlm(corrupted.logits, x)
     scores_BL = discriminate(o, params, x, corrupted.input_ids)
@@ -269,7 +269,7 @@ def frozen_generator_loss(o: Objective, params: Params, x: Inputs) -> Loss:
 
 
 def detect(o: Objective, params: Params, x: Inputs) -> Detection:
-    """The text with the generator's fakes, and the encoder's logits for them."""
+    """Returns the text with the generator's fakes, and the encoder's logits for it."""
     corrupted = corrupt(o, params, x)
     return Detection(corrupted.input_ids, corrupted.labels, discriminate(o, params, x, corrupted.input_ids))
 
@@ -277,7 +277,7 @@ def detect(o: Objective, params: Params, x: Inputs) -> Detection:
 def with_generator(
     loss: Callable[[Objective, Params, Inputs], Loss], encoder: Pass
 ) -> Callable[[ObjectiveConfig, int], tuple[Stage, ...]]:
-    """One stage: a pass of the encoder, and one of the generator where it has parameters."""
+    """Returns a single stage: a pass of the encoder, and one of the generator if it has parameters."""
 
     def stages(settings: ObjectiveConfig, steps: int) -> tuple[Stage, ...]:
         generator = (TRAINED_GENERATOR,) if settings.generator == "transformer" else ()
@@ -289,9 +289,9 @@ def with_generator(
 def after_generator(
     loss: Callable[[Objective, Params, Inputs], Loss],
 ) -> Callable[[ObjectiveConfig, int], tuple[Stage, ...]]:
-    """`with_generator`, after `generator_steps` steps that train what only the generator reads.
+    """Like `with_generator`, after `generator_steps` steps that train only the generator's own parameters.
 
-    Embeddings that the encoder reads stay as they are in these steps, so a trained encoder does too.
+    The embeddings do not change in these steps, so a trained encoder does not change either.
     """
     both = with_generator(loss, DISCRIMINATOR)
 

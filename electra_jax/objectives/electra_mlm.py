@@ -1,7 +1,7 @@
 """ELECTRA with an encoder that also fills masks: it detects fakes, and predicts the originals at the masked positions.
 
-ELECTRA needs two changes to fill masks: a token head, tied to the embeddings, and [MASK] in a part of the encoder's
-input, since an encoder that has never read [MASK] cannot fill one. Predicting the originals of fakes is COCO-LM's
+ELECTRA needs two changes to fill masks: a token head, tied to the embeddings, and [MASK] at some input positions of the
+encoder, since an encoder that has never read [MASK] cannot fill one. Predicting the originals of fakes is COCO-LM's
 corrective language modelling (arXiv 2102.08473), which predicts at every position through a copy gate.
 """
 
@@ -17,7 +17,7 @@ Array = jax.Array
 
 
 def loss(o: Objective, params: Params, x: Inputs) -> Loss:
-    """ELECTRA's loss + encoder_weight x MLM by the encoder.
+    """Computes ELECTRA's loss + encoder_weight x MLM by the encoder.
 
     The encoder reads [MASK] at a fraction `encoder_mask_prob` of the masked positions, which are excluded from the
     detection loss, and the generator's fakes at the others. It predicts the originals at all of them.

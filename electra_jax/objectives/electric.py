@@ -3,8 +3,8 @@
 (arXiv 2012.08561; google-research/electra, `electric_objective`.) The noise comes from a two-tower generator, which
 predicts every token from the tokens around it in one pass over the original text. The encoder's score is an energy,
 -log p(token | context) up to a constant. The logit that a position holds noise is then
-energy + log q(token) + log(k / (n - k)), with q the generator's probability and k / n the share of noised positions. A
-sample that equals the original still counts as noise.
+energy + log q(token) + log(k / (n - k)), with q the generator's probability and k / n the fraction of noised positions.
+A sample that equals the original still counts as noise.
 """
 
 import math
@@ -21,8 +21,10 @@ Array = jax.Array
 
 
 def loss(o: Objective, params: Params, x: Inputs) -> Loss:
-    """generator_weight x (log-likelihood of every token that is not special) + discriminator_weight x noise-contrastive
-    estimation over every real position.
+    """Computes generator_weight x cloze loss + discriminator_weight x noise-contrastive estimation.
+
+    The cloze loss is the negative log-likelihood of every token that is not special; noise-contrastive estimation is
+    over all positions that are not padding.
     """
     logits_BLV = cloze(o, params, x)
     likelihood, accuracy = electra.prediction(logits_BLV, x.masked.original, x.masked.candidates)
@@ -40,13 +42,13 @@ def loss(o: Objective, params: Params, x: Inputs) -> Loss:
 
 
 def cloze(o: Objective, params: Params, x: Inputs) -> Array:
-    """The generator's logits at every position of the original text, [B, L, V]."""
+    """Computes the generator's logits at every position of the original text, [B, L, V]."""
     states = networks.generator_states(o.model, params, x.masked.batch, x.generator_key)
     return networks.generator_logits(o.model, params, states)
 
 
 def contrast(o: Objective, params: Params, x: Inputs, logits_BLV: Array) -> Detection:
-    """The text with noise at the chosen positions, those positions, and the logits of "this is noise"."""
+    """Returns the text with noise at the chosen positions, these positions as labels, and logits of "this is noise"."""
     tempered_BLV = electra.soften(o, jax.lax.stop_gradient(logits_BLV), x.step)
     noise_BM = electra.sample(x.masked.uniform, networks.gather_positions(tempered_BLV, x.masked.positions))
     noised_BL, _ = electra.put_fakes(x.masked, noise_BM)
@@ -57,7 +59,7 @@ def contrast(o: Objective, params: Params, x: Inputs, logits_BLV: Array) -> Dete
 
 
 def detect(o: Objective, params: Params, x: Inputs) -> Detection:
-    """The text with the two towers' noise, and the encoder's logits for it."""
+    """Returns the text with the two towers' noise, and the encoder's logits for it."""
     return contrast(o, params, x, cloze(o, params, x))
 
 

@@ -12,7 +12,7 @@ _TRAINABLE = ("embeddings", "encoder", "discriminator_head")
 
 
 def loss(o: Objective, params: Params, x: Inputs) -> Loss:
-    """ELECTRA's loss with a frozen generator, whose quality is logged with the temperature."""
+    """Computes ELECTRA's loss with a frozen generator; logs the generator's quality and the temperature."""
     total, measured = electra.frozen_generator_loss(o, params, x)
     return total, {**measured, "temperature": metrics.scalar(electra.temperature(o, x.step))}
 

@@ -1,6 +1,6 @@
-"""All random draws about a batch, except dropout: masked positions, their input ids, and uniforms for sampling fakes.
+"""All random draws of a batch, except dropout: masked positions, their input ids, and uniforms for sampling fakes.
 
-They are drawn for the whole batch at once, so that gradient accumulation over its parts sees the same masks.
+They are drawn for the whole batch at once, so that the masks do not depend on gradient accumulation.
 """
 
 from typing import NamedTuple, cast
@@ -39,23 +39,23 @@ class Masked(NamedTuple):
 
     @property
     def original(self) -> Array:
-        """[B, L] int32: the original ids."""
+        """The original ids, [B, L] int32."""
         return cast(Array, self.batch.input_ids)
 
     @property
     def real(self) -> Array:
-        """[B, L] float32: 1 where there is no padding."""
+        """1 where there is no padding, [B, L] float32."""
         return cast(Array, (self.batch.sequence_ids > 0).astype(jnp.float32))
 
     @property
     def chosen(self) -> Array:
-        """[B, L] float32: 1 where a position was chosen."""
+        """1 at the chosen positions, [B, L] float32."""
         nothing = jnp.zeros(self.original.shape, jnp.float32)
         return scatter(nothing, self.positions, jnp.ones_like(self.weights), self.weights > 0)
 
 
 class Counts(NamedTuple):
-    """Numbers of positions in the whole batch that losses are means over, float32, at least 1."""
+    """Denominators of the losses: numbers of positions in the whole batch, float32, at least 1."""
 
     masked: Array
     real: Array
@@ -63,21 +63,22 @@ class Counts(NamedTuple):
 
 
 def max_masked(length: int, mask_prob: float) -> int:
-    """M, the maximum number of masked positions in a sequence: 19 of 128 or 79 of 512 at .15.
+    """Computes M, the maximum number of masked positions in a sequence: 19 of 128 or 79 of 512 at .15.
 
-    google-research/electra, configure_pretraining.py: int((mask_prob + .005) * max_seq_length). It is 1 to `length`.
+    google-research/electra, configure_pretraining.py: int((mask_prob + .005) * max_seq_length). Here it is clipped to
+    [1, `length`].
     """
     return min(length, max(1, int((mask_prob + 0.005) * length)))
 
 
 def is_maskable(input_ids_BL: Array, special: Special) -> Array:
-    """[B, L] bool: where the token is not special; [UNK] may be masked."""
+    """Returns True where the token is not special, [B, L] bool; [UNK] may be masked."""
     never = jnp.array([special.pad, special.cls, special.sep, special.mask])
     return jnp.isin(input_ids_BL, never, invert=True)
 
 
 def random_tokens(key: Array, shape: tuple[int, ...], vocab_size: int, special: Special) -> Array:
-    """Uniform ids of `shape`, int32, without special tokens."""
+    """Draws uniform ids of `shape`, int32, without special tokens."""
     ids = jax.random.randint(key, shape, 0, vocab_size - len(special), jnp.int32)
     for taken in sorted(special):  # shift ids to skip this one
         ids = jnp.where(ids >= taken, ids + 1, ids)
@@ -85,7 +86,7 @@ def random_tokens(key: Array, shape: tuple[int, ...], vocab_size: int, special: 
 
 
 def words(starts_BL: Array, maskable_BL: Array) -> Array:
-    """[B, L] int32: for each position the index of its word in the row; each special token is a word."""
+    """Computes the index within the row of each position's word, [B, L] int32; each special token is a word."""
     begins = starts_BL | ~maskable_BL | ~jnp.roll(maskable_BL, 1, axis=1)
     return jnp.cumsum(begins.at[:, 0].set(False), axis=1, dtype=jnp.int32)
 
@@ -106,7 +107,7 @@ def choose(
     With `words_BL`, the index of each position's word, whole words are drawn as long as they fit into that number. If
     the first word alone is longer, as in scripts without spaces, a part of it is taken, from a random position on.
 
-    M is `most`, which an array `mask_prob` needs, or `max_masked` of its length and `mask_prob`.
+    M is `most`, which is required if `mask_prob` is an array, or else `max_masked` of the length and `mask_prob`.
 
     Returns:
       Positions [B, M] int32 and weights [B, M] float32. All M positions of a row are distinct; those of weight 0 are
@@ -134,7 +135,7 @@ def choose(
 
 
 def _cut_word(words_BL: Array, maskable_BL: Array, positions_BM: Array, chosen_BM: Array) -> Array:
-    """[B, M] bool: chosen positions whose word was chosen only in part, unless it is the first word chosen."""
+    """Returns True at chosen positions whose word was chosen only in part, except the first word, [B, M] bool."""
     rows = jnp.arange(words_BL.shape[0])[:, None]
     word_BM = jnp.take_along_axis(words_BL, positions_BM, axis=1)
     size_BL = jnp.zeros(words_BL.shape, jnp.int32).at[rows, words_BL].add(maskable_BL.astype(jnp.int32))
@@ -144,11 +145,11 @@ def _cut_word(words_BL: Array, maskable_BL: Array, positions_BM: Array, chosen_B
 
 
 def scatter(ids_BL: Array, positions_BM: Array, values_BM: Array, where_BM: Array) -> Array:
-    """`ids_BL` with `values_BM` at `positions_BM` where `where_BM` holds."""
+    """Returns `ids_BL` with `values_BM` at `positions_BM` where `where_BM` is True."""
     old = jnp.take_along_axis(ids_BL, positions_BM, axis=1)
     new = jnp.where(where_BM, values_BM, old)
 
-    # vmap over rows, so that a batch split over devices needs no communication.
+    # vmap over rows, so that a sharded batch needs no communication.
     def scatter_row(ids_L: Array, positions_M: Array, values_M: Array) -> Array:
         return ids_L.at[positions_M].set(values_M, unique_indices=True)
 
@@ -166,18 +167,18 @@ def mask(
     word_starts: Array | None = None,
     most: int | None = None,
 ) -> Masked:
-    """Draws the masks of a batch, and what else is random about it except dropout.
+    """Draws the masks of a batch, and everything else that is random about it except dropout.
 
     Args:
       key: the step's masking key.
       batch: arrays [B, L].
-      vocab_size: token ids in use.
+      vocab_size: the number of token ids in use.
       special: ids of the special tokens.
-      mask_prob: share of the positions that are chosen.
+      mask_prob: masking rate: fraction of the positions that are chosen.
       replace_prob: probability that a chosen position becomes [MASK]; .85 in the reference's code, .8 in BERT.
       random_prob: probability that a chosen position becomes a random token that is not special; 0 in the reference, .1
         in BERT. The remaining ones keep their token.
-      word_starts: [V] bool, the pieces that begin a word; if given, whole words are chosen.
+      word_starts: [V] bool, the pieces that begin a word; if given, whole words are masked.
       most: M, as in `choose`.
     """
     input_ids = batch.input_ids
@@ -197,5 +198,5 @@ def mask(
 
 
 def count(masked: Masked) -> Counts:
-    """The counts of a whole batch, which all parts of an accumulated step share."""
+    """Counts the positions of a whole batch; all micro-batches of a step share these counts."""
     return Counts(*(jnp.maximum(jnp.sum(x), 1.0) for x in (masked.weights, masked.real, masked.candidates)))

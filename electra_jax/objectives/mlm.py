@@ -14,20 +14,20 @@ _WEIGHTS = {"generator_weight": 1.0, "encoder_weight": 1.0}
 
 
 def loss(o: Objective, params: Params, x: Inputs) -> Loss:
-    """BERT's loss: the originals at the masked positions (arXiv 1810.04805, without next-sentence prediction)."""
+    """Computes BERT's masked-language-modelling loss (arXiv 1810.04805, without next-sentence prediction)."""
     nll, accuracy = _predict_masked(o, params, x, x.masked.input_ids)
     return nll.sum / x.counts.masked, {"mlm_loss": nll, "mlm_accuracy": accuracy}
 
 
 def _predict_masked(o: Objective, params: Params, x: Inputs, input_ids_BL: Array) -> tuple[Weighted, Weighted]:
-    """(loss, accuracy) at the masked positions, where the encoder reads `input_ids_BL`."""
+    """Computes (loss, accuracy) of the originals at the masked positions, given `input_ids_BL` as encoder input."""
     states_BLD = networks.encode(o.model, params, x.masked.batch._replace(input_ids=input_ids_BL), x.encoder_key)
     logits_BMV = networks.mlm_logits(o.model, params, networks.gather_positions(states_BLD, x.masked.positions))
     return electra.mlm(logits_BMV, x)
 
 
 def replace_loss(o: Objective, params: Params, x: Inputs) -> Loss:
-    """The encoder reads the generator's fakes and predicts the originals at the masked positions."""
+    """Computes generator_weight x MLM + encoder_weight x MLM by the encoder, which reads fakes in place of [MASK]."""
     corrupted = electra.corrupt(o, params, x)
     generator, measured = electra.generator_loss(o, corrupted, x)
     nll, accuracy = _predict_masked(o, params, x, corrupted.input_ids)
@@ -40,7 +40,7 @@ def replace_loss(o: Objective, params: Params, x: Inputs) -> Loss:
 
 
 def all_tokens_loss(o: Objective, params: Params, x: Inputs) -> Loss:
-    """Like `replace_loss`, with every position predicted through the copy gate."""
+    """Like `replace_loss`, but the encoder predicts every position, through the copy gate."""
     corrupted = electra.corrupt(o, params, x)
     generator, measured = electra.generator_loss(o, corrupted, x)
     batch = x.masked.batch._replace(input_ids=corrupted.input_ids)
@@ -59,7 +59,7 @@ def all_tokens_loss(o: Objective, params: Params, x: Inputs) -> Loss:
 
 
 def copy_log_prob(gate_BL: Array, logits_BLV: Array, input_ids_BL: Array, targets_BL: Array) -> Array:
-    """log p(target) [B, L], where p(x) = D x 1[x is the input] + (1 - D) x softmax(x) and D = sigmoid(gate)."""
+    """Computes log p(target) [B, L]: p(x) = D x 1[x is the input] + (1 - D) x softmax(x), where D = sigmoid(gate)."""
     predicted = -optax.softmax_cross_entropy_with_integer_labels(logits_BLV, targets_BL)
     not_copied = jax.nn.log_sigmoid(-gate_BL) + predicted
     return jnp.where(targets_BL == input_ids_BL, jnp.logaddexp(jax.nn.log_sigmoid(gate_BL), not_copied), not_copied)

@@ -1,4 +1,4 @@
-"""The table of objectives, and the objective of a config."""
+"""Registry of the objectives, and the construction of a config's objective."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -38,7 +38,7 @@ SYSTEMS: dict[str, spec.ObjectiveSpec] = {
     "frozen_generator": frozen_generator.FROZEN_GENERATOR,
 }
 
-# Settings without effect on each kind of generator.
+# Settings that have no effect, for each kind of generator.
 _OF_NETWORKS = ("generator_weight", "generator_steps", "replace_prob", "random_prob")
 _UNUSED_BY_GENERATOR = {
     "transformer": (),
@@ -50,12 +50,12 @@ _MODEL_SETTINGS_OF_GENERATORS = ("generator_width", "generator_layers", "tying")
 
 
 def objective_settings(name: str, generator: str, steps: int) -> dict[str, Any]:
-    """The settings of `ObjectiveConfig` that an objective uses, with its defaults.
+    """Returns the settings of `ObjectiveConfig` that an objective uses, with its defaults.
 
     Args:
       name: the objective.
       generator: one of `spec.GENERATORS`.
-      steps: steps of the run.
+      steps: the number of training steps.
 
     Raises:
       UserError: there is no such objective or generator, or this objective cannot use that generator.
@@ -74,7 +74,7 @@ def objective_settings(name: str, generator: str, steps: int) -> dict[str, Any]:
 
 
 def unused_settings(name: str, generator: str = "transformer") -> set[str]:
-    """Dotted names of the settings of `objective` and `model` that an objective does not use."""
+    """Returns the dotted names of the settings of `objective` and `model` that an objective does not use."""
     used = {"name", *SYSTEMS[name].settings} - set(_UNUSED_BY_GENERATOR[generator])
     unused = {f"objective.{field.name}" for field in dataclasses.fields(ObjectiveConfig) if field.name not in used}
     if generator != "transformer" or SYSTEMS[name].generator is None:
@@ -83,12 +83,12 @@ def unused_settings(name: str, generator: str = "transformer") -> set[str]:
 
 
 def has_generator(objective: ObjectiveConfig) -> bool:
-    """Whether there is a generator network."""
+    """True if there is a generator network."""
     return SYSTEMS[objective.name].generator is not None and objective.generator == "transformer"
 
 
 def check(objective: ObjectiveConfig, model: ModelConfig, steps: int) -> None:
-    """Raises UserError where settings contradict the objective or each other."""
+    """Raises UserError if settings contradict the objective or each other."""
     for name, value in SYSTEMS[objective.name].model.items():
         if getattr(model, name) != value:
             raise UserError(
@@ -116,7 +116,7 @@ def _check_generator_steps(objective: ObjectiveConfig, model: ModelConfig, steps
 
 
 def electra_config(objective: ObjectiveConfig, model: ModelConfig, vocab_size: int) -> ElectraConfig:
-    """The networks that an objective needs. Raises UserError for settings that no network can have."""
+    """Returns the config of an objective's networks. Raises UserError for settings that no network can have."""
     row = SYSTEMS[objective.name]
     two_towers = row.generator == "two_towers"
     return model_config.from_settings(model, vocab_size, row.heads, has_generator(objective), two_towers)
@@ -132,17 +132,17 @@ def make(
     word_starts: np.ndarray | None = None,
     clusters: np.ndarray | None = None,
 ) -> spec.Objective:
-    """An objective with its networks.
+    """Makes an objective with its networks.
 
     Args:
-      objective: what is minimized.
+      objective: the settings of the objective.
       model: the settings of the networks.
-      steps: steps of the run.
-      vocab_size: token ids in use.
-      unigram_counts: [vocab_size], how often each token occurs in the training text; training and evaluation need it.
+      steps: the number of training steps.
+      vocab_size: the number of token ids in use.
+      unigram_counts: [vocab_size], token counts of the training text; needed for training and evaluation.
       special: ids of the special tokens.
-      word_starts: [vocab_size] bool, the pieces that begin a word; whole-word masking needs it.
-      clusters: [vocab_size], the cluster of each token; training and evaluation with `generator=clusters` need it.
+      word_starts: [vocab_size] bool, the pieces that begin a word; needed for whole-word masking.
+      clusters: [vocab_size], the cluster of each token; needed for training and evaluation with `generator=clusters`.
 
     Raises:
       UserError: a setting that no network can have.
@@ -159,7 +159,7 @@ def make(
 
 
 def make_for_text(objective: ObjectiveConfig, model: ModelConfig, steps: int, text: Corpus) -> spec.Objective:
-    """An objective with its networks, to train on a text. The arguments and errors are those of `make`."""
+    """Makes an objective with its networks, to train on a text; arguments and errors as in `make`."""
     vocabulary = text.tokenizer
     if objective.whole_words:
         check_whole_words(vocabulary)
@@ -187,11 +187,11 @@ class SystemInfo(NamedTuple):
 
 
 def systems() -> list[SystemInfo]:
-    """The values of the config argument `objective=`, each with its name, summary and paper."""
+    """Returns the values of the config argument `objective=`, each with its name, summary and paper."""
     return [SystemInfo(name, row.summary, row.paper) for name, row in SYSTEMS.items()]
 
 
 def describe() -> str:
-    """Two lines for each objective, for --help: summary and source."""
+    """Formats two lines for each objective, for --help: summary and source."""
     width = max(map(len, SYSTEMS))
     return "\n".join(f"{name:<{width}}  {row.summary}\n{'':<{width}}  ({row.paper})" for name, row in SYSTEMS.items())

@@ -1,6 +1,6 @@
-"""The schedule of a run: from which step on, which batch size, sequence length, loss and trainable parameters.
+"""The schedule of a run: its batch size, sequence length, loss and trainable parameters at each step.
 
-Each segment is compiled on its own, so all of these are static within a segment.
+Each segment is compiled separately, so all of these are static within a segment.
 """
 
 import bisect
@@ -15,8 +15,8 @@ class Phase(NamedTuple):
     """Consecutive steps with batches of the same shape.
 
     Attributes:
-      length: tokens in a sequence.
-      batch_size: sequences in a batch.
+      length: the sequence length, in tokens.
+      batch_size: the global batch size, in sequences.
       steps: the number of steps.
     """
 
@@ -29,11 +29,11 @@ class Segment(NamedTuple):
     """Consecutive steps that run the same compiled program.
 
     Attributes:
-      start: steps done before its first step.
-      stop: steps done after its last step.
-      length: tokens in a sequence.
-      batch_size: sequences in a batch.
-      stage: what these steps minimize.
+      start: the number of steps done before its first step.
+      stop: the number of steps done after its last step.
+      length: the sequence length, in tokens.
+      batch_size: the global batch size, in sequences.
+      stage: the stage of the objective, with the loss of these steps.
     """
 
     start: int
@@ -48,7 +48,7 @@ def make_segments(stages: Sequence[Stage], phases: Sequence[Phase]) -> tuple[Seg
 
     Args:
       stages: the objective's stages, in order.
-      phases: the shapes of the batches, in order; as many steps in total as `stages` have.
+      phases: the shapes of the batches, in order; with the same total number of steps as `stages`.
 
     Returns:
       Segments without gaps from step 0 to the last; none is empty.
@@ -66,5 +66,5 @@ def make_segments(stages: Sequence[Stage], phases: Sequence[Phase]) -> tuple[Seg
 
 
 def segment_at(segments: Sequence[Segment], step: int) -> Segment:
-    """The segment of the step that follows `step` steps; beyond the end of the run, the last one."""
+    """Returns the segment of the step that follows `step` steps; after the end of the run, the last segment."""
     return next((segment for segment in segments if step < segment.stop), segments[-1])

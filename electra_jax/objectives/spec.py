@@ -1,7 +1,7 @@
-"""What a pre-training objective is: its networks, the stages of its training, and their losses.
+"""Specification of a pre-training objective: its networks, the stages of its training, and their losses.
 
-Each family has a file with its losses and one `ObjectiveSpec` for each row of the table in `registry.py`. An
-`Objective` is a spec together with the settings and the model of a run.
+Each family of objectives has a file with its losses and one `ObjectiveSpec` for each row of the table in `registry.py`.
+An `Objective` is a spec together with the settings and the model of a run.
 """
 
 import dataclasses
@@ -23,20 +23,20 @@ from electra_jax.runtime import rng
 
 Array = jax.Array
 Params = networks.Params
-Loss = tuple[Array, metrics.Unsummed]  # a float32 scalar, and what is measured on the way
+Loss = tuple[Array, metrics.Unsummed]  # a float32 scalar, and unreduced metrics
 
 # Settings that objectives share, with the paper's values.
 MASKING = {"mask_prob": 0.15, "mask_prob_end": -1.0, "replace_prob": 0.85, "random_prob": 0.0, "whole_words": False}
 GENERATOR = {"generator": "transformer"}
 SAMPLING = {"temperature": 1.0, "temperature_decay": 0.0, "disallow_correct": False}
 GENERATORS = ("transformer", "unigram", "uniform", "clusters")
-_CONSTANT = -1.0  # of `mask_prob_end`: as `mask_prob`
+_CONSTANT = -1.0  # value of `mask_prob_end` that means: same as `mask_prob`
 _SHARE = Check(lambda value: value == _CONSTANT or 0 < value < 1, "more than 0, less than 1, or -1")
 
 
 @dataclasses.dataclass(frozen=True)
 class ObjectiveConfig:
-    """What a run minimizes. Each objective uses some of these settings; a config has those that its objective uses."""
+    """The pre-training objective. A config has only those of these settings that its objective uses."""
 
     name: str = setting("electra", "Pre-training objective; set by the config argument objective=NAME.")
     mask_prob: float = setting(0.15, "Masking rate: fraction of positions that are masked.", between(0, 1))
@@ -71,16 +71,16 @@ class ObjectiveConfig:
 
     @property
     def largest_mask_prob(self) -> float:
-        """The largest share of the positions that is masked in any step; all steps compute as many positions."""
+        """The largest masking rate of any step; all steps compute this many masked positions."""
         return max(self.mask_prob, self.mask_prob_end)
 
 
 class Head(NamedTuple):
-    """What reads a network's states.
+    """A head on a network's hidden states.
 
     Attributes:
       name: the kind of head.
-      everywhere: whether it reads every position; otherwise the masked ones only.
+      everywhere: whether it reads every position; otherwise it reads the masked positions only.
     """
 
     name: Literal["mlm", "discriminator", "copy"]
@@ -106,13 +106,13 @@ class Pass:
 
 
 class Inputs(NamedTuple):
-    """What a loss reads besides the parameters.
+    """Inputs of a loss, besides the parameters.
 
     Attributes:
-      masked: the masked batch, or a part of it.
+      masked: the masked batch, or a micro-batch of it.
       counts: the counts of the whole batch.
       step: int32, the number of steps done.
-      key: the step's dropout key; None where dropout is off.
+      key: the step's dropout key; None if dropout is off.
     """
 
     masked: masking.Masked
@@ -135,7 +135,7 @@ class Detection(NamedTuple):
     Attributes:
       input_ids: [B, L] int32, the text with fakes.
       labels: [B, L] float32, 1 where the token was replaced.
-      scores: [B, L] float32, the encoder's logits that it was.
+      scores: [B, L] float32, the encoder's logits of "this token was replaced".
     """
 
     input_ids: Array
@@ -145,13 +145,13 @@ class Detection(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """Consecutive steps with the same loss. Each stage has a learning rate schedule of its own.
+    """Consecutive steps with the same loss. Each stage has a learning-rate schedule of its own.
 
     Attributes:
       steps: the number of steps.
-      passes: what a step computes, for counting FLOPs.
-      loss: (objective, params, inputs) -> the loss and what it measures; see `Objective.measure`.
-      trainable: top-level names of the parameters that are trained; None: all. The others do not change.
+      passes: the passes that a step computes, for counting FLOPs.
+      loss: (objective, params, inputs) -> the loss and its unreduced metrics; see `Objective.measure`.
+      trainable: top-level names of the trainable parameters; None: all. The others do not change.
       init_params: applied to the parameters once, when the stage begins; None: they stay as they are.
     """
 
@@ -167,17 +167,17 @@ class ObjectiveSpec:
     """One row of the table of objectives.
 
     Attributes:
-      summary: what the encoder learns, in one line.
+      summary: one line about what the encoder learns.
       paper: the paper and its table or figure.
       settings: the settings of `ObjectiveConfig` that it uses, with their defaults; a function takes the run's steps.
       heads: the heads, as in `ElectraConfig.heads`.
       stages: (settings, steps of the run) -> the stages, in order; their steps add up to those of the run.
       generator: None, `masked` (it reads [MASK]) or `two_towers`.
       model: settings of `ModelConfig` that it prescribes.
-      detect: (objective, params, inputs) -> `Detection`; None where the encoder does not detect fakes.
-      scores: what the sigmoid of the discriminator's score means, where that is not the probability that the token was
+      detect: (objective, params, inputs) -> `Detection`; None if the encoder does not detect fakes.
+      scores: the meaning of the sigmoid of the discriminator's score, if it is not the probability that the token was
         replaced.
-      pretrained_generator: whether the generator was trained before (`config.generator_from`) and stays frozen.
+      pretrained_generator: whether the generator is pre-trained (`config.generator_from`) and stays frozen.
     """
 
     summary: str
@@ -199,12 +199,12 @@ class Objective:
     Attributes:
       system: its spec, a row of the table of objectives.
       settings: the run's `config.objective`.
-      steps: steps of the whole run.
+      steps: the number of steps of the whole run.
       model: the networks.
       unigram: [V] float32, log-probabilities of the tokens in the training text.
       special: ids of the special tokens.
       word_starts: [V] bool, the pieces that begin a word.
-      clusters: [V] int32, the clusters of `data.token_clusters`; with other generators all -1.
+      clusters: [V] int32, the clusters of `data.token_clusters`; all -1 with other generators.
     """
 
     system: ObjectiveSpec
@@ -218,7 +218,7 @@ class Objective:
 
     @property
     def encoder_reads_masks(self) -> bool:
-        """Whether the encoder is trained on text with [MASK]."""
+        """True if the encoder is trained on text with [MASK]."""
         return self.system.generator is None or "encoder_mask_prob" in self.system.settings
 
     @property
@@ -226,7 +226,7 @@ class Objective:
         return self.system.stages(self.settings, self.steps)
 
     def stage_at(self, step: int) -> Stage:
-        """The stage of the step that follows `step` steps; beyond the end of the run, the last one."""
+        """Returns the stage of the step that follows `step` steps; after the end of the run, the last stage."""
         stages = self.stages
         for stage in stages:
             if step < stage.steps:
@@ -235,7 +235,7 @@ class Objective:
         return stages[-1]
 
     def mask_prob(self, step: Array) -> float | Array:
-        """The share of the positions to mask in the step that follows `step` steps (arXiv 2305.15096)."""
+        """Computes the masking rate of the step that follows `step` steps (arXiv 2305.15096)."""
         s = self.settings
         if s.mask_prob_end == _CONSTANT:
             return s.mask_prob
@@ -258,21 +258,21 @@ class Objective:
         )
 
     def draw(self, key: Array, batch: Batch, step: Array) -> Inputs:
-        """The inputs of a loss over a whole batch, without dropout."""
+        """Draws the inputs of a loss over a whole batch, without dropout."""
         masked = self.mask(key, batch, step)
         return Inputs(masked, masking.count(masked), step)
 
     def loss(self, stage: Stage, params: Params, x: Inputs) -> tuple[Array, metrics.Metrics]:
-        """The loss that a step of `stage` minimizes, and the metrics.
+        """Computes the loss that a step of `stage` minimizes, and the metrics.
 
-        Every term is a sum over `x.masked` divided by a count over the whole batch. So the losses and the gradients of
-        the batch's parts add up to those of the whole batch, on any number of devices and accumulation steps.
+        Every term is a sum over `x.masked` divided by a count over the whole batch. So the losses and gradients of
+        micro-batches add up to those of the whole batch, for any number of devices and accumulation steps.
         """
         loss, measured = self.measure(stage, params, x)
         return loss, metrics.over_batch(measured)
 
     def measure(self, stage: Stage, params: Params, x: Inputs) -> Loss:
-        """As `loss`, with what is measured of each example, before it is summed."""
+        """Like `loss`, but returns unreduced, per-example metrics."""
         loss, measured = stage.loss(self, params, x)
         return loss, {**measured, "tokens": metrics.total(x.masked.real)}
 
@@ -280,5 +280,5 @@ class Objective:
 def one_stage(
     loss: Callable[[Objective, Params, Inputs], Loss], *passes: Pass, trainable: tuple[str, ...] | None = None
 ) -> Callable[[ObjectiveConfig, int], tuple[Stage, ...]]:
-    """The stages of an objective with the same loss in every step: one stage."""
+    """Returns the stages of an objective that has the same loss in every step: one stage."""
     return lambda settings, steps: (Stage(steps, passes, loss, trainable),)

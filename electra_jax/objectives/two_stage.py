@@ -16,7 +16,8 @@ _COPIED = {"embeddings": "generator_embeddings", "encoder": "generator"}
 
 
 def copy_generator(params: Params) -> Params:
-    """The encoder and its embeddings get copies of the generator's weights; the encoder's head stays as it is."""
+    """Copies the generator's weights to the encoder and its embeddings; the encoder's head stays as it is."""
+    # Real copies: a train step donates its state, and a buffer can be donated only once.
     return {**params, **{name: jax.tree.map(jnp.copy, params[source]) for name, source in _COPIED.items()}}
 
 

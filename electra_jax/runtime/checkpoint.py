@@ -1,8 +1,8 @@
-"""Checkpoints: the train state, and with it the position in the data and the totals. No other file uses Orbax.
+"""Checkpoints: the train state with the position in the data and the totals. No other file uses Orbax.
 
-A checkpoint is written under a temporary name while training continues, and renamed when it is complete; one that a
-kill interrupted is never seen. The checksums of all that it holds are computed from the arrays on the devices before
-they are written, and compared with the arrays on the devices after they are read.
+A checkpoint is written under a temporary name while training continues, and renamed when it is complete, so a partial
+one is never seen. Checksums are computed from the arrays on the devices before these are written, and compared with the
+arrays on the devices after these are read.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from electra_jax.runtime.io import json_checksum
 from electra_jax.runtime.workdir import AnyPath
 
 State = TypeVar("State")
-_LEAST_PART = 2**22  # bytes; smaller parts of an array are not worth saving apart
+_LEAST_PART = 2**22  # bytes; smaller slices of an array are not worth saving separately
 _log = logging.getLogger(__name__)
 
 
@@ -38,15 +38,15 @@ class CheckpointConfig:
 
 
 class _Manager(ocp.CheckpointManager):  # type: ignore[misc] # Orbax has no types
-    """Leaves preemption to the training loop."""
+    """Orbax's manager, which leaves preemption to the training loop."""
 
     def reached_preemption(self, step: int) -> bool:
-        """False: Orbax asks JAX with the steps of earlier saves, which sets back the count by which processes agree."""
+        """Returns False: Orbax would ask JAX with earlier steps, which sets back the count that processes agree by."""
         return False
 
 
 class _NewestUpTo(policies.PreservationPolicy):  # type: ignore[misc] # Orbax has no types
-    """Keeps the newest checkpoint whose step is not above `step`."""
+    """Policy that preserves the newest checkpoint up to `step`."""
 
     step = -1
 
@@ -67,8 +67,8 @@ class Checkpoints:
 
         Args:
           folder: the folder that holds them.
-          keep_last: how many of the newest checkpoints are kept.
-          keep_every: a checkpoint whose step is a multiple of this is kept too.
+          keep_last: the number of most recent checkpoints to keep.
+          keep_every: also keep the checkpoints whose step is a multiple of this.
           read_only: change nothing in the folder; another process may be writing there.
         """
         self.folder = folder.absolute() if isinstance(folder, Path) else folder
@@ -90,16 +90,16 @@ class Checkpoints:
             self._manager = _Manager(self.folder, options=options, item_handlers=handlers)
 
     def latest(self) -> int | None:
-        """The step of the newest complete checkpoint; None if there is none."""
+        """Returns the step of the newest complete checkpoint; None if there is none."""
         return cast(int | None, self._manager.latest_step())
 
     def steps(self) -> list[int]:
-        """The steps of all complete checkpoints, in order."""
+        """Returns the steps of all complete checkpoints, in order."""
         return sorted(self._manager.all_steps())
 
     @property
     def good_step(self) -> int:
-        """The newest checkpoint up to this step is kept, however many newer ones there are; -1: none."""
+        """The last good step: the newest checkpoint up to it is kept, however many newer ones there are; -1: none."""
         return self._good.step
 
     @good_step.setter
@@ -111,12 +111,13 @@ class Checkpoints:
         self._manager.delete(step)
 
     def save(self, step: int, state: Any, metadata: dict[str, Any]) -> None:
-        """Starts to write a checkpoint and returns as soon as `state` may change.
+        """Starts writing a checkpoint and returns as soon as `state` may change.
 
-        If a run of one process could not write the checkpoint before, it warns and returns when this one is on disk.
+        If a single-process run could not write the previous checkpoint, this warns and waits until the new one is on
+        disk.
 
         Args:
-          step: the step it is named after; a step is saved once.
+          step: the step that the checkpoint is named after; a step is saved once.
           state: a tree of arrays.
           metadata: everything else that a resumed run needs; values that JSON can represent.
 
@@ -146,9 +147,9 @@ class Checkpoints:
                 self._manager.wait_until_finished()
 
     def _previous_failed(self, step: int) -> bool:
-        """Waits for the checkpoint that is being written. Orbax would raise its error instead of saving `step`.
+        """Waits for the previous checkpoint; True if it was not written. Orbax would raise its error on saving `step`.
 
-        Not with several processes: it may have failed in one of them, and the others learn that after many minutes.
+        Not with several processes: the write may fail in one of them, and the others learn of it many minutes later.
         """
         if jax.process_count() > 1:
             return False
@@ -157,12 +158,12 @@ class Checkpoints:
         except Exception as error:
             reason = disk_error(error) or describe(error)
             _log.warning("warning: the checkpoint before step %d was not written (%s)", step, reason)
-            self._manager.reload()  # it has forgotten those that were to be deleted after that one
+            self._manager.reload()  # Orbax has forgotten those that were to be deleted after that one
             return True
         return False
 
     def metadata(self, step: int) -> dict[str, Any]:
-        """The `metadata` that was saved at `step`; the checkpoint calls it "progress".
+        """Reads the `metadata` that was saved at `step`; the checkpoint calls it "progress".
 
         Raises:
           UserError: it cannot be read, or has changed since it was written.
@@ -174,9 +175,9 @@ class Checkpoints:
         return metadata
 
     def checksums(self, step: int) -> dict[str, Any] | None:
-        """The checksums that were saved at `step`: `arrays`, of each array by its name; `progress`, of the metadata.
+        """Reads the checksums that were saved at `step`: `arrays`, by the arrays' names; `progress`, of the metadata.
 
-        None where there are none: earlier versions did not write any.
+        Returns None if there are none: earlier versions did not write any.
 
         Raises:
           UserError: they cannot be read, or have changed since they were written.
@@ -191,7 +192,7 @@ class Checkpoints:
         return checksums
 
     def saved_arrays(self, step: int) -> Any:
-        """The tree of arrays that was saved at `step`, as ShapeDtypeStructs on the first device, to be restored there.
+        """Reads the tree of arrays saved at `step`, as ShapeDtypeStructs on the first device, to be restored there.
 
         Raises:
           UserError: the checkpoint cannot be read.
@@ -202,7 +203,7 @@ class Checkpoints:
         )
 
     def restore(self, step: int, like: State) -> State:
-        """The state that was saved at `step`.
+        """Restores the state that was saved at `step`.
 
         Args:
           step: the step.
@@ -230,12 +231,12 @@ class Checkpoints:
         return state
 
     def wait(self) -> None:
-        """Returns when everything is on disk; raises errors of writing."""
+        """Waits until everything is on disk; raises write errors."""
         with _report_disk_errors(self.folder):
             self._manager.wait_until_finished()
 
     def close(self) -> None:
-        """Returns when everything is on disk; raises errors of writing."""
+        """Waits until everything is on disk, and closes the checkpoints; raises write errors."""
         with _report_disk_errors(self.folder):
             self._manager.close()
 
@@ -244,7 +245,7 @@ class Checkpoints:
             return self._manager.restore(step, args=ocp.args.Composite(**{item: ocp.args.JsonRestore()}))[item]
 
     def _read_shapes(self, step: int) -> Any:
-        """The tree of the arrays' descriptions, which have `shape` and `dtype`."""
+        """Reads the tree of the arrays' descriptions, which have `shape` and `dtype`."""
         with self._report_read_errors(step):
             return self._manager.item_metadata(step)["state"].tree
 
@@ -274,7 +275,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _report_read_errors(self, step: int) -> Iterator[None]:
-        """Makes a UserError of the many kinds of exceptions that Orbax and TensorStore raise for a damaged file."""
+        """Converts the many kinds of exceptions that Orbax and TensorStore raise for a damaged file to UserError."""
         try:
             yield
         except (jax.errors.JaxRuntimeError, MemoryError):  # not the checkpoint's fault
@@ -290,17 +291,17 @@ class Checkpoints:
 
 
 def _array_handlers() -> Any:
-    """Orbax's handler of arrays, by type.
+    """Returns Orbax's registry of array handlers.
 
-    By default each device that holds a copy of an array saves its part of it. To cut the part out takes a compiled
-    program for each shape, which small arrays are not worth.
+    By default each device that holds a replica of an array saves a slice of it. Slicing takes a compiled program for
+    each shape, which small arrays are not worth.
     """
     handler = ocp.type_handlers.ArrayHandler(min_slice_bytes_for_replica_parallel=_LEAST_PART)
     return ocp.type_handlers.create_type_handler_registry((jax.Array, handler))
 
 
 def _by_path(tree: Any) -> dict[str, Any]:
-    """Leaves by path, as in `params.embeddings.word`; nested dicts and nested attributes give the same paths."""
+    """Maps paths, as in `params.embeddings.word`, to leaves; nested dicts and nested attributes give the same paths."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
 
@@ -325,7 +326,7 @@ def _report_disk_errors(folder: AnyPath) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps Orbax from warning that a manager which is asked to be read-only is read-only."""
+    """Silences Orbax's warning that a manager which was requested as read-only is read-only."""
     logger = logging.getLogger("absl")
     level = logger.level
     logger.setLevel(logging.ERROR)

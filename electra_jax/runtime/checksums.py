@@ -1,15 +1,15 @@
-"""Checksums of arrays that any mesh and any number of processes computes alike.
+"""Checksums of arrays, the same on any mesh and for any number of processes.
 
 A CRC of an array's bytes needs them in order and in one place, but a process has only the shards on its own devices,
-and a checkpoint is restored on other meshes than it was saved on. So the checksum is a sum over the elements, which
-every device computes for its own shard. With w the bits of element i as an unsigned integer, i counted in row-major
-order, and all arithmetic modulo 2**32:
+and a checkpoint may be restored on another mesh than it was saved on. So the checksum is a sum over the elements, which
+every device computes for its own shard. With w the bits of element i as an unsigned integer, i its row-major index, and
+all arithmetic modulo 2**32:
 
     a(i) = mix(w ^ mix(i ^ KEY))    b(i) = mix(a(i) ^ KEY)    checksum = (sum of a, sum of b)
 
-`mix` maps 32 bits one to one, so other bits in a single element always change the sum of a. Damage of several elements
-that changes neither sum is as likely as for any checksum of 64 bits, 2**-64 (arrays of more than 2**32 elements repeat
-their numbers i). It protects from accidents; nobody is kept from forging it.
+`mix` is a bijection of 32-bit numbers, so damage to a single element always changes the sum of a. Damage to several
+elements leaves both sums unchanged with probability 2**-64, as for any 64-bit checksum (in arrays of more than 2**32
+elements, the indices i repeat). The checksum detects accidents, not forgery.
 """
 
 import math
@@ -25,12 +25,12 @@ from jax.experimental import multihost_utils
 _FACTORS = (np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35))
 _KEY = np.uint32(0x9E3779B9)
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32}  # by the bytes of an element
-# Elements of a shard that the host sums itself: to compile a program for its shape would take longer.
+# Maximum number of elements of a shard that the host sums: compiling a program for its shape would take longer.
 _SMALL = 2**17
 
 
 class Summary(NamedTuple):
-    """What `summarize` says of an array.
+    """Checksum and finiteness of an array.
 
     Attributes:
       checksum: 16 hexadecimal digits.
@@ -42,10 +42,10 @@ class Summary(NamedTuple):
 
 
 def summarize(arrays: Mapping[str, jax.Array]) -> dict[str, Summary]:
-    """The checksum of each array, and whether it is finite; the same in all processes.
+    """Computes the checksum of each array and whether it is finite; the result is the same in all processes.
 
-    The devices compute both in one pass, without further memory; the host does for small arrays. The result is on the
-    host, so this waits for the arrays. Where several processes share an array, all of them must call this with the same
+    The devices compute both in one pass, without extra memory; the host does so for small arrays. The result is on the
+    host, so this waits for the arrays. If several processes share an array, all of them must call this with the same
     names.
 
     Args:
@@ -72,7 +72,7 @@ def summarize(arrays: Mapping[str, jax.Array]) -> dict[str, Summary]:
 
 
 def array_checksums(arrays: Mapping[str, jax.Array]) -> dict[str, str]:
-    """The checksums that `summarize` gives."""
+    """Returns the checksums of `summarize`, by name."""
     return {name: summary.checksum for name, summary in summarize(arrays).items()}
 
 
@@ -85,7 +85,7 @@ class _Part(NamedTuple):
 
 
 def _parts(array: jax.Array) -> Iterator[_Part]:
-    """The shards that this process counts; of the devices with the same elements one counts them."""
+    """Yields the shards that this process sums; replicas of a shard are summed once."""
     strides = [np.uint32(math.prod(array.shape[axis + 1 :]) % 2**32) for axis in range(array.ndim)]
     for shard in array.addressable_shards:
         if shard.replica_id == 0:
@@ -94,7 +94,7 @@ def _parts(array: jax.Array) -> Iterator[_Part]:
 
 
 def _sums(xp: Any, x: Any, starts: Sequence[Any], strides: Sequence[Any]) -> tuple[Any, ...]:
-    """The two sums of a checksum, and the number of elements that are not finite, by NumPy or by `jax.numpy`."""
+    """Computes a checksum's two sums and the number of non-finite elements, with NumPy or `jax.numpy`."""
     x = xp.atleast_1d(x)  # NumPy warns where scalars overflow
     first = _mix(_bits(x) ^ _mix(_numbers(xp, x.shape, starts, strides) ^ _KEY))
     with np.errstate(invalid="ignore"):  # NumPy warns of signalling NaNs in bfloat16
@@ -102,7 +102,7 @@ def _sums(xp: Any, x: Any, starts: Sequence[Any], strides: Sequence[Any]) -> tup
     operands = (first, _mix(first ^ _KEY), (~finite).astype(np.uint32))
     if xp is np:
         return tuple(np.sum(operand, dtype=np.uint32) for operand in operands)
-    # One reduction of all: several take ten times as long on a CPU.
+    # One reduction for all three sums: separate ones take ten times as long on a CPU.
     zeros = (np.uint32(0),) * 3
     return tuple(jax.lax.reduce(operands, zeros, lambda a, b: tuple(map(jnp.add, a, b)), tuple(range(x.ndim))))
 
@@ -125,7 +125,7 @@ def _bits(x: Any) -> Any:
 
 
 def _numbers(xp: Any, shape: tuple[int, ...], starts: Sequence[Any], strides: Sequence[Any]) -> Any:
-    """The number in the whole array of each element of a shard, in row-major order, modulo 2**32."""
+    """Computes the row-major index in the whole array of each element of a shard, modulo 2**32."""
     numbers = xp.zeros(shape, np.uint32)
     for axis, (start, stride) in enumerate(zip(starts, strides, strict=True)):
         along = (xp.arange(shape[axis], dtype=np.uint32) + start) * stride

@@ -1,4 +1,4 @@
-"""JAX's persistent compilation cache for the time of a run or of a command."""
+"""JAX's persistent compilation cache, for the duration of a run or a command."""
 
 import contextlib
 import os
@@ -13,30 +13,30 @@ from electra_jax.config.settings import Check, setting
 from electra_jax.runtime import io, jax_errors
 
 AUTO, NONE = "auto", "none"
-_MOST = 4 * 2**30  # bytes in the user's cache folder: hundreds of train steps; JAX deletes what was unused for longest
-_SHORTEST = 0.2  # seconds of compiling what is kept; JAX's second leaves out most programs of `load`
+_MOST = 4 * 2**30  # bytes in the user's cache folder: hundreds of train steps; JAX evicts the least recently used
+_SHORTEST = 0.2  # minimum compile time of cached programs, seconds; JAX's default of 1 excludes most programs of `load`
 
-_chosen = False  # inside of a `compile_cache`
+_chosen = False  # True inside a `compile_cache`
 
 
 def cache_setting() -> Any:
-    """The setting of a run: what `compile_cache` takes."""
+    """Returns the setting for the argument of `compile_cache`."""
     doc = "Folder of the compilation cache; auto: the user's cache folder; none: no cache."
     return setting(AUTO, doc, Check(bool, "auto, none or a folder"), resumable=True)
 
 
 @contextlib.contextmanager
 def compile_cache(choice: str) -> Iterator[None]:
-    """Keeps compiled programs inside the context, and uses those that are kept.
+    """Context manager that caches compiled programs in a folder, and uses the cached ones.
 
-    JAX opens its cache once, so a setting takes effect after a reset; at the end the earlier settings are restored.
+    JAX opens its cache only once, so this resets it to change settings; the earlier settings are restored on exit.
 
     Args:
       choice: a folder, also gs://BUCKET/FOLDER; `auto`: the folder that JAX has been given
-        (`JAX_COMPILATION_CACHE_DIR`), or else one in the user's cache folder, bounded to 4 GiB; `none`: no folder.
+        (`JAX_COMPILATION_CACHE_DIR`), or else one in the user's cache folder, limited to 4 GiB; `none`: no cache.
 
     Raises:
-      UserError: JAX does not know such an address.
+      UserError: JAX does not support the folder's URL.
     """
     global _chosen
     if choice not in (AUTO, NONE):
@@ -54,19 +54,19 @@ def compile_cache(choice: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def compile_cache_unless_chosen() -> Iterator[None]:
-    """Like `compile_cache(AUTO)`, except inside of another `compile_cache`, whose choice stays."""
+    """Like `compile_cache(AUTO)`, but inside another `compile_cache` it keeps that one's choice."""
     with contextlib.nullcontext() if _chosen else compile_cache(AUTO):
         yield
 
 
 def folder() -> str | None:
-    """Where compiled programs are kept now; None if nowhere."""
+    """Returns the current folder of compiled programs; None if they are not cached."""
     kept: str | None = jax.config.values["jax_compilation_cache_dir"]
     return kept
 
 
 def _changes(choice: str) -> dict[str, Any]:
-    """The settings of JAX that differ inside the context."""
+    """Returns JAX's settings that change inside the context."""
     if choice == NONE:
         return {"jax_compilation_cache_dir": None}
     if choice != AUTO:

@@ -13,14 +13,14 @@ _REPORTED = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
 def disk_error(error: BaseException | None) -> str | None:
-    """The cause, if `error` is about a full disk; TensorStore raises a ValueError with a long text."""
+    """Returns the cause if `error` is about a full disk, else None; TensorStore's is a ValueError with a long text."""
     return next((text for text in _REPORTED if text in str(error)), None)
 
 
 def is_left_behind(error: BaseException | None) -> bool:
-    """Whether `error` is of a read that Orbax abandoned, after another read of the same checkpoint had failed.
+    """True if `error` is from a read that Orbax abandoned after another read of the same checkpoint had failed.
 
-    Orbax raised the error of the failed read. Those of the abandoned ones come when Python collects their coroutines.
+    Orbax raises the error of the failed read. Errors of abandoned reads appear when Python collects their coroutines.
     """
     text = str(error)
     return text == "Event loop is closed" or text.startswith("Encountered error while reading array index")
@@ -29,7 +29,7 @@ def is_left_behind(error: BaseException | None) -> bool:
 def quiet_libraries(interrupts: Interrupts | None = None) -> None:
     """Silences what Orbax and TensorStore print about errors in their threads; saving raises these errors again.
 
-    It sets logger levels, a warnings filter, `threading.excepthook` and `sys.unraisablehook` of the whole process.
+    Sets logger levels, a warnings filter, `threading.excepthook` and `sys.unraisablehook` of the whole process.
 
     Args:
       interrupts: once it has noticed a signal, errors in threads and callbacks are not printed either.

@@ -1,4 +1,4 @@
-"""Refuses to compute on the CPU of a machine whose GPU JAX's CUDA plugin was installed for, but cannot use."""
+"""Refuses to compute on the CPU if JAX's CUDA plugin is installed but cannot use the machine's GPU."""
 
 import importlib.util
 import re
@@ -8,15 +8,15 @@ import jax
 
 from electra_jax.config.errors import UserError
 
-_OLDEST_DRIVERS = {13: 580, 12: 525}  # by version of CUDA; docs.nvidia.com/deploy/cuda-compatibility
+_OLDEST_DRIVERS = {13: 580, 12: 525}  # minimum driver by CUDA version; docs.nvidia.com/deploy/cuda-compatibility
 _DEVICES, _VERSION = Path("/dev"), Path("/proc/driver/nvidia/version")
 
 
 def check_is_used() -> None:
-    """Checks that JAX uses this machine's NVIDIA GPU, if its plugin for CUDA is installed.
+    """Checks that JAX uses this machine's NVIDIA GPU, if its CUDA plugin is installed.
 
-    JAX itself only prints why it cannot load the plugin, and goes on with the CPU. Where a platform was chosen, by
-    `JAX_PLATFORMS`, there is nothing to check.
+    JAX itself only prints why it cannot load the plugin, and falls back to the CPU. If a platform was chosen, by
+    `JAX_PLATFORMS`, nothing is checked.
 
     Raises:
       UserError: there is a GPU and a plugin, and JAX computes on the CPU.

@@ -63,7 +63,7 @@ def initialize(given: Mapping[str, Any]) -> None:
             heartbeat_timeout_seconds=patience,
             shutdown_timeout_seconds=patience,
         )
-    except ValueError as error:  # what the cluster did not say; without one, that is everything
+    except ValueError as error:  # a value that the cluster did not provide; without a cluster, all are missing
         known = os.environ.get("JAX_COORDINATOR_ADDRESS")
         if known:
             raise UserError(
@@ -73,13 +73,13 @@ def initialize(given: Mapping[str, Any]) -> None:
         if "coordinator_address" not in str(error):
             raise
     except RuntimeError as error:
-        # Where JAX is in use already, as in a notebook or a test, this is a single process.
+        # If JAX is in use already, as in a notebook or a test, this is a single process.
         if explicit or "must be called before" not in str(error):
             raise
 
 
 def _client() -> Any:
-    """JAX's connection to process 0, which has no public name."""
+    """Returns JAX's client of process 0, for which there is no public API."""
     from jax._src import distributed
 
     return distributed.global_state.client
@@ -95,7 +95,7 @@ def is_multi_process() -> bool:
 
 
 def main_process_first(make: Callable[[], Result], others: Callable[[], Result]) -> Result:
-    """`make()` in process 0 and then `others()` in the others, which can use what process 0 has made.
+    """Returns `make()` in process 0 and then `others()` in the others, which can use what process 0 has made.
 
     Raises:
       UserError: in all processes, if `make` raises an error that the user can fix.
@@ -117,7 +117,7 @@ def main_process_first(make: Callable[[], Result], others: Callable[[], Result])
 
 
 def check_shared_folder(folder: AnyPath) -> None:
-    """Makes `folder`; raises UserError unless all processes see the files that process 0 writes to it."""
+    """Creates `folder`; raises UserError unless all processes see the files that process 0 writes to it."""
     if not is_multi_process():
         return
     path = folder / f".shared-{broadcast(secrets.token_hex(4) if is_main_process() else None)}"
@@ -152,7 +152,7 @@ _exchange = itertools.count()  # every process makes the same exchanges in the s
 # Text goes through process 0's key-value store and not through the devices, whose collectives have time limits: one
 # process may prepare text for hours while the others wait.
 def broadcast(text: str | None = None) -> str:
-    """The `text` of process 0, in all processes; the others pass None and wait for it."""
+    """Returns the `text` of process 0 in all processes; the others pass None and wait for it."""
     key = f"broadcast/{next(_exchange)}"
     if text is not None:
         _client().key_value_set(key, f"={text}")  # JAX refuses an empty value
@@ -160,14 +160,14 @@ def broadcast(text: str | None = None) -> str:
 
 
 def share(names: Iterable[str]) -> list[str]:
-    """The `names` of process 0, in all processes."""
+    """Returns the `names` of process 0 in all processes."""
     if not is_multi_process():
         return [*names]
     return list(json.loads(broadcast(json.dumps([*names]) if is_main_process() else None)))
 
 
 def all_gather(text: str) -> list[str]:
-    """The `text` of each process, by process number, in all processes."""
+    """Returns the `text` of every process, in the order of process numbers, in all processes."""
     exchange = next(_exchange)
     _client().key_value_set(f"all_gather/{exchange}/{jax.process_index()}", f"={text}")
     keys = [f"all_gather/{exchange}/{number}" for number in range(jax.process_count())]
@@ -175,10 +175,10 @@ def all_gather(text: str) -> list[str]:
 
 
 class PreemptionGuard:
-    """Notices SIGTERM and Ctrl-C in any process, so that all processes save the same step before they exit.
+    """Context manager that notices SIGTERM and Ctrl-C in any process, so that all save the same step before they exit.
 
-    In a single-process run a second Ctrl-C ends it at once. Python handles signals in the main thread only: in another
-    thread this notices none.
+    In a single-process run, a second Ctrl-C ends the run at once. Python handles signals in the main thread only: in
+    any other thread, no signal is noticed.
     """
 
     def __init__(self) -> None:
@@ -187,7 +187,7 @@ class PreemptionGuard:
 
     def __enter__(self) -> "PreemptionGuard":
         if threading.current_thread() is threading.main_thread():
-            # With several processes SIGTERM is JAX's, which tells the others.
+            # With several processes JAX handles SIGTERM, and tells the others.
             numbers = (signal.SIGINT,) if is_multi_process() else (signal.SIGTERM, signal.SIGINT)
             self._previous = {number: signal.signal(number, self._notice) for number in numbers}
         return self
@@ -204,11 +204,11 @@ class PreemptionGuard:
         (before if callable(before) else signal.default_int_handler)(number, frame)
 
     def should_stop(self, step: int) -> bool:
-        """True if the run stops after `step`, in all processes. Call it once in every step."""
+        """True if the run is to stop after `step`, in all processes. Call it once in every step."""
         if is_multi_process():
             return bool(multihost_utils.reached_preemption_sync_point(step))
         return self._signalled
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._previous.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: it is not Python's
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: not set by Python

@@ -1,9 +1,9 @@
-"""Goodput: where the wall time of a run goes, over all of its starts.
+"""Goodput: where the wall time of a run goes, over all of its restarts.
 
-A `Clock` is in one phase at any time, so the seconds of the phases add up to the wall time. A checkpoint holds the
-seconds up to it, and so does each line of metrics.jsonl: what the last line has and the checkpoint has not is the time
-that a killed start spent after the checkpoint. Its steps are done again, so their time is `lost` (Google's
-ml-goodput-measurement calls it wasted progress from disruption). What it did after its last line is not counted.
+A `Clock` is in exactly one phase at any time, so the seconds of the phases add up to the wall time. A checkpoint holds
+the seconds up to it, and so does each line of metrics.jsonl. The difference between the last line and the checkpoint is
+the time that a killed process spent after the checkpoint. Its steps are repeated, so their time is `lost` (Google's
+ml-goodput-measurement calls it wasted progress from disruption). Its time after the last line is not counted.
 """
 
 import contextlib
@@ -16,20 +16,20 @@ from electra_jax.runtime.metric_text import format_duration
 PHASES = ("setup", "compile", "data", "step", "evaluation", "checkpoint")
 CATEGORIES = (*PHASES, "lost")
 """What the time of all starts is divided into."""
-_REDONE = ("data", "step")  # phases whose time after the checkpoint is lost with a kill
+_REDONE = ("data", "step")  # phases whose time after the last checkpoint is lost if the process is killed
 
 Seconds = dict[str, float]
 
 
 class Clock:
-    """Counts the seconds that a process spends in each of `PHASES`; it starts in `setup`."""
+    """Clock of the seconds that a process spends in each of `PHASES`; it starts in `setup`."""
 
     def __init__(self, started: float | None = None, now: Callable[[], float] = time.monotonic):
         """Starts the clock.
 
         Args:
-          started: when `setup` began, by `now`; None: now.
-          now: gives the time in seconds.
+          started: when `setup` began, as a value of `now()`; None: now.
+          now: returns the time in seconds.
         """
         self._now = now
         self._phase, self._since = "setup", now() if started is None else started
@@ -38,7 +38,7 @@ class Clock:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Counts the time inside the context as `name`, without what is inside another such context within."""
+        """Context manager that counts the time inside it as `name`, except for that of nested phases."""
         before = self._switch(name)
         try:
             yield
@@ -52,18 +52,18 @@ class Clock:
         return before
 
     def seconds(self) -> Seconds:
-        """The seconds in each of `CATEGORIES`, over all starts."""
+        """Returns the seconds spent in each of `CATEGORIES`, summed over all restarts of the run."""
         return {**self._seconds, self._phase: self._seconds[self._phase] + self._now() - self._since}
 
     def lap(self) -> Seconds:
-        """The seconds in each of `PHASES` since the last lap, or since the start of the process."""
+        """Returns the seconds spent in each of `PHASES` since the last lap, or since the start of the process."""
         now = self.seconds()
         lap = {name: now[name] - self._lapped[name] for name in PHASES}
         self._lapped = now
         return lap
 
     def totals(self) -> Seconds:
-        """`seconds_NAME` for each category; what checkpoints keep."""
+        """Returns `seconds_NAME` for each category, to be saved in checkpoints."""
         return {f"seconds_{name}": value for name, value in self.seconds().items()}
 
     def add_earlier(self, earlier: Mapping[str, float]) -> None:
@@ -74,12 +74,12 @@ class Clock:
 
 
 def goodput(seconds: Mapping[str, float]) -> float:
-    """The share of the time of all starts that was spent in steps which were not lost."""
+    """Computes the fraction of the time, over all restarts, that was spent in steps that were not lost."""
     return seconds["step"] / sum(seconds[name] for name in CATEGORIES)
 
 
 def describe(totals: Mapping[str, float]) -> str:
-    """One line about `Clock.totals`: goodput, total, and each category with its share, the largest first."""
+    """Formats `Clock.totals` as one line: goodput, total, and each category with its fraction, the largest first."""
     seconds = {name: totals[f"seconds_{name}"] for name in CATEGORIES}
     total = sum(seconds.values())
     parts = [
@@ -91,7 +91,7 @@ def describe(totals: Mapping[str, float]) -> str:
 
 
 def time_of_earlier_starts(saved: Mapping[str, float], logged: Mapping[str, float]) -> Seconds:
-    """What a resumed run adds to its clock: `seconds_NAME` for each category.
+    """Computes the time that a resumed run adds to its clock: `seconds_NAME` for each category.
 
     Args:
       saved: the `Clock.totals` in the checkpoint that the run continues from; empty if there is none.
@@ -105,7 +105,7 @@ def time_of_earlier_starts(saved: Mapping[str, float], logged: Mapping[str, floa
 
 
 def process_started() -> float:
-    """When this process started, as `time.monotonic()` would have said; now where the system does not tell."""
+    """Returns when this process started, on the clock of `time.monotonic()`; now if the system does not tell."""
     try:
         with open("/proc/self/stat") as stat:
             ticks = int(stat.read().rpartition(")")[2].split()[19])  # proc(5): field 22, starttime, since boot

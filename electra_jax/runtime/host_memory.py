@@ -1,4 +1,4 @@
-"""What the C library does with memory that is freed, in processes whose CPU computes."""
+"""Settings of glibc's malloc for processes that compute on the CPU: freed memory is kept."""
 
 import ctypes
 import os
@@ -14,14 +14,14 @@ _OWN_SETTINGS = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
 
 
 def keep_freed() -> bool:
-    """Makes this process keep what it frees, for its next allocations; returns whether it does.
+    """Makes this process keep freed memory for its next allocations; returns True if it does.
 
-    XLA:CPU allocates the temporary arrays of a program at each call. By default glibc returns memory of this size to
-    the system when it is freed, and the system clears every page that it gives out again: a quarter of the time of a
-    step of `configs/tiny.py`. The price is that the process stays as large as it ever was.
+    XLA:CPU allocates the temporary arrays of a program at each call. By default glibc returns freed blocks of this size
+    to the system, and the system clears every page before it hands it out again: a quarter of the time of a step of
+    `configs/tiny.py`. The price is that the process never shrinks.
 
-    Call it before JAX starts its threads, which keep to the heap that they began with. It changes nothing under another
-    C library, on a machine with an accelerator, and where the environment has settings of its own for this.
+    Call it before JAX starts its threads, which keep the heap that they began with. It changes nothing under another C
+    library, on a machine with an accelerator, or if the environment has settings of its own for this.
     """
     if platform.libc_ver()[0] != "glibc" or any(name.startswith(_OWN_SETTINGS) for name in os.environ):
         return False

@@ -22,12 +22,12 @@ def write_whole(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Makes a folder whole: gives another path, which becomes `path` when the block ends, unless by an error.
+    """Context manager: yields a temporary path and renames it to `path` on success, so `path` is complete or absent.
 
     Raises:
-      OSError: `path` exists then, and is not empty.
+      OSError: on the rename, `path` exists and is not empty.
     """
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")  # nobody else's
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")  # no other process writes there
     try:
         yield partial
         os.replace(partial, path)
@@ -36,7 +36,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def from_json(text: str) -> Any:
-    """The value of a JSON text.
+    """Parses a JSON text.
 
     Raises:
       ValueError: the text is not JSON, or is nested deeper than Python's recursion limit.
@@ -48,13 +48,13 @@ def from_json(text: str) -> Any:
 
 
 def check_regular(path: Path) -> None:
-    """Raises UserError where `path` is a pipe or a device, from which reading may never end."""
+    """Raises UserError if `path` is a pipe or a device, from which reading may never end."""
     if path.exists() and not path.is_file():
         raise UserError(f"{path} is not a regular file: expected one; remove it, or use another path")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file.
+    """Reads the object in a JSON file.
 
     Raises:
       UserError: the file does not hold a JSON object.
@@ -70,16 +70,16 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def user_cache() -> Path:
-    """The user's folder for what can be made again."""
+    """Returns this package's folder in the user's cache folder."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "electra_jax"
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
+    """Computes the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def json_checksum(value: Any) -> str:
-    """A checksum of a value that JSON can represent; the order of keys does not matter."""
+    """Computes a checksum of a value that JSON can represent; the order of keys does not matter."""
     return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()

@@ -1,4 +1,4 @@
-"""Errors of JAX that a user can fix, as a `UserError`. This module does not import JAX."""
+"""Converts errors of JAX that a user can fix to `UserError`. This module does not import JAX."""
 
 import contextlib
 import os
@@ -13,10 +13,10 @@ _REASON = 200  # characters of JAX's message that are shown
 
 @contextlib.contextmanager
 def reported(advice: str = _MEMORY) -> Iterator[None]:
-    """Makes a UserError of a lack of memory on a device, and of a platform that JAX does not find.
+    """Context manager that converts two errors to UserError: a device out of memory, and an unavailable JAX platform.
 
     Args:
-      advice: what to do where the memory is not enough.
+      advice: what to do about too little memory.
     """
     try:
         yield
@@ -30,10 +30,10 @@ def reported(advice: str = _MEMORY) -> Iterator[None]:
 
 
 def check_cache(folder: str, name: str) -> None:
-    """Checks a folder for compiled programs, which the setting or variable `name` has.
+    """Checks a folder for compiled programs, given by the setting or variable `name`.
 
     Raises:
-      UserError: it has a scheme that JAX does not know, with which JAX fails at the first compilation.
+      UserError: JAX does not support the scheme of its URL, and would fail at the first compilation.
     """
     scheme, colon, _ = folder.partition("://")
     if colon and scheme not in ("gs", "s3"):
@@ -41,5 +41,5 @@ def check_cache(folder: str, name: str) -> None:
 
 
 def check_environment() -> None:
-    """Raises UserError where JAX would fail because of the environment."""
+    """Raises UserError if JAX would fail because of an environment variable."""
     check_cache(os.environ.get(_CACHE, ""), _CACHE)

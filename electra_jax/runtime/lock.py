@@ -1,7 +1,7 @@
-"""A lock on a work directory: one run at a time, and a holder that has died does not block the next one.
+"""Lock on a work directory: one run at a time, and a holder that has died does not block the next one.
 
-It is the kernel's `flock`, which ends with the process, however that ends. It is exact between the processes of one
-machine, containers included, and between machines where the file system passes it on, as NFS does. `gs://` and some
+It is the kernel's `flock`, which is released when the process ends, however it ends. It is reliable between processes
+of one machine, containers included, and between machines whose file system supports it, as NFS does. `gs://` and some
 network file systems have no locks: there nothing keeps a second run out.
 """
 
@@ -18,13 +18,13 @@ from electra_jax.runtime.workdir import LOCK, AnyPath
 
 @contextlib.contextmanager
 def lock(folder: AnyPath, say: Callable[[str], None]) -> Iterator[None]:
-    """Holds the lock on a folder inside the context; the folder is made if it is missing.
+    """Context manager that holds the lock on a folder; the folder is created if it is missing.
 
-    The file stays: if it were deleted, two processes could each hold the lock on a file of this name.
+    The lock file is never deleted: otherwise two processes could each hold the lock on a file of this name.
 
     Args:
       folder: a `Path`, or an `epath.Path` on gs://.
-      say: is told if the file system has no locks.
+      say: called with a message if the file system has no locks.
 
     Raises:
       UserError: another run holds it.

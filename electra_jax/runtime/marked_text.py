@@ -8,16 +8,16 @@ from rich.text import Text
 
 from electra_jax.config.printable import printable
 
-# Lowest probability for each style, and the style.
+# Minimum probability for each style, and the style.
 _SHADES = ((0.5, "bold white on red3"), (0.3, "black on orange1"), (0.15, "black on light_goldenrod1"))
 
 
 class Mark(NamedTuple):
-    """What is known about a part of a text.
+    """A span of a text, with the probability that it was replaced.
 
     Attributes:
       begin, end: the characters [begin, end).
-      probability: that it was replaced.
+      probability: the probability that it was replaced.
       replaced: whether it was replaced; False where that is unknown.
     """
 
@@ -28,7 +28,7 @@ class Mark(NamedTuple):
 
 
 def render_marked(text: str, marks: Sequence[Mark], colours: bool) -> Text:
-    """The text with its marks.
+    """Renders a text with its marks.
 
     Args:
       text: the text as it was given.
@@ -54,9 +54,9 @@ def print_marked(console: Console, texts: Iterable[tuple[str, Sequence[Mark]]], 
     """Prints a legend, then each text on a line of its own after a bullet.
 
     Args:
-      console: where to.
-      texts: (text, its marks).
-      show_replaced: whether the marks know which words were replaced.
+      console: the console to print to.
+      texts: pairs of a text and its marks.
+      show_replaced: whether the marks tell which words were replaced.
     """
     colours = console.color_system is not None and console.is_terminal and not console.no_color
     bounds = [f"{bound:.0%}" for bound, _ in reversed(_SHADES)]

@@ -6,18 +6,18 @@ from typing import NamedTuple, TypeGuard
 
 
 class Loss(NamedTuple):
-    """How a loss is shown.
+    """Display name and baseline of a loss.
 
     Attributes:
       name: the name that is printed.
-      baseline: the metric with the loss that a model without context reaches; empty where there is none.
+      baseline: the metric that holds the loss of a model without context; empty if there is none.
     """
 
     name: str
     baseline: str
 
 
-# In the order in which they are shown.
+# In display order.
 LOSSES: Mapping[str, Loss] = {
     "mlm_loss": Loss("MLM", "unigram_entropy"),
     "cloze_loss": Loss("cloze", "unigram_entropy"),
@@ -28,12 +28,12 @@ LOSSES: Mapping[str, Loss] = {
     "disc_loss": Loss("detection", "constant_entropy"),
     "nce_loss": Loss("noise-contrastive", "constant_entropy"),
 }
-# Areas under the ROC curve, by what is to be distinguished from real tokens.
+# Areas under the ROC curve, and what each distinguishes from real tokens.
 AREAS: Mapping[str, str] = {"disc_auc": "own fakes", "nce_auc": "own noise", "unigram_auc": "unigram fakes"}
 
 
 def short_number(number: float) -> str:
-    """A number in four significant digits with an SI letter: 18230 -> 18.23k."""
+    """Formats a number with four significant digits and an SI letter: 18230 -> 18.23k."""
     for letter in ("", "k", "M", "G", "T", "P", "E"):
         if abs(number) < 1000:
             return f"{number:.4g}{letter}"
@@ -42,13 +42,13 @@ def short_number(number: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """A time in its largest unit: 5.6 s, 3.4 min, 1.2 h."""
+    """Formats a time in its largest unit: 5.6 s, 3.4 min, 1.2 h."""
     unit, name = (3600, "h") if seconds >= 3600 else (60, "min") if seconds >= 60 else (1, "s")
     return f"{seconds / unit:.1f} {name}"
 
 
 def format_logged(metrics: Mapping[str, float | None]) -> str:
-    """The metrics of a logged step: losses, skipped steps if there are any, tokens per second, FLOPs so far."""
+    """Formats the metrics of a logged step: losses, skipped steps if any, tokens per second, FLOPs so far."""
     losses = [f"{loss.name} {value:.4g}" for key, loss in LOSSES.items() if _is_known(value := metrics.get(key))]
     skipped = [f"skipped {number:.0f}"] if (number := metrics.get("total_skipped_steps")) else []
     speed = f"{short_number(metrics.get('tokens_per_second') or 0)} tok/s"
@@ -57,7 +57,7 @@ def format_logged(metrics: Mapping[str, float | None]) -> str:
 
 
 def format_heldout(metrics: Mapping[str, float]) -> str:
-    """Held-out losses, each with its baseline if it has one, and areas under the ROC curve."""
+    """Formats held-out losses, each with its baseline if it has one, and areas under the ROC curve."""
     parts = []
     for key, loss in LOSSES.items():
         if _is_known(value := metrics.get(key)):

@@ -1,4 +1,4 @@
-"""Writes what a run leaves for other programs: metrics as JSON lines and TensorBoard events, profiles, versions."""
+"""Writes a run's output for other programs: metrics as JSON lines and TensorBoard events, profiles, versions."""
 
 import contextlib
 import dataclasses
@@ -22,7 +22,7 @@ from electra_jax.runtime.run_log import METRICS, read_metrics
 
 @contextlib.contextmanager
 def _without(package: str) -> Iterator[None]:
-    """An import of the package fails in the context, unless something has imported it before."""
+    """Context manager in which an import of the package fails, unless it has been imported before."""
     hidden = sys.modules.setdefault(package, None) is None  # type: ignore[arg-type]
     try:
         yield
@@ -31,7 +31,7 @@ def _without(package: str) -> Iterator[None]:
             del sys.modules[package]
 
 
-with _without("torch"):  # which takes seconds; tensorboardX needs it for tensors alone
+with _without("torch"):  # its import takes seconds; tensorboardX needs it only for tensors
     from tensorboardX.event_file_writer import EventsWriter
     from tensorboardX.proto.event_pb2 import Event, SessionLog
     from tensorboardX.summary import scalar
@@ -40,10 +40,10 @@ _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "num
 
 
 class MetricsWriter:
-    """Writes the metrics of each logged step to `metrics.jsonl`, and the same numbers as TensorBoard events."""
+    """Writer of each logged step's metrics to `metrics.jsonl`, and of the same numbers as TensorBoard events."""
 
     def __init__(self, workdir: Path, step: int, tensorboard: bool = True):
-        """Opens the files of a run that is at `step`; what a killed run logged of later steps is removed.
+        """Opens the files of a run that is at `step`, and removes what a killed process logged for later steps.
 
         Args:
           workdir: the run's work directory.
@@ -58,7 +58,7 @@ class MetricsWriter:
         self._events = _Events(workdir / "tensorboard", step) if tensorboard else None
 
     def write(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        """Writes the metrics of a step; numbers that are not finite become null, as JSON has no NaN."""
+        """Writes the metrics of a step; numbers that are not finite become null, because JSON has no NaN."""
         finite = {k: v if v is not None and math.isfinite(v) else None for k, v in metrics.items()}
         self._file.write(json.dumps({"step": step, **finite}) + "\n")
         self._file.flush()
@@ -72,18 +72,18 @@ class MetricsWriter:
 
 
 def finite_numbers(metrics: Mapping[str, float | None]) -> dict[str, float]:
-    """The metrics that are finite numbers."""
+    """Returns the metrics that are finite numbers."""
     return {name: value for name, value in metrics.items() if value is not None and math.isfinite(value)}
 
 
 class _Events:
     """A file of TensorBoard events, written in the caller's thread.
 
-    Not by `SummaryWriter`: its thread ends when the disk is full, and the run then waits for it for ever.
+    `SummaryWriter` is not used: its thread ends when the disk is full, and the run then waits for it forever.
     """
 
     def __init__(self, folder: Path, step: int):
-        """Opens a new file; TensorBoard drops what earlier files have of the steps after `step`."""
+        """Opens a new file; TensorBoard drops the steps after `step` of earlier files."""
         folder.mkdir(parents=True, exist_ok=True)
         self._writer = EventsWriter(str(folder / "events"))
         if step:
@@ -108,7 +108,7 @@ class ProfileConfig:
 
 
 class Profile:
-    """Profiles some steps into `profile/` of the work directory, for TensorBoard's profiler or Perfetto."""
+    """Profiler of some steps; writes to `profile/` in the work directory, for TensorBoard's profiler or Perfetto."""
 
     def __init__(self, workdir: Path, step: int, steps: int):
         """Profiles `steps` steps from `step` on; none if `step` is 0."""
@@ -130,7 +130,7 @@ class Profile:
 
 
 def environment() -> dict[str, Any]:
-    """Versions, devices, and the commit of this package where it runs from a git checkout."""
+    """Returns versions, devices, and the commit of this package if it runs from a git checkout."""
     here = Path(__file__)
 
     def git(*arguments: str) -> str:
@@ -138,7 +138,8 @@ def environment() -> dict[str, Any]:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        git("ls-files", "--error-unmatch", here.name)  # not another repository, with an environment in it
+        # Fails if this file is not tracked, as in a virtual environment inside another repository.
+        git("ls-files", "--error-unmatch", here.name)
         commit = git("describe", "--always", "--dirty", "--abbrev=40")
     except (OSError, subprocess.CalledProcessError):
         commit = None

@@ -1,4 +1,4 @@
-"""Progress of long work: `Progress` is silent, `ConsoleProgress` draws a bar on a terminal, else prints lines."""
+"""Progress of long work: `Progress` is silent, `ConsoleProgress` draws a bar on a terminal, or else prints lines."""
 
 import time
 from collections.abc import Callable
@@ -20,9 +20,9 @@ _TIME_WIDTH = 7  # of "1:23:45"
 
 
 class Progress:
-    """Receives the progress of long work. This base class ignores it.
+    """Listener for the progress of long work. This base class ignores it.
 
-    Work may have several stages, one after another; `start` ends the stage before it. As a context manager it calls
+    Work may have several stages, one after another; `start` ends the previous stage. As a context manager it calls
     `stop` on exit.
     """
 
@@ -36,15 +36,16 @@ class Progress:
           stage: its name.
           total: the amount of work. With 1.0 `completed` is a fraction; any other total is a count, shown with the
             stage's name.
-          completed: how much of it is done already.
+          completed: the amount that is already done.
         """
 
     def update(self, completed: float, numbers: str = "") -> None:
         """Reports how much of the stage is done.
 
         Args:
-          completed: the amount of work done since the stage began, in the unit of `total`.
-          numbers: what to show with it, parts separated by " · "; where there is no room, the last parts are left out.
+          completed: the amount of work done so far, including what was done when the stage began, in the unit of
+            `total`.
+          numbers: text to show with it, parts separated by " · "; if there is no room, the last parts are left out.
         """
 
     def stop(self) -> None:
@@ -60,7 +61,7 @@ class Progress:
 
 
 class ConsoleProgress(Progress):
-    """Shows progress: a bar on a terminal, lines of text elsewhere.
+    """Progress on a console: a bar on a terminal, lines of text elsewhere.
 
     Attributes:
       console: where it is shown.
@@ -76,9 +77,9 @@ class ConsoleProgress(Progress):
 
         Args:
           console: where to show it; None: standard output.
-          line_every: without a terminal, the least number of seconds between two lines of `update`; None: a line for
+          line_every: without a terminal, the minimum number of seconds between two lines of `update`; None: a line for
             each update that has numbers.
-          clock: gives the time in seconds.
+          clock: returns the time in seconds.
         """
         self.console = console or PlainConsole()
         self._line_every, self._clock, self._line_at = line_every, clock, clock()
@@ -128,7 +129,7 @@ class ConsoleProgress(Progress):
 
 
 class _Numbers:
-    """One line that leaves out its last parts where it is too long."""
+    """One line of text that leaves out its last parts if it is too long."""
 
     def __init__(self, text: str):
         self._text = text
@@ -150,7 +151,7 @@ class _NumbersColumn(rich_progress.ProgressColumn):
 
 
 def _make_bar(console: Console) -> rich_progress.Progress:
-    """Stage, bar, percent, numbers, time left; of these only numbers and bar give way on a narrow terminal."""
+    """Makes a bar: stage, bar, percent, numbers, time left. Only numbers and bar shrink on a narrow terminal."""
     fixed = Column(no_wrap=True)
     time_left = Column(no_wrap=True, min_width=_TIME_WIDTH, justify="right")
     return rich_progress.Progress(

@@ -1,7 +1,7 @@
-"""Reads files by address, such as s3://BUCKET/FILE, with fsspec: listings and files opened for reading.
+"""Reads files by URL, such as s3://BUCKET/FILE, with fsspec: listings and files opened for reading.
 
 fsspec and its packages take credentials and endpoints from where the tools of each store keep them, and settings from
-its own configuration and from the environment: FSSPEC_S3_ANON=true reads a public bucket without credentials.
+fsspec's configuration and from the environment: FSSPEC_S3_ANON=true reads a public bucket without credentials.
 """
 
 import contextlib
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 _PACKAGES = {"gs": ("gcsfs", "gcs"), "gcs": ("gcsfs", "gcs"), "s3": ("s3fs", "s3"), "s3a": ("s3fs", "s3")}
-_BLOCK = 2**23  # bytes asked for at once: few requests, and a reader needs little memory
-# What a listing says about the content of a file; a store has one of them, and the first of these is preferred.
+_BLOCK = 2**23  # bytes per request: few requests, and a reader needs little memory
+# Keys of a listing that tell the version of a file's content, in order of preference; each store has one of them.
 _VERSIONS = ("ETag", "etag", "md5Hash", "generation", "blob_id", "mtime", "LastModified", "last_modified", "created")
 
 
@@ -25,9 +25,9 @@ class RemoteFile(NamedTuple):
     """A file in a listing.
 
     Attributes:
-      url: its address.
-      size: bytes.
-      version: changes with the content: an ETag, or a time where the store has none.
+      url: its URL.
+      size: its size in bytes.
+      version: a string that changes with the content: an ETag, or a time if the store has none.
     """
 
     url: str
@@ -36,13 +36,13 @@ class RemoteFile(NamedTuple):
 
 
 def is_url(name: str) -> bool:
-    """Whether `name` is an address with a scheme, as s3://BUCKET/FILE, not a path of this machine."""
+    """True if `name` is a URL with a scheme, such as s3://BUCKET/FILE, not a local path."""
     scheme, separator, _ = name.partition("://")
     return bool(separator) and scheme.isalnum()
 
 
 def require_package(url: str) -> None:
-    """Raises UserError where the package that reads `url` is an extra and not installed."""
+    """Raises UserError if the package that reads `url` is an extra that is not installed."""
     package, extra = _PACKAGES.get(url.partition("://")[0], ("", ""))
     if package:
         try:
@@ -52,9 +52,9 @@ def require_package(url: str) -> None:
 
 
 def list_files(pattern: str) -> tuple[list[RemoteFile], bool]:
-    """(the files of an address, sorted; whether it is a folder). The address may be a file, a folder or a glob.
+    """Returns (the files of a URL, sorted; whether it is a folder). The URL may be a file, a folder or a glob.
 
-    There are none where nothing matches.
+    If nothing matches, there are no files.
 
     Raises:
       UserError: the store refuses the listing or is not reached, or a package is missing.
@@ -75,7 +75,7 @@ def list_files(pattern: str) -> tuple[list[RemoteFile], bool]:
 
 
 def open_file(url: str) -> IO[bytes]:
-    """Opens a file for reading. It can seek.
+    """Opens a file for reading, with seeking.
 
     Raises:
       UserError: here and while it is read: the store refuses it or is not reached.
@@ -86,7 +86,7 @@ def open_file(url: str) -> IO[bytes]:
 
 
 class _Raw(io.RawIOBase):
-    """A file of fsspec whose errors, of as many kinds as there are stores, are UserErrors."""
+    """A file of fsspec whose read errors, of different types in each store, become UserErrors."""
 
     def __init__(self, file: Any, url: str):
         self._file, self._url = file, url
@@ -119,7 +119,7 @@ def _is_glob(path: str) -> bool:
 
 
 def _open_store(url: str) -> tuple["AbstractFileSystem", str]:
-    """(the file system of an address, the path in it). Listings are not kept: files may change between two."""
+    """Returns (the file system of a URL, the path in it). Listings are not cached: files may change in between."""
     from fsspec.core import url_to_fs  # here, because most text is on this machine
 
     require_package(url)
@@ -144,7 +144,7 @@ def _version(info: dict[str, Any]) -> str:
 
 @contextlib.contextmanager
 def _one_line(url: str) -> Iterator[None]:
-    """Raises what a store answers, except that a file is missing in a listing, as a UserError that names `url`."""
+    """Context manager that converts any error of a store to a UserError of one line that names `url`."""
     try:
         yield
     except Exception as error:  # each store has its own kinds

@@ -1,7 +1,7 @@
-"""Goes back to an earlier checkpoint of a run and leaves out the batches that follow it.
+"""Rewinds a run to an earlier checkpoint and skips the batches that follow it.
 
 A run's rewinds are kept in `rewinds.json` of its work directory: the data of every step after a rewind depends on it,
-so a run that is started again must know them.
+so a restarted run must know them.
 """
 
 import json
@@ -20,7 +20,7 @@ class Rewind(NamedTuple):
 
     Attributes:
       step: the step of the checkpoint.
-      skip_batches: how many of the batches that follow it are left out.
+      skip_batches: the number of batches after that step to skip.
     """
 
     step: int
@@ -39,7 +39,7 @@ class Rewinds(NamedTuple):
     pending: bool
 
     def skipped_batches(self, start: int, stop: int) -> int:
-        """How many batches the rewinds to the steps from `start` to before `stop` leave out."""
+        """Counts the batches skipped by rewinds to steps in [start, stop)."""
         return sum(each.skip_batches for each in self.made if start <= each.step < stop)
 
 
@@ -61,14 +61,14 @@ def read(home: WorkDir) -> Rewinds:
 
 
 def record(home: WorkDir, asked: Rewind, steps: Sequence[int]) -> None:
-    """Adds `asked` to the rewinds of a run, for the main process.
+    """Adds `asked` to the rewinds of a run; for the main process.
 
-    The rewind that was made last is not made again: the same command, started again, resumes the run. A rewind replaces
-    those to its own step and to later ones.
+    The most recent rewind is not repeated: running the same command again resumes the run. A rewind replaces those to
+    its own step and to later steps.
 
     Args:
       home: the work directory.
-      asked: the rewind.
+      asked: the requested rewind.
       steps: the steps of the run's checkpoints.
 
     Raises:
@@ -87,10 +87,10 @@ def record(home: WorkDir, asked: Rewind, steps: Sequence[int]) -> None:
 
 
 def settle(home: WorkDir, latest: int | None) -> None:
-    """Notes that no checkpoint after the last rewind is left, for the main process.
+    """Records that no checkpoint after the last rewind is left; for the main process.
 
-    Rewinds to later steps than the newest checkpoint are forgotten: someone has moved the checkpoints after them away,
-    and the run passes these steps anew.
+    Rewinds to later steps than that of the newest checkpoint are dropped: their checkpoints have been moved away, and
+    the run passes these steps anew.
 
     Args:
       home: the work directory.

@@ -1,4 +1,4 @@
-"""Reads what a run has written to its work directory: its config, its metrics, the versions and devices it used.
+"""Reads what a run has written to its work directory: config, metrics, versions and devices.
 
 This is the only reader of `metrics.jsonl`. It needs no JAX.
 """
@@ -27,7 +27,7 @@ class Evaluation(NamedTuple):
 
     Attributes:
       step: the step after which it was made.
-      metrics: its numbers, named without `heldout_`; those that are not finite are left out.
+      metrics: its numbers, named without `heldout_`; numbers that are not finite are left out.
       by_source: the same numbers for each source of a mixture, `heldout_NAME/SOURCE` in the log, by source and name.
     """
 
@@ -37,7 +37,7 @@ class Evaluation(NamedTuple):
 
 
 class RunLog(NamedTuple):
-    """What a run has logged.
+    """Log of a run.
 
     Attributes:
       name: the shortest suffix of its path that is unique among the runs read together.
@@ -59,7 +59,7 @@ class RunLog(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """The number of steps it is to train for."""
+        """The number of training steps in the config."""
         return int(self.settings["steps"])
 
     @property
@@ -71,11 +71,11 @@ class RunLog(NamedTuple):
         return evaluations(self.metrics)
 
     def heldout(self, until_step: int | None = None) -> Evaluation | None:
-        """The last evaluation, not counting those after `until_step`; None if there was none."""
+        """Returns the last evaluation, not counting those after `until_step`; None if there was none."""
         return last_evaluation(self.metrics, until_step)
 
     def points(self, x: str, y: str) -> list[tuple[float, float]]:
-        """(x, y) for each logged step that has numbers for both metrics."""
+        """Returns (x, y) for each logged step that has numbers for both metrics."""
         return [(line[x], line[y]) for line in self.metrics if is_number(line.get(x)) and is_number(line.get(y))]
 
 
@@ -128,7 +128,7 @@ def read_config(workdir: Path) -> dict[str, Any]:
 
 
 def is_run_config(config: Mapping[str, Any]) -> bool:
-    """Whether the content of a config.json is that of a run, not of a Hugging Face model or a fine-tuning."""
+    """True if the content of a config.json is that of a run, not of a Hugging Face model or a fine-tuning."""
     return (
         all(isinstance(config.get(name), kind) for name, kind in _CONFIG_TYPES.items())
         and isinstance(config["objective"].get("name"), str)
@@ -138,9 +138,9 @@ def is_run_config(config: Mapping[str, Any]) -> bool:
 
 
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:
-    """Reads the lines of `metrics.jsonl`, in the order of their steps, with only the last line of each step.
+    """Reads the lines of `metrics.jsonl` in the order of their steps, only the last line of each step.
 
-    Lines that are not objects with a step, such as the one during which a run was killed, are left out.
+    Lines that are not objects with a step, such as a partial one after a kill, are left out.
 
     Raises:
       UserError: it is a pipe or a device.
@@ -155,16 +155,16 @@ def read_metrics(workdir: Path) -> list[dict[str, Any]]:
 
 
 def put_aside(workdir: Path) -> str:
-    """Gives `metrics.jsonl` a name that no later start writes to; returns that name."""
+    """Renames `metrics.jsonl` to a name that no restart writes to; returns that name."""
     number = next(n for n in itertools.count(1) if not (workdir / f"metrics.{n}.jsonl").exists())
     return (workdir / METRICS).rename(workdir / f"metrics.{number}.jsonl").name
 
 
 def check_metrics(workdir: Path) -> tuple[int, list[str]]:
-    """The number of lines of `metrics.jsonl`, and what is wrong with them.
+    """Returns the number of lines of `metrics.jsonl`, and their problems.
 
-    Every line is an object, and its step is above that of the line before it; the last line may be unfinished, as after
-    a kill. A changed digit is not noticed.
+    Every line must be an object whose step is greater than that of the previous line; the last line may be incomplete,
+    as after a kill. A changed digit is not noticed.
 
     Raises:
       UserError: there is no `metrics.jsonl`.
@@ -174,7 +174,7 @@ def check_metrics(workdir: Path) -> tuple[int, list[str]]:
         raise UserError(f"{path} is missing: report and curves need it; restore a copy")
     texts = path.read_text(encoding="utf-8", errors="replace").split("\n")
     problems, last = [], -1
-    for number, text in enumerate(texts[:-1], 1):  # what follows the last line break is empty, or unfinished
+    for number, text in enumerate(texts[:-1], 1):  # what follows the last line break is empty or incomplete
         line = _logged_line(text)
         if line is None:
             problems.append(f"{path}:{number} is not a JSON object with a step; restore a copy, or delete the line")
@@ -186,7 +186,7 @@ def check_metrics(workdir: Path) -> tuple[int, list[str]]:
 
 
 def _logged_line(text: str) -> dict[str, Any] | None:
-    """The metrics of a line; None where it is not an object with a step."""
+    """Parses a line of metrics; None if it is not an object with a step."""
     with contextlib.suppress(ValueError):
         line = from_json(text)
         if isinstance(line, dict) and is_number(line.get("step")) and type(line["step"]) is int:
@@ -195,7 +195,7 @@ def _logged_line(text: str) -> dict[str, Any] | None:
 
 
 def evaluations(metrics: Iterable[Mapping[str, Any]]) -> list[Evaluation]:
-    """The evaluations among lines of metrics."""
+    """Returns the evaluations among lines of metrics."""
     found = []
     for line in metrics:
         whole: dict[str, float] = {}
@@ -210,13 +210,13 @@ def evaluations(metrics: Iterable[Mapping[str, Any]]) -> list[Evaluation]:
 
 
 def last_evaluation(metrics: Iterable[Mapping[str, Any]], until_step: int | None = None) -> Evaluation | None:
-    """The last of `evaluations`, not counting those after `until_step`; None if there is none."""
+    """Returns the last of `evaluations`, not counting those after `until_step`; None if there is none."""
     made = [each for each in evaluations(metrics) if until_step is None or each.step <= until_step]
     return made[-1] if made else None
 
 
 def unique_names(paths: Sequence[Path]) -> list[str]:
-    """For each path, its shortest end that no other path has."""
+    """Returns the shortest suffix of each path that no other path has."""
     all_parts = [Path(os.path.abspath(path)).parts for path in paths]
     names = []
     for parts in all_parts:
@@ -227,7 +227,7 @@ def unique_names(paths: Sequence[Path]) -> list[str]:
 
 
 def differing_settings(runs: Sequence[RunLog]) -> list[tuple[str, list[Any]]]:
-    """(name, its value in each run) of the settings that differ between runs; None where a run has no such setting."""
+    """Returns (name, value in each run) of the settings that differ between runs; None where a run lacks it."""
     by_run = [flatten(run.settings) for run in runs]
     names = dict.fromkeys(name for settings in by_run for name in settings)
     values = {name: [settings.get(name) for settings in by_run] for name in names}
@@ -235,5 +235,5 @@ def differing_settings(runs: Sequence[RunLog]) -> list[tuple[str, list[Any]]]:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether a value from JSON is a number that can be shown: finite, and at most 1e100 in size."""
+    """True if a value from JSON is a number that can be shown: finite, and at most 1e100 in magnitude."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST

@@ -1,8 +1,9 @@
 """The device mesh, and how the batch, the parameters and their moments are sharded over it.
 
-Three axes. `data` splits the batch, and parameters and moments while they are stored: each device updates its share,
-and gathers the parameters once a step. `fsdp` splits the same, but each device gathers a layer's weights when it
-computes that layer. `tensor` splits the computation itself: heads, inner width of the feed-forward layers, vocabulary.
+The mesh has three axes. `data` is data parallelism: it shards the batch, and parameters and moments between steps. Each
+device updates its own shard, and gathers the parameters once per step. `fsdp` (FSDP) shards the same arrays, but each
+device gathers a layer's weights when it computes that layer. `tensor` is tensor parallelism: it shards attention heads,
+feed-forward width and vocabulary.
 """
 
 import dataclasses
@@ -23,11 +24,11 @@ from electra_jax.config.settings import Check, setting
 
 Tree = TypeVar("Tree")
 AXES = ("data", "fsdp", "tensor")
-BATCH = ("data", "fsdp")  # the axes that split examples
+BATCH = ("data", "fsdp")  # the axes that shard the examples
 
-# The end of a parameter's path, and the mesh axis of each dimension; the first rule with the right number of dimensions
+# Suffix of a parameter's path, and the mesh axis of each dimension. The first rule with the right number of dimensions
 # applies. The path of a moment ends in that of its parameter, so it is sharded in the same way. The first dimension of
-# the encoder's parameters counts the layers. Parameters without a rule are small, and not split by these two axes.
+# an encoder's parameters indexes the layers. Parameters without a rule are small, and not sharded over these two axes.
 # `_split_over_data` adds the axis `data`.
 RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("embeddings/word", ("tensor", "fsdp")),  # [V, E]
@@ -42,15 +43,15 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("(generator|mlm)_head/bias", ("tensor",)),  # [V]
     ("(dense|project)/kernel", ("fsdp", None)),
 )
-_LAYERS = "layers/"  # in the path of parameters whose first dimension counts the layers
-_VECTORS = ("bias", "scale")  # how the paths end of parameters that are too small to be worth a collective
+_LAYERS = "layers/"  # in the path of parameters whose first dimension indexes the layers
+_VECTORS = ("bias", "scale")  # path suffixes of parameters that are too small to be worth a collective
 
 _SIZE = Check(lambda value: value > 0 or value == -1, "more than 0, or -1")
 
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
-    """Devices along each axis of the mesh; one axis may be -1, which means all remaining devices."""
+    """Number of devices along each mesh axis; one may be -1: all remaining devices."""
 
     data: int = setting(
         -1, "Data parallelism: devices that shard the batch and the optimizer update.", _SIZE, resumable=True
@@ -80,17 +81,17 @@ def make_mesh(
     devices: Sequence[Any] | None = None,
     doublings: int = 0,
 ) -> Mesh:
-    """The devices along the axes `data`, `fsdp` and `tensor`.
+    """Makes the mesh with the axes `data`, `fsdp` and `tensor`.
 
-    Several TPU slices are laid along `data`: the slower network between them then carries only the gradients. So are
-    machines with GPUs, where their number divides `data`.
+    Several TPU slices lie along `data`: the slower network between them then carries only gradients and the parameters
+    that are gathered once per step. So do machines with GPUs, if their number divides `data`.
 
     Args:
       settings: the size of each axis, `config.mesh`.
-      batch_size: the global batch size, split over `data` and `fsdp`.
-      grad_accum_steps: parts of the batch that are computed one after another.
+      batch_size: the global batch size, sharded over `data` and `fsdp`.
+      grad_accum_steps: the number of micro-batches of gradient accumulation.
       devices: the devices; by default all of them.
-      doublings: how often the batch size doubles until it is `batch_size`; the first batches must be split evenly too.
+      doublings: the number of batch-size doublings up to `batch_size`; the first batches must be split evenly too.
 
     Raises:
       UserError: the sizes do not multiply to the number of devices, or the batch cannot be split evenly.
@@ -122,7 +123,7 @@ def _check_batch_size(batch_size: int, devices: int, grad_accum_steps: int, doub
 
 
 def check_divisible(heads: int, ffn: int, mesh: Mesh) -> None:
-    """Raises UserError unless the axis `tensor` divides the number of heads and the inner width of the encoder."""
+    """Raises UserError unless the axis `tensor` divides the encoder's number of heads and feed-forward width."""
     tensor = mesh.shape["tensor"]
     for name, size in {"heads": heads, "ffn": ffn}.items():
         if size % tensor:
@@ -143,19 +144,19 @@ def _sizes(settings: MeshConfig, devices: int) -> tuple[int, ...]:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Every device has the whole array."""
+    """Returns the sharding of an array that every device has whole."""
     return NamedSharding(mesh, P())
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """The first dimension, the examples, is split."""
+    """Returns the sharding of a batch: over the first dimension, the examples."""
     return NamedSharding(mesh, P(BATCH))
 
 
 def with_shardings(mesh: Mesh, state: Any) -> Any:
-    """`state` as a tree of ShapeDtypeStructs with the shardings that it is stored in between steps.
+    """Converts `state` to a tree of ShapeDtypeStructs with the shardings that it has between steps.
 
-    A dimension that its axis does not divide is not split: a generator may have fewer heads than its encoder.
+    A dimension that its axis does not divide is not sharded: a generator may have fewer heads than its encoder.
 
     Args:
       mesh: from `make_mesh`.
@@ -171,10 +172,10 @@ def with_shardings(mesh: Mesh, state: Any) -> Any:
 
 
 def gather_over_data(mesh: Mesh, params: Tree, dtype: Any) -> Tree:
-    """Stored parameters as the networks read them: no longer split along `data`; to be called inside `jit`.
+    """Gathers stored parameters along `data`, as the networks read them; to be called inside `jit`.
 
-    Kernels are cast to `dtype` before they are gathered, which halves what is sent in bfloat16. The modules would cast
-    them anyway, before any use; they look up tables and apply vectors in float32.
+    Kernels are cast to `dtype` before they are gathered, which in bfloat16 halves the communication. The modules would
+    cast them anyway before any use; table lookups and vectors stay in float32.
     """
 
     def gather(path: Any, leaf: jax.Array) -> jax.Array:
@@ -191,7 +192,7 @@ def gather_over_data(mesh: Mesh, params: Tree, dtype: Any) -> Tree:
     return cast(Tree, jax.tree_util.tree_map_with_path(gather, params))
 
 
-Axes = tuple[tuple[str, ...], ...]  # of each dimension, the mesh axes that split it, the outermost first
+Axes = tuple[tuple[str, ...], ...]  # for each dimension, the mesh axes that shard it, the outermost first
 
 
 def _name(path: Any) -> str:
@@ -205,7 +206,7 @@ def _spec(axes: Axes) -> P:
 
 
 def _split_by_rule(mesh: Mesh, name: str, shape: tuple[int, ...]) -> Axes:
-    """The axes that `RULES` gives an array whose path is `name`."""
+    """Returns the axes that `RULES` gives to an array whose path is `name`."""
     for pattern, axes in RULES:
         if len(axes) == len(shape) and re.search(f"(^|/|_)({pattern})$", name):
             return tuple(
@@ -216,10 +217,10 @@ def _split_by_rule(mesh: Mesh, name: str, shape: tuple[int, ...]) -> Axes:
 
 
 def _split_over_data(mesh: Mesh, name: str, shape: tuple[int, ...], axes: Axes) -> Axes:
-    """Adds `data` to the first dimension that it can split further, where there is one.
+    """Adds `data` to the first dimension that it can shard further, if there is one.
 
-    The first, since TPUs store the last two dimensions in tiles, and the last should be whole. Layers are not split:
-    the loop over them writes one layer's gradient at a time.
+    It is the first because TPUs store the last two dimensions in tiles, and the last one should be whole. The dimension
+    of layers is not sharded: the loop over layers writes one layer's gradient at a time.
     """
     first = int(_LAYERS in name)
     if mesh.shape["data"] == 1 or len(shape) < first + 2 or name.endswith(_VECTORS):
@@ -231,24 +232,24 @@ def _split_over_data(mesh: Mesh, name: str, shape: tuple[int, ...], axes: Axes) 
 
 
 def shardings(tree: Any) -> Any:
-    """The tree of shardings of a tree of arrays, or of what `with_shardings` returns."""
+    """Returns the tree of shardings of a tree of arrays, or of what `with_shardings` returns."""
     return jax.tree.map(lambda leaf: leaf.sharding, tree)
 
 
 def put_tree(tree: Any, shardings: Any) -> Any:
-    """A tree of numpy arrays, the same in all processes, as arrays on the devices."""
+    """Puts a tree of NumPy arrays, the same in all processes, on the devices."""
     return jax.tree.map(lambda value, to: _put(value.shape, to, lambda index: value[index]), tree, shardings)
 
 
 @functools.cache  # called in every step
 def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
-    """The indices of the examples of a global batch that are on devices of this process, in order."""
+    """Returns the indices of the examples of a global batch that are on devices of this process, in order."""
     indices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,))
     return np.unique(np.concatenate([np.arange(batch_size)[index] for index in indices.values() if index is not None]))
 
 
 def put_batch(batch: Tree, mesh: Mesh, batch_size: int) -> Tree:
-    """A global batch on the devices of all processes.
+    """Puts a global batch on the devices of all processes.
 
     Args:
       batch: a tree of arrays [rows, ...]: the `local_rows` of the batch, which this process has read.
@@ -266,7 +267,7 @@ def put_batch(batch: Tree, mesh: Mesh, batch_size: int) -> Tree:
 
 
 def _put(shape: tuple[int, ...], sharding: NamedSharding, part: Callable[[Any], np.ndarray]) -> jax.Array:
-    """A global array; each device of this process gets `part` of its index."""
+    """Makes a global array; each device of this process gets `part(index)` for its own index."""
     indices = sharding.addressable_devices_indices_map(shape)
     parts = [jax.device_put(part(index), device) for device, index in indices.items()]
     return jax.make_array_from_single_device_arrays(shape, sharding, parts)

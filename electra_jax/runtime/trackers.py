@@ -1,6 +1,6 @@
-"""Trackers: where teams look at runs, such as Weights & Biases. `metrics.jsonl` has the same numbers in any case.
+"""Experiment trackers, such as Weights & Biases. `metrics.jsonl` has the same numbers in any case.
 
-A tracker that fails does not stop the run: it is reported in a line and left out from then on. Each library reads its
+A tracker that fails does not stop the run: it is reported in one line and not used from then on. Each library reads its
 own environment variables: WANDB_PROJECT, WANDB_MODE, MLFLOW_TRACKING_URI, TRACKIO_SPACE_ID and so on.
 """
 
@@ -18,16 +18,16 @@ from electra_jax.config.settings import flatten
 from electra_jax.runtime.io import read_json, write_whole
 
 TENSORBOARD = "tensorboard"  # an event file, which `metric_writers` writes
-FILE = "trackers.json"  # the ids by which a resumed run continues
+FILE = "trackers.json"  # the ids by which a restarted run is resumed in its trackers
 _PROJECT = "electra_jax"
 _REASON = 200  # characters of an error that are shown
 
 
 class TrackedRun(NamedTuple):
-    """A run, for its trackers.
+    """A run to be tracked.
 
     Attributes:
-      name: what it is called.
+      name: its name.
       folder: its work directory.
       config: its settings, nested.
     """
@@ -41,14 +41,14 @@ class Tracker(abc.ABC):
     """A run in a tracker.
 
     Attributes:
-      id: by which another start continues it.
+      id: the id by which a restart resumes it.
     """
 
     id: str
 
     @abc.abstractmethod
     def __init__(self, run: TrackedRun, id_: str | None):
-        """Begins the run, or continues that with the id."""
+        """Starts the run, or resumes the one with the id."""
 
     @abc.abstractmethod
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
@@ -60,7 +60,7 @@ class Tracker(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Ends this start of the run."""
+        """Ends the tracking of the run by this process."""
 
 
 class Wandb(Tracker):
@@ -102,7 +102,7 @@ class Wandb(Tracker):
 
 
 class Trackio(Tracker):
-    """Trackio: a local dashboard, or a Space of Hugging Face."""
+    """Trackio: a local dashboard, or a Hugging Face Space."""
 
     def __init__(self, run: TrackedRun, id_: str | None):
         import trackio
@@ -131,7 +131,7 @@ class Trackio(Tracker):
 
 
 class Mlflow(Tracker):
-    """MLflow, by its client, which leaves the process's active run alone."""
+    """MLflow, through its client, which leaves the process's active run alone."""
 
     def __init__(self, run: TrackedRun, id_: str | None):
         from mlflow import MlflowClient
@@ -168,12 +168,12 @@ NAMES = (TENSORBOARD, *TRACKERS, "none")
 
 
 def chosen(setting: str) -> list[str]:
-    """The names in `config.tracker`, without `none`."""
+    """Returns the names in `config.tracker`, without `none`."""
     return [name for name in setting.split(",") if name != "none"]
 
 
 def check(setting: str) -> None:
-    """Raises UserError where `config.tracker` is not valid."""
+    """Raises UserError if `config.tracker` is invalid."""
     names = setting.split(",")
     if not set(names) <= set(NAMES) or ("none" in names and len(names) > 1):
         raise UserError(
@@ -186,7 +186,7 @@ class Trackers:
     """The trackers of a run, other than TensorBoard."""
 
     def __init__(self, names: Sequence[str], run: TrackedRun, say: Callable[[str], None]):
-        """Begins the run in each tracker, or continues it; `say` is told of those that fail."""
+        """Starts the run in each tracker, or resumes it; `say` is called about those that fail."""
         self._say = say
         self._running: dict[str, Tracker] = {}
         path = run.folder / FILE

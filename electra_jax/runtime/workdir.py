@@ -22,15 +22,15 @@ from electra_jax.runtime.remote_files import require_package
 
 _log = logging.getLogger(__name__)
 AnyPath: TypeAlias = Path | epath.Path  # on gs:// an `epath.Path`, which has the methods of a `Path`
-LOCK = ".lock"  # of the run that is in it, see lock.py
+LOCK = ".lock"  # lock file of the run in the folder, see lock.py
 _NOT_COPIED = ("data", "checkpoints", "wandb", LOCK)
-# What a start that was killed before it wrote config.json leaves, and what a shell or a scheduler writes there.
+# Left by a process that was killed before it wrote config.json, or written by a shell or a scheduler.
 _LEFT = re.compile(r"data|checkpoints|\..*|.*\.(tmp|log|out|err)")
 _CORPUS_KEY = re.compile(r"[0-9a-f]{16}")
 
 
 def resolve(text: str) -> AnyPath:
-    """The path of the work directory `text`.
+    """Converts the name of a work directory to a path.
 
     Raises:
       UserError: `text` is neither a path nor on gs://, or gcsfs is not installed.
@@ -95,7 +95,7 @@ class WorkDir:
         )
 
     def fetch(self) -> None:
-        """Makes the local folder equal to `path`, except for texts and checkpoints.
+        """Makes the local folder equal to `path`, except for corpora, checkpoints, W&B's files and the lock.
 
         For process 0, before it writes.
         """
@@ -109,7 +109,7 @@ class WorkDir:
             _copy_down(self.path, self.folder)
 
     def publish(self) -> None:
-        """Copies files of the local folder that have changed to `path`. For process 0."""
+        """Copies changed files of the local folder to `path`, with the exceptions of `fetch`. For process 0."""
         if not self.is_remote:
             return
         for source in sorted(self.folder.rglob("*")):
@@ -125,7 +125,7 @@ class WorkDir:
                 self._published[relative] = version
 
     def publish_if_possible(self) -> None:
-        """As `publish`, but a store that refuses is left to the next call, with a warning: training goes on."""
+        """Like `publish`, but if the store fails, warns and leaves the files to the next call: training continues."""
         try:
             self.publish()
         except Exception as error:  # of as many kinds as there are libraries for stores
@@ -134,7 +134,10 @@ class WorkDir:
 
     @contextlib.contextmanager
     def lock_data_folder(self) -> Iterator[Path]:
-        """The local folder for corpora. With gs://, one process of a host at a time; the next ones reuse its corpus."""
+        """Context manager that yields the local folder for corpora.
+
+        On gs://, only one process of a host is inside at a time; the next ones reuse its corpus.
+        """
         if not self.is_remote:  # all processes share the folder, and process 0 prepares
             yield self.folder / "data"
             return
@@ -149,7 +152,7 @@ def _cache_folder(path: AnyPath) -> Path:
 
 
 def _copy_down(source: AnyPath, target: Path) -> None:
-    """Copies the files of a folder, except texts and checkpoints."""
+    """Copies the files of a folder, except those that `WorkDir.fetch` leaves out."""
     for entry in source.iterdir():
         if entry.name in _NOT_COPIED:
             continue
