@@ -90,7 +90,7 @@ def write(
     folder.mkdir(parents=True)
     save_arrays(state, folder / WEIGHTS, framework="pt")
     if weights.is_folded(network.config):
-        save_arrays(weights.factors(network), folder / FACTORS)
+        save_arrays(_stored(weights.factors(network), dtype), folder / FACTORS)
     config |= {_SCORES: scores} if scores and head == "discriminator_head" else {}
     config |= more or {}
     write_whole(folder / CONFIG, json.dumps(config, indent=2) + "\n")
@@ -252,7 +252,7 @@ def _check_factors(network: Network, head: str | None, state: Mapping[str, np.nd
     for name, value in weights.folded(network, head).items():
         prefixed = weights.PREFIXES[network.config.encoder.kind] + name  # in a class with an unknown head
         table = state.get(name, state.get(prefixed, np.empty(0, np.float32)))
-        rounding = 1e-5 if table.dtype == np.float32 else 2.0**-8  # of bfloat16, the coarsest type
+        rounding = 1e-5 if table.dtype == np.float32 else 2.0**-8  # bfloat16's, the coarsest
         tolerance = rounding * np.abs(value).max()
         if table.shape != value.shape or np.abs(np.float32(table) - value).max() > tolerance:
             way = "export it again" if head == "mlm_head" else "delete it, and the full tables are used"
