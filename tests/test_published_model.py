@@ -36,4 +36,5 @@ def test_it_is_an_export_of_a_few_megabytes():
 def test_its_cards_name_no_folder_of_the_machine_that_made_it():
     for card in FOLDER.glob("*/README.md"):
         text = card.read_text(encoding="utf-8")
+        assert ("## Scores after fine-tuning" in text) == (card.parent.name != "generator")
         assert not re.search(r"[\"'`]/(tmp|home|root|work|data)\b", text), card
