@@ -169,6 +169,7 @@ AFTER = {
     "generator_weight": 3.0,
     "discriminator_weight": 3.0,
     "encoder_weight": 3.0,
+    "encoder_mask_prob": 0.2,
     "generator_steps": 8,
 }
 FAST = ("electra", "mlm", "two_stage", "electric")  # the others' losses are made of the same functions
