@@ -78,18 +78,18 @@ def _with_heads(first: Directory, other: Directory, path: Path) -> Directory:
     """Adds the heads of `other`, which must have the same encoder."""
     network, more = first.network, other.network
     linear = network.config.encoder.linear_head or more.config.encoder.linear_head  # known beside a discriminator only
-    encoder = dataclasses.replace(network.config.encoder, linear_head=linear)
-    shapes = [dataclasses.replace(each.config, encoder=encoder, heads=()) for each in (network, more)]
-    same_settings = dataclasses.replace(more.config.encoder, linear_head=linear) == encoder and shapes[0] == shapes[1]
-    flat = [{**flatten_params({part: each.params[part] for part in _SHARED})} for each in (network, more)]
-    if not same_settings or not all(np.array_equal(value, flat[1][name]) for name, value in flat[0].items()):
+    shapes = [
+        dataclasses.replace(each.config, encoder=dataclasses.replace(each.config.encoder, linear_head=linear), heads=())
+        for each in (network, more)
+    ]
+    ours, theirs = (flatten_params({part: each.params[part] for part in _SHARED}) for each in (network, more))
+    if shapes[0] != shapes[1] or not all(np.array_equal(value, theirs[name]) for name, value in ours.items()):
         raise UserError(
             f"{path} has another encoder than the directory beside it; export both again, or load one of them"
         )
     heads = {head: more.params[head] for head in more.config.heads if head not in network.config.heads}
     config = dataclasses.replace(shapes[0], heads=(*network.config.heads, *heads))
-    scores = first.scores or other.scores
-    return first._replace(network=Network(config, {**network.params, **heads}), scores=scores)
+    return first._replace(network=Network(config, {**network.params, **heads}), scores=first.scores or other.scores)
 
 
 class Source(NamedTuple):
