@@ -37,7 +37,7 @@ OPTIMIZERS: dict[str, list[Changes]] = {
 # name, of the base if it is empty.
 VARIANTS: dict[str, Changes] = {
     "batch 16": {"batch_size": 16},
-    "batch 16, doubling to 64": {"batch_size": 64, "batch_doublings": 2},
+    "batch 16, doubling to 64": {"batch_size": 64, "phases": "1/3 batch_size=16; 1/3 batch_size=32; 1/3"},
     "generator of a quarter of the width": {"model.generator_width": 0.25},
     "temperature 1": {"objective.temperature": 1.0},
     "schedule stable, decay .2": {"optim.schedule": "stable", "optim.decay": 0.2},

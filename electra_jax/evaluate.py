@@ -20,6 +20,7 @@ import numpy as np
 from electra_jax import metrics
 from electra_jax.data.batches import HeldoutBatch
 from electra_jax.objectives import electra
+from electra_jax.objectives.segments import Segment, segment_at
 from electra_jax.objectives.spec import Objective, Params, Stage
 from electra_jax.runtime import rng
 from electra_jax.runtime.metric_text import LOSSES
@@ -87,12 +88,13 @@ class Evaluator:
     """Evaluator of parameters on fixed batches with fixed keys.
 
     Two results differ only by the parameters, unless the objective changes with the step (`mask_prob_end`,
-    `temperature_decay`). The eval step of a stage is compiled by `compile`, or otherwise at its first evaluation.
+    `temperature_decay`, `config.phases`). The eval step of a loss is compiled by `compile`, or otherwise at its first
+    evaluation.
     """
 
     def __init__(
         self,
-        objective: Objective,
+        segments: Sequence[Segment],
         batches: Iterable[HeldoutBatch],
         seed: int,
         put: Callable[[HeldoutBatch], HeldoutBatch] = lambda batch: batch,
@@ -102,18 +104,18 @@ class Evaluator:
         """Creates an evaluator.
 
         Args:
-          objective: the run's objective.
+          segments: the run's schedule.
           batches: held-out batches, NumPy arrays.
           seed: the run's seed.
           put: moves a batch to the devices.
           jit: `jax.jit`, with the shardings that a run needs.
           sources: names of the sources; if there are several, each one with examples in the batches gets metrics.
         """
-        self._objective, self._put, self._jit = objective, put, jit
+        self._segments, self._put, self._jit = segments, put, jit
         self._sources = sources if len(sources) > 1 else ()
         self._batches = list(batches)
         self._key = rng.stream_key(seed, rng.Stream.EVALUATION)
-        self._eval_steps: dict[Stage, EvalStep] = {}
+        self._eval_steps: dict[Any, EvalStep] = {}  # by loss
         ids_NL = np.concatenate([heldout.batch.input_ids for heldout in self._batches])
         sources_N = np.concatenate([heldout.sources for heldout in self._batches])
         self._unigram_entropy = self._entropy(ids_NL)
@@ -123,20 +125,20 @@ class Evaluator:
             if number in sources_N
         }
 
-    def compile(self, params: Params, stages: Iterable[Stage]) -> None:
-        """Compiles the eval steps of `stages` for parameters of these shapes."""
+    def compile(self, params: Params, segments: Iterable[Segment]) -> None:
+        """Compiles the eval steps of `segments` for parameters of these shapes."""
         batch = self._put(self._batches[0])
-        for stage in stages:
-            lowered = self._jitted(stage).lower(params, jnp.int32(0), batch, self._key)
-            self._eval_steps[stage] = lowered.compile()
+        for segment in {segment.loss: segment for segment in segments}.values():
+            lowered = self._jitted(segment).lower(params, jnp.int32(0), batch, self._key)
+            self._eval_steps[segment.loss] = lowered.compile()
 
     def __call__(self, params: Params, step: int) -> dict[str, float]:
         """Computes `mlm_loss`, `disc_loss`, ... after `step` steps, and their baselines, over all batches together.
 
         Metrics of a source are named `mlm_loss/NAME` and so on.
         """
-        stage = self._objective.stage_at(step)
-        eval_step = self._eval_steps.setdefault(stage, self._jitted(stage))
+        segment = segment_at(self._segments, step)
+        eval_step = self._eval_steps.setdefault(segment.loss, self._jitted(segment))
         keys = jax.random.split(self._key, len(self._batches))
         total: Measured | None = None
         for batch, key in zip(self._batches, keys, strict=True):
@@ -150,12 +152,12 @@ class Evaluator:
             result |= {f"{name}/{self._sources[number]}": value for name, value in values.items()}
         return result
 
-    def _jitted(self, stage: Stage) -> Any:
-        return self._jit(make_eval_step(self._objective, stage, len(self._sources)))
+    def _jitted(self, segment: Segment) -> Any:
+        return self._jit(make_eval_step(segment.objective, segment.stage, len(self._sources)))
 
     def _entropy(self, ids_NL: np.ndarray) -> float:
         """Computes the unigram entropy of examples, without special tokens."""
-        special = self._objective.special
+        special = self._segments[0].objective.special
         return entropy(np.delete(np.bincount(ids_NL.ravel(), minlength=max(special) + 1), special))
 
 

@@ -61,8 +61,7 @@ class MetricLog:
 
     def flops(self, steps: int) -> dict[str, float]:
         """Returns the FLOPs of the first `steps` steps, by accounting."""
-        run = self._run
-        return count_flops(run.objective, run.segments, steps, run.config.optim.name)
+        return count_flops(self._run.segments, steps, self._run.config.optim.name)
 
     def write(
         self, step: int, window: metrics.Measurements, heldout: dict[str, float], found: dict[str, float]

@@ -16,6 +16,7 @@ from optax.contrib import MuonDimensionNumbers
 from electra_jax.config.settings import above, above_up_to, at_least, from_up_to_below, one_of, setting
 from electra_jax.runtime import rng
 
+Rates = Sequence[tuple[int, float | None]]  # (steps, peak learning rate or None) of each phase
 _NOT_DECAYED = ("bias", "scale")  # suffixes of the names of biases and layer-norm scales
 
 
@@ -83,10 +84,11 @@ def schedule(peak: float, warmup_steps: Any, steps: Any, shape: str = "linear", 
     return rate
 
 
-def in_stages(settings: OptimConfig, stages: Sequence[int]) -> optax.Schedule:
+def in_stages(settings: OptimConfig, stages: Sequence[int], rates: Rates = ()) -> optax.Schedule:
     """Returns `schedule` restarted at each stage, warm-up included; `stages` are the stages' numbers of steps.
 
-    If there are several stages, a stage shorter than ten warm-ups warms up over a tenth of its steps.
+    If there are several stages, a stage shorter than ten warm-ups warms up over a tenth of its steps. A phase with a
+    learning rate of its own has the same schedule with that peak.
     """
     s = settings
     warmups = [min(s.warmup_steps, -(-steps // 10)) if len(stages) > 1 else s.warmup_steps for steps in stages]
@@ -94,7 +96,13 @@ def in_stages(settings: OptimConfig, stages: Sequence[int]) -> optax.Schedule:
         schedule(s.learning_rate, warmup, steps, s.schedule, s.decay)
         for warmup, steps in zip(warmups, stages, strict=True)
     ]
-    return optax.join_schedules(schedules, list(itertools.accumulate(stages[:-1])))
+    whole = optax.join_schedules(schedules, list(itertools.accumulate(stages[:-1])))
+    peaks = [s.learning_rate if rate is None else rate for _, rate in rates]
+    if set(peaks) <= {s.learning_rate}:
+        return whole
+    ends = list(itertools.accumulate(steps for steps, _ in rates))[:-1]
+    factor = optax.join_schedules([optax.constant_schedule(peak / s.learning_rate) for peak in peaks], ends)
+    return lambda count: whole(count) * factor(count)
 
 
 def scale_by_uncorrected_adam(
@@ -216,17 +224,18 @@ def _by_network(params: Any) -> Any:
     )
 
 
-def make(settings: OptimConfig, *stages: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
+def make(settings: OptimConfig, *stages: int, rates: Rates = ()) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """Builds the optimizer: clipping by global norm, Adam or Muon, and decoupled weight decay lr x wd x p.
 
     Args:
       settings: the run's `config.optim`.
       stages: the number of steps in each stage of the run; the learning-rate schedule restarts at each stage.
+      rates: the number of steps of each phase and its peak learning rate; None: the run's.
 
     Returns:
       The optimizer and the learning-rate schedule, for logging.
     """
-    rate, dtype = in_stages(settings, stages), jnp.dtype(settings.moments_dtype)
+    rate, dtype = in_stages(settings, stages, rates), jnp.dtype(settings.moments_dtype)
     clip = optax.clip_by_global_norm(settings.clip_norm)
     if settings.clip_apart:
         clip = optax.partition({"generator": clip, "encoder": clip}, _by_network)

@@ -49,11 +49,12 @@ class ShardedStep:
     @functools.cached_property
     def segments(self) -> tuple[Segment, ...]:
         """The run's schedule; each segment has a train step of its own."""
-        return make_segments(self.objective.stages, train_config.phases(self.config))
+        return make_segments(self.objective, train_config.phases(self.config))
 
     @functools.cached_property
     def _optimizer(self) -> tuple[optax.GradientTransformation, optax.Schedule]:
-        return optim.make(self.config.optim, *(stage.steps for stage in self.objective.stages))
+        rates = [(phase.steps, phase.learning_rate) for phase in train_config.phases(self.config)]
+        return optim.make(self.config.optim, *(stage.steps for stage in self.objective.stages), rates=rates)
 
     @functools.cached_property
     def state(self) -> step.TrainState:
@@ -100,15 +101,15 @@ class ShardedStep:
     def begin(self, segment: Segment, state: step.TrainState) -> step.TrainState:
         """Returns the state that a segment starts from, given the state after the previous segment.
 
-        At the start of a new stage, the gradient norms are reset, because its loss is a different one, and the stage's
-        `init_params` are applied to the parameters.
+        If the loss is a different one, the gradient norms are reset. At the start of a new stage, its `init_params` are
+        applied to the parameters.
         """
-        before = [other.stage for other in self.segments if other.stop == segment.start]
-        if not before or before[0] is segment.stage:
+        before = [other for other in self.segments if other.stop == segment.start]
+        if not before or before[0].loss == segment.loss:
             return state
         norms = self.jit(guard.no_norms, out_shardings=sharding.replicated(self.mesh))()
         params, init_params = state.params, segment.stage.init_params
-        if init_params is not None:
+        if init_params is not None and before[0].stage.loss is not segment.stage.loss:
             params = self.jit(init_params, out_shardings=sharding.shardings(self.state.params))(params)
         return step.TrainState(state.step, params, state.opt_state, norms)
 
@@ -136,9 +137,9 @@ class ShardedStep:
         """Traces the train step of a segment; the result has its `jaxpr`."""
         config, (optimizer, schedule) = self.config, self._optimizer
         shardings, batch = sharding.shardings(self.state), sharding.batch_sharding(self.mesh)
-        model = networks.unroll(self.objective.model, config.model.unroll)
+        model = networks.unroll(segment.objective.model, config.model.unroll)
         train_step = step.make_train_step(
-            dataclasses.replace(self.objective, model=model),
+            dataclasses.replace(segment.objective, model=model),
             segment.stage,
             optimizer,
             schedule,

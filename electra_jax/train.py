@@ -152,15 +152,14 @@ def train(
 def run_steps(setup: Setup, progress: Progress, clock: goodput.Clock, hooks: Sequence[Hook]) -> TrainResult:
     """Compiles the train steps of a run that is set up, and runs its loop; see `train`."""
     config, home, data, state = setup.config, setup.home, setup.data, setup.state
-    first, mesh, objective = int(state.step), setup.step.mesh, setup.step.objective
+    first, mesh, segments = int(state.step), setup.step.mesh, setup.step.segments
 
     ########## Compile #################################################################################################
     jit = functools.partial(setup.step.jit, out_shardings=sharding.replicated(mesh))
-    ahead = [segment for segment in setup.step.segments if segment.stop > first]
-    evaluator = evaluate.Evaluator(objective, data.heldout, config.seed, data.put_whole, jit, data.corpus.sources)
+    ahead = [segment for segment in segments if segment.stop > first]
+    evaluator = evaluate.Evaluator(segments, data.heldout, config.seed, data.put_whole, jit, data.corpus.sources)
     with clock.phase("compile"), ThreadPoolExecutor() as beside:
-        stages = {segment.stage for segment in ahead}
-        evaluation = beside.submit(evaluator.compile, setup.step.gather(state.params), stages)
+        evaluation = beside.submit(evaluator.compile, setup.step.gather(state.params), ahead)
         train_steps = {segment.start: setup.step.compile(segment) for segment in ahead}
         evaluation.result()  # now, so that a lack of memory shows before the first step
     gather = jit(lambda params: params)
@@ -185,12 +184,12 @@ def run_steps(setup: Setup, progress: Progress, clock: goodput.Clock, hooks: Seq
             with clock.phase("data"):
                 batch = next(data.train)
             profile.before(step)
-            segment = segment_at(setup.step.segments, step - 1)
+            segment = segment_at(segments, step - 1)
             with jax.transfer_guard("disallow"):  # nothing but the batch moves between host and devices in a step
                 state, measured = train_steps[segment.start](state, data.put(batch, segment.batch_size))
             # Before a checkpoint of this step is saved: a run that resumes from it does not call `begin`.
             if step == segment.stop and step < config.steps:
-                state = setup.step.begin(segment_at(setup.step.segments, step), state)
+                state = setup.step.begin(segment_at(segments, step), state)
 
             # The metrics of the previous step are read while this one runs: the devices never wait for the host ...
             if pending is not None:

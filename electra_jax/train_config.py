@@ -4,15 +4,14 @@ A config file returns an `ml_collections.ConfigDict`, which the command line ove
 into a `TrainConfig` once. From then on only the dataclass is used.
 """
 
-import bisect
 import dataclasses
-import itertools
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from electra_jax.config import settings
+from electra_jax.config import cli, settings
+from electra_jax.config import phases as phase_text
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import Check, above, at_least, one_of, setting
 from electra_jax.data.config import DataConfig
@@ -79,10 +78,10 @@ class TrainConfig:
     seed: int = setting(0, "Seed for initialization, data order, masking, sampling and dropout.", _SEED)
     steps: int = setting(1_000_000, "Number of training steps.", above(0), resumable=True)
     batch_size: int = setting(128, "Global batch size, in sequences.", above(0))
-    batch_doublings: int = setting(
-        0,
-        "Batch-size warm-up: number of doublings, evenly spaced over the run; training ends at batch_size.",
-        at_least(0),
+    phases: str = setting(
+        "",
+        "Phases with settings of their own: SHARE NAME=VALUE ..., separated by semicolons; SHARE is a fraction of the "
+        "steps, such as 9/10; empty: one phase.",
     )
     grad_accum_steps: int = setting(
         1, "Gradient accumulation: number of micro-batches per step, to save memory.", above(0)
@@ -203,7 +202,7 @@ def _shrink(config: ConfigDict) -> None:
     config.log_every, config.eval_every, config.eval_batches = 4, 6, 2
     config.checkpoint.update(every=4, keep_last=2, keep_every=100)
     config.data.update(input="docstrings:asyncio,email,logging,unittest", vocab_size=600, heldout_fraction=0.1)
-    config.data.seq_length, config.data.short_length = min(config.data.seq_length, 64), 32
+    config.data.seq_length, config.phases = min(config.data.seq_length, 64), ""
     heads = min(config.model.heads, 2)
     config.model.update(layers=2, heads=heads, width=32 * heads, ffn=64 * heads, dtype="float32", max_length=64)
     config.model.embedding_size = 16 * heads  # less than the width, so that there is a projection
@@ -249,30 +248,6 @@ def as_dataclass(config: ConfigDict | TrainConfig | Mapping[str, Any]) -> TrainC
     return config
 
 
-def with_later_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the saved config of a run, with the default of each setting that was added since.
-
-    The default of an added setting changes nothing (CONTRIBUTING.md), so the run computes what it did before.
-
-    Args:
-      saved: what the run's config.json holds.
-
-    Raises:
-      UserError: there is no such objective.
-    """
-    config = paper()
-    config.steps = saved["steps"]
-    choose_objective(config, saved["objective"]["name"], saved["objective"].get("generator", "transformer"))
-    given = settings.flatten(saved)
-    later = {
-        name: value
-        for name, value in settings.flatten(config).items()
-        # A damaged file may have a group where there should be a setting.
-        if name not in given and not any(other.startswith(f"{name}.") for other in given)
-    }
-    return settings.nest({**later, **given})
-
-
 def to_dict(config: TrainConfig) -> dict[str, Any]:
     """Converts a config to a nested dict for JSON, without the settings that its objective does not use."""
     return settings.to_dict(config, registry.unused_settings(config.objective.name, config.objective.generator))
@@ -281,31 +256,29 @@ def to_dict(config: TrainConfig) -> dict[str, Any]:
 def check(config: TrainConfig) -> None:
     """Raises UserError at the first setting that is invalid."""
     settings.validate(config)
-    registry.check(config.objective, config.model, config.steps)
+    _check_phase(config)
     _check_warm_start(config)
-    doublings = config.batch_doublings
-    # The first test also keeps the shift small.
-    if doublings >= min(config.steps, config.batch_size.bit_length()) or config.batch_size % (1 << doublings):
-        raise UserError(
-            f"config.batch_doublings={doublings} is invalid: expected 2^{doublings} to divide "
-            f"config.batch_size={config.batch_size}, and fewer doublings than config.steps={config.steps}; lower it"
-        )
     _check_optimizer(config)
     trackers.check(config.tracker)
-    data = config.data
-    if data.short_steps and not (data.short_steps < config.steps and data.short_length < data.seq_length):
-        raise UserError(
-            f"config.data.short_steps={data.short_steps} at config.data.short_length={data.short_length} is invalid: "
-            f"expected fewer steps than config.steps={config.steps}, shorter than config.data.seq_length="
-            f"{data.seq_length}; change these settings"
-        )
     if config.probe.every and not config.probe.data_dir:
         raise UserError(
             f"config.probe.every={config.probe.every} needs the files of {config.probe.task}; set config.probe.data_dir"
         )
-    if data.seq_length > config.model.max_length:
+    if config.phases:
+        for phase in phases(config):
+            if phase.steps < 1:
+                raise UserError(
+                    f"config.phases={config.phases!r} is invalid: config.steps={config.steps} leaves no step for a "
+                    "phase; raise one of them"
+                )
+
+
+def _check_phase(config: TrainConfig) -> None:
+    """Raises UserError if settings that may differ between phases are invalid, or contradict the other settings."""
+    registry.check(config.objective, config.model, config.steps)
+    if config.data.seq_length > config.model.max_length:
         raise UserError(
-            f"config.data.seq_length={data.seq_length} is longer than config.model.max_length="
+            f"config.data.seq_length={config.data.seq_length} is longer than config.model.max_length="
             f"{config.model.max_length}; lower the first or raise the second"
         )
 
@@ -361,15 +334,50 @@ def _check_optimizer(config: TrainConfig) -> None:
             raise UserError(f"config.optim.{name}={value} has no effect without {needed}; set it or leave this out")
 
 
+# Settings that a phase may change, besides all numbers of the objective that do not count steps.
+_PHASE_SETTINGS = ("batch_size", "data.seq_length", "data.weights", "optim.learning_rate")
+
+
 def phases(config: TrainConfig) -> list[Phase]:
-    """Returns the phases of the run, which differ in batch size or sequence length, in order."""
-    data, parts = config.data, config.batch_doublings + 1
-    grows_at = [round(config.steps * part / parts) for part in range(1, parts)]
-    return [
-        Phase(
-            length=data.short_length if start < data.short_steps else data.seq_length,
-            batch_size=config.batch_size >> (config.batch_doublings - bisect.bisect_right(grows_at, start)),
-            steps=stop - start,
-        )
-        for start, stop in itertools.pairwise(sorted({0, data.short_steps, *grows_at, config.steps}))
-    ]
+    """Returns the phases of the run, in order.
+
+    Raises:
+      UserError: `config.phases` has another form, names a setting that a phase cannot change, or has an invalid value.
+    """
+    written = phase_text.parse(config.phases)
+    stops = phase_text.stops(written, config.steps)
+    found = []
+    for (_, changes), start, stop in zip(written, [0, *stops], stops, strict=False):
+        each = _changed(config, changes)
+        weights = tuple(map(float, filter(None, each.data.weights.split(":"))))
+        settings_of_phase = each.data.seq_length, each.batch_size, each.objective, each.optim.learning_rate, weights
+        found.append(Phase(stop - start, *settings_of_phase))
+    return found
+
+
+def phases_until(config: TrainConfig, step: int) -> list[Phase]:
+    """Returns the phases of the first `step` steps."""
+    done, start = [], 0
+    for phase in phases(config):
+        done += [phase._replace(steps=min(phase.steps, step - start))] if start < step else []
+        start += phase.steps
+    return done
+
+
+def _changed(config: TrainConfig, changes: Mapping[str, str]) -> TrainConfig:
+    """Returns the config of a phase."""
+    before, known = settings.flatten(config), settings.settings_of(TrainConfig)
+    unused = registry.unused_settings(config.objective.name, config.objective.generator)
+    numbers = {name for name in known if name.startswith("objective.") and known[name].type is float}
+    usable = sorted({*_PHASE_SETTINGS, *numbers - unused})
+    try:
+        for name in changes:
+            if name not in usable:
+                raise UserError(f"{name} cannot differ between phases; expected one of {', '.join(usable)}")
+        values = {name: cli.convert(f"config.{name}", text, before[name]) for name, text in changes.items()}
+        changed = settings.replace(config, **{name.replace(".", "__"): value for name, value in values.items()})
+        settings.validate(changed)
+        _check_phase(changed)
+    except UserError as error:
+        raise UserError(f"config.phases={config.phases!r} is invalid: {error}") from error
+    return changed

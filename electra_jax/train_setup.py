@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 from jax.sharding import Mesh
 
-from electra_jax import train_config
+from electra_jax import saved_config, train_config
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import differences
 from electra_jax.data import batches, corpus, pipeline, processes, tokenizer
@@ -85,7 +86,8 @@ def set_up(
     home = WorkDir(workdir)
     distributed.main_process_first(home.check_is_run, others=lambda: None)
     config = adopt_settings(config, workdir, progress)
-    mesh = sharding.make_mesh(config.mesh, config.batch_size, config.grad_accum_steps, doublings=config.batch_doublings)
+    sizes = [phase.batch_size for phase in train_config.phases(config)]
+    mesh = sharding.make_mesh(config.mesh, config.batch_size, config.grad_accum_steps, others=sizes)
     sharding.check_divisible(config.model.heads, config.model.ffn, mesh)
     attention = fused_attention.chosen(
         model_config.encoder_config(config.model), config.data.seq_length, mesh.abstract_mesh
@@ -166,9 +168,14 @@ def claim(home: WorkDir, config: TrainConfig, saved_step: int | None, asked: Rew
     if resumed_at is not None and resumed_at > config.steps:
         raise UserError(f"{home.path} is at step {resumed_at}: expected config.steps={resumed_at} or more")
     if path.exists() and (saved_step is not None or logged):
-        changed = differences(train_config.with_later_settings(read_json(path)), train_config.to_dict(config))
-        # Batch-size doublings are spaced over `steps`: with another number, earlier steps had other batch sizes.
-        may_change = train_config.RESUMABLE - ({"steps"} if config.batch_doublings else set())
+        saved = saved_config.with_later_settings(read_json(path))
+        changed, done = differences(saved, train_config.to_dict(config)), resumed_at or 0
+        may_change = train_config.RESUMABLE | {"phases"}
+        if not changed.keys() - may_change and changed.keys() & {"steps", "phases"}:
+            # Phases are shares of the steps; what the run has done must stay the same.
+            before = train_config.phases_until(train_config.as_dataclass(saved), done)
+            if before != train_config.phases_until(config, done):
+                may_change -= {"steps", "phases"}
         fixed = [f"{name}: {change}" for name, change in changed.items() if name not in may_change]
         if fixed:
             named = "; ".join(fixed)
@@ -262,15 +269,20 @@ def load_data(
     distributed.check_same("text", text.key)
     distributed.main_process_first(lambda: tokenizer.save(text.tokenizer, home.folder), others=lambda: None)
     examples_of, special = batches.MODES[config.data.mode], text.tokenizer.special
-    shapes = train_config.phases(config)
+    run_phases = train_config.phases(config)
     examples = {
-        length: examples_of(text.train, length, config.seed, special) for length in {shape.length for shape in shapes}
+        length: examples_of(text.train, length, config.seed, special) for length in {each.length for each in run_phases}
     }
     phases, start = [], 0
-    for length, batch_size, steps in shapes:
-        count = steps + rewinds.skipped_batches(start, start + steps)
-        phases.append(batches.BatchPhase(examples[length], batch_size, count))
-        start += steps
+    for each in run_phases:
+        if each.weights and len(each.weights) != len(text.sources):
+            raise UserError(
+                f"config.data.weights has {len(each.weights)} weights, the text {len(text.sources)} sources: expected "
+                f"one for each of {', '.join(text.sources)}"
+            )
+        count = each.steps + rewinds.skipped_batches(start, start + each.steps)
+        phases.append(batches.BatchPhase(examples[each.length], each.batch_size, count, each.weights or text.weights))
+        start += each.steps
     rows = functools.partial(sharding.local_rows, mesh)
     heldout = examples_of(text.heldout, config.data.seq_length, config.seed, special)
 
@@ -291,7 +303,7 @@ def load_data(
 
     return Data(
         text,
-        batches.training_batches(phases, config.seed, text.weights, rows),
+        batches.training_batches(phases, config.seed, rows),
         list(batches.heldout_batches(heldout, config.batch_size, config.eval_batches, config.seed, special)),
         put,
         put_whole,
@@ -336,6 +348,9 @@ def describe(
         f"{data.epochs(config.steps):.3g} epochs, on {jax.device_count()} x {jax.devices()[0].device_kind}, "
         f"layers {layers}, attention {attention}"
     )
+    if config.phases:
+        ends = itertools.accumulate(phase.steps for phase in train_config.phases(config))
+        progress.say(f"phases end after steps {', '.join(map(str, ends))}: {config.phases}")
     if kept := compile_cache.folder():
         progress.say(f"compiled programs are kept in {kept} (config.compile_cache)")
     progress.say(f"resuming from step {first} in {workdir}" if first else f"starting in {workdir}")

@@ -12,6 +12,7 @@ from electra_jax.data.batches import HeldoutBatch
 from electra_jax.data.tokenizer import CLS, OWN, SEP
 from electra_jax.modeling.batch import Batch
 from electra_jax.objectives import electra
+from electra_jax.objectives.segments import Phase, make_segments
 from electra_jax.objectives.spec import Objective
 
 VOCABULARY, PADDED, ROWS, LENGTH = 60, 128, 4, 40
@@ -64,7 +65,8 @@ def evaluator(held_out, seed: int = 0, sources=()) -> evaluate.Evaluator:
         del eval_step
         return lambda params, step, batch, key: measure(params, batch, key, OBJECTIVE.unigram)
 
-    return evaluate.Evaluator(OBJECTIVE, held_out, seed, jit=jit, sources=sources)
+    segments = make_segments(OBJECTIVE, [Phase(OBJECTIVE.steps, 8, 4, OBJECTIVE.settings)])
+    return evaluate.Evaluator(segments, held_out, seed, jit=jit, sources=sources)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def batches(monkeypatch) -> list[bytes]:
 @pytest.fixture
 def run(text_file, tmp_path, batches, light_steps):
     """Trains six steps, the first three on short sequences; returns the batches of the steps that were made."""
-    settings = {"data__short_length": 16, "data__short_steps": 3, "log_every": 1, "eval_every": 100, "eval_batches": 1}
+    settings = {"phases": "1/2 data.seq_length=16; 1/2", "log_every": 1, "eval_every": 100, "eval_batches": 1}
     config = small_config(text_file, "objective=mlm", steps=6, checkpoint__every=1, checkpoint__keep_last=9, **settings)
 
     def start(*asked: int) -> list[bytes]:
@@ -66,13 +66,23 @@ def test_a_batch_is_left_out(small_run, text_file, tmp_path, batches, light_step
         train_setup.claim(WorkDir(workdir), fewer, 2, None, Progress())
 
 
-def test_a_run_whose_batches_double_keeps_its_number_of_steps(tmp_path):
-    """They double at shares of the steps, so with another number the earlier steps would have had other batches."""
-    config, longer = (train_config.resolve(small_config(steps=steps, batch_doublings=1)) for steps in (8, 16))
-    (tmp_path / "config.json").write_text(json.dumps(train_config.to_dict(config)))
-    train_setup.claim(WorkDir(tmp_path), config, 8, None, Progress())
+def test_a_run_keeps_the_phases_that_it_has_done(tmp_path):
+    """Phases are shares of the steps, so with another number of steps they end elsewhere."""
+
+    def config(steps: int, phases: str):
+        return train_config.resolve(small_config(steps=steps, phases=phases))
+
+    begun = config(8, "1/2 batch_size=4; 1/2")
+    (tmp_path / "config.json").write_text(json.dumps(train_config.to_dict(begun)))
+    for done, steps, phases in [(8, 8, begun.phases), (2, 16, begun.phases), (6, 16, "1/4 batch_size=4; 3/4")]:
+        train_setup.claim(WorkDir(tmp_path), config(steps, phases), done, None, Progress())
     with pytest.raises(UserError, match=r"holds a run with other settings \(steps: 8 -> 16\)"):
-        train_setup.claim(WorkDir(tmp_path), longer, 8, None, Progress())
+        train_setup.claim(WorkDir(tmp_path), config(16, begun.phases), 8, None, Progress())
+    with pytest.raises(UserError, match=r"other settings \(phases: '1/2 batch_size=4; 1/2' -> ''\)"):
+        train_setup.claim(WorkDir(tmp_path), config(8, ""), 2, None, Progress())
+    other = train_config.resolve(small_config(steps=16, batch_size=4, phases=begun.phases))
+    with pytest.raises(UserError, match=r"other settings \(batch_size: 8 -> 4\)"):
+        train_setup.claim(WorkDir(tmp_path), other, 2, None, Progress())
 
 
 def test_a_start_that_left_no_checkpoint_does_not_decide_on_the_vocabulary(tmp_path):

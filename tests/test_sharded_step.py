@@ -15,7 +15,7 @@ from electra_jax.step import TrainState
 
 
 def program(devices: int = 8, **settings) -> ShardedStep:
-    config = small_config(data__seq_length=16, model__layers=1, **settings)
+    config = train_config.resolve(small_config(data__seq_length=16, model__layers=1, **settings))
     there = sharding.make_mesh(config.mesh, config.batch_size, devices=jax.devices()[:devices])
     return ShardedStep(config, make_objective(config, 60), there)
 
@@ -74,7 +74,7 @@ def test_a_step_that_is_profiled_on_a_gpu_has_no_cuda_graphs():
 
 def test_a_new_stage_begins_without_the_norms_of_the_one_before():
     """Its loss is another one, so that they say nothing of what is usual; parameters and moments are kept."""
-    run = program(steps=4, objective__generator_steps=2, data__short_steps=1, data__short_length=8)
+    run = program(steps=4, objective__generator_steps=2, phases="1/4 data.seq_length=8; 3/4")
     first, longer, second = run.segments
     state = TrainState(jnp.int32(1), {"kernel": jnp.ones(1)}, {"mu": jnp.ones(1)}, jnp.ones(guard.WINDOW))
     assert run.begin(first, state) is state

@@ -3,7 +3,7 @@ import json
 import pytest
 from cli_runs import small_config
 
-from electra_jax import train_config
+from electra_jax import saved_config, train_config
 from electra_jax.config import settings
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import flatten, settings_of
@@ -126,14 +126,14 @@ def test_a_run_of_an_earlier_version_has_the_defaults_of_added_settings(objectiv
     objective_settings = [name for name in written["objective"] if name != "name"]
     for name in objective_settings[:1]:
         del written["objective"][name]
-    assert train_config.resolve(train_config.with_later_settings(written)) == config
+    assert train_config.resolve(saved_config.with_later_settings(written)) == config
 
 
 def test_what_a_later_version_wrote_is_not_dropped():
     written = train_config.to_dict(train_config.resolve(small_config()))
     with pytest.raises(UserError, match=r"config\.optim\.momentum is unknown"):
         train_config.resolve(
-            train_config.with_later_settings({**written, "optim": {**written["optim"], "momentum": 0.9}})
+            saved_config.with_later_settings({**written, "optim": {**written["optim"], "momentum": 0.9}})
         )
 
 
@@ -143,7 +143,7 @@ def test_what_a_later_version_wrote_is_not_dropped():
 def test_a_damaged_config_is_refused(name, value):
     written = train_config.to_dict(train_config.resolve(small_config()))
     with pytest.raises(UserError, match="is unknown"):
-        train_config.resolve(train_config.with_later_settings({**written, name: value}))
+        train_config.resolve(saved_config.with_later_settings({**written, name: value}))
 
 
 def test_a_setting_of_another_version_is_refused():

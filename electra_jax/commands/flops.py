@@ -47,17 +47,17 @@ def paper_rows() -> list[dict[str, Any]]:
 
 def config_report(run: RunFlops, device: str, chips: int, mfu: float) -> dict[str, Any]:
     """Returns the report about a config: its FLOPs, and the hours on one kind of device or on all known ones."""
-    stages = [
-        {"steps": stage.steps}
+    segments = [
+        {"steps": segment.steps, "batch": segment.batch, "length": segment.length}
         | {
-            name: {"total": stage.total[name]}
+            name: {"total": segment.total[name]}
             | {network: dataclasses.asdict(parts) for network, parts in networks.items()}
-            for name, networks in stage.networks.items()
+            for name, networks in segment.networks.items()
         }
-        for stage in run.stages
+        for segment in run.segments
     ]
     hours = {kind: run.hours(kind, chips, mfu) for kind in ([device] if device else devices.PEAK_FLOPS)}
-    return {**vars(run), "stages": stages, "chips": chips, "mfu": mfu, "hours": hours}
+    return {**vars(run), "segments": segments, "chips": chips, "mfu": mfu, "hours": hours}
 
 
 def show_paper_runs(console: Console, rows: list[dict[str, Any]]) -> None:
@@ -86,19 +86,20 @@ def show_run(console: Console, run: dict[str, Any]) -> None:
         f"{short_number(run['tokens'])} tokens",
         highlight=False,
     )
-    for stage in run["stages"]:
-        grid = Table(title=f"FLOPs of a step ({stage['steps']:,} such steps)", title_justify="left")
+    for segment in run["segments"]:
+        title = f"FLOPs of a step of {segment['batch']} x {segment['length']} ({segment['steps']:,} such steps)"
+        grid = Table(title=title, title_justify="left")
         for heading in ("network", "part"):
             grid.add_column(heading)
         for heading in ("model", "share", "paper", "share"):
             grid.add_column(heading, justify="right")
-        for network in (name for name in stage["model"] if name != "total"):
+        for network in (name for name in segment["model"] if name != "total"):
             for part in _PARTS:
-                values = [(stage[name][network][part], stage[name]["total"]) for name in ACCOUNTINGS]
+                values = [(segment[name][network][part], segment[name]["total"]) for name in ACCOUNTINGS]
                 if any(value for value, _ in values):
                     cells = [cell for value, total in values for cell in (f"{value:.4e}", f"{value / total:.1%}")]
                     grid.add_row(network, part, *cells)
-        totals = [cell for name in ACCOUNTINGS for cell in (f"{stage[name]['total']:.4e}", "100%")]
+        totals = [cell for name in ACCOUNTINGS for cell in (f"{segment[name]['total']:.4e}", "100%")]
         grid.add_row("total", "", *totals, style="bold")
         console.print(grid)
     console.print(f"the whole run: {run['total']['model']:.4e} FLOPs (model), {run['total']['paper']:.4e} (paper)")

@@ -10,6 +10,7 @@ batch and makes only its own rows, so neither the batches nor the position depen
 """
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -66,17 +67,19 @@ class BatchPhase(NamedTuple):
       examples: the examples that the batches are drawn from.
       batch_size: global batch size, in examples.
       batches: number of batches.
+      weights: relative sampling weights of the sources; each source then has its own epochs. None: every example is
+        drawn once per epoch.
     """
 
     examples: Examples
     batch_size: int
     batches: int
+    weights: Sequence[float] | None = None
 
 
 def training_batches(
     phases: Sequence[BatchPhase],
     seed: int,
-    weights: Sequence[float] | None = None,
     rows: Callable[[int], slice | Ints] = lambda batch_size: slice(None),
 ) -> grain.DatasetIterator[Batch]:
     """Returns an iterator over training batches; every epoch is shuffled differently.
@@ -85,26 +88,30 @@ def training_batches(
 
     Args:
       phases: the phases in order. A phase with the same examples as the phase before it continues with the first one
-        that was not drawn.
+        that was not drawn; with other weights, it may leave out two of each source.
       seed: seed of the order.
-      weights: relative sampling weights of the sources; each source then has its own epochs. None: every example is
-        drawn once per epoch.
       rows: maps the global batch size to the rows of each batch that this process makes.
 
     Raises:
       UserError: a batch is larger than the number of examples.
     """
-    parts, before, drawn = [], None, 0
-    for examples, size, count in phases:
+    parts: list[Any] = []
+    order, drawn = _Order(phases[0].examples, ()), 0
+    mixed = len({phase.weights and tuple(phase.weights) for phase in phases}) > 1
+    for examples, size, count, weights in phases:
         if len(examples) < size:
             raise UserError(
                 f"config.batch_size={size} is more than the corpus's {len(examples)} examples; use more text or a "
                 "smaller batch"
             )
-        drawn = drawn if examples is before else 0
-        numbers = _shuffled_numbers(examples, seed, weights).slice(slice(drawn, drawn + size * count))
+        if weights is None and mixed:  # by size, but with an order for each source, as in the other phases
+            weights = np.diff(examples.sources).tolist()
+        following = order.after(drawn, examples, tuple(weights or ()))
+        drawn = drawn if following == order else 0
+        order = following
+        numbers = order.numbers(seed).slice(slice(drawn, drawn + size * count))
         parts.append(numbers.batch(size).map(_MakeBatch(examples, rows(size))))
-        before, drawn = examples, drawn + size * count
+        drawn += size * count
     dataset = grain.MapDataset.concatenate(parts) if len(parts) > 1 else parts[0]
     # One thread: array operations do the work, and more threads would compete for the interpreter.
     options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=_PREFETCH)
@@ -127,14 +134,48 @@ def heldout_batches(
         yield HeldoutBatch(whole, sources_B)
 
 
-def _shuffled_numbers(examples: Examples, seed: int, weights: Sequence[float] | None) -> grain.MapDataset[int]:
-    """Returns an endless data set of example indices, reshuffled every epoch."""
-    bounds = [0, len(examples)] if weights is None else examples.sources.tolist()
-    orders = [
-        grain.MapDataset.range(begin, end).seed(seed + number).shuffle().repeat()
-        for number, (begin, end) in enumerate(itertools.pairwise(bounds))
-    ]
-    return orders[0] if weights is None else grain.MapDataset.mix(orders, weights)
+class _Order(NamedTuple):
+    """An endless order of examples.
+
+    Attributes:
+      examples: the examples.
+      weights: relative sampling weights of the sources; empty: one order of all examples.
+      starts: the number of examples of each source that were drawn before; empty: none.
+    """
+
+    examples: Examples
+    weights: tuple[float, ...]
+    starts: tuple[int, ...] = ()
+
+    def after(self, drawn: int, examples: Examples, weights: tuple[float, ...]) -> "_Order":
+        """Returns the order of the phase that follows `drawn` examples of this one."""
+        if examples is not self.examples or not self.weights:
+            return _Order(examples, weights)
+        if weights == self.weights:
+            return self
+        # Grain mixes by whole numbers, of which the smallest is 100. It has drawn at most one more than the share.
+        least = min(filter(None, self.weights))
+        whole = [int(weight * (100 / least)) for weight in self.weights]
+        shares = [math.floor(drawn * each / sum(whole)) + (each > 0) for each in whole]
+        starts = self.starts or (0,) * len(shares)
+        return _Order(examples, weights, tuple(start + share for start, share in zip(starts, shares, strict=True)))
+
+    def numbers(self, seed: int) -> grain.MapDataset[int]:
+        """Returns an endless data set of example indices, reshuffled every epoch."""
+        bounds = self.examples.sources.tolist() if self.weights else [0, len(self.examples)]
+        orders = [
+            grain.MapDataset.range(begin, end).seed(seed + number).shuffle().repeat()
+            for number, (begin, end) in enumerate(itertools.pairwise(bounds))
+        ]
+        if not self.weights:
+            return orders[0]
+        starts = self.starts or (0,) * len(orders)
+        used = [
+            (order.slice(slice(start, None)), weight)
+            for order, start, weight in zip(orders, starts, self.weights, strict=True)
+            if weight
+        ]
+        return grain.MapDataset.mix(*zip(*used, strict=True))
 
 
 class _MakeBatch(grain.transforms.Map):  # type: ignore[misc] # Grain has no types

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from electra_jax.config.settings import Check, above, at_least, between, one_of, setting, within
+from electra_jax.config.settings import Check, above, between, one_of, setting, within
 
 MEGABYTE = 10**6
 SENTENCE_PIECE = ("unigram", "bpe")
@@ -83,6 +83,14 @@ class CorpusConfig:
         return self.shard_mb * MEGABYTE
 
 
+def _are_weights(text: str) -> bool:
+    try:
+        weights = [float(each) for each in text.split(":")] if text else [1.0]
+    except ValueError:
+        return False
+    return any(weights) and all(weight == 0 or 1e-6 <= weight <= 1e6 for weight in weights)
+
+
 @dataclasses.dataclass(frozen=True)
 class DataConfig(CorpusConfig):
     """The training text and the examples made from it."""
@@ -93,8 +101,11 @@ class DataConfig(CorpusConfig):
         one_of("pairs", "packed"),
     )
     seq_length: int = setting(128, "Sequence length, in tokens.", above(4))
-    short_length: int = setting(128, "Sequence length during the first short_steps steps.", above(4))
-    short_steps: int = setting(0, "Number of initial steps at short_length; the rest are at seq_length.", at_least(0))
+    weights: str = setting(
+        "",
+        "Sampling weights of several sources, in their order, such as 3:1; empty: those of the corpus.",
+        Check(_are_weights, "numbers separated by colons, 0 or from 1e-6 to 1e6, not all 0"),
+    )
 
 
 def corpus_settings(config: CorpusConfig) -> dict[str, object]:

@@ -95,17 +95,16 @@ def _describe(run: RunCheckpoint, workdir: Path) -> card.RunDescription:
     """Collects from the run's files how the network was trained."""
     config, step, totals = run.config, int(run.state.step), run.metadata["totals"]
     phases = train_config.phases(config)
-    segments = make_segments(run.objective.stages, phases)
-    flops = count_flops(run.objective, segments, step, config.optim.name)
+    flops = count_flops(make_segments(run.objective, phases), step, config.optim.name)
     path = workdir / "environment.json"
     environment = read_json(path) if path.exists() else {}
     packages = environment.get("packages", {})
-    shapes = " then ".join(f"{phase.batch_size} sequences of {phase.length} tokens" for phase in phases)
+    shapes = dict.fromkeys(f"{phase.batch_size} sequences of {phase.length} tokens" for phase in phases)
     pieces = "SentencePiece" if isinstance(run.tokenizer, SentencePiece) else "pieces (tokenizers library)"
     facts = [
         ("text", _describe_text(run, workdir)),
         ("vocabulary", f"{len(run.tokenizer):,} {pieces}"),
-        ("steps", f"{step:,} of {config.steps:,}, each {shapes}"),
+        ("steps", f"{step:,} of {config.steps:,}, each {' then '.join(shapes)}"),
         ("tokens seen", short_number(totals["tokens"])),
         ("training FLOPs", f"{flops['model']:.4g} (3 x forward, look-ups free)"),
         ("training FLOPs by the ELECTRA paper's accounting", f"{flops['paper']:.4g}"),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from electra_jax import train_config
+from electra_jax import saved_config, train_config
 from electra_jax.config.errors import UserError
 from electra_jax.data import corpus, tokenizer
 from electra_jax.data.tokenizer import Tokenizer
@@ -125,7 +125,7 @@ def read_config(workdir: Path) -> TrainConfig:
     """
     settings = run_log.read_config(workdir)
     try:
-        return train_config.resolve(train_config.with_later_settings(settings))
+        return train_config.resolve(saved_config.with_later_settings(settings))
     except UserError as error:
         raise UserError(
             f"{workdir / 'config.json'} has settings that this version of electra_jax cannot use ({error}); use the "

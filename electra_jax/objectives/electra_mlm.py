@@ -11,9 +11,10 @@ import jax.numpy as jnp
 from electra_jax.metrics import Weighted
 from electra_jax.modeling import electra as networks
 from electra_jax.objectives import electra, masking, spec
-from electra_jax.objectives.spec import Inputs, Loss, Objective, Params, Pass
+from electra_jax.objectives.spec import Inputs, Loss, Objective, ObjectiveConfig, Params, Pass, Stage
 
 Array = jax.Array
+_OF_PREDICTIONS = ("encoder_mlm_loss", "encoder_mlm_accuracy", "fill_loss", "fill_accuracy")
 
 
 def loss(o: Objective, params: Params, x: Inputs) -> Loss:
@@ -41,14 +42,21 @@ def loss(o: Objective, params: Params, x: Inputs) -> Loss:
         + o.settings.encoder_weight * nll.sum / x.counts.masked
     )
     filled_BM = hidden_BM.astype(jnp.float32)
-    return total, {
-        **measured,
-        **detected,
-        "encoder_mlm_loss": nll,
-        "encoder_mlm_accuracy": accuracy,
-        "fill_loss": Weighted(nll.values, filled_BM),
-        "fill_accuracy": Weighted(accuracy.values, filled_BM),
-    }
+    filled = Weighted(nll.values, filled_BM), Weighted(accuracy.values, filled_BM)
+    return total, {**measured, **detected, **dict(zip(_OF_PREDICTIONS, (nll, accuracy, *filled), strict=True))}
+
+
+def detection_alone_loss(o: Objective, params: Params, x: Inputs) -> Loss:
+    """Computes ELECTRA's loss. Metrics of predictions have zero weight, so all phases log the same names."""
+    total, measured = electra.loss(o, params, x)
+    nothing = jnp.zeros_like(x.masked.weights)
+    return total, {**measured, **dict.fromkeys(_OF_PREDICTIONS, Weighted(nothing, nothing))}
+
+
+def _stages(settings: ObjectiveConfig, steps: int) -> tuple[Stage, ...]:
+    if not settings.encoder_weight:
+        return electra.with_generator(detection_alone_loss, electra.DISCRIMINATOR)(settings, steps)
+    return electra.with_generator(loss, Pass("encoder", (spec.DISCRIMINATION, spec.MASKED_MLM)))(settings, steps)
 
 
 ELECTRA_MLM = spec.ObjectiveSpec(
@@ -60,6 +68,6 @@ ELECTRA_MLM = spec.ObjectiveSpec(
         "encoder_mask_prob": 0.5,
     },
     heads=("discriminator_head", "mlm_head"),
-    stages=electra.with_generator(loss, Pass("encoder", (spec.DISCRIMINATION, spec.MASKED_MLM))),
+    stages=_stages,
     detect=electra.detect,
 )

@@ -1,28 +1,35 @@
-"""The schedule of a run: its batch size, sequence length, loss and trainable parameters at each step.
+"""The schedule of a run: its batches, its objective and its trainable parameters at each step.
 
 Each segment is compiled separately, so all of these are static within a segment.
 """
 
 import bisect
+import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from electra_jax.objectives.spec import Stage
+from electra_jax.objectives.spec import Objective, ObjectiveConfig, Stage
 
 
 class Phase(NamedTuple):
-    """Consecutive steps with batches of the same shape.
+    """Consecutive steps with the same settings, see `config.phases`.
 
     Attributes:
+      steps: the number of steps.
       length: the sequence length, in tokens.
       batch_size: the global batch size, in sequences.
-      steps: the number of steps.
+      objective: the settings of the objective.
+      learning_rate: the peak learning rate; None: the run's.
+      weights: relative sampling weights of the sources of the text; empty: the corpus's.
     """
 
+    steps: int
     length: int
     batch_size: int
-    steps: int
+    objective: ObjectiveConfig
+    learning_rate: float | None = None
+    weights: tuple[float, ...] = ()
 
 
 class Segment(NamedTuple):
@@ -33,6 +40,7 @@ class Segment(NamedTuple):
       stop: the number of steps done after its last step.
       length: the sequence length, in tokens.
       batch_size: the global batch size, in sequences.
+      objective: the objective, with the settings of the phase.
       stage: the stage of the objective, with the loss of these steps.
     """
 
@@ -40,28 +48,40 @@ class Segment(NamedTuple):
     stop: int
     length: int
     batch_size: int
+    objective: Objective
     stage: Stage
 
+    @property
+    def loss(self) -> Any:
+        """What the loss depends on besides parameters and batch; equal for segments with the same loss."""
+        return self.objective.settings, self.stage.loss
 
-def make_segments(stages: Sequence[Stage], phases: Sequence[Phase]) -> tuple[Segment, ...]:
-    """Splits a run wherever its stage or the shape of its batches changes.
+    @property
+    def cost(self) -> tuple[Objective, Stage, int, int]:
+        """What the cost of a step depends on: (objective, stage, batch size in sequences, sequence length)."""
+        return self.objective, self.stage, self.batch_size, self.length
+
+
+def make_segments(objective: Objective, phases: Sequence[Phase]) -> tuple[Segment, ...]:
+    """Splits a run wherever the stage of its objective or its phase changes.
 
     Args:
-      stages: the objective's stages, in order.
-      phases: the shapes of the batches, in order; with the same total number of steps as `stages`.
+      objective: the run's objective.
+      phases: the phases, in order; with as many steps as the run.
 
     Returns:
       Segments without gaps from step 0 to the last; none is empty.
     """
-    stage_stops = list(itertools.accumulate(stage.steps for stage in stages))
+    stage_stops = list(itertools.accumulate(stage.steps for stage in objective.stages))
     phase_stops = list(itertools.accumulate(phase.steps for phase in phases))
     if stage_stops[-1] != phase_stops[-1]:
         raise ValueError(f"stages have {stage_stops[-1]} steps, phases {phase_stops[-1]}: expected equal numbers")
     segments = []
     for start, stop in itertools.pairwise(sorted({0, *stage_stops, *phase_stops})):
         phase = phases[bisect.bisect_right(phase_stops, start)]
-        stage = stages[bisect.bisect_right(stage_stops, start)]
-        segments.append(Segment(start, stop, phase.length, phase.batch_size, stage))
+        here = dataclasses.replace(objective, settings=phase.objective)
+        stage = here.stages[bisect.bisect_right(stage_stops, start)]
+        segments.append(Segment(start, stop, phase.length, phase.batch_size, here, stage))
     return tuple(segments)
 
 

@@ -61,7 +61,9 @@ class ObjectiveConfig:
     disallow_correct: bool = setting(False, "Never sample the original token as a replacement.")
     generator_weight: float = setting(1.0, "Weight of the generator's loss.", at_least(0))
     discriminator_weight: float = setting(50.0, "Weight of the discriminator's loss.", at_least(0))
-    encoder_weight: float = setting(1.0, "Weight of the encoder's token-prediction loss.", at_least(0))
+    encoder_weight: float = setting(
+        1.0, "Weight of the encoder's token-prediction loss; 0: only detection is trained.", at_least(0)
+    )
     encoder_mask_prob: float = setting(
         0.5,
         "Fraction of the masked positions at which the encoder reads [MASK] instead of a sampled replacement.",
@@ -224,15 +226,6 @@ class Objective:
     @property
     def stages(self) -> tuple[Stage, ...]:
         return self.system.stages(self.settings, self.steps)
-
-    def stage_at(self, step: int) -> Stage:
-        """Returns the stage of the step that follows `step` steps; after the end of the run, the last stage."""
-        stages = self.stages
-        for stage in stages:
-            if step < stage.steps:
-                return stage
-            step -= stage.steps
-        return stages[-1]
 
     def mask_prob(self, step: Array) -> float | Array:
         """Computes the masking rate of the step that follows `step` steps (arXiv 2305.15096)."""

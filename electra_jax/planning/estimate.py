@@ -16,6 +16,7 @@ from electra_jax.config.errors import UserError
 from electra_jax.config.settings import replace
 from electra_jax.modeling import cudnn_attention, fused_attention, transformer
 from electra_jax.objectives import registry
+from electra_jax.objectives.segments import Segment
 from electra_jax.objectives.spec import Objective
 from electra_jax.planning import gpu_forecast, hlo, traffic
 from electra_jax.planning.flops import attention as attention_flops
@@ -135,35 +136,28 @@ def estimate(
     target = find_target(topology, slices)
     options = ",".join(filter(None, (target.options, config.compiler_options)))
     config = replace(config, compiler_options=options)
-    mesh = sharding.make_mesh(
-        config.mesh, config.batch_size, config.grad_accum_steps, target.devices, config.batch_doublings
-    )
+    sizes = [phase.batch_size for phase in train_config.phases(config)]
+    mesh = sharding.make_mesh(config.mesh, config.batch_size, config.grad_accum_steps, target.devices, sizes)
     sharding.check_divisible(config.model.heads, config.model.ffn, mesh)
     objective = make_objective(config)
     run = ShardedStep(config, objective, mesh)
-    segment = run.segments[-1]
+    segment = most_expensive(run)
     peak = device_table.peak(target.kind, config.model.dtype)
     assert peak is not None
     peak *= len(target.devices)
-    flops = {
-        name: sum_networks(count(objective, segment.stage, config.batch_size, segment.length, config.optim.name))
-        for name, count in ACCOUNTINGS.items()
-    }
-    whole = count_flops(objective, run.segments, config.steps, config.optim.name)
+    flops = {name: sum_networks(count(*segment.cost, config.optim.name)) for name, count in ACCOUNTINGS.items()}
+    whole = count_flops(run.segments, config.steps, config.optim.name)
     steps = whole["model"] / flops["model"]
     attention, virtual = functools.partial(fused_attention.chosen, length=segment.length), mesh.abstract_mesh
     xla = _xla_flops(config, objective) + attention_flops.change(
-        objective,
-        segment.stage,
-        config.batch_size,
-        segment.length,
+        *segment.cost,
         is_fused=lambda network: attention(network, mesh=virtual) == "fused",
         is_unrolled=functools.partial(transformer.is_unrolled, config.model.unroll),
         is_gpu=cudnn_attention.is_nvidia_gpu(fused_attention.device_kind(virtual)),
     )
     plan = Plan(
         settings={
-            "batch_size": config.batch_size,
+            "batch_size": segment.batch_size,
             "grad_accum_steps": config.grad_accum_steps,
             "remat": config.model.remat,
             "unroll": transformer.is_unrolled(config.model.unroll, objective.model.config.encoder),
@@ -198,7 +192,7 @@ def estimate(
     program = hlo.Program(compiled.as_text() or "")
     # Traced again only if there are kernels, which XLA cannot see into.
     kernels = count_kernels(run.trace(segment).jaxpr) if program.has_kernels else {}
-    return _timed(plan, program, kernels, target, peak, config.batch_size * segment.length, steps)
+    return _timed(plan, program, kernels, target, peak, segment.batch_size * segment.length, steps)
 
 
 def _timed(
@@ -244,6 +238,13 @@ def _timed(
         forecast_mfu=plan.flops["model"] / (step * peak) if step else None,
         forecast_days=steps * step / 86400 if step else None,
     )
+
+
+def most_expensive(run: ShardedStep) -> Segment:
+    """Returns the segment whose steps have the most FLOPs, the first of equals."""
+    count, optimizer = ACCOUNTINGS["model"], run.config.optim.name
+    costs = [sum_networks(count(*segment.cost, optimizer)) for segment in run.segments]
+    return max(zip(costs, run.segments, strict=True), key=lambda each: each[0])[1]
 
 
 def sweep(
@@ -298,7 +299,7 @@ def _xla_flops(config: TrainConfig, objective: Objective) -> float:
     mesh = sharding.make_mesh(sharding.ONE_DEVICE, config.batch_size, 1, jax.local_devices(backend="cpu")[:1])
     vocab_size = objective.model.config.vocab_size
     run = ShardedStep(unrolled, registry.make(unrolled.objective, unrolled.model, unrolled.steps, vocab_size), mesh)
-    costs: Any = run.lower(run.segments[-1]).cost_analysis()
+    costs: Any = run.lower(most_expensive(run)).cost_analysis()
     return float(costs["flops"])
 
 

@@ -79,7 +79,7 @@ def make_mesh(
     batch_size: int,
     grad_accum_steps: int = 1,
     devices: Sequence[Any] | None = None,
-    doublings: int = 0,
+    others: Sequence[int] = (),
 ) -> Mesh:
     """Makes the mesh with the axes `data`, `fsdp` and `tensor`.
 
@@ -91,14 +91,15 @@ def make_mesh(
       batch_size: the global batch size, sharded over `data` and `fsdp`.
       grad_accum_steps: the number of micro-batches of gradient accumulation.
       devices: the devices; by default all of them.
-      doublings: the number of batch-size doublings up to `batch_size`; the first batches must be split evenly too.
+      others: batch sizes of phases, which must be split evenly too.
 
     Raises:
       UserError: the sizes do not multiply to the number of devices, or the batch cannot be split evenly.
     """
     devices = jax.devices() if devices is None else devices
     sizes = _sizes(settings, len(devices))
-    _check_batch_size(batch_size, sizes[0] * sizes[1], grad_accum_steps, doublings)
+    for each in (batch_size, *others):
+        _check_batch_size(each, sizes[0] * sizes[1], grad_accum_steps)
     slices = len({getattr(device, "slice_index", 0) or 0 for device in devices})
     if sizes[0] % slices and devices[0].platform == "gpu":
         grid = np.reshape(sorted(devices, key=lambda device: device.id), sizes)
@@ -112,13 +113,12 @@ def make_mesh(
     return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 3)
 
 
-def _check_batch_size(batch_size: int, devices: int, grad_accum_steps: int, doublings: int) -> None:
-    parts = devices * grad_accum_steps << doublings
+def _check_batch_size(batch_size: int, devices: int, grad_accum_steps: int) -> None:
+    parts = devices * grad_accum_steps
     if batch_size % parts:
         below = batch_size // parts * parts
         nearest = " or ".join(str(size) for size in (below, below + parts) if size)
         steps = f" x {grad_accum_steps} accumulation steps" if grad_accum_steps > 1 else ""
-        steps += f" x 2^{doublings} of config.batch_doublings" if doublings else ""
         raise UserError(f"config.batch_size={batch_size} is not divisible by {devices} devices{steps}; use {nearest}")
 
 

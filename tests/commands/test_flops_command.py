@@ -63,7 +63,7 @@ def test_json_has_the_same_numbers(capsys):
 
 
 def test_muon_has_a_share(capsys):
-    (stage,) = read_json(capsys, BASE, "--config.optim.name=muon")["stages"]
+    (stage,) = read_json(capsys, BASE, "--config.optim.name=muon")["segments"]
     alone, added = sum(stage["model"]["optimizer"].values()), stage["paper"]["optimizer"].values()
     assert 0.01 * stage["model"]["total"] < alone < 0.03 * stage["model"]["total"]
     assert not any(added)
@@ -73,7 +73,7 @@ def test_a_config_has_its_tokens_parts_and_totals(capsys):
     run = read_json(capsys, BASE)
     assert (run["objective"], run["steps"], run["batch"], run["length"]) == ("electra", 766_000, 256, 512)
     assert run["tokens"] == pytest.approx(100.4e9, rel=5e-4)
-    (stage,) = run["stages"]
+    (stage,) = run["segments"]
     assert stage["steps"] == 766_000
     for accounting in ACCOUNTINGS:
         networks = {name: parts for name, parts in stage[accounting].items() if name != "total"}
@@ -120,7 +120,7 @@ def test_settings_are_followed(capsys):
 
 def test_two_stages(capsys):
     run = read_json(capsys, f"{BASE}:objective=two_stage", "--config.objective.generator_steps=100000")
-    first, second = run["stages"]
+    first, second = run["segments"]
     assert (first["steps"], second["steps"]) == (100_000, 666_000)
     for accounting in ACCOUNTINGS:
         assert set(first[accounting]) == {"total", "generator"}
@@ -130,7 +130,7 @@ def test_two_stages(capsys):
 
 
 def test_a_config_without_a_generator(capsys):
-    (stage,) = read_json(capsys, f"{BASE}:objective=mlm")["stages"]
+    (stage,) = read_json(capsys, f"{BASE}:objective=mlm")["segments"]
     assert set(stage["model"]) == {"total", "encoder"}
 
 

@@ -1,8 +1,11 @@
+import functools
 import itertools
 import json
 
+import hypothesis.strategies as st
 import numpy as np
 import pytest
+from hypothesis import given
 
 from electra_jax.config.errors import UserError
 from electra_jax.data import batches as batches_lib
@@ -25,8 +28,8 @@ def packed(*sources, length=3):
     return Packed(Split.from_lists(*([[[10 + i]] for i in source] for source in sources)), length, 0, OWN)
 
 
-def training_batches(examples, batch_size, seed, **options):
-    return batches_lib.training_batches([BatchPhase(examples, batch_size, 10**6)], seed, **options)
+def training_batches(examples, batch_size, seed, weights=None, **options):
+    return batches_lib.training_batches([BatchPhase(examples, batch_size, 10**6, weights)], seed, **options)
 
 
 def heldout_batches(*args, **options):
@@ -193,6 +196,33 @@ def test_weights_decide_the_shares_of_sources_and_each_is_shuffled_and_repeated(
     assert [sorted(first[start : start + 10]) for start in range(0, 180, 10)] == [list(range(10))] * 18
     assert first[:10] != first[10:20]
     assert set(numbers) == set(range(43))
+
+
+WEIGHT = st.floats(1e-6, 1e6) | st.just(0.0)
+
+
+@functools.cache
+def two_sources():
+    """Two sources of 500 examples; of each the range of its examples, and their order."""
+    examples = packed(range(500), range(500, 1000))
+    orders = [order(training_batches(examples, 10, seed=0, weights=only), 50) for only in ([1, 0], [0, 1])]
+    return examples, [(0, 500, orders[0]), (500, 1000, orders[1])]
+
+
+@given(
+    weights=st.lists(st.tuples(WEIGHT, WEIGHT).filter(any), min_size=1, max_size=4),
+    batches=st.integers(1, 9),
+)
+def test_sources_go_on_where_they_were_when_their_weights_change(weights, batches):
+    """From by size to other weights and so on: nothing is drawn twice, and at most two of a source are left out."""
+    examples, alone = two_sources()
+    phases = [BatchPhase(examples, 10, batches, each) for each in (None, *weights)]
+    numbers = order(batches_lib.training_batches(phases, seed=0), batches * len(phases))
+    assert len({*numbers}) == len(numbers) == 10 * batches * len(phases)
+    for low, high, whole in alone:
+        own = [i for i in numbers if low <= i < high]
+        assert own == [i for i in whole if i in {*own}]
+        assert not own or whole.index(own[-1]) < len(own) + 2 * len(weights)
 
 
 def test_a_mixture_by_size_and_temperature_resumes_anywhere():

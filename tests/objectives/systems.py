@@ -19,7 +19,7 @@ from electra_jax.data.tokenizer import OWN
 from electra_jax.modeling import plain_attention, subnetwork
 from electra_jax.modeling.batch import Batch
 from electra_jax.objectives import masking
-from electra_jax.objectives.segments import Phase, make_segments, segment_at
+from electra_jax.objectives.segments import Phase, Segment, make_segments, segment_at
 from electra_jax.objectives.spec import Inputs, Objective
 
 VOCABULARY, PADDED, LENGTH = 60, 128, 16
@@ -143,6 +143,10 @@ def _program(name: str, tying: str, generator: str, stage: int, static: tuple[tu
     return jax.jit(loss) if static or generator != "transformer" else jax.jit(slopes)
 
 
+def one_phase(o: Objective) -> tuple[Segment, ...]:
+    return make_segments(o, [Phase(o.steps, LENGTH, 4, o.settings)])
+
+
 def _run(
     name: str,
     tying: str = "",
@@ -165,7 +169,7 @@ def _run(
     if name == "two_stage":
         free += ("generator_steps",)  # it chooses the stage, which a loss is given
     static = {name: value for name, value in settings.items() if name not in free}
-    stage = o.stages.index(o.stage_at(step))
+    stage = o.stages.index(segment_at(one_phase(o), step).stage)
     program = _program(name, tying, generator, stage, tuple(sorted(static.items())))
     if static or generator != "transformer":
         return program(params, x, numbers), None
@@ -201,7 +205,7 @@ def train(settings: ConfigDict, steps: int) -> tuple[list[Any], list[float]]:
     optimizer, schedule = optim.make(settings.optim, *(stage.steps for stage in o.stages))
     params = random_parameters(o)
     states = [step_lib.TrainState(jnp.int32(0), params, optimizer.init(params), guard.no_norms())]
-    segments = make_segments(o.stages, [Phase(LENGTH, settings.batch_size, o.steps)])
+    segments = one_phase(o)
     train_steps = {
         segment.start: jax.jit(step_lib.make_train_step(o, segment.stage, optimizer, schedule, seed=0))
         for segment in segments

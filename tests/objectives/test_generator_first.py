@@ -6,7 +6,6 @@ from cli_runs import make_objective
 
 from electra_jax import train_config
 from electra_jax.config.errors import UserError
-from electra_jax.objectives.segments import Phase, make_segments
 from electra_jax.planning.flops.totals import count_flops
 
 FIRST, STEPS = 3, 6
@@ -43,8 +42,7 @@ def test_the_first_steps_cost_the_generators_flops():
     o = make_objective(config(), systems.VOCABULARY)
     first, rest = o.stages
     assert [stage.steps for stage in o.stages] == [FIRST, STEPS - FIRST]
-    segments = make_segments(o.stages, [Phase(systems.LENGTH, 4, STEPS)])
-    alone, both = (count_flops(o, segments, steps)["model"] for steps in (FIRST, STEPS))
+    alone, both = (count_flops(systems.one_phase(o), steps)["model"] for steps in (FIRST, STEPS))
     assert [(p.network, p.trained) for p in first.passes] == [("generator", True)]
     assert [(p.network, p.trained) for p in rest.passes] == [("generator", True), ("encoder", True)]
     assert 0 < alone < (both - alone) / 2

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy import stats
 
+from electra_jax import metrics
 from electra_jax.data.tokenizer import MASK, OWN, SPECIAL_TOKENS
 from electra_jax.modeling import electra as networks
 from electra_jax.modeling.batch import Batch
@@ -106,6 +107,19 @@ def test_electra_mlm_detects_what_it_reads_and_predicts_what_stood_at_masked_pos
     scores = networks.discriminator_logits(o.model, params, states, systems.batch().sequence_ids)
     wrong = np.logaddexp(0, np.where(read != text, -1, 1) * np.asarray(scores, np.float64))
     assert found["disc_loss"] == pytest.approx(np.mean(wrong[seen]), rel=1e-5)
+
+
+def test_without_its_weight_the_encoder_detects_alone_and_computes_no_prediction():
+    o = systems.with_settings(systems.objective("electra_mlm"), encoder_weight=0.0)
+    (stage,), x = o.stages, systems.inputs(o)
+    total, measured = o.loss(stage, systems.parameters("electra_mlm"), x)
+    wanted = systems.loss("electra", params=systems.parameters("electra_mlm"))
+    assert total == pytest.approx(wanted["loss"], rel=1e-6)
+    assert [head.name for network_pass in stage.passes for head in network_pass.heads] == ["mlm", "discriminator"]
+    both = o.loss(systems.objective("electra_mlm").stages[0], systems.parameters("electra_mlm"), x)[1]
+    assert measured.keys() == both.keys()
+    nothing = {name for name, value in metrics.numbers(measured).items() if np.isnan(value)}
+    assert nothing == {"encoder_mlm_loss", "encoder_mlm_accuracy", "fill_loss", "fill_accuracy"}
 
 
 def test_what_the_encoder_reads_does_not_depend_on_what_the_generator_read():

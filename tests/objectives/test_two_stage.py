@@ -10,6 +10,7 @@ from cli_runs import make_objective
 
 from electra_jax import train_config
 from electra_jax.config.errors import UserError
+from electra_jax.objectives.segments import segment_at
 
 ENCODER = ("embeddings", "encoder", "discriminator_head")
 GENERATOR = ("generator_embeddings", "generator", "generator_head")
@@ -81,7 +82,10 @@ def test_the_learning_rate_begins_anew():
 def test_stages_add_up_to_the_run():
     o = make_objective(config(), systems.VOCABULARY)
     assert [stage.steps for stage in o.stages] == [FIRST, STEPS - FIRST]
-    trained = [[(p.network, p.trained) for p in o.stage_at(step).passes] for step in (0, FIRST - 1, FIRST, STEPS - 1)]
+    trained = [
+        [(p.network, p.trained) for p in segment_at(systems.one_phase(o), step).stage.passes]
+        for step in (0, FIRST - 1, FIRST, STEPS - 1)
+    ]
     first, second = [("generator", True)], [("generator", False), ("encoder", True)]
     assert trained == [first, first, second, second]
 

@@ -8,6 +8,7 @@ import pytest
 from cli_runs import make_objective, small_config
 from jax.sharding import PartitionSpec as P
 
+from electra_jax import train_config
 from electra_jax.config.errors import UserError
 from electra_jax.runtime import sharding
 from electra_jax.runtime.sharding import MeshConfig
@@ -43,9 +44,9 @@ def test_a_batch_is_split_over_devices_and_parts():
     assert sharding.make_mesh(sizes(2, 2, 2), 4).size == 8  # `tensor` does not split it
     with pytest.raises(UserError, match="=40 is not divisible by 8 devices x 4 accumulation steps; use 32 or 64"):
         sharding.make_mesh(sizes(), 40, grad_accum_steps=4)
-    assert sharding.make_mesh(sizes(), 32, doublings=2).size == 8
-    with pytest.raises(UserError, match=r"=8 is not divisible by 8 devices x 2\^1 of config\.batch_doublings; use 16"):
-        sharding.make_mesh(sizes(), 8, doublings=1)
+    assert sharding.make_mesh(sizes(), 32, others=[8, 16]).size == 8
+    with pytest.raises(UserError, match=r"batch_size=12 is not divisible by 8 devices; use 8 or 16"):
+        sharding.make_mesh(sizes(), 8, others=[12])
 
 
 def test_slices_lie_along_data():
@@ -106,6 +107,7 @@ def program(
     given = {"model__encoder": encoder, "model__layers": 1, "data__seq_length": 16, **settings}
     config = small_config(arg=f"objective={system}", **given)
     config.mesh.update(vars(mesh or sizes(2, 2, 2)))
+    config = train_config.resolve(config)
     objective = make_objective(config, vocabulary)
     return ShardedStep(config, objective, sharding.make_mesh(config.mesh, config.batch_size))
 

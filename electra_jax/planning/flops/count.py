@@ -19,16 +19,20 @@ from electra_jax.train_config import TrainConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class StageFlops:
-    """FLOPs of one step in a stage, at the run's full sequence length.
+class StepFlops:
+    """FLOPs of one step in a segment of the run, whose steps all cost the same.
 
     Attributes:
-      steps: the number of steps in the stage.
+      steps: the number of steps in the segment.
+      batch: batch size, in sequences.
+      length: sequence length, in tokens.
       total: FLOPs of a step by accounting, `model` or `paper`.
       networks: the same by accounting, network and part.
     """
 
     steps: int
+    batch: int
+    length: int
     total: dict[str, float]
     networks: dict[str, dict[str, Parts]]
 
@@ -40,10 +44,10 @@ class RunFlops:
     Attributes:
       objective: the objective's name.
       steps: number of training steps.
-      batch: global batch size, in sequences.
-      length: sequence length, in tokens.
+      batch: `config.batch_size`, in sequences.
+      length: `config.data.seq_length`, in tokens.
       tokens: tokens in all steps, padding included.
-      stages: FLOPs of a step, for each stage.
+      segments: FLOPs of a step, for each segment of the run.
       total: FLOPs of the run by accounting, `model` or `paper`.
       precision: the dtype of the computation.
     """
@@ -53,7 +57,7 @@ class RunFlops:
     batch: int
     length: int
     tokens: int
-    stages: tuple[StageFlops, ...]
+    segments: tuple[StepFlops, ...]
     total: dict[str, float]
     precision: str
 
@@ -80,7 +84,7 @@ def count_flops(config: ConfigDict | TrainConfig | Mapping[str, Any]) -> RunFlop
       config: the run, as a config file returns it.
 
     Returns:
-      FLOPs by stage, network and part, in two accountings: `model`, operations that the hardware must execute, and
+      FLOPs by segment, network and part, in two accountings: `model`, operations that the hardware must execute, and
       `paper`, operations that the ELECTRA paper's script counts.
 
     Raises:
@@ -88,23 +92,20 @@ def count_flops(config: ConfigDict | TrainConfig | Mapping[str, Any]) -> RunFlop
     """
     checked = train_config.resolve(config)
     objective = make_objective(checked)
-    batch, length, optimizer = checked.batch_size, checked.data.seq_length, checked.optim.name
-    phases = train_config.phases(checked)
-    segments = make_segments(objective.stages, phases)
-    stages = []
-    for stage in objective.stages:
-        networks = {
-            name: count(objective, stage, batch, length, optimizer) for name, count in totals.ACCOUNTINGS.items()
-        }
-        stages.append(StageFlops(stage.steps, {name: sum_networks(n) for name, n in networks.items()}, networks))
+    segments, parts = make_segments(objective, train_config.phases(checked)), []
+    for segment in segments:
+        networks = {name: count(*segment.cost, checked.optim.name) for name, count in totals.ACCOUNTINGS.items()}
+        total = {name: sum_networks(each) for name, each in networks.items()}
+        steps = segment.stop - segment.start
+        parts.append(StepFlops(steps, segment.batch_size, segment.length, total, networks))
     return RunFlops(
         objective=checked.objective.name,
         steps=checked.steps,
-        batch=batch,
-        length=length,
-        tokens=sum(phase.steps * phase.batch_size * phase.length for phase in phases),
-        stages=tuple(stages),
-        total=totals.count_flops(objective, segments, checked.steps, optimizer),
+        batch=checked.batch_size,
+        length=checked.data.seq_length,
+        tokens=sum(part.steps * part.batch * part.length for part in parts),
+        segments=tuple(parts),
+        total=totals.count_flops(segments, checked.steps, checked.optim.name),
         precision=checked.model.dtype,
     )
 

@@ -14,13 +14,10 @@ ACCOUNTINGS: dict[str, Callable[[Objective, Stage, int, int, str], dict[str, Par
 }
 
 
-def count_flops(
-    objective: Objective, segments: Sequence[Segment], steps: int, optimizer: str = "adam"
-) -> dict[str, float]:
+def count_flops(segments: Sequence[Segment], steps: int, optimizer: str = "adam") -> dict[str, float]:
     """Counts the FLOPs of the first `steps` steps of a run, by accounting.
 
     Args:
-      objective: the run's objective.
       segments: the run's schedule.
       steps: the number of steps to count.
       optimizer: `config.optim.name`.
@@ -31,9 +28,7 @@ def count_flops(
         for segment in segments:
             done = min(segment.stop, steps) - segment.start
             if done > 0:
-                total += done * sum_networks(
-                    train_step(objective, segment.stage, segment.batch_size, segment.length, optimizer)
-                )
+                total += done * sum_networks(train_step(*segment.cost, optimizer))
         return total
 
     return {name: count(train_step) for name, train_step in ACCOUNTINGS.items()}
