@@ -15,10 +15,11 @@ The jobs, in this order:
 5. As 2, of configs/modern.py at all budgets up to 1e14.
 6. STS-B of the untrained encoder with ten epochs, and with a head that reads the state of [CLS].
 7. Scores of `electra` at 3e14, the longest run: with several workers the next jobs are done beside it.
-8. As 2, of the paper's other systems, one after the other, at 3e13 and 1e14, with the learning rate of `electra`.
-9. Scores of `mlm` at 3e14.
-10. Scores of second runs of pre-training, with another seed, of `electra`, `modern` and `mlm` at 1e14; of these 6 too.
-11. Scores of the paper's other systems at 1e13.
+8. As 2, of the other systems, one after the other, at 3e13 and 1e14, with the learning rate of `electra`.
+9. What `electra`, `mlm` and the two that also fill masks can do at 1e14 without fine-tuning (benchmarks/abilities.py).
+10. Scores of `mlm` at 3e14.
+11. Scores of second runs of pre-training, with another seed, of `electra`, `modern` and `mlm` at 1e14; of these 6 too.
+12. Scores of the other systems at 1e13.
 Every schedule ends at its budget. OUT has the prepared text and the runs. RESULTS gets a line of JSON for each finished
 job; a job with a line is not done again. Stopped at any moment, the same command goes on. --draw writes a table and
 figures of what is complete, from the results alone. --dry_run says what all jobs cost, and what is left.
@@ -84,14 +85,17 @@ def cost(jobs: Sequence[Job], done: Results) -> str:
 
 def prepare(chosen: Mapping[str, Any], output: Path) -> Folders:
     """The prepared text and the task of word order, made where they are missing."""
-    text, word_order = output / "text", output / "word_order"
+    text, word_order, pairs = output / "text", output / "word_order", output / "minimal_pairs"
     source = f"--input={chosen['input']}"
     if not corpus.is_prepared(text):  # one that is there is kept, even where a copy has given its sources new dates
         _call("-m", "electra_jax", "prepare", source, f"--vocab_size={VOCABULARY}", f"--output={text}")
     if not (word_order / "dev.tsv").exists():
         script = Path(__file__).with_name("word_order.py")
         _call(str(script), source, f"--output={word_order}")
-    return Folders(str(text), chosen["data_dir"], word_order, output / "runs")
+    if not (pairs / "order.tsv").exists():
+        script = Path(__file__).with_name("minimal_pairs.py")
+        _call(str(script), f"--input={text}", f"--output={pairs}")
+    return Folders(str(text), chosen["data_dir"], word_order, pairs, output / "runs")
 
 
 def _call(*arguments: str) -> None:
@@ -140,7 +144,9 @@ def run(script: str, chosen: Mapping[str, Any], plan: Callable[..., list[Job]], 
     output, results = Path(chosen["output"]), ResultsFile(Path(chosen["results"]))
     if chosen["job"]:
         settings = json.loads(chosen["job"])
-        folders = Folders(str(output / "text"), chosen["data_dir"], output / "word_order", output / "runs")
+        folders = Folders(
+            str(output / "text"), chosen["data_dir"], output / "word_order", output / "minimal_pairs", output / "runs"
+        )
         work(settings, folders, Path(chosen["result"]))
         return 0
     cli.require(chosen, ("input", "data_dir", "output"))

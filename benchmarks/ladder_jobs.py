@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import abilities
 import frozen
 import jax
 import jax.numpy as jnp
@@ -25,13 +26,15 @@ from electra_jax.runtime.progress import Progress
 VOCABULARY = 4096
 LENGTH = 128
 MODERN = "modern"  # the system of configs/modern.py
+THEN_MLM = "electra_then_mlm"  # `electra_mlm` whose encoder fills masks in a last phase only
+_LAST_PHASE = "8/10 objective.encoder_weight=0; 2/10"
 _BATCH = 32
 FINE_EPOCHS = 3  # of fine-tuning, where nothing else is said
 _MOST_EXAMPLES = {"sst2": 16_000}
 _WARMUP = 0.05  # share of the steps
 _FFN = 1.5  # of the width
 AVERAGED = 3  # checkpoints, the last ones, whose parameters a probe may average: the last fifth of the steps
-_HELDOUT = ("mlm_loss", "disc_loss", "disc_auc", "unigram_auc")
+_HELDOUT = ("mlm_loss", "disc_loss", "disc_auc", "unigram_auc", "encoder_mlm_loss", "fill_loss")
 
 
 class Shape(NamedTuple):
@@ -52,12 +55,14 @@ class Folders:
       text: a prepared corpus.
       glue: GLUE's folders.
       word_order: the task that benchmarks/word_order.py made.
+      pairs: the pairs that benchmarks/minimal_pairs.py made.
       runs: for the runs.
     """
 
     text: str
     glue: str
     word_order: Path
+    pairs: Path
     runs: Path
 
 
@@ -70,7 +75,7 @@ def pretraining_config(
     pieces and batches of 32.
 
     Args:
-      system: the objective, or `MODERN`.
+      system: the objective, `MODERN` or `THEN_MLM`.
       shape: the encoder's shape.
       rate: the learning rate at width 128; wider encoders take as much less as they are wider.
       flops: FLOPs (`model` count) of the whole run.
@@ -82,8 +87,11 @@ def pretraining_config(
     if system == MODERN:
         config = electra_jax.configs.modern(size="tiny")
     else:
-        config = electra_jax.configs.tiny(objective=system, generator=changes.pop("generator", "transformer"))
+        objective, generator = system, changes.pop("generator", "transformer")
         changes = {"optim.name": "adam", **changes}
+        if system == THEN_MLM:
+            objective, changes = "electra_mlm", {"phases": _LAST_PHASE, **changes}
+        config = electra_jax.configs.tiny(objective=objective, generator=generator)
     warmup, ffn = changes.pop("warmup", _WARMUP), changes.pop("ffn", _FFN)
     settings = {
         "batch_size": _BATCH,
@@ -202,4 +210,10 @@ def probe(folders: Folders, name: str, settings: Mapping[str, Any], progress: Pr
     return frozen.scores(model, folders.glue, folders.word_order, settings["tasks"], _MOST_EXAMPLES)
 
 
-KINDS = {"pretrain": pretrain, "finetune": finetune, "probe": probe}
+def measure_abilities(folders: Folders, name: str, settings: Mapping[str, Any], progress: Progress) -> dict[str, float]:
+    """What a run can do without fine-tuning."""
+    del name, progress
+    return abilities.measure(electra_jax.load(folders.runs / settings["run"]), Path(folders.text), folders.pairs)
+
+
+KINDS = {"pretrain": pretrain, "finetune": finetune, "probe": probe, "abilities": measure_abilities}

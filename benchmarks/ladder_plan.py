@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from job_queue import Job, Results
-from ladder_jobs import FINE_EPOCHS, MODERN, Shape, flops_per_step, pretraining_config
+from ladder_jobs import FINE_EPOCHS, MODERN, THEN_MLM, Shape, flops_per_step, pretraining_config
 
-SYSTEMS = ("electra", MODERN, "mlm", "all_tokens_mlm", "replace_mlm", "electra_15")
+SYSTEMS = ("electra", MODERN, "mlm", "all_tokens_mlm", "replace_mlm", "electra_15", "electra_mlm", THEN_MLM)
+ABLE = ("electra", "mlm", "electra_mlm", THEN_MLM)  # what these can do without fine-tuning is measured too
 FIRST = ("electra", "mlm")  # done before the others, at all budgets
 TUNED_ALONE = ("electra", MODERN, "mlm")  # with learning rates of their own; the others have that of `electra`
 BUDGETS = (1e13, 3e13, 1e14, 3e14)
@@ -111,6 +112,9 @@ class Plan:
         yield from self._ladder(FIRST[:1], budgets[-1:])  # the longest run, so that the others are done beside it
         for system, flops in itertools.product(others, [flops for flops in smaller if flops >= TUNED]):
             yield from self._ladder([system], [flops])
+        if all(self._are_judged(self._with_rates(system)) for system in ABLE):
+            for run in (self.run_of(system, smaller[-1]) for system in ABLE):
+                yield from (self._pretrain(run), self.abilities(run.name))
         yield from self._ladder(FIRST, budgets)
         yield from self._ladder(TUNED_ALONE, smaller[-1:], AGAIN)
         yield from self._variants(TUNED_ALONE, smaller[-1])
@@ -247,6 +251,10 @@ class Plan:
         if system != BAG_OF_WORDS:
             settings = {"kind": "probe", "run": run, "tasks": TASKS}
             yield Job(f"probe/{run}", 1e12, (f"pretrain/{run}",), settings)
+
+    def abilities(self, run: str) -> Job:
+        """The job that measures what a run can do without fine-tuning."""
+        return Job(f"abilities/{run}", 1e12, (f"pretrain/{run}",), {"kind": "abilities", "run": run})
 
     def _pretrain_control(self) -> Job:
         """The job that makes an encoder with its initial parameters, of the shape at 1e14 FLOPs."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from ladder_jobs import FINE_EPOCHS, MODERN
 from ladder_plan import (
+    ABLE,
     AGAIN,
     BAG_OF_WORDS,
     BUDGETS,
@@ -29,6 +30,7 @@ from scipy.stats import t as students_t
 
 from electra_jax.config.errors import UserError
 from electra_jax.downstream.curves import AVERAGE
+from electra_jax.loading.model import SCORES
 from electra_jax.report import curve_plots
 from electra_jax.report.curve_plots import Line
 from electra_jax.runtime.io import write_whole
@@ -192,7 +194,8 @@ def table(found: Sequence[Entry], plan: Plan) -> str:
             last = [f"{x:.1f}" for x in (frozen, entry.better_of_both(), entry.frozen["word_order"])]
         lines.append(_row([*first, *cells, _spread(entry.averages()), *last]))
     once = [entry for entry in found if not entry.seed]
-    return "\n".join([*lines, "", *_differences(once), "", *_savings(once), *_variants(found, plan)]) + "\n"
+    parts = [*_differences(once), "", *_savings(once), *_abilities(once, plan), *_variants(found, plan)]
+    return "\n".join([*lines, "", *parts]) + "\n"
 
 
 def _head(cells: Sequence[str]) -> list[str]:
@@ -238,6 +241,24 @@ def _savings(found: Sequence[Entry]) -> list[str]:
             cell = saving(curves[system], largest) if shown else unknown
             lines.append(_row([f"`{system}`", f"`{other}` at {power(largest.flops)}", str(cell)]))
     return lines
+
+
+def _abilities(found: Sequence[Entry], plan: Plan) -> list[str]:
+    """What encoders can do at `LARGEST_FOR_ALL` without fine-tuning, beside their averages."""
+    rows = []
+    for entry in (entry for entry in found if entry.system in ABLE and entry.flops == LARGEST_FOR_ALL):
+        abilities = plan.results.get(plan.abilities(entry.run).name)
+        if abilities:
+            heldout = plan.results[f"pretrain/{entry.run}"]["heldout"][-1]
+            aucs = [f"{100 * heldout[name]:.1f}" for name in ("disc_auc", "unigram_auc") if name in heldout]
+            pairs = [
+                " / ".join(f"{value:.1f}" for name, value in abilities.items() if name.endswith(f" by {way}"))
+                for way in SCORES
+            ]
+            average, fill = f"{statistics.mean(entry.averages()):.1f}", f"{abilities['fill']:.1f}"
+            rows.append(_row([f"`{entry.system}`", average, " / ".join(aucs), fill, *pairs]))
+    heads = ["average", "AUC, own / unigram fakes", "words filled", *(f"pairs by {way}" for way in SCORES)]
+    return ["", *_head([f"{power(LARGEST_FOR_ALL)} FLOPs", *heads]), *rows] if rows else []
 
 
 def _variants(found: Sequence[Entry], plan: Plan) -> list[str]:

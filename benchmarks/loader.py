@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
             examples = make_examples(text.train, length, 0, text.tokenizer.special)
             plan = time.perf_counter() - begin
             iterator = batches.training_batches(
-                [batches.BatchPhase(examples, chosen["batch_size"], 10**9)], 0, text.weights
+                [batches.BatchPhase(examples, chosen["batch_size"], 10**9, text.weights)], 0
             )
             for _ in range(20):  # skips the batches that were made ahead
                 next(iterator)

@@ -12,7 +12,7 @@ import ladder_report
 import pytest
 from cli_runs import ROOT
 from job_queue import Job, ResultsFile
-from ladder_jobs import MODERN, Shape, pretraining_config
+from ladder_jobs import MODERN, THEN_MLM, Shape, pretraining_config
 from ladder_plan import ASSUMED, BUDGETS, SEEDS, SYSTEMS, TASKS, TUNED, VARIANTS, Plan, step_flops
 from matplotlib.figure import Figure
 
@@ -30,6 +30,8 @@ def made_up(job: Job) -> dict:
     if settings["kind"] == "pretrain":
         spent = {"flops": settings["flops"], "flops_paper": 1.0, "tokens": 2e6, "device_seconds": 5.0}
         return {"steps": 10, **spent, "heldout": [{"mlm_loss": 9.0}]}
+    if settings["kind"] == "abilities":
+        return {"fill": 31.0, **{f"{kind} by masks": 70.0 for kind in ("agreement", "order")}}
     if settings["kind"] == "probe" and not settings["tasks"]:
         flops, *_, shape, rate = settings["run"].split("-")
         best = (str(BEST_SHAPES[float(flops)]) == shape) + (float(rate) == BEST_RATE)
@@ -104,7 +106,7 @@ def test_the_largest_budgets_are_scored_before_second_runs_and_before_the_smalle
             and name.split("/")[1].endswith("-1") == again
         ]
 
-    others = ("all_tokens_mlm", "replace_mlm", "electra_15")
+    others = SYSTEMS[3:]
     phases = [
         places("1e14", "electra", "mlm"),
         places("3e14", "electra"),
@@ -113,7 +115,7 @@ def test_the_largest_budgets_are_scored_before_second_runs_and_before_the_smalle
         places("1e14", "electra", "modern", "mlm", again=True),
         places("1e13", *others),
     ]
-    assert [len(phase) // len(TASKS) for phase in phases] == [2, 1, *[1] * 6, 1, 3, 3]
+    assert [len(phase) // len(TASKS) for phase in phases] == [2, 1, *[1] * 10, 1, 3, 5]
     for phase, following in itertools.pairwise(phases):
         assert max(phase) < min(following)
     assert not any("electra_15-" in name for name in order if name.startswith("word_order/") and "0.0015" not in name)
@@ -159,7 +161,7 @@ def test_a_smaller_ladder_has_no_larger_runs(finished):
 def test_the_systems_of_a_budget_are_compared_seed_by_seed(finished):
     plan, _ = finished
     found = {(entry.system, entry.flops): entry for entry in ladder_report.entries(plan) if not entry.seed}
-    assert len(found) == 3 * 6 + 2 + 2
+    assert len(found) == 3 * 8 + 2 + 2
     again = [entry for entry in ladder_report.entries(plan) if entry.seed]
     assert [(entry.system, entry.flops) for entry in again] == [(name, 1e14) for name in ("electra", "modern", "mlm")]
     by = ladder_report.difference(found["electra", 1e13], found["mlm", 1e13])
@@ -222,6 +224,13 @@ def test_modern_is_the_config_of_that_name_and_the_others_have_adam():
     assert ours.model == electra.model
 
 
+def test_an_encoder_that_fills_masks_in_a_last_phase_costs_what_the_others_do():
+    last, joint = (pretraining_config(system, Shape(3, 128), 3e-3, 1e13) for system in (THEN_MLM, "electra_mlm"))
+    assert (last.objective, last.model, joint.phases) == (joint.objective, joint.model, "")
+    assert last.steps > joint.steps
+    assert electra_jax.count_flops(last).total["model"] == pytest.approx(1e13, rel=0.01)
+
+
 @pytest.fixture(scope="module")
 def of_results() -> Plan:
     """The plan with the results that are committed."""
@@ -271,5 +280,6 @@ def test_the_table_and_the_figures(finished, tmp_path, capsys, monkeypatch):
     assert ["3e14", "`mlm`", *["+41.0 ± 0.0"] * 2, *["-2.0 ± 0.0"] * 2] in rows
     assert ["`electra`", "`mlm` at 3e14", "1.2 (1.2 to 1.3)"] in rows  # 51.1 between 43.1 at 1e14 and 53.1 at 3e14
     assert ["`modern`", "`electra` at 3e14", "less than 3.0"] in rows
+    assert ["`mlm`", "41.1", "", "31.0", "", "70.0 / 70.0", ""] in rows
     assert ["`mlm`, seed 1", "41.1 (41.0 to 41.2)", "51.1 (51.0 to 51.2)", "21.1 (21.0 to 21.2)"] in rows
     assert {path.name for path in tmp_path.iterdir()} >= {"ladder.png", "ladder.svg", "ladder_and_paper.png"}

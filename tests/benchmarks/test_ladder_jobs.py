@@ -27,7 +27,7 @@ def folders(text_file, tmp_path_factory):
     for split in ("train", "dev"):
         rows = [f"words in order {i}\twritten\norder in {i} words\tshuffled\n" for i in range(20)]
         (folder / "word_order" / f"{split}.tsv").write_text("sentence\tlabel\n" + "".join(rows))
-    return Folders(str(folder / "text"), str(folder / "glue"), folder / "word_order", folder / "runs")
+    return Folders(str(folder / "text"), str(folder / "glue"), folder / "word_order", folder / "pairs", folder / "runs")
 
 
 @pytest.mark.slow
