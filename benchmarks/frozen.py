@@ -9,7 +9,6 @@ import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import jax
 import numpy as np
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
@@ -19,7 +18,6 @@ import electra_jax
 from electra_jax.downstream.tasks import glue
 from electra_jax.downstream.tasks.sentences import Columns, Example, Sentences
 from electra_jax.downstream.tasks.task import BadRows
-from electra_jax.loading import run_checkpoint
 from electra_jax.loading.networks import load_networks
 
 _SHRINKAGE = 0.01  # the inverse of scikit-learn's C, for hundreds of features and thousands of rows
@@ -48,9 +46,7 @@ def scores(
 
 def load(run: Path, averaged: int) -> electra_jax.Model:
     """The encoder of a run, with the mean of the parameters of its last checkpoints."""
-    last = [load_networks(run, step) for step in run_checkpoint.saved_steps(run)[-averaged:]]
-    params = jax.tree.map(lambda *each: np.mean(each, axis=0), *(networks.encoder.params for networks in last))
-    networks = last[-1]._replace(encoder=last[-1].encoder._replace(params=params))
+    networks = load_networks(run, average=averaged)
     assert networks.tokenizer is not None
     return electra_jax.Model(str(run), networks, networks.tokenizer, batch_size=32)
 

@@ -3,8 +3,8 @@
 Each config is the file of the same name in this folder. A function of that name calls the file's `get_config` with its
 keyword arguments as the config's argument, so that the call above equals `--config=tiny:objective=mlm,runlocal` on a
 command line. The result is an `ml_collections.ConfigDict`: change its settings, then pass it to `electra_jax.pretrain`
-(`tiny`, `small`, `base`, `large`, `modern`, `budget`, `deberta_v3`) or `electra_jax.finetune` (`glue`, `squad`,
-`table`, `tags`).
+(`tiny`, `small`, `base`, `large`, `modern`, `budget`, `babylm`, `deberta_v3`) or `electra_jax.finetune` (`glue`,
+`squad`, `table`, `tags`).
 """
 
 import ast

@@ -43,26 +43,16 @@ _LENGTH = 128  # tokens
 
 
 def get_config(arg: str = "") -> ConfigDict:
-    given, rest = ["1e15"], []
-    for part in filter(None, arg.split(",")):
-        if part.startswith("flops="):
-            given.append(part.removeprefix("flops="))
-        elif part != "runlocal" and not part.startswith(("objective=", "generator=")):
-            raise UserError(
-                f"config argument {part!r} is unknown: expected flops=NUMBER, runlocal, objective=NAME or "
-                "generator=KIND"
-            )
-        else:
-            rest.append(part)
+    given, rest = train_config.take(arg, "flops", "1e15")
     try:
-        flops = float(given[-1])
+        flops = float(given)
     except ValueError:
         flops = math.nan
     if not _LEAST <= flops <= _MOST:
-        raise UserError(f"config argument flops={given[-1]} is invalid: expected a number from {_LEAST:g} to {_MOST:g}")
+        raise UserError(f"config argument flops={given} is invalid: expected a number from {_LEAST:g} to {_MOST:g}")
     row = _ROWS[min(_ROWS, key=lambda budget: abs(math.log(flops / budget)))]
-    trial = _config(row, flops, 1000, ",".join(rest))
-    return _config(row, flops, round(flops / count_flops(trial).total["model"] * trial.steps), ",".join(rest))
+    trial = _config(row, flops, 1000, rest)
+    return _config(row, flops, round(flops / count_flops(trial).total["model"] * trial.steps), rest)
 
 
 def _config(row: _Row, flops: float, steps: int, rest: str) -> ConfigDict:
@@ -80,4 +70,4 @@ def _config(row: _Row, flops: float, steps: int, rest: str) -> ConfigDict:
     config.objective.update(discriminator_weight=20.0, temperature=1.5)
     config.optim.update(name="muon", learning_rate=row.learning_rate, muon_rate=2.0, b2=0.98)
     config.optim.update(schedule="stable", decay=0.4, warmup_steps=max(1, steps // 20))
-    return train_config.finish(config, rest)
+    return train_config.finish(config, rest, "flops=NUMBER")

@@ -52,6 +52,7 @@ def export(
     as_bert: bool = False,
     dtype: str = "float32",
     scores: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    average: int = 1,
 ) -> dict[str, str]:
     """Writes a run or a fine-tuned model as directories that `from_pretrained` of transformers reads.
 
@@ -71,6 +72,7 @@ def export(
       dtype: storage dtype of the weights: `float32`, or `float16` for half the size. Both are loaded as float32.
       scores: for a run, the work directories of fine-tunings of this checkpoint, to put their scores into the model
         cards.
+      average: for a run, the number of checkpoints up to `step` whose parameters are averaged.
 
     Returns:
       The transformers class of each directory, by the directory's name; `.` is `output` itself.
@@ -88,12 +90,14 @@ def export(
     if folder is None:
         given = [scores] if isinstance(scores, str | os.PathLike) else scores
         downstream = [_read_score(Path(each), Path(path), step) for each in given]
-        return run_export.export(path, output, step, sentence_transformers, onnx, as_bert, dtype, downstream)
+        return run_export.export(path, output, step, sentence_transformers, onnx, as_bert, dtype, downstream, average)
     _check_no_step(path, step)
     if sentence_transformers:
         raise UserError(
             f"{path} is fine-tuned for a task, not for sentence vectors; export the run that it started from"
         )
+    if average != 1:
+        raise UserError(f"{path} is fine-tuned and has no checkpoints to average; leave average out")
     if as_bert:
         raise UserError(f"{path} is fine-tuned; the head decides its class: fine-tune with config.head=bert")
     if scores:
@@ -123,6 +127,7 @@ def push(
     every_checkpoint: bool = False,
     private: bool = False,
     onnx: bool = False,
+    words: float = 0,
 ) -> list[str]:
     """Uploads a run or a fine-tuned model to the Hugging Face Hub.
 
@@ -138,6 +143,8 @@ def push(
         the run was initialized from another model.
       private: whether the repository is to be private; an existing public one is refused.
       onnx: whether the main branch also gets ONNX files, as in `export`.
+      words: the number of words that the whole run reads. Branches are then named `chck_1M` and so on, after the
+        millions of words read, as BabyLM's evaluation expects, and there is none for step 0. 0: `step-N`.
 
     Returns:
       The URL of each commit.
@@ -150,9 +157,13 @@ def push(
         raise UserError(f"{path} is fine-tuned and has no checkpoints; leave every_checkpoint out")
     uploads: list[tuple[int | None, str | None]] = [(step, None)]
     if every_checkpoint:
+        config, saved = run_checkpoint.read_config(source), run_checkpoint.saved_steps(source)
         # If the run was initialized from another model, its step 0 is that model.
-        drawn = [] if run_checkpoint.read_config(source).starts_from else [0]
-        uploads += [(each, f"step-{each}") for each in (*drawn, *run_checkpoint.saved_steps(source))]
+        drawn = [] if config.starts_from or words else [0]
+        by_words = {each: f"chck_{round(each / config.steps * words / 1e6)}M" for each in saved if words}
+        uploads += [(each, by_words.get(each, f"step-{each}")) for each in (*drawn, *saved)]
+    elif words:
+        raise UserError(f"words={words:g} has no effect without every_checkpoint; give both or neither")
     addresses = []
     for each, revision in uploads:
         with tempfile.TemporaryDirectory() as temporary:

@@ -245,7 +245,7 @@ class Due(NamedTuple):
 
 def what_is_due(config: TrainConfig, step: int, stopping: bool, hooks: Sequence[Hook] = ()) -> Due:
     """Returns what is due after `step`. After the last: evaluate, call all hooks and save. If interrupted: save."""
-    done = step == config.steps
+    done, kept = step == config.steps, config.checkpoint
 
     def every(steps: int) -> bool:
         return steps > 0 and step % steps == 0
@@ -254,7 +254,9 @@ def what_is_due(config: TrainConfig, step: int, stopping: bool, hooks: Sequence[
         log=every(config.log_every),
         evaluation=every(config.eval_every) or done,
         hooks=[hook for hook in hooks if (every(hook[0]) or done) and not stopping],
-        checkpoint=every(config.checkpoint.every) or every(config.checkpoint.keep_every) or done or stopping,
+        checkpoint=(
+            every(kept.every) or every(kept.keep_every) or step in kept.kept_steps(config.steps) or done or stopping
+        ),
         stop=stopping,
     )
 

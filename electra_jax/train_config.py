@@ -130,6 +130,13 @@ def paper() -> ConfigDict:
     return ConfigDict(to_dict(TrainConfig()))
 
 
+def take(arg: str, name: str, default: str) -> tuple[str, str]:
+    """Splits a config file's argument into the value of `NAME=` and the rest; the last value counts."""
+    parts = arg.split(",")
+    values = [part.removeprefix(f"{name}=") for part in parts if part.startswith(f"{name}=")]
+    return [default, *values][-1], ",".join(part for part in parts if not part.startswith(f"{name}="))
+
+
 def choose_size(arg: str, sizes: Collection[str], default: str) -> tuple[str, str]:
     """Splits a config file's argument into the size that it names and the rest, which is for `finish`.
 
@@ -141,17 +148,16 @@ def choose_size(arg: str, sizes: Collection[str], default: str) -> tuple[str, st
     Raises:
       UserError: there is no such size, or it is given without `size=`.
     """
-    parts = arg.split(",")
-    for part in parts:
+    for part in arg.split(","):
         if part in sizes:
             raise UserError(f"config argument {part!r} is unknown: expected size={part}")
-    chosen = next((part.removeprefix("size=") for part in reversed(parts) if part.startswith("size=")), default)
+    chosen, rest = take(arg, "size", default)
     if chosen not in sizes:
         raise UserError(f"config argument size={chosen} is unknown: expected size={' or '.join(sizes)}")
-    return chosen, ",".join(part for part in parts if not part.startswith("size="))
+    return chosen, rest
 
 
-def finish(config: ConfigDict, arg: str) -> ConfigDict:
+def finish(config: ConfigDict, arg: str, own: str = "") -> ConfigDict:
     """Applies a config file's argument and locks the config.
 
     Args:
@@ -159,6 +165,7 @@ def finish(config: ConfigDict, arg: str) -> ConfigDict:
       arg: empty, or some of these, separated by commas. `runlocal`: the same run, shrunk to less than a minute on a
         CPU. `objective=NAME`: another objective of `registry.SYSTEMS` at this size. `generator=KIND`: `unigram`,
         `uniform` or `clusters` instead of a network.
+      own: the config file's own arguments, for the message about an unknown one.
 
     Raises:
       UserError: an argument is unknown.
@@ -169,7 +176,8 @@ def finish(config: ConfigDict, arg: str) -> ConfigDict:
     choose_objective(config, given.pop("objective", "electra"), given.pop("generator", "transformer"))
     if given:
         raise UserError(
-            f"config argument {next(iter(given))!r} is unknown: expected runlocal, objective=NAME or generator=KIND"
+            f"config argument {next(iter(given))!r} is unknown: expected {own and f'{own}, '}runlocal, objective=NAME "
+            "or generator=KIND"
         )
     return config.lock()
 

@@ -97,7 +97,8 @@ def set_up(
     # Loaded before anything is written. A resumed run has these networks in its checkpoints.
     donors = [] if (workdir / "config.json").exists() else load_donors(config, progress)
     distributed.main_process_first(lambda: held.enter_context(lock(workdir, progress.say)), others=lambda: None)
-    checkpoints = Checkpoints(home.checkpoints, config.checkpoint.keep_last, config.checkpoint.keep_every)
+    kept = config.checkpoint
+    checkpoints = Checkpoints(home.checkpoints, kept.keep_last, kept.keep_every, keep=kept.kept_steps(config.steps))
     distributed.check_same("a list of checkpoints", str(checkpoints.steps()), "run the same command again in a minute")
     saved_step = checkpoints.latest()
     distributed.main_process_first(lambda: claim(home, config, saved_step, asked, progress), others=lambda: None)

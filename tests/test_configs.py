@@ -7,9 +7,10 @@ import electra_jax
 from electra_jax import configs, train_config
 from electra_jax.config import config_file
 from electra_jax.config.errors import UserError
+from electra_jax.data import corpus
 from electra_jax.objectives import registry
 
-CONFIGS = ("base", "budget", "deberta_v3", "large", "modern", "small", "tiny")  # of pre-training
+CONFIGS = ("babylm", "base", "budget", "deberta_v3", "large", "modern", "small", "tiny")  # of pre-training
 
 # ../shared/electra.md's table is the paper's appendix A and the reference's configure_pretraining.py.
 PAPER = {
@@ -106,6 +107,33 @@ def test_a_budget_is_given_by_its_name():
 def test_a_budget_that_nothing_fits_is_refused(flops):
     with pytest.raises(UserError, match=rf"flops={flops} is invalid: expected a number from 1e\+13 to 1e\+17"):
         configs.budget(flops=flops)
+
+
+@pytest.mark.parametrize(
+    ("track", "millions"),
+    [
+        ("strict_small", [*range(1, 10), *range(10, 101, 10)]),
+        ("strict", [*range(1, 10), *range(10, 100, 10), *range(100, 1001, 100)]),
+    ],
+)
+def test_checkpoints_of_babylm_are_at_the_words_of_its_evaluation(track, millions):
+    config = train_config.resolve(configs.babylm(track=track))
+    kept = config.checkpoint.kept_steps(config.steps)
+    assert [round(step / config.steps * millions[-1]) for step in sorted(kept)] == millions
+
+
+def test_a_text_of_babylm_is_read_ten_times(tmp_path, text_file):
+    electra_jax.prepare(tmp_path / "text", input=str(text_file), vocab_size=40)
+    tokens = sum(shard["tokens"]["train"] for shard in corpus.read_manifest(tmp_path / "text")["shards"])
+    config = configs.babylm(track="strict", corpus=tmp_path / "text")
+    assert config.data.input == str(tmp_path / "text")
+    assert config.steps == max(100, round(10 * tokens / (128 * 128)))
+    with pytest.raises(UserError, match=r"corpus=.* is no prepared corpus; make it with electra-jax prepare"):
+        configs.babylm(corpus=text_file)
+    with pytest.raises(UserError, match="track=multimodal is unknown: expected track=strict_small or strict"):
+        configs.babylm(track="multimodal")
+    with pytest.raises(UserError, match="argument 'size' is unknown: expected track=NAME, corpus=DIR, run"):
+        configs.babylm(size="small")
 
 
 def test_modern_can_be_exported_as_modernbert_at_every_size():

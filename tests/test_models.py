@@ -92,6 +92,14 @@ def test_every_checkpoint_is_a_branch_and_so_is_step_0(small_run, uploaded, caps
     assert capsys.readouterr().out.splitlines() == [f"commit-{i}" for i in range(1, len(weights) + 1)]
 
 
+def test_branches_are_named_by_words(small_run, uploaded, capsys):
+    arguments = [f"--workdir={small_run}", "--repo=me/mine", "--every_checkpoint", "--words=100e6"]
+    assert errors.run(push.main, arguments) == 0
+    assert [branch for _, branch, *_ in uploaded] == [None, "chck_50M", "chck_100M"]
+    assert errors.run(push.main, [f"--workdir={small_run}", "--repo=me/mine", "--words=1e6"]) == 2
+    assert "words=1e+06 has no effect without every_checkpoint; give both or neither" in capsys.readouterr().err
+
+
 def test_a_run_that_began_with_another_model_has_no_branch_for_step_0(small_run, uploaded, tmp_path):
     workdir = shutil.copytree(small_run, tmp_path / "run")
     config = json.loads((workdir / "config.json").read_text())

@@ -168,6 +168,7 @@ def test_a_wheel_works_in_the_folder_above_the_clone(checkout, installed):
 
 def test_configs_are_functions_of_their_arguments():
     assert dir(configs) == [
+        "babylm",
         "base",
         "budget",
         "deberta_v3",
@@ -191,7 +192,9 @@ def test_configs_are_functions_of_their_arguments():
 
 
 def test_an_unknown_config_or_argument_is_refused():
-    with pytest.raises(AttributeError, match="no config 'huge': expected one of base, budget, deberta_v3, glue, large"):
+    with pytest.raises(
+        AttributeError, match="no config 'huge': expected one of babylm, base, budget, deberta_v3, glue"
+    ):
         configs.huge  # noqa: B018
     with pytest.raises(UserError, match="config argument 'runlokal' is unknown"):
         configs.tiny(runlokal=True)

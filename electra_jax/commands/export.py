@@ -12,8 +12,8 @@ from electra_jax.loading.huggingface import directory
 from electra_jax.runtime.console import PlainConsole
 
 USAGE = """\
-usage: electra-jax export --workdir=RUN --output=OUT [--step=N] [--sentence_transformers] [--onnx]
-                          [--as=bert] [--dtype=float16] [--scores='DIR;DIR']
+usage: electra-jax export --workdir=RUN --output=OUT [--step=N] [--average=N] [--sentence_transformers]
+                          [--onnx] [--as=bert] [--dtype=float16] [--scores='DIR;DIR']
        electra-jax export --model=FINETUNED --output=OUT [--onnx] [--dtype=float16]
 
 Writes directories for `from_pretrained` of transformers, each with weights, tokenizer and a model card:
@@ -36,6 +36,7 @@ it was fine-tuned with config.head=bert.
   --model=FINETUNED  what electra-jax finetune wrote: its work directory, or one of the models in it
   --output=OUT       a directory that does not exist yet, or is empty
   --step=N           the step of the checkpoint (default: the last)
+  --average=N        the mean of the weights of the last N checkpoints up to that one
   --sentence_transformers
                      make OUT/encoder a model of sentence vectors for sentence-transformers: means of states
   --onnx             write ONNX files in float32, float16 and int8 into each directory too, for onnxruntime,
@@ -50,6 +51,7 @@ def main(argv: list[str]) -> int:
         "model": "",
         "output": "",
         "step": 0,
+        "average": 1,
         "sentence_transformers": False,
         "onnx": False,
         "as": "",
@@ -70,7 +72,7 @@ def main(argv: list[str]) -> int:
         check_value("--as", options["as"], one_of("bert"))
     check_value("--dtype", options["dtype"], one_of(*directory.DTYPES))
     step = options["step"] if "step" in given else None
-    chosen = {name: options[name] for name in ("sentence_transformers", "onnx", "dtype")}
+    chosen = {name: options[name] for name in ("average", "sentence_transformers", "onnx", "dtype")}
     scores = [folder for folder in options["scores"].split(";") if folder]
     classes = models.export(
         options[source], options["output"], step, **chosen, as_bert=bool(options["as"]), scores=scores

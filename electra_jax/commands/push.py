@@ -5,10 +5,11 @@ from typing import Any
 from electra_jax import models
 from electra_jax.config import cli
 from electra_jax.config.errors import UserError
+from electra_jax.config.settings import at_least, check_value
 from electra_jax.runtime.console import PlainConsole
 
 USAGE = """\
-usage: electra-jax push --workdir=RUN --repo=USER/NAME [--step=N] [--every_checkpoint] [--private] [--onnx]
+usage: electra-jax push --workdir=RUN --repo=USER/NAME [--step=N] [--every_checkpoint [--words=N]] [--private] [--onnx]
        electra-jax push --model=FINETUNED --repo=USER/NAME [--private] [--onnx]
 
 Uploads what electra-jax export writes to the Hugging Face Hub, as a repository of models. Of a run, the encoder with
@@ -20,6 +21,8 @@ its head becomes the repository, so that from_pretrained("USER/NAME") loads it, 
   --repo=USER/NAME    the repository; it is made if it does not exist
   --step=N            the step of the checkpoint (default: the last)
   --every_checkpoint  upload each checkpoint to a branch step-N too, and step 0 unless the run began with another model
+  --words=N           name those branches chck_1M and so on, after the millions of words read of the N of the whole run,
+                      as BabyLM's evaluation does, without step 0
   --private           make the repository private; one that exists and is public is refused
   --onnx              upload ONNX files too, for transformers.js and others; needs pip install 'electra_jax[onnx]'
 
@@ -34,6 +37,7 @@ def main(argv: list[str]) -> int:
         "repo": "",
         "step": 0,
         "every_checkpoint": False,
+        "words": 0.0,
         "private": False,
         "onnx": False,
     }
@@ -45,9 +49,10 @@ def main(argv: list[str]) -> int:
         raise UserError("--workdir and --model were both given: expected one of them")
     source = "model" if options["model"] else "workdir"
     cli.require(options, (source, "repo"), "try --workdir=runs/tiny --repo=USER/NAME, or --help")
+    check_value("--words", options["words"], at_least(0))
     step = options["step"] if "step" in given else None
     console = PlainConsole()
-    chosen = {name: options[name] for name in ("every_checkpoint", "private", "onnx")}
+    chosen = {name: options[name] for name in ("every_checkpoint", "private", "onnx", "words")}
     for address in models.push(options[source], options["repo"], step, **chosen):
         console.print(address, markup=False, highlight=False)
     return 0

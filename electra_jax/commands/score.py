@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -19,7 +20,7 @@ usage: electra-jax score --model=DIR --input='FILE;FOLDER' [--by=detection|masks
                          [--bad=COLUMN] [--batch_size=16]
 
 Accuracy on minimal pairs such as BLiMP's: the fraction of pairs in which the good text scores higher than the bad one.
-Ties count as errors.
+Ties count as errors. Each folder also gets the mean of its files.
 
   --model=DIR          a run's work directory, a directory that electra-jax export wrote, or a Hugging Face directory
   --input='FILE;FOLDER'
@@ -44,16 +45,25 @@ def main(argv: list[str]) -> int:
     if options["by"]:
         check_value("--by", options["by"], one_of(*SCORES))
     columns = (options["good"], options["bad"])
-    pairs = {path: _read(path, columns) for path in _find(options["input"])}
+    found = {name: _find(name) for name in filter(None, options["input"].split(";"))}
+    if not found:
+        raise UserError(
+            f"--input={options['input']} names no file: expected files and folders, separated by semicolons"
+        )
+    pairs = {path: _read(path, columns) for paths in found.values() for path in paths}
     model = load(options["model"], batch_size=options["batch_size"])
     table = Table("file", "pairs", "accuracy")
-    accuracies = []
-    for name, (good, bad) in zip(unique_names(list(pairs)), pairs.values(), strict=True):
+    accuracies: dict[Path, float] = {}
+    for name, (path, (good, bad)) in zip(unique_names(list(pairs)), pairs.items(), strict=True):
         higher = model.score(good, by=options["by"] or None) > model.score(bad, by=options["by"] or None)
-        accuracies.append(100 * float(higher.mean()))
-        table.add_row(name, f"{len(good):,}", f"{accuracies[-1]:.1f}")
+        accuracies[path] = 100 * float(higher.mean())
+        table.add_row(name, f"{len(good):,}", f"{accuracies[path]:.1f}")
+    if len(found) > 1:
+        for given, paths in ((given, paths) for given, paths in found.items() if Path(given).is_dir()):
+            mean = np.mean([accuracies[path] for path in paths])
+            table.add_row(f"mean of {Path(given).name}", "", f"{mean:.1f}")
     if len(accuracies) > 1:
-        table.add_row("mean of the files", "", f"{sum(accuracies) / len(accuracies):.1f}")
+        table.add_row("mean of the files", "", f"{np.mean([*accuracies.values()]):.1f}")
     console: Console = PlainConsole()
     for note in model.notes:
         console.print(note, style="dim", markup=False, highlight=False)
@@ -61,21 +71,14 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _find(given: str) -> list[Path]:
-    found: list[Path] = []
-    for name in filter(None, given.split(";")):
-        path = Path(name)
-        inside = [path]
-        if path.is_dir():
-            inside = sorted(each for each in path.rglob("*") if each.suffix in _SUFFIXES and each.is_file())
-        if not inside or not inside[0].is_file() or inside[0].suffix not in _SUFFIXES:
-            raise UserError(
-                f"--input={name} is invalid: expected a .jsonl, .tsv or .csv file, or a folder of such files"
-            )
-        found += inside
-    if not found:
-        raise UserError(f"--input={given} names no file: expected files and folders, separated by semicolons")
-    return found
+def _find(name: str) -> list[Path]:
+    path = Path(name)
+    inside = [path]
+    if path.is_dir():
+        inside = sorted(each for each in path.rglob("*") if each.suffix in _SUFFIXES and each.is_file())
+    if not inside or not inside[0].is_file() or inside[0].suffix not in _SUFFIXES:
+        raise UserError(f"--input={name} is invalid: expected a .jsonl, .tsv or .csv file, or a folder of such files")
+    return inside
 
 
 def _read(path: Path, columns: tuple[str, str]) -> tuple[list[str], list[str]]:

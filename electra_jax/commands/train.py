@@ -32,8 +32,8 @@ usage: electra-jax train --config=NAME[:ARG] [--workdir=DIR] [--init_from=DIR] [
                          [--tracker=NAME,...] [--rewind_to=STEP --skip_batches=M] [--config.NAME=VALUE ...]
                          [--help-config] [--debug]
 
-  --config=tiny                      which run: tiny, small, base, large, modern, budget, deberta_v3, or the path of a
-                                     config file
+  --config=tiny                      which run: tiny, small, base, large, modern, budget, babylm, deberta_v3, or
+                                     the path of a config file
   --config=base:runlocal             the same run shrunk to less than a minute on a CPU
   --config=base:objective=NAME       another objective, listed below; arguments combine: base:runlocal,objective=mlm
   --config=base:generator=unigram    fakes drawn from a fixed distribution, not by a network; also generator=uniform or

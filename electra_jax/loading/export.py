@@ -36,6 +36,7 @@ def export(
     as_bert: bool = False,
     dtype: str = "float32",
     downstream: Sequence[card.TaskScore] = (),
+    average: int = 1,
 ) -> dict[str, str]:
     """Exports a run. Arguments, return value and errors are those of `electra_jax.export`, except that `downstream`
     takes scores instead of the folders of fine-tunings."""
@@ -46,7 +47,7 @@ def export(
         raise UserError(f"{output} is not an empty directory; use another --output, or empty it")
     if onnx:
         onnx_file.check_installed()
-    run = load_run_checkpoint(workdir, step)
+    run = load_run_checkpoint(workdir, step, average)
     tokenizer_files.check(run.tokenizer, converted.convert(run.tokenizer), _heldout_lines(run, workdir))
     with new_folder(output) as partial:
         partial.mkdir(parents=True)
@@ -113,6 +114,8 @@ def _describe(run: RunCheckpoint, workdir: Path) -> card.RunDescription:
         ("precision", config.model.dtype),
         ("code", f"electra_jax {environment.get('commit') or ''}, jax {packages.get('jax', 'unknown')}"),
     ]
+    if len(run.averaged) > 1:
+        facts.insert(3, ("weights", f"the mean of the checkpoints of steps {', '.join(map(str, run.averaged))}"))
     initial = {"encoder": config.init_from, "generator": config.generator_from}
     facts[1:1] = [(f"{network} initialized from", f"`{path}`") for network, path in initial.items() if path]
     system = run.objective.system

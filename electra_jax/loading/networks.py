@@ -43,19 +43,20 @@ class Pretrained(NamedTuple):
     scores: str = ""
 
 
-def load_networks(path: Path, step: int | None = None) -> Pretrained:
+def load_networks(path: Path, step: int | None = None, average: int = 1) -> Pretrained:
     """Loads the networks of a run, of an export, or of a Hugging Face directory.
 
     Args:
       path: the directory, or `hf:USER/NAME[@REVISION]`.
       step: for a run, the step of the checkpoint; None: the last.
+      average: for a run, the number of checkpoints up to `step` whose parameters are averaged.
 
     Raises:
       UserError: the directory has no model, its files cannot be read, or `step` is given and `path` is not a run.
     """
     path = hub.local(path)
     if is_run(path):
-        run = load_run_checkpoint(path, step)
+        run = load_run_checkpoint(path, step, average)
         config, params = run.shape, run.state.params
         encoder, generator = (extract(config, params, name) for name in ("encoder", "generator"))
         assert encoder is not None

@@ -33,6 +33,7 @@ class RunCheckpoint(NamedTuple):
       objective: the run's objective and model.
       state: the training state, on the first device.
       metadata: the rest of the checkpoint, such as its `totals` and the key of its `corpus`.
+      averaged: the steps whose parameters are averaged.
     """
 
     config: TrainConfig
@@ -40,6 +41,7 @@ class RunCheckpoint(NamedTuple):
     objective: Objective
     state: TrainState
     metadata: dict[str, Any]
+    averaged: tuple[int, ...] = ()
 
     @property
     def shape(self) -> ElectraConfig:
@@ -58,12 +60,17 @@ def trained_shape(config: TrainConfig, objective: Objective) -> ElectraConfig:
     return dataclasses.replace(shape, encoder=encoder, generator=generator, trained_length=trained)
 
 
-def load_run_checkpoint(workdir: Path, step: int | None = None) -> RunCheckpoint:
+def load_run_checkpoint(workdir: Path, step: int | None = None, average: int = 1) -> RunCheckpoint:
     """Loads the checkpoint of `step`, or the last one. Step 0 is never saved; its parameters are initialized again.
 
+    Args:
+      workdir: the run.
+      step: the step; None: the last.
+      average: the number of checkpoints up to `step` whose parameters are averaged.
+
     Raises:
-      UserError: `workdir` is not a run, has no such checkpoint, or has settings that this version does not know. Step 0
-        of a run with `init_from` or `generator_from` is refused, too.
+      UserError: `workdir` is not a run, has no such checkpoint or too few, or has settings that this version does not
+        know. Step 0 of a run with `init_from` or `generator_from` is refused, too.
     """
     config = read_config(workdir)
     checkpoints = Checkpoints(workdir / "checkpoints", read_only=True)
@@ -75,8 +82,17 @@ def load_run_checkpoint(workdir: Path, step: int | None = None) -> RunCheckpoint
             if config.starts_from:
                 raise UserError(f"{workdir} at step 0 has the parameters of {config.starts_from}; use that")
             return RunCheckpoint(config, vocabulary, sharded_step.objective, sharded_step.fresh_state(), _NOTHING_DONE)
+        before = [each for each in checkpoints.steps() if each <= step]
+        if not 1 <= average <= len(before):
+            raise UserError(f"average={average} is invalid: {workdir} has {len(before)} checkpoints up to step {step}")
         state = checkpoints.restore(step, sharded_step.state)
-        return RunCheckpoint(config, vocabulary, sharded_step.objective, state, checkpoints.metadata(step))
+        if average > 1:
+            params = state.params
+            for each in before[-average:-1]:
+                params = jax.tree.map(jnp.add, params, checkpoints.restore(each, sharded_step.state).params)
+            state = dataclasses.replace(state, params=jax.tree.map(lambda x: x / average, params))
+        metadata = checkpoints.metadata(step)
+        return RunCheckpoint(config, vocabulary, sharded_step.objective, state, metadata, tuple(before[-average:]))
     finally:
         checkpoints.close()
 

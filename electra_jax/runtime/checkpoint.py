@@ -7,8 +7,10 @@ arrays on the devices after these are read.
 
 import contextlib
 import dataclasses
+import functools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -17,7 +19,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
 from electra_jax.config.errors import UserError, describe
-from electra_jax.config.settings import above, setting
+from electra_jax.config.settings import Check, above, setting
 from electra_jax.runtime.checksums import array_checksums, summarize
 from electra_jax.runtime.console_errors import disk_error
 from electra_jax.runtime.io import json_checksum
@@ -35,6 +37,29 @@ class CheckpointConfig:
     every: int = setting(5_000, "Save a checkpoint every this many steps.", above(0), resumable=True)
     keep_last: int = setting(2, "Number of most recent checkpoints to keep.", above(0), resumable=True)
     keep_every: int = setting(100_000, "Also keep the checkpoints at multiples of this step.", above(0), resumable=True)
+    keep_at: str = setting(
+        "",
+        "Also save and keep checkpoints at these fractions of the steps, separated by commas.",
+        Check(lambda text: _shares(text) is not None, "numbers of more than 0, at most 1, separated by commas"),
+        resumable=True,
+    )
+
+    def kept_steps(self, steps: int) -> frozenset[int]:
+        """Returns the steps of `keep_at` in a run of `steps` steps."""
+        return _kept_steps(self.keep_at, steps)
+
+
+def _shares(text: str) -> list[Fraction] | None:
+    try:
+        shares = [Fraction(part.strip()) for part in text.split(",") if part.strip()]
+    except (ValueError, ZeroDivisionError):
+        return None
+    return shares if all(0 < share <= 1 for share in shares) else None
+
+
+@functools.cache  # asked for after every step
+def _kept_steps(text: str, steps: int) -> frozenset[int]:
+    return frozenset(max(1, round(steps * share)) for share in _shares(text) or ())
 
 
 class _Manager(ocp.CheckpointManager):  # type: ignore[misc] # Orbax has no types
@@ -62,7 +87,14 @@ class Checkpoints:
       folder: the folder that holds them, one subfolder per step.
     """
 
-    def __init__(self, folder: AnyPath, keep_last: int = 1, keep_every: int = 1, read_only: bool = False):
+    def __init__(
+        self,
+        folder: AnyPath,
+        keep_last: int = 1,
+        keep_every: int = 1,
+        read_only: bool = False,
+        keep: Collection[int] = (),
+    ):
         """Opens the checkpoints of a run.
 
         Args:
@@ -70,13 +102,19 @@ class Checkpoints:
           keep_last: the number of most recent checkpoints to keep.
           keep_every: also keep the checkpoints whose step is a multiple of this.
           read_only: change nothing in the folder; another process may be writing there.
+          keep: also keep the checkpoints of these steps.
         """
         self.folder = folder.absolute() if isinstance(folder, Path) else folder
         self._good = _NewestUpTo()
         with _quiet() if read_only else contextlib.nullcontext():
             options = ocp.CheckpointManagerOptions(
                 preservation_policy=policies.AnyPreservationPolicy(
-                    [policies.LatestN(keep_last), policies.EveryNSteps(keep_every), self._good]
+                    [
+                        policies.LatestN(keep_last),
+                        policies.EveryNSteps(keep_every),
+                        policies.CustomSteps(sorted(keep)),
+                        self._good,
+                    ]
                 ),
                 cleanup_tmp_directories=not read_only,
                 create=not read_only,

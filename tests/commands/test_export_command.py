@@ -46,12 +46,12 @@ def test_each_directory_is_printed_with_its_class(tmp_path, monkeypatch, capsys)
     assert errors.run(export.main, ["--workdir=run", "--output=out", "--as=bert"]) == 0
     assert errors.run(export.main, ["--workdir=run", "--output=out", "--dtype=float16", "--scores=a;b;"]) == 0
     assert calls == [
-        ("run", str(tmp_path), None, False, False, "float32", False, []),
-        ("run", "out", 0, False, False, "float32", False, []),
-        ("run", "out", None, True, False, "float32", False, []),
-        ("run", "out", None, False, True, "float32", False, []),
-        ("run", "out", None, False, False, "float32", True, []),
-        ("run", "out", None, False, False, "float16", False, ["a", "b"]),
+        ("run", str(tmp_path), None, 1, False, False, "float32", False, []),
+        ("run", "out", 0, 1, False, False, "float32", False, []),
+        ("run", "out", None, 1, True, False, "float32", False, []),
+        ("run", "out", None, 1, False, True, "float32", False, []),
+        ("run", "out", None, 1, False, False, "float32", True, []),
+        ("run", "out", None, 1, False, False, "float16", False, ["a", "b"]),
     ]
 
 

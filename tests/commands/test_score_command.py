@@ -46,6 +46,17 @@ def test_equal_scores_are_errors_and_every_file_counts_alike(model, tmp_path, ca
     assert set(model.asked) == {"masks"}
 
 
+def test_each_folder_has_a_mean(model, tmp_path, capsys):
+    for folder in ("blimp", "supplement"):
+        write(tmp_path / folder / "order.jsonl")
+    (tmp_path / "supplement" / "one.tsv").write_text("sentence_good\tsentence_bad\na b\tb a\n")
+    given = f"--input={tmp_path / 'blimp'};{tmp_path / 'supplement'}"
+    assert errors.run(score.main, ["--model=m", given]) == 0
+    rows = [line.replace("│", " ").split() for line in capsys.readouterr().out.splitlines()]
+    for row in (["blimp", "66.7"], ["supplement", "83.3"], ["the", "files", "77.8"]):
+        assert ["mean", "of", *row] in rows
+
+
 def test_columns_have_names(model, tmp_path, capsys):
     path = write(tmp_path / "pairs.jsonl", ("right", "wrong"))
     assert errors.run(score.main, ["--model=m", f"--input={path}", "--good=wrong", "--bad=right"]) == 0

@@ -135,7 +135,7 @@ def test_a_wrong_argument_is_refused_with_what_to_do(argument, expected):
         ("--workdir=x", "--config is missing: expected a config for pre-training, such as --config=tiny"),
         (
             "--config=huge",
-            "config huge does not exist: expected the path of a Python file, or one of base, budget, deberta_v3, ",
+            "config huge does not exist: expected the path of a Python file, or one of babylm, base, budget, ",
         ),
         ("--config=configs/huge.py", "config configs/huge.py does not exist: expected the path of a Python file, or "),
         ("--config=glue:task=cola", "--config=glue:task=cola has the wrong kind: expected a config for pre-training"),

@@ -176,6 +176,18 @@ def test_an_earlier_checkpoint(workdir, tmp_path):
         export.export(workdir, tmp_path / "seventh", step=7)
 
 
+def test_a_mean_of_checkpoints(workdir, tmp_path):
+    export.export(workdir, tmp_path / "mean", average=2)
+    found = load_networks(tmp_path / "mean").encoder.params["embeddings"]["word"]
+    first, second = (load_networks(workdir, step).encoder.params["embeddings"]["word"] for step in (1, 2))
+    pieces = len(load_networks(workdir).tokenizer)
+    np.testing.assert_allclose(found[:pieces], ((np.asarray(first) + second) / 2)[:pieces], rtol=1e-6)
+    assert "the mean of the checkpoints of steps 1, 2" in (tmp_path / "mean" / "encoder" / "README.md").read_text()
+    for step, average, count in ((None, 3, 2), (None, 0, 2), (1, 2, 1)):
+        with pytest.raises(UserError, match=f"average={average} is invalid: .* has {count} checkpoints up to step"):
+            export.export(workdir, tmp_path / "none", step, average=average)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arg", "expected"),

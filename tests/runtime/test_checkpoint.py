@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from electra_jax.config import settings
 from electra_jax.config.errors import UserError
 from electra_jax.guard import no_norms
-from electra_jax.runtime.checkpoint import Checkpoints
+from electra_jax.runtime.checkpoint import CheckpointConfig, Checkpoints
 from electra_jax.runtime.sharding import MeshConfig, make_mesh, put_tree, shardings, with_shardings
 from electra_jax.step import TrainState
 
@@ -44,6 +45,28 @@ def test_the_newest_and_every_nth_are_kept(tmp_path):
     saved(tmp_path, range(1, 12), keep_last=2, keep_every=4).close()
     assert sorted(int(path.name) for path in tmp_path.iterdir()) == [4, 8, 10, 11]
     assert Checkpoints(tmp_path, read_only=True).steps() == [4, 8, 10, 11]
+
+
+def test_steps_that_are_named_are_kept(tmp_path):
+    saved(
+        tmp_path, range(1, 12), keep_last=1, keep_every=100, keep=CheckpointConfig(keep_at=".2, 1/2").kept_steps(11)
+    ).close()
+    assert Checkpoints(tmp_path, read_only=True).steps() == [2, 6, 11]
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"), [("", []), ("1", [1000]), ("1e-9,.0155", [1, 16]), ("1/3, 2/3,", [333, 667])]
+)
+def test_fractions_of_a_run(text, steps):
+    assert sorted(CheckpointConfig(keep_at=text).kept_steps(1000)) == steps
+
+
+@pytest.mark.parametrize("text", ["0", "1.5", "half", "1/0", "-1"])
+def test_fractions_that_are_none_are_refused(text):
+    with pytest.raises(
+        UserError, match=r"keep_at=.* is invalid: expected numbers of more than 0, at most 1, separated"
+    ):
+        settings.validate(CheckpointConfig(keep_at=text))
 
 
 def test_a_step_is_saved_once(tmp_path):
