@@ -2,7 +2,8 @@
 
 ELECTRA needs two changes to fill masks: a token head, tied to the embeddings, and [MASK] at some input positions of the
 encoder, since an encoder that has never read [MASK] cannot fill one. Predicting the originals of fakes is COCO-LM's
-corrective language modelling (arXiv 2102.08473), which predicts at every position through a copy gate.
+corrective language modelling (arXiv 2102.08473), which predicts at every position through a copy gate: the
+discriminator, without a gradient (`encoder_positions=all`).
 """
 
 import jax
@@ -10,10 +11,11 @@ import jax.numpy as jnp
 
 from electra_jax.metrics import Weighted
 from electra_jax.modeling import electra as networks
-from electra_jax.objectives import electra, masking, spec
-from electra_jax.objectives.spec import Inputs, Loss, Objective, ObjectiveConfig, Params, Pass, Stage
+from electra_jax.objectives import electra, masking, mlm, spec
+from electra_jax.objectives.spec import Head, Inputs, Loss, Objective, ObjectiveConfig, Params, Pass, Stage
 
 Array = jax.Array
+_NEVER = -1e4  # a gate that is shut
 _OF_PREDICTIONS = ("encoder_mlm_loss", "encoder_mlm_accuracy", "fill_loss", "fill_accuracy")
 
 
@@ -21,7 +23,7 @@ def loss(o: Objective, params: Params, x: Inputs) -> Loss:
     """Computes ELECTRA's loss + encoder_weight x MLM by the encoder.
 
     The encoder reads [MASK] at a fraction `encoder_mask_prob` of the masked positions, which are excluded from the
-    detection loss, and the generator's fakes at the others. It predicts the originals at all of them.
+    detection loss, and the generator's fakes at the others. It predicts the originals at all of them, or everywhere.
     """
     corrupted = electra.corrupt(o, params, x)
     generator, measured = electra.generator_loss(o, corrupted, x)
@@ -33,13 +35,23 @@ def loss(o: Objective, params: Params, x: Inputs) -> Loss:
     seen_BL = masking.scatter(x.masked.real, x.masked.positions, jnp.zeros_like(x.masked.weights), hidden_BM)
     states_BLD = networks.encode(o.model, params, batch, x.encoder_key)
     scores_BL = networks.discriminator_logits(o.model, params, states_BLD, batch.sequence_ids)
-    logits_BMV = networks.mlm_logits(o.model, params, networks.gather_positions(states_BLD, x.masked.positions))
     detection, detected = electra.detection_loss(scores_BL, corrupted.labels, seen_BL)
-    nll, accuracy = electra.mlm(logits_BMV, x)
+    if o.settings.encoder_positions == "all":
+        logits_BLV = networks.mlm_logits(o.model, params, states_BLD)
+        hidden_BL = (x.masked.real > 0) & (seen_BL == 0)
+        gate_BL = jnp.where(hidden_BL, _NEVER, -jax.lax.stop_gradient(scores_BL))  # [MASK] is never copied
+        nll_BL = -mlm.copy_log_prob(gate_BL, logits_BLV, batch.input_ids, x.masked.original)
+        predicted = jnp.sum(nll_BL * x.masked.real) / x.counts.real
+        nll = Weighted(jnp.take_along_axis(nll_BL, x.masked.positions, axis=-1), x.masked.weights)
+        _, accuracy = electra.mlm(networks.gather_positions(logits_BLV, x.masked.positions), x)
+    else:
+        states_BMD = networks.gather_positions(states_BLD, x.masked.positions)
+        nll, accuracy = electra.mlm(networks.mlm_logits(o.model, params, states_BMD), x)
+        predicted = nll.sum / x.counts.masked
     total = (
         generator
         + o.settings.discriminator_weight * detection.sum / x.counts.real
-        + o.settings.encoder_weight * nll.sum / x.counts.masked
+        + o.settings.encoder_weight * predicted
     )
     filled_BM = hidden_BM.astype(jnp.float32)
     filled = Weighted(nll.values, filled_BM), Weighted(accuracy.values, filled_BM)
@@ -56,7 +68,8 @@ def detection_alone_loss(o: Objective, params: Params, x: Inputs) -> Loss:
 def _stages(settings: ObjectiveConfig, steps: int) -> tuple[Stage, ...]:
     if not settings.encoder_weight:
         return electra.with_generator(detection_alone_loss, electra.DISCRIMINATOR)(settings, steps)
-    return electra.with_generator(loss, Pass("encoder", (spec.DISCRIMINATION, spec.MASKED_MLM)))(settings, steps)
+    prediction = Head("mlm", everywhere=settings.encoder_positions == "all")
+    return electra.with_generator(loss, Pass("encoder", (spec.DISCRIMINATION, prediction)))(settings, steps)
 
 
 ELECTRA_MLM = spec.ObjectiveSpec(
@@ -66,6 +79,7 @@ ELECTRA_MLM = spec.ObjectiveSpec(
         **{name: value for name, value in electra.ELECTRA.settings.items() if name != "generator_steps"},
         "encoder_weight": 1.0,
         "encoder_mask_prob": 0.5,
+        "encoder_positions": "masked",
     },
     heads=("discriminator_head", "mlm_head"),
     stages=_stages,

@@ -69,6 +69,12 @@ class ObjectiveConfig:
         "Fraction of the masked positions at which the encoder reads [MASK] instead of a sampled replacement.",
         between(0, 1),
     )
+    encoder_positions: str = setting(
+        "masked",
+        "Positions at which the encoder predicts the original tokens: the masked ones, or all of them, through the "
+        "discriminator as a copy gate.",
+        one_of("masked", "all"),
+    )
     generator_steps: int = setting(0, "Number of initial steps that train the generator alone.", at_least(0))
 
     @property

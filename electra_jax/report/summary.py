@@ -145,7 +145,8 @@ def _generator(run: RunLog) -> Cell:
 
 def _batch(run: RunLog) -> Cell:
     size, length = run.settings.get("batch_size"), run.settings["data"].get("seq_length")
-    return Cell(f"{size} × {length}", "sequences × tokens") if size and length else Cell(NONE)
+    phases = str(run.settings.get("phases", ""))
+    return Cell(f"{size} × {length}", phases or "sequences × tokens") if size and length else Cell(NONE)
 
 
 def _vocabulary(run: RunLog) -> Cell:

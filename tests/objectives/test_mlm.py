@@ -109,6 +109,33 @@ def test_electra_mlm_detects_what_it_reads_and_predicts_what_stood_at_masked_pos
     assert found["disc_loss"] == pytest.approx(np.mean(wrong[seen]), rel=1e-5)
 
 
+def test_electra_mlm_predicts_every_position_through_the_discriminator():
+    """p(original) = (1 - p(replaced)) x 1[it is what is read] + p(replaced) x softmax; at [MASK] the softmax alone."""
+    params = systems.with_generator_that_says(SAME, systems.parameters("electra_mlm"))
+    o = systems.objective("electra_mlm")
+    x = systems.inputs(o)
+    where, text = chosen(x), np.asarray(systems.batch().input_ids)
+    hidden = np.zeros_like(where)
+    for row, places, below in zip(hidden, np.asarray(x.masked.positions), np.asarray(x.masked.hide) < 0.5, strict=True):
+        row[places[below]] = True
+    hidden &= where
+    read = jnp.asarray(np.where(hidden, MASK, np.where(where, SAME, text)))
+    logits, _ = prediction("electra_mlm", params, read)
+    states = networks.encode(o.model, params, systems.batch()._replace(input_ids=read), None)
+    scores = networks.discriminator_logits(o.model, params, states, systems.batch().sequence_ids)
+    kept = np.where(hidden, 0, 1 / (1 + np.exp(np.asarray(scores, np.float64))))
+    expected = -np.log(kept * (np.asarray(read) == text) + (1 - kept) * np.exp(-nll(logits, text)))
+    how = {"params": params, "generator_weight": 0.0, "discriminator_weight": 0.0, "encoder_positions": "all"}
+    found = systems.loss("electra_mlm", encoder_weight=3.0, **how)
+    assert found["loss"] == pytest.approx(3 * np.mean(expected[text != 0]), rel=1e-5)
+    assert found["encoder_mlm_loss"] == pytest.approx(np.mean(expected[where]), rel=1e-5)
+    assert found["fill_loss"] == pytest.approx(np.mean(nll(logits, text)[hidden]), rel=1e-5)
+    plain = systems.loss("electra_mlm", params=params)
+    assert {found[name] for name in ("encoder_mlm_accuracy", "disc_loss")} == {
+        plain[name] for name in ("encoder_mlm_accuracy", "disc_loss")
+    }
+
+
 def test_without_its_weight_the_encoder_detects_alone_and_computes_no_prediction():
     o = systems.with_settings(systems.objective("electra_mlm"), encoder_weight=0.0)
     (stage,), x = o.stages, systems.inputs(o)

@@ -24,6 +24,7 @@ SETTINGS = {
         **DETECTION,
         "encoder_weight": 1.0,
         "encoder_mask_prob": 0.5,
+        "encoder_positions": "masked",
     },
     "replace_mlm": {**MASKING, "generator": "transformer", **SAMPLING, **PREDICTION},
     "all_tokens_mlm": {**MASKING, "generator": "transformer", **SAMPLING, **PREDICTION},
@@ -170,6 +171,7 @@ AFTER = {
     "discriminator_weight": 3.0,
     "encoder_weight": 3.0,
     "encoder_mask_prob": 0.2,
+    "encoder_positions": "all",
     "generator_steps": 8,
 }
 FAST = ("electra", "mlm", "two_stage", "electric")  # the others' losses are made of the same functions

@@ -28,6 +28,7 @@ MUON = {"optim.name": "muon"}
 TRACED = {
     "electra_15": ("electra_15", 0, {}),
     "electra_mlm": ("electra_mlm", 0, {}),
+    "electra_mlm, everywhere": ("electra_mlm", 0, {"objective.encoder_positions": "all"}),
     "replace_mlm": ("replace_mlm", 0, {}),
     "all_tokens_mlm": ("all_tokens_mlm", 0, {}),
     "mlm, muon": ("mlm", 0, MUON),

@@ -65,9 +65,10 @@ def run(name: str) -> paper_runs.Run:
     return found
 
 
-def step_of(size: str, system: str = "electra") -> tuple[ConfigDict, dict[str, Parts]]:
+def step_of(size: str, system: str = "electra", **settings: str) -> tuple[ConfigDict, dict[str, Parts]]:
     """A size's config, and what a step of it takes."""
     config = config_file.load(ROOT / "configs" / f"{size}.py", f"objective={system}")
+    config.objective.update(settings)
     objective = make_objective(config, 30522)
     return config, paper.train_step(objective, objective.stages[0], config.batch_size, config.data.seq_length)
 
@@ -226,6 +227,8 @@ def test_a_pass_without_a_gradient_and_a_head_that_reads_everything():
     assert counted["encoder"] == (base.body() + base.mlm(share=1.0)) * (2 * 256)
     _, counted = step_of("base", "electra_mlm")
     assert counted["encoder"] == (base.body() + base.discriminator() + base.mlm()) * (2 * 256)
+    _, counted = step_of("base", "electra_mlm", encoder_positions="all")
+    assert counted["encoder"] == (base.body() + base.discriminator() + base.mlm(share=1.0)) * (2 * 256)
 
 
 def test_modernbert_has_a_gate_and_no_tables_of_positions():
