@@ -8,11 +8,12 @@
 kept where BabyLM's evaluation wants them: after each million words up to ten, each ten millions up to a hundred, and so
 on.
 
-The recipe is that of `configs/budget.py`, in a shape that takes one GPU some minutes (3e16 FLOPs) for strict_small. It
-has not been trained on BabyLM's text: no score is known. `--config=babylm:runlocal` shrinks the run to less than a
+The recipe is that of `configs/budget.py`, in a shape that takes 2e16 FLOPs for strict_small. It has not been trained on
+BabyLM's text: no score is known. `--config=babylm:runlocal` shrinks the run to less than a
 minute on a CPU.
 """
 
+import math
 from pathlib import Path
 
 from ml_collections import ConfigDict
@@ -23,7 +24,7 @@ from electra_jax.data import corpus
 
 _WORDS = {"strict_small": 10_000_000, "strict": 100_000_000}
 _EPOCHS = 10  # the most that the rules allow
-_TOKENS_PER_WORD = 1.4  # a guess
+_TOKENS_PER_WORD = 1.4  # with [CLS] and [SEP]; a guess
 _LENGTH, _BATCH = 128, 128
 _VOCABULARY = 16_384
 
@@ -34,13 +35,15 @@ def get_config(arg: str = "") -> ConfigDict:
     if track not in _WORDS:
         raise UserError(f"config argument track={track} is unknown: expected track={' or '.join(_WORDS)}")
     words = _WORDS[track]
-    tokens = words * _TOKENS_PER_WORD
+    positions = words * _TOKENS_PER_WORD
     if text:
         if not corpus.is_prepared(Path(text)):
             raise UserError(f"config argument corpus={text} is no prepared corpus; make it with electra-jax prepare")
-        tokens = sum(shard["tokens"]["train"] for shard in corpus.read_manifest(Path(text))["shards"])
+        shards = corpus.read_manifest(Path(text))["shards"]
+        tokens, documents = (sum(shard[unit]["train"] for shard in shards) for unit in ("tokens", "documents"))
+        positions = tokens + 2 * (documents + tokens / (_LENGTH - 2))  # [CLS] and [SEP] of each packed piece
     config = train_config.paper()
-    config.steps = max(100, round(_EPOCHS * tokens / (_LENGTH * _BATCH)))
+    config.steps = max(1, math.floor(_EPOCHS * positions / (_LENGTH * _BATCH)))
     config.batch_size = _BATCH
     config.log_every, config.eval_every = max(1, config.steps // 250), max(1, config.steps // 20)
     config.checkpoint.update(every=max(1, config.steps // 20), keep_at=",".join(f"{at:g}" for at in _kept(words)))

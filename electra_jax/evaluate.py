@@ -163,7 +163,11 @@ class Evaluator:
 
 def _with_baselines(measured: metrics.Metrics, unigram_entropy: float) -> dict[str, float]:
     """Converts metrics to numbers and adds the baselines of their losses."""
-    result = {**metrics.numbers(measured), "unigram_entropy": unigram_entropy}
+    # Without the losses of another stage or phase: they would pass for losses that are not finite.
+    counted = {
+        name: each for name, each in measured.items() if not (isinstance(each, metrics.Mean) and each.count == 0)
+    }
+    result = {**metrics.numbers(counted), "unigram_entropy": unigram_entropy}
     if math.isfinite(result.get("replaced_fraction", math.nan)):  # NaN in a stage without fakes
         result["constant_entropy"] = constant_entropy(result["replaced_fraction"])
     return result

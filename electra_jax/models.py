@@ -5,8 +5,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from electra_jax import train_config
 from electra_jax.config.errors import UserError
-from electra_jax.config.settings import check_value, one_of
+from electra_jax.config.settings import Check, check_value, one_of
 from electra_jax.downstream import finetuned_model
 from electra_jax.downstream.finetuned_model import FinetunedModel
 from electra_jax.downstream.finetuning import hf_export, kept, results
@@ -16,6 +17,9 @@ from electra_jax.loading.huggingface import directory
 from electra_jax.loading.huggingface.card import TaskScore
 from electra_jax.loading.model import Model
 from electra_jax.runtime.io import read_json, write_whole
+from electra_jax.train_config import TrainConfig
+
+_WORDS = Check(lambda words: words == 0 or 1e6 <= words < 1e12, "0, or a number of words from 1e6 to 1e12")
 
 
 def load(path: str | os.PathLike[str], step: int | None = None, batch_size: int = 16) -> Model:
@@ -88,6 +92,8 @@ def export(
     check_value("dtype", dtype, one_of(*directory.DTYPES))
     folder = finetuned_model.find(Path(path))
     if folder is None:
+        if scores and average != 1:
+            raise UserError("scores are those of one checkpoint; leave scores or average out")
         given = [scores] if isinstance(scores, str | os.PathLike) else scores
         downstream = [_read_score(Path(each), Path(path), step) for each in given]
         return run_export.export(path, output, step, sentence_transformers, onnx, as_bert, dtype, downstream, average)
@@ -144,7 +150,7 @@ def push(
       private: whether the repository is to be private; an existing public one is refused.
       onnx: whether the main branch also gets ONNX files, as in `export`.
       words: the number of words that the whole run reads. Branches are then named `chck_1M` and so on, after the
-        millions of words read, as BabyLM's evaluation expects, and there is none for step 0. 0: `step-N`.
+        millions of words read so far, as BabyLM's evaluation expects, with none below a million. 0: `step-N`.
 
     Returns:
       The URL of each commit.
@@ -152,6 +158,7 @@ def push(
     Raises:
       UserError: there is no such model or checkpoint, transformers has no equivalent of it, or the Hub refuses it.
     """
+    check_value("words", words, _WORDS)
     source, folder = Path(path), finetuned_model.find(Path(path))
     if folder is not None and every_checkpoint:
         raise UserError(f"{path} is fine-tuned and has no checkpoints; leave every_checkpoint out")
@@ -160,8 +167,13 @@ def push(
         config, saved = run_checkpoint.read_config(source), run_checkpoint.saved_steps(source)
         # If the run was initialized from another model, its step 0 is that model.
         drawn = [] if config.starts_from or words else [0]
-        by_words = {each: f"chck_{round(each / config.steps * words / 1e6)}M" for each in saved if words}
-        uploads += [(each, by_words.get(each, f"step-{each}")) for each in (*drawn, *saved)]
+        branches = {each: f"step-{each}" for each in (*drawn, *saved)}
+        if words:
+            whole = _tokens_read(config, config.steps)
+            millions = {each: round(_tokens_read(config, each) / whole * words / 1e6) for each in saved}
+            branches = {each: f"chck_{million}M" for each, million in millions.items() if million}
+        # Of checkpoints with the same name, the last one.
+        uploads += [(each, branch) for branch, each in {branch: each for each, branch in branches.items()}.items()]
     elif words:
         raise UserError(f"words={words:g} has no effect without every_checkpoint; give both or neither")
     addresses = []
@@ -176,6 +188,10 @@ def push(
             )
             addresses.append(hub.upload(root, repo, message, revision, private))
     return addresses
+
+
+def _tokens_read(config: TrainConfig, step: int) -> int:
+    return sum(phase.steps * phase.batch_size * phase.length for phase in train_config.phases_until(config, step))
 
 
 def _as_repository(exported: Path) -> Path:

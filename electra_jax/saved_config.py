@@ -36,19 +36,22 @@ def with_later_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 def _with_phases(saved: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the saved config of a run with `phases` for the settings that early versions had in their place."""
-    if not isinstance(saved.get("data"), Mapping) or "batch_doublings" not in saved:
+    data = saved.get("data")
+    if not isinstance(data, Mapping) or "phases" in saved:
         return saved
-    data, steps = dict(saved["data"]), saved["steps"]
-    short_steps, short_length = data.pop("short_steps", 0), data.pop("short_length", 0)
-    doublings, size = saved["batch_doublings"], saved["batch_size"]
+    steps, size, length = saved["steps"], saved.get("batch_size"), data.get("seq_length")
+    doublings, short_steps = saved.get("batch_doublings", 0), data.get("short_steps", 0)
+    short_length = data.get("short_length", 0)
+    if not all(
+        isinstance(each, int) and each >= 0 for each in (steps, size, length, doublings, short_steps, short_length)
+    ):
+        return saved  # damaged: these names are unknown now, and refused
     grows_at = [round(steps * part / (doublings + 1)) for part in range(1, doublings + 1)]
     written = []
     for start, stop in itertools.pairwise(sorted({0, short_steps, *grows_at, steps})):
-        length = short_length if start < short_steps else data["seq_length"]
+        at_start = short_length if start < short_steps else length
         batch_size = size >> (doublings - sum(start >= step for step in grows_at))
-        written.append(f"{stop - start}/{steps} data.seq_length={length} batch_size={batch_size}")
-    phases = "; ".join(written) if len(written) > 1 else ""
-    return {name: value for name, value in saved.items() if name != "batch_doublings"} | {
-        "data": data,
-        "phases": phases,
-    }
+        written.append(f"{stop - start}/{steps} data.seq_length={at_start} batch_size={batch_size}")
+    kept = {name: value for name, value in saved.items() if name != "batch_doublings"}
+    kept["data"] = {name: value for name, value in data.items() if name not in ("short_steps", "short_length")}
+    return kept | {"phases": "; ".join(written) if len(written) > 1 else ""}

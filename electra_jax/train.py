@@ -290,7 +290,7 @@ def call(hooks: Sequence[Hook], step: int, setup: Setup, params: Params) -> dict
     here = jax.device_get(params)
 
     def measure() -> dict[str, float]:
-        encoder = extract(trained_shape(setup.config, setup.step.objective), here, "encoder")
+        encoder = extract(trained_shape(setup.config, setup.step.objective, step), here, "encoder")
         assert encoder is not None
         vocabulary = setup.data.corpus.tokenizer
         networks = Pretrained(encoder, None, vocabulary, scores=setup.step.objective.system.scores)
@@ -331,10 +331,11 @@ def save(setup: Setup, step: int, state: TrainState, totals: dict[str, float], s
 
 def sample(setup: Setup, state: TrainState) -> list[list[samples.SampledWord]]:
     """Samples held-out sentences with fakes and the encoder's probabilities; empty if the encoder predicts tokens."""
-    if setup.step.objective.system.detect is None:
+    objective = setup.step.segments[-1].objective
+    if objective.system.detect is None:
         return []
     return samples.sample_fakes(
-        setup.step.objective,
+        objective,
         setup.step.gather(state.params),
         state.step,
         setup.data.corpus.heldout,

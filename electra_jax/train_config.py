@@ -81,7 +81,8 @@ class TrainConfig:
     phases: str = setting(
         "",
         "Phases with settings of their own: SHARE NAME=VALUE ..., separated by semicolons; SHARE is a fraction of the "
-        "steps, such as 9/10; empty: one phase.",
+        "steps, such as 9/10; empty: one phase. On resume, only phases that have not begun may change.",
+        resumable=True,
     )
     grad_accum_steps: int = setting(
         1, "Gradient accumulation: number of micro-batches per step, to save memory.", above(0)
@@ -210,7 +211,8 @@ def _shrink(config: ConfigDict) -> None:
     config.log_every, config.eval_every, config.eval_batches = 4, 6, 2
     config.checkpoint.update(every=4, keep_last=2, keep_every=100)
     config.data.update(input="docstrings:asyncio,email,logging,unittest", vocab_size=600, heldout_fraction=0.1)
-    config.data.seq_length, config.phases = min(config.data.seq_length, 64), ""
+    config.data.update(seq_length=min(config.data.seq_length, 64), weights="")
+    config.phases = ""
     heads = min(config.model.heads, 2)
     config.model.update(layers=2, heads=heads, width=32 * heads, ffn=64 * heads, dtype="float32", max_length=64)
     config.model.embedding_size = 16 * heads  # less than the width, so that there is a projection

@@ -171,7 +171,7 @@ def claim(home: WorkDir, config: TrainConfig, saved_step: int | None, asked: Rew
     if path.exists() and (saved_step is not None or logged):
         saved = saved_config.with_later_settings(read_json(path))
         changed, done = differences(saved, train_config.to_dict(config)), resumed_at or 0
-        may_change = train_config.RESUMABLE | {"phases"}
+        may_change = train_config.RESUMABLE
         if not changed.keys() - may_change and changed.keys() & {"steps", "phases"}:
             # Phases are shares of the steps; what the run has done must stay the same.
             before = train_config.phases_until(train_config.as_dataclass(saved), done)
@@ -278,8 +278,8 @@ def load_data(
     for each in run_phases:
         if each.weights and len(each.weights) != len(text.sources):
             raise UserError(
-                f"config.data.weights has {len(each.weights)} weights, the text {len(text.sources)} sources: expected "
-                f"one for each of {', '.join(text.sources)}"
+                f"config.data.weights={':'.join(f'{weight:g}' for weight in each.weights)} is invalid: expected a "
+                f"number for each source of the text: {', '.join(text.sources)}"
             )
         count = each.steps + rewinds.skipped_batches(start, start + each.steps)
         phases.append(batches.BatchPhase(examples[each.length], each.batch_size, count, each.weights or text.weights))

@@ -1,5 +1,7 @@
 """Every shipped config: the paper's numbers, and two real steps of the shrunk run."""
 
+import random
+
 import pytest
 from cli_runs import ROOT
 
@@ -7,7 +9,7 @@ import electra_jax
 from electra_jax import configs, train_config
 from electra_jax.config import config_file
 from electra_jax.config.errors import UserError
-from electra_jax.data import corpus
+from electra_jax.data import batches, corpus
 from electra_jax.objectives import registry
 
 CONFIGS = ("babylm", "base", "budget", "deberta_v3", "large", "modern", "small", "tiny")  # of pre-training
@@ -123,11 +125,16 @@ def test_checkpoints_of_babylm_are_at_the_words_of_its_evaluation(track, million
 
 
 def test_a_text_of_babylm_is_read_ten_times(tmp_path, text_file):
-    electra_jax.prepare(tmp_path / "text", input=str(text_file), vocab_size=40)
-    tokens = sum(shard["tokens"]["train"] for shard in corpus.read_manifest(tmp_path / "text")["shards"])
-    config = configs.babylm(track="strict", corpus=tmp_path / "text")
-    assert config.data.input == str(tmp_path / "text")
-    assert config.steps == max(100, round(10 * tokens / (128 * 128)))
+    lines = text_file.read_text().split()
+    documents = [" ".join(random.Random(i).sample(lines, 50)) for i in range(600)]
+    (tmp_path / "text").write_text("\n\n".join(documents))
+    electra_jax.prepare(tmp_path / "corpus", input=str(tmp_path / "text"), vocab_size=40)
+    config = configs.babylm(track="strict", corpus=tmp_path / "corpus")
+    assert config.data.input == str(tmp_path / "corpus")
+    text = corpus.load(tmp_path / "corpus")
+    examples = batches.Packed(text.train, 128, 0, text.tokenizer.special)
+    assert config.steps > 20
+    assert config.steps * 128 / len(examples) == pytest.approx(10, abs=0.2)
     with pytest.raises(UserError, match=r"corpus=.* is no prepared corpus; make it with electra-jax prepare"):
         configs.babylm(corpus=text_file)
     with pytest.raises(UserError, match="track=multimodal is unknown: expected track=strict_small or strict"):

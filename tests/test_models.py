@@ -96,6 +96,11 @@ def test_branches_are_named_by_words(small_run, uploaded, capsys):
     arguments = [f"--workdir={small_run}", "--repo=me/mine", "--every_checkpoint", "--words=100e6"]
     assert errors.run(push.main, arguments) == 0
     assert [branch for _, branch, *_ in uploaded] == [None, "chck_50M", "chck_100M"]
+    uploaded.clear()
+    electra_jax.push(small_run, "me/mine", every_checkpoint=True, words=1.1e6)  # .55 and 1.1 millions
+    assert [branch for _, branch, *_ in uploaded] == [None, "chck_1M"]
+    assert errors.run(push.main, [f"--workdir={small_run}", "--repo=me/mine", "--words=100"]) == 2
+    assert "words=100.0 is invalid: expected 0, or a number of words from 1e6" in capsys.readouterr().err
     assert errors.run(push.main, [f"--workdir={small_run}", "--repo=me/mine", "--words=1e6"]) == 2
     assert "words=1e+06 has no effect without every_checkpoint; give both or neither" in capsys.readouterr().err
 

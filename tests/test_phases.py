@@ -12,6 +12,7 @@ from hypothesis import given
 
 from electra_jax import optim, saved_config, train, train_config
 from electra_jax.config.errors import UserError
+from electra_jax.loading.networks import load_networks
 from electra_jax.objectives.segments import make_segments
 from electra_jax.optim import OptimConfig
 from electra_jax.planning.flops.totals import count_flops
@@ -127,10 +128,12 @@ def test_a_phase_changes_what_it_names_and_nothing_else():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1/2; 1/3", "the shares add up to 0.833333; expected SHARE NAME=VALUE"),
+        ("1/2; 1/3", "the shares add up to 5/6; expected SHARE NAME=VALUE"),
         ("half; 1/2", "at 'half': expected SHARE NAME=VALUE"),
         ("1/0", "at '1/0': expected SHARE NAME=VALUE"),
         ("2; -1", "at '2': expected"),
+        ("1e-99999999; 1", "at '1e-99999999': expected"),
+        ("0.333; 0.333; 0.333", "the shares add up to 999/1000; expected"),
         ("1 batch_size", "at '1 batch_size': expected"),
         ("1 batch_size=4 batch_size=8", "at '1 batch_size=4 batch_size=8': expected"),
         ("1 model.layers=3", "model.layers cannot differ between phases; expected one of batch_size, data.seq_length"),
@@ -166,6 +169,7 @@ def test_phases_until_a_step(done):
         ({"batch_doublings": 2}, [(3, 64, 2), (4, 64, 4), (3, 64, 8)]),
         ({"short_steps": 4}, [(4, 16, 8), (6, 64, 8)]),
         ({"batch_doublings": 1, "short_steps": 7}, [(5, 16, 4), (2, 16, 8), (3, 64, 8)]),
+        ({"batch_doublings": None, "short_steps": 4}, [(4, 16, 8), (6, 64, 8)]),
     ],
     ids=str,
 )
@@ -173,9 +177,19 @@ def test_a_run_of_an_earlier_version_has_its_doublings_and_short_steps_as_phases
     written = train_config.to_dict(train_config.resolve(small_config(**RUN)))
     del written["phases"], written["data"]["weights"]
     written["batch_doublings"] = earlier.get("batch_doublings", 0)
+    if written["batch_doublings"] is None:  # as before there was such a setting
+        del written["batch_doublings"]
     written["data"] |= {"short_length": 16, "short_steps": earlier.get("short_steps", 0)}
     read = train_config.resolve(saved_config.with_later_settings(written))
     assert [(phase.steps, phase.length, phase.batch_size) for phase in train_config.phases(read)] == phases
+
+
+@pytest.mark.parametrize("value", [None, "1", -1, 1.5])
+def test_a_damaged_config_of_an_earlier_version_is_refused(value):
+    written = train_config.to_dict(train_config.resolve(small_config(**RUN)))
+    del written["phases"]
+    with pytest.raises(UserError, match=r"config\.batch_doublings is unknown"):
+        train_config.resolve(saved_config.with_later_settings({**written, "batch_doublings": value}))
 
 
 def test_a_phase_has_a_peak_learning_rate_of_its_own():
@@ -191,7 +205,7 @@ def test_a_phase_has_a_peak_learning_rate_of_its_own():
 def test_weights_are_one_for_each_source(tmp_path, text_file):
     config = small_config(text_file, data__weights="3:1")
     with pytest.raises(
-        UserError, match=r"^config\.data\.weights has 2 weights, the text 1 source.*: expected one for each"
+        UserError, match=r"^config\.data\.weights=3:1 is invalid: expected a number for each source of the text: "
     ):
         train.train(config, tmp_path / "run", quiet())
 
@@ -208,5 +222,6 @@ def test_a_run_whose_objective_changes_goes_on_with_the_same_bits(tmp_path, text
     lines = logged(tmp_path / "whole")
     assert [line["encoder_mlm_loss"] is None for line in lines] == [True] * 3 + [False] * 3
     assert lines[2]["learning_rate"] > 2 * lines[3]["learning_rate"]
-    evaluated = [line["heldout_fill_loss"] for line in lines if "heldout_fill_loss" in line]
-    assert [value is None for value in evaluated] == [True, False, False]
+    assert [line["step"] for line in lines if "heldout_fill_loss" in line] == [4, 6]
+    heads = [load_networks(tmp_path / "whole", step).encoder.config.heads for step in (2, 4)]
+    assert heads == [("discriminator_head",), ("discriminator_head", "mlm_head")]

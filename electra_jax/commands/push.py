@@ -5,7 +5,6 @@ from typing import Any
 from electra_jax import models
 from electra_jax.config import cli
 from electra_jax.config.errors import UserError
-from electra_jax.config.settings import at_least, check_value
 from electra_jax.runtime.console import PlainConsole
 
 USAGE = """\
@@ -21,8 +20,8 @@ its head becomes the repository, so that from_pretrained("USER/NAME") loads it, 
   --repo=USER/NAME    the repository; it is made if it does not exist
   --step=N            the step of the checkpoint (default: the last)
   --every_checkpoint  upload each checkpoint to a branch step-N too, and step 0 unless the run began with another model
-  --words=N           name those branches chck_1M and so on, after the millions of words read of the N of the whole run,
-                      as BabyLM's evaluation does, without step 0
+  --words=N           the number of words that the whole run reads: branches are then named chck_1M and so on, after
+                      the millions of words read so far, as BabyLM's evaluation does
   --private           make the repository private; one that exists and is public is refused
   --onnx              upload ONNX files too, for transformers.js and others; needs pip install 'electra_jax[onnx]'
 
@@ -49,7 +48,6 @@ def main(argv: list[str]) -> int:
         raise UserError("--workdir and --model were both given: expected one of them")
     source = "model" if options["model"] else "workdir"
     cli.require(options, (source, "repo"), "try --workdir=runs/tiny --repo=USER/NAME, or --help")
-    check_value("--words", options["words"], at_least(0))
     step = options["step"] if "step" in given else None
     console = PlainConsole()
     chosen = {name: options[name] for name in ("every_checkpoint", "private", "onnx", "words")}

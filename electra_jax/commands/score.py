@@ -20,7 +20,7 @@ usage: electra-jax score --model=DIR --input='FILE;FOLDER' [--by=detection|masks
                          [--bad=COLUMN] [--batch_size=16]
 
 Accuracy on minimal pairs such as BLiMP's: the fraction of pairs in which the good text scores higher than the bad one.
-Ties count as errors. Each folder also gets the mean of its files.
+Ties count as errors. Several folders also get a mean each.
 
   --model=DIR          a run's work directory, a directory that electra-jax export wrote, or a Hugging Face directory
   --input='FILE;FOLDER'
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
     if options["by"]:
         check_value("--by", options["by"], one_of(*SCORES))
     columns = (options["good"], options["bad"])
-    found = {name: _find(name) for name in filter(None, options["input"].split(";"))}
+    found = {Path(name).resolve(): _find(name) for name in filter(None, options["input"].split(";"))}
     if not found:
         raise UserError(
             f"--input={options['input']} names no file: expected files and folders, separated by semicolons"
@@ -58,10 +58,10 @@ def main(argv: list[str]) -> int:
         higher = model.score(good, by=options["by"] or None) > model.score(bad, by=options["by"] or None)
         accuracies[path] = 100 * float(higher.mean())
         table.add_row(name, f"{len(good):,}", f"{accuracies[path]:.1f}")
+    folders = [folder for folder in found if folder.is_dir()]
     if len(found) > 1:
-        for given, paths in ((given, paths) for given, paths in found.items() if Path(given).is_dir()):
-            mean = np.mean([accuracies[path] for path in paths])
-            table.add_row(f"mean of {Path(given).name}", "", f"{mean:.1f}")
+        for name, folder in zip(unique_names(folders), folders, strict=True):
+            table.add_row(f"mean of {name}", "", f"{np.mean([accuracies[path] for path in found[folder]]):.1f}")
     if len(accuracies) > 1:
         table.add_row("mean of the files", "", f"{np.mean([*accuracies.values()]):.1f}")
     console: Console = PlainConsole()

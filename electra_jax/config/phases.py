@@ -4,6 +4,7 @@
 """
 
 import itertools
+import re
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import NamedTuple
@@ -11,6 +12,15 @@ from typing import NamedTuple
 from electra_jax.config.errors import UserError
 
 FORM = "SHARE NAME=VALUE ...; SHARE NAME=VALUE ...; ..., where the shares of the steps add up to 1"
+
+
+_NUMBER = re.compile(r"\d{1,12}(\.\d{0,12})?|\.\d{1,12}|\d{1,12}/[1-9]\d{0,11}", re.ASCII)
+
+
+def fraction(text: str) -> Fraction | None:
+    """Parses a fraction of a run, such as 1/3 or .1; returns None unless it is above 0 and up to 1."""
+    number = Fraction(text) if _NUMBER.fullmatch(text) else Fraction(0)
+    return number if 0 < number <= 1 else None
 
 
 class PhaseText(NamedTuple):
@@ -36,7 +46,9 @@ def parse(text: str) -> list[PhaseText]:
     written = [_phase(part, text) for part in text.split(";") if part.strip()]
     total = sum(phase.share for phase in written)
     if total != 1:
-        raise UserError(f"config.phases={text!r} is invalid: the shares add up to {float(total):g}; expected {FORM}")
+        raise UserError(
+            f"config.phases={text!r} is invalid: the shares add up to {total}; expected {FORM}; a third is 1/3"
+        )
     return written
 
 
@@ -48,10 +60,7 @@ def stops(written: list[PhaseText], steps: int) -> list[int]:
 def _phase(part: str, text: str) -> PhaseText:
     share, *settings = part.split()
     changes = dict(setting.partition("=")[::2] for setting in settings)
-    try:
-        number = Fraction(share)
-    except (ValueError, ZeroDivisionError):
-        number = Fraction(0)
-    if not 0 < number <= 1 or len(changes) < len(settings) or not all("=" in setting for setting in settings):
+    number = fraction(share)
+    if number is None or len(changes) < len(settings) or not all("=" in setting for setting in settings):
         raise UserError(f"config.phases={text!r} is invalid at {part.strip()!r}: expected {FORM}")
     return PhaseText(number, changes)

@@ -88,7 +88,8 @@ def training_batches(
 
     Args:
       phases: the phases in order. A phase with the same examples as the phase before it continues with the first one
-        that was not drawn; with other weights, it may leave out two of each source.
+        that was not drawn. With other weights, up to two examples of each source are skipped; after a phase without
+        weights, which has one order of all sources, a phase with weights begins new orders, and the other way round.
       seed: seed of the order.
       rows: maps the global batch size to the rows of each batch that this process makes.
 
@@ -97,15 +98,12 @@ def training_batches(
     """
     parts: list[Any] = []
     order, drawn = _Order(phases[0].examples, ()), 0
-    mixed = len({phase.weights and tuple(phase.weights) for phase in phases}) > 1
     for examples, size, count, weights in phases:
         if len(examples) < size:
             raise UserError(
-                f"config.batch_size={size} is more than the corpus's {len(examples)} examples; use more text or a "
-                "smaller batch"
+                f"batch_size={size} is more than the corpus's {len(examples)} examples of this length; use more text, "
+                "a smaller batch or shorter sequences"
             )
-        if weights is None and mixed:  # by size, but with an order for each source, as in the other phases
-            weights = np.diff(examples.sources).tolist()
         following = order.after(drawn, examples, tuple(weights or ()))
         drawn = drawn if following == order else 0
         order = following
@@ -149,7 +147,7 @@ class _Order(NamedTuple):
 
     def after(self, drawn: int, examples: Examples, weights: tuple[float, ...]) -> "_Order":
         """Returns the order of the phase that follows `drawn` examples of this one."""
-        if examples is not self.examples or not self.weights:
+        if examples is not self.examples or not self.weights or not weights:
             return _Order(examples, weights)
         if weights == self.weights:
             return self

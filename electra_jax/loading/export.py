@@ -1,6 +1,7 @@
 """Exports a run as Hugging Face directories. PyTorch is needed for ONNX files only."""
 
 import contextlib
+import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -95,12 +96,13 @@ def _write(
 def _describe(run: RunCheckpoint, workdir: Path) -> card.RunDescription:
     """Collects from the run's files how the network was trained."""
     config, step, totals = run.config, int(run.state.step), run.metadata["totals"]
-    phases = train_config.phases(config)
-    flops = count_flops(make_segments(run.objective, phases), step, config.optim.name)
+    flops = count_flops(make_segments(run.objective, train_config.phases(config)), step, config.optim.name)
+    done = train_config.phases_until(config, step or 1)
     path = workdir / "environment.json"
     environment = read_json(path) if path.exists() else {}
     packages = environment.get("packages", {})
-    shapes = dict.fromkeys(f"{phase.batch_size} sequences of {phase.length} tokens" for phase in phases)
+    shapes = [f"{phase.batch_size} sequences of {phase.length} tokens" for phase in done]
+    shapes = [shape for shape, _ in itertools.groupby(shapes)]
     pieces = "SentencePiece" if isinstance(run.tokenizer, SentencePiece) else "pieces (tokenizers library)"
     facts = [
         ("text", _describe_text(run, workdir)),
@@ -127,7 +129,7 @@ def _describe(run: RunCheckpoint, workdir: Path) -> card.RunDescription:
         reads_masks=run.objective.encoder_reads_masks,
         trained_length=run.shape.trained_length,
         facts=facts,
-        heldout=_heldout(workdir, step),
+        heldout=_heldout(workdir, step) if len(run.averaged) < 2 else {},  # a mean of weights was not evaluated
         settings=train_config.to_dict(config),
     )
 

@@ -45,19 +45,25 @@ class RunCheckpoint(NamedTuple):
 
     @property
     def shape(self) -> ElectraConfig:
-        return trained_shape(self.config, self.objective)
+        return trained_shape(self.config, self.objective, int(self.state.step))
 
 
-def trained_shape(config: TrainConfig, objective: Objective) -> ElectraConfig:
-    """Returns the config of a run's trained networks: float32, as in exports, with the length of its longest rows."""
+def trained_shape(config: TrainConfig, objective: Objective, step: int) -> ElectraConfig:
+    """Returns the config of the networks that a run has trained after `step` steps.
+
+    It is float32, as in exports, with the length of the longest rows so far, and without an MLM head that no phase so
+    far has trained.
+    """
     shape = objective.model.config
     encoder, generator = (
         network and dataclasses.replace(network, dtype=jnp.dtype("float32"))
         for network in (shape.encoder, shape.generator)
     )
     assert encoder is not None
-    trained = max(phase.length for phase in train_config.phases(config))
-    return dataclasses.replace(shape, encoder=encoder, generator=generator, trained_length=trained)
+    done = train_config.phases_until(config, max(step, 1))
+    heads = tuple(h for h in shape.heads if h != "mlm_head" or any(each.objective.encoder_weight for each in done))
+    length = max(phase.length for phase in done)
+    return dataclasses.replace(shape, encoder=encoder, generator=generator, heads=heads, trained_length=length)
 
 
 def load_run_checkpoint(workdir: Path, step: int | None = None, average: int = 1) -> RunCheckpoint:
@@ -76,15 +82,18 @@ def load_run_checkpoint(workdir: Path, step: int | None = None, average: int = 1
     checkpoints = Checkpoints(workdir / "checkpoints", read_only=True)
     try:
         step = _existing_step(checkpoints, workdir, step)
+        before = [each for each in checkpoints.steps() if each <= step] or [0]
+        if not 1 <= average <= len(before):
+            raise UserError(
+                f"average={average} is invalid: expected a number from 1 to {len(before)}, the checkpoints of "
+                f"{workdir} up to step {step}"
+            )
         vocabulary = tokenizer.load_from_folder(workdir)
         sharded_step = step_on_one_device(config, vocabulary)
         if step == 0:
             if config.starts_from:
                 raise UserError(f"{workdir} at step 0 has the parameters of {config.starts_from}; use that")
             return RunCheckpoint(config, vocabulary, sharded_step.objective, sharded_step.fresh_state(), _NOTHING_DONE)
-        before = [each for each in checkpoints.steps() if each <= step]
-        if not 1 <= average <= len(before):
-            raise UserError(f"average={average} is invalid: {workdir} has {len(before)} checkpoints up to step {step}")
         state = checkpoints.restore(step, sharded_step.state)
         if average > 1:
             params = state.params

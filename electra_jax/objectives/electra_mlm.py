@@ -6,6 +6,8 @@ corrective language modelling (arXiv 2102.08473), which predicts at every positi
 discriminator, without a gradient (`encoder_positions=all`).
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
@@ -15,6 +17,10 @@ from electra_jax.objectives import electra, masking, mlm, spec
 from electra_jax.objectives.spec import Head, Inputs, Loss, Objective, ObjectiveConfig, Params, Pass, Stage
 
 Array = jax.Array
+_ALL_BUT_MLM_HEAD = (
+    *("embeddings", "encoder", "discriminator_head"),
+    *("generator_embeddings", "generator", "generator_head"),
+)
 _NEVER = -1e4  # a gate that is shut
 _OF_PREDICTIONS = ("encoder_mlm_loss", "encoder_mlm_accuracy", "fill_loss", "fill_accuracy")
 
@@ -67,7 +73,8 @@ def detection_alone_loss(o: Objective, params: Params, x: Inputs) -> Loss:
 
 def _stages(settings: ObjectiveConfig, steps: int) -> tuple[Stage, ...]:
     if not settings.encoder_weight:
-        return electra.with_generator(detection_alone_loss, electra.DISCRIMINATOR)(settings, steps)
+        (stage,) = electra.with_generator(detection_alone_loss, electra.DISCRIMINATOR)(settings, steps)
+        return (dataclasses.replace(stage, trainable=_ALL_BUT_MLM_HEAD),)  # weight decay would shrink it
     prediction = Head("mlm", everywhere=settings.encoder_positions == "all")
     return electra.with_generator(loss, Pass("encoder", (spec.DISCRIMINATION, prediction)))(settings, steps)
 

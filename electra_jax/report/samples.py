@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import NamedTuple
 
+from electra_jax import train_config
 from electra_jax.config.errors import UserError, explain
 from electra_jax.data import corpus
 from electra_jax.loading import run_checkpoint
 from electra_jax.loading.samples import SampledWord, sample_fakes
 from electra_jax.objectives import registry
+from electra_jax.objectives.segments import make_segments, segment_at
 from electra_jax.runtime.run_log import RunLog
 
 
@@ -45,7 +47,8 @@ def _sample(workdir: Path, count: int) -> Samples:
     checkpoint = run_checkpoint.load_run_checkpoint(workdir)
     config, tokenizer, state = checkpoint.config, checkpoint.tokenizer, checkpoint.state
     text = corpus.load(run_checkpoint.corpus_folder(workdir, checkpoint))
-    objective = registry.make_for_text(config.objective, config.model, config.steps, text)
+    whole = registry.make_for_text(config.objective, config.model, config.steps, text)
+    objective = segment_at(make_segments(whole, train_config.phases(config)), int(state.step) - 1).objective
     length, seed = config.data.seq_length, config.seed
     sentences = sample_fakes(objective, state.params, state.step, text.heldout, tokenizer, length, seed, count)
     if not sentences:

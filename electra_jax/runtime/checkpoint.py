@@ -19,6 +19,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
 from electra_jax.config.errors import UserError, describe
+from electra_jax.config.phases import fraction
 from electra_jax.config.settings import Check, above, setting
 from electra_jax.runtime.checksums import array_checksums, summarize
 from electra_jax.runtime.console_errors import disk_error
@@ -40,7 +41,7 @@ class CheckpointConfig:
     keep_at: str = setting(
         "",
         "Also save and keep checkpoints at these fractions of the steps, separated by commas.",
-        Check(lambda text: _shares(text) is not None, "numbers of more than 0, at most 1, separated by commas"),
+        Check(lambda text: _shares(text) is not None, "fractions above 0 and up to 1, separated by commas"),
         resumable=True,
     )
 
@@ -50,11 +51,9 @@ class CheckpointConfig:
 
 
 def _shares(text: str) -> list[Fraction] | None:
-    try:
-        shares = [Fraction(part.strip()) for part in text.split(",") if part.strip()]
-    except (ValueError, ZeroDivisionError):
-        return None
-    return shares if all(0 < share <= 1 for share in shares) else None
+    shares = [fraction(part.strip()) for part in text.split(",") if part.strip()]
+    known = [share for share in shares if share is not None]
+    return known if len(known) == len(shares) else None
 
 
 @functools.cache  # asked for after every step

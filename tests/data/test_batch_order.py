@@ -88,7 +88,7 @@ def test_state_continues_with_the_same_batches(examples, done):
 
 
 def test_fewer_examples_than_a_batch_are_refused(examples):
-    with pytest.raises(UserError, match=rf"config\.batch_size={N + 1} is more than the corpus's {N} examples"):
+    with pytest.raises(UserError, match=rf"^batch_size={N + 1} is more than the corpus's {N} examples"):
         training_batches(examples, N + 1, seed=0)
     assert sorted(*drawn(training_batches(examples, N, seed=0), 1)) == list(range(N))
 
@@ -210,19 +210,28 @@ def two_sources():
 
 
 @given(
-    weights=st.lists(st.tuples(WEIGHT, WEIGHT).filter(any), min_size=1, max_size=4),
+    weights=st.lists(st.tuples(WEIGHT, WEIGHT).filter(any), min_size=1, max_size=5),
     batches=st.integers(1, 9),
 )
 def test_sources_go_on_where_they_were_when_their_weights_change(weights, batches):
-    """From by size to other weights and so on: nothing is drawn twice, and at most two of a source are left out."""
+    """Nothing is drawn twice, and at most two of a source are left out each time."""
     examples, alone = two_sources()
-    phases = [BatchPhase(examples, 10, batches, each) for each in (None, *weights)]
+    phases = [BatchPhase(examples, 10, batches, each) for each in weights]
     numbers = order(batches_lib.training_batches(phases, seed=0), batches * len(phases))
     assert len({*numbers}) == len(numbers) == 10 * batches * len(phases)
     for low, high, whole in alone:
         own = [i for i in numbers if low <= i < high]
         assert own == [i for i in whole if i in {*own}]
         assert not own or whole.index(own[-1]) < len(own) + 2 * len(weights)
+
+
+def test_what_a_phase_draws_does_not_depend_on_those_after_it():
+    """One without weights has one order of all sources, one with weights an order for each."""
+    examples, alone = two_sources()
+    phases = [BatchPhase(examples, 10, 5), BatchPhase(examples, 10, 5, [1, 0]), BatchPhase(examples, 10, 5)]
+    numbers = order(batches_lib.training_batches(phases, seed=0), 15)
+    plain = order(training_batches(examples, 10, seed=0), 5)
+    assert numbers == [*plain, *alone[0][2][:50], *plain]
 
 
 def test_a_mixture_by_size_and_temperature_resumes_anywhere():

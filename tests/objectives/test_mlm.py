@@ -142,6 +142,8 @@ def test_without_its_weight_the_encoder_detects_alone_and_computes_no_prediction
     total, measured = o.loss(stage, systems.parameters("electra_mlm"), x)
     wanted = systems.loss("electra", params=systems.parameters("electra_mlm"))
     assert total == pytest.approx(wanted["loss"], rel=1e-6)
+    assert stage.trainable is not None
+    assert {*systems.parameters("electra_mlm")} - {*stage.trainable} == {"mlm_head"}
     assert [head.name for network_pass in stage.passes for head in network_pass.heads] == ["mlm", "discriminator"]
     both = o.loss(systems.objective("electra_mlm").stages[0], systems.parameters("electra_mlm"), x)[1]
     assert measured.keys() == both.keys()

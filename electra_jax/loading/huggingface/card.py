@@ -190,7 +190,7 @@ it, and do not let it decide about people.
 
 ## Held-out metrics
 
-{heldout if measured else "There was no evaluation up to this step."}
+{heldout if measured else "These weights were not evaluated."}
 
 Losses are in nats. `unigram entropy` and `constant entropy` are the losses of a model that knows only the frequencies
 of the tokens, or of replaced tokens. `auc` is the area under the ROC curve for detecting replaced tokens: fakes of the

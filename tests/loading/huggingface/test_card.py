@@ -52,7 +52,9 @@ def test_a_generator_is_not_to_be_fine_tuned():
 
 def test_without_numbers_it_says_so():
     bert = tiny_models.network().config.encoder
-    assert "There was no evaluation" in card.write_card(MADE._replace(heldout={}), "there", bert, None, "[MASK]")
+    assert "These weights were not evaluated" in card.write_card(
+        MADE._replace(heldout={}), "there", bert, None, "[MASK]"
+    )
 
 
 def test_a_model_that_reads_fakes_is_not_asked_to_fill_masks():
