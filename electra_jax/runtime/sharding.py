@@ -98,8 +98,9 @@ def make_mesh(
     """
     devices = jax.devices() if devices is None else devices
     sizes = _sizes(settings, len(devices))
-    for each in (batch_size, *others):
-        _check_batch_size(each, sizes[0] * sizes[1], grad_accum_steps)
+    _check_batch_size("config.batch_size", batch_size, sizes[0] * sizes[1], grad_accum_steps)
+    for each in others:
+        _check_batch_size("config.phases: batch_size", each, sizes[0] * sizes[1], grad_accum_steps)
     slices = len({getattr(device, "slice_index", 0) or 0 for device in devices})
     if sizes[0] % slices and devices[0].platform == "gpu":
         grid = np.reshape(sorted(devices, key=lambda device: device.id), sizes)
@@ -113,13 +114,13 @@ def make_mesh(
     return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 3)
 
 
-def _check_batch_size(batch_size: int, devices: int, grad_accum_steps: int) -> None:
+def _check_batch_size(name: str, batch_size: int, devices: int, grad_accum_steps: int) -> None:
     parts = devices * grad_accum_steps
     if batch_size % parts:
         below = batch_size // parts * parts
         nearest = " or ".join(str(size) for size in (below, below + parts) if size)
         steps = f" x {grad_accum_steps} accumulation steps" if grad_accum_steps > 1 else ""
-        raise UserError(f"config.batch_size={batch_size} is not divisible by {devices} devices{steps}; use {nearest}")
+        raise UserError(f"{name}={batch_size} is not divisible by {devices} devices{steps}; use {nearest}")
 
 
 def check_divisible(heads: int, ffn: int, mesh: Mesh) -> None:

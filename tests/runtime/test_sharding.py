@@ -45,7 +45,7 @@ def test_a_batch_is_split_over_devices_and_parts():
     with pytest.raises(UserError, match="=40 is not divisible by 8 devices x 4 accumulation steps; use 32 or 64"):
         sharding.make_mesh(sizes(), 40, grad_accum_steps=4)
     assert sharding.make_mesh(sizes(), 32, others=[8, 16]).size == 8
-    with pytest.raises(UserError, match=r"batch_size=12 is not divisible by 8 devices; use 8 or 16"):
+    with pytest.raises(UserError, match=r"^config.phases: batch_size=12 is not divisible by 8 devices; use 8 or 16"):
         sharding.make_mesh(sizes(), 8, others=[12])
 
 
