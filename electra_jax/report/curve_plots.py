@@ -22,7 +22,7 @@ from electra_jax.runtime.run_log import HELDOUT
 # Colours for all kinds of colour vision: Okabe and Ito, 2008, https://jfly.uni-koeln.de/color/
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 FILES = tuple(f"{name}.{kind}" for name in ("scores", "average", "heldout") for kind in ("png", "svg"))
-_MARKERS = "osD^vP*"
+_MARKERS = "osD^vP*X"  # one more than colours, so that pairs of both differ
 _DASHES = ("--", ":", "-.")
 _X_LABELS = {"flops": "pre-training FLOPs", "flops_paper": "pre-training FLOPs, as the paper counts them"}
 _GREY = "#707070"
