@@ -81,7 +81,7 @@ class TrainConfig:
     phases: str = setting(
         "",
         "Phases with settings of their own: SHARE NAME=VALUE ..., separated by semicolons; SHARE is a fraction of the "
-        "steps, such as 9/10; empty: one phase. On resume, only phases that have not begun may change.",
+        "steps, such as 9/10; empty: one phase; on resume, phases that have not begun may change.",
         resumable=True,
     )
     grad_accum_steps: int = setting(

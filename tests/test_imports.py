@@ -27,6 +27,7 @@ LAYERS = (
     ("evaluate",),
     ("sharded_step",),
     ("step",),
+    ("saved_config",),
     ("train_config",),
     ("guard", "optim"),
     ("objectives",),

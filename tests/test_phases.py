@@ -211,7 +211,7 @@ def test_weights_are_one_for_each_source(tmp_path, text_file):
 
 
 @pytest.mark.slow
-def test_a_run_whose_objective_changes_goes_on_with_the_same_bits(tmp_path, text_file):
+def test_a_run_whose_objective_changes_goes_on_with_the_same_bits_or_on_another_mesh(tmp_path, text_file):
     """Detection alone, then prediction too: killed in each phase."""
     phases = "1/2 objective.encoder_weight=0; 1/2 optim.learning_rate=1e-4 batch_size=16"
     often = {"log_every": 1, "checkpoint__every": 2, "checkpoint__keep_last": 9, "eval_every": 2}
@@ -219,6 +219,14 @@ def test_a_run_whose_objective_changes_goes_on_with_the_same_bits(tmp_path, text
     train.train(config, tmp_path / "whole", quiet())
     for kept in (2, 4):
         goes_on_with_the_same_bits(config, tmp_path / "whole", tmp_path / f"killed{kept}", kept)
+    elsewhere = shutil.copytree(tmp_path / "killed2", tmp_path / "elsewhere")
+    for step in (4, 6):
+        shutil.rmtree(elsewhere / "checkpoints" / str(step))
+    config.mesh.fsdp = 2
+    train.train(config, elsewhere, quiet())
+    found = arrays(elsewhere, 6)
+    for name, value in arrays(tmp_path / "whole", 6).items():
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-3, err_msg=name)
     lines = logged(tmp_path / "whole")
     assert [line["encoder_mlm_loss"] is None for line in lines] == [True] * 3 + [False] * 3
     assert lines[2]["learning_rate"] > 2 * lines[3]["learning_rate"]

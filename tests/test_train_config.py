@@ -160,7 +160,16 @@ def test_a_setting_of_another_version_is_refused():
 def test_what_a_resumed_run_may_change():
     """How long a run is, what it leaves behind, and how it computes; never what it computes."""
     groups = {name.split(".")[0] for name in train_config.RESUMABLE}
-    single = {"steps", "log_every", "eval_every", "eval_batches", "compile_cache", "compiler_options", "tracker"}
+    single = {
+        "steps",
+        "phases",
+        "log_every",
+        "eval_every",
+        "eval_batches",
+        "compile_cache",
+        "compiler_options",
+        "tracker",
+    }
     assert groups == single | {"mesh", "profile", "probe", "checkpoint", "guard", "model"}
     of_model = {name for name in train_config.RESUMABLE if name.startswith("model.")}
     assert of_model == {"model.attention", "model.remat", "model.unroll"}

@@ -41,7 +41,7 @@ class CheckpointConfig:
     keep_at: str = setting(
         "",
         "Also save and keep checkpoints at these fractions of the steps, separated by commas.",
-        Check(lambda text: _shares(text) is not None, "fractions above 0 and up to 1, separated by commas"),
+        Check(lambda text: _shares(text) is not None, "fractions up to 1, separated by commas"),
         resumable=True,
     )
 

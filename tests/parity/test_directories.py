@@ -384,6 +384,11 @@ def test_an_encoder_with_two_heads_fills_masks_there_as_here(kind, tmp_path):
     theirs = [found for found in fill("the [MASK] reads") if found["token"] < len(pieces)][:3]  # 32 are no pieces
     assert [candidate.token for candidate in ours] == [pieces.decode([found["token"]]).strip() for found in theirs]
     np.testing.assert_allclose([c.probability for c in ours], [found["score"] for found in theirs], rtol=1e-4)
+    row = np.asarray([pieces.special.cls, *pieces.encode(["the line reads"])[0], pieces.special.sep])
+    masked = np.where(np.eye(len(row), dtype=bool), pieces.special.mask, row)  # one row for each position
+    log_probs = torch.log_softmax(fill.model(torch.from_numpy(masked)).logits, dim=-1).detach().numpy()
+    of_tokens = log_probs[np.arange(len(row)), np.arange(len(row)), row]
+    assert model.score("the line reads", by="masks") == pytest.approx(of_tokens[1:-1].sum(), rel=1e-4)
 
 
 def test_what_was_trained_is_what_is_read(run):
