@@ -9,8 +9,7 @@ kept where BabyLM's evaluation wants them: after each million words up to ten, e
 on.
 
 The recipe is that of `configs/budget.py`, in a shape that takes 2e16 FLOPs for strict_small. It has not been trained on
-BabyLM's text: no score is known. `--config=babylm:runlocal` shrinks the run to less than a
-minute on a CPU.
+BabyLM's text: no score is known. `--config=babylm:runlocal` shrinks the run to less than a minute on a CPU.
 """
 
 import math

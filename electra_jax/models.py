@@ -172,8 +172,8 @@ def push(
             whole = _tokens_read(config, config.steps)
             millions = {each: round(_tokens_read(config, each) / whole * words / 1e6) for each in saved}
             branches = {each: f"chck_{million}M" for each, million in millions.items() if million}
-        # Of checkpoints with the same name, the last one.
-        uploads += [(each, branch) for branch, each in {branch: each for each, branch in branches.items()}.items()]
+        last = {branch: each for each, branch in branches.items()}  # of checkpoints with the same name
+        uploads += [(each, branch) for branch, each in last.items()]
     elif words:
         raise UserError(f"words={words:g} has no effect without every_checkpoint; give both or neither")
     addresses = []

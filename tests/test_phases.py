@@ -10,9 +10,10 @@ import pytest
 from cli_runs import arrays, logged, make_objective, quiet, small_config
 from hypothesis import given
 
-from electra_jax import optim, saved_config, train, train_config
+from electra_jax import optim, saved_config, train, train_config, train_setup
 from electra_jax.config.errors import UserError
 from electra_jax.loading.networks import load_networks
+from electra_jax.loading.run_checkpoint import saved_steps
 from electra_jax.objectives.segments import make_segments
 from electra_jax.optim import OptimConfig
 from electra_jax.planning.flops.totals import count_flops
@@ -24,9 +25,10 @@ def run(tmp_path, text_file, light_steps):
 
     def run(**settings):
         often = {"steps": 6, "log_every": 1, "checkpoint__every": 2, "checkpoint__keep_last": 9}
-        config = small_config(text_file, "objective=mlm", **settings, **often)
-        train.train(config, tmp_path / "run", quiet())
-        return config, tmp_path / "run"
+        config = small_config(text_file, "objective=mlm", **{**often, **settings})
+        workdir = tmp_path / f"run{len([*tmp_path.iterdir()])}"
+        train.train(config, workdir, quiet())
+        return config, workdir
 
     return run
 
@@ -208,6 +210,33 @@ def test_weights_are_one_for_each_source(tmp_path, text_file):
         UserError, match=r"^config\.data\.weights=3:1 is invalid: expected a number for each source of the text: "
     ):
         train.train(config, tmp_path / "run", quiet())
+
+
+def test_weights_of_the_config_replace_those_of_the_text(tmp_path, text_file, monkeypatch):
+    class EnoughError(Exception):
+        pass
+
+    def note(phases, *rest):
+        found.extend(phase.weights for phase in phases)
+        raise EnoughError
+
+    found = []
+    other = tmp_path / "other.txt"
+    other.write_text("\n\n".join(f"{document} more" for document in text_file.read_text().split("\n\n")))
+    monkeypatch.setattr(train_setup.batches, "training_batches", note)
+    for weights, expected in (("", [None, (0.0, 1.0)]), ("3:1", [(3.0, 1.0), (0.0, 1.0)])):
+        config = small_config(f"{text_file};{other}", data__weights=weights, phases="1/2; 1/2 data.weights=0:1")
+        with pytest.raises(EnoughError):
+            train.train(config, tmp_path / f"run{weights}", quiet())
+        assert found == expected
+        found.clear()
+
+
+def test_checkpoints_at_fractions_of_the_run_are_saved_and_kept(run):
+    _, workdir = run(checkpoint__keep_at="1/6,1/2")
+    assert saved_steps(workdir) == [1, 2, 3, 4, 6]
+    _, workdir = run(checkpoint__keep_at="1/6,1/2", checkpoint__keep_last=1, checkpoint__every=100)
+    assert saved_steps(workdir) == [1, 3, 6]
 
 
 @pytest.mark.slow

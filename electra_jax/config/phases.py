@@ -1,6 +1,6 @@
 """The text of `config.phases`: shares of a run's steps, each with the settings that differ there.
 
-9/10 data.seq_length=128; 1/10 batch_size=64 optim.learning_rate=1e-4
+An example is `9/10 data.seq_length=128; 1/10 batch_size=64 optim.learning_rate=1e-4`.
 """
 
 import itertools
@@ -12,8 +12,6 @@ from typing import NamedTuple
 from electra_jax.config.errors import UserError
 
 FORM = "SHARE NAME=VALUE ...; SHARE NAME=VALUE ...; ..., where the shares of the steps add up to 1"
-
-
 _NUMBER = re.compile(r"\d{1,12}(\.\d{0,12})?|\.\d{1,12}|\d{1,12}/[1-9]\d{0,11}", re.ASCII)
 
 

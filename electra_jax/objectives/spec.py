@@ -62,7 +62,7 @@ class ObjectiveConfig:
     generator_weight: float = setting(1.0, "Weight of the generator's loss.", at_least(0))
     discriminator_weight: float = setting(50.0, "Weight of the discriminator's loss.", at_least(0))
     encoder_weight: float = setting(
-        1.0, "Weight of the encoder's token-prediction loss; 0: only detection is trained.", at_least(0)
+        1.0, "Weight of the encoder's token-prediction loss; at 0, electra_mlm computes no prediction.", at_least(0)
     )
     encoder_mask_prob: float = setting(
         0.5,

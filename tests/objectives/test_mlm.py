@@ -15,6 +15,7 @@ from electra_jax.data.tokenizer import MASK, OWN, SPECIAL_TOKENS
 from electra_jax.modeling import electra as networks
 from electra_jax.modeling.batch import Batch
 from electra_jax.objectives import masking, mlm
+from electra_jax.objectives.spec import Objective
 
 SAME = 9  # the token that the generator always says in some tests
 
@@ -76,18 +77,23 @@ def test_replace_mlm_reads_fakes_and_is_scored_at_masked_positions():
     assert both["loss"] == pytest.approx(2 * found["mlm_loss"] + 3 * found["encoder_mlm_loss"], rel=1e-6)
 
 
-def test_electra_mlm_detects_what_it_reads_and_predicts_what_stood_at_masked_positions():
-    """It reads [MASK] at a part of them, which detection leaves out, and fakes at the others."""
-    params = systems.with_generator_that_says(SAME, systems.parameters("electra_mlm"))
-    o = systems.objective("electra_mlm")
+def read_by_electra_mlm(o: Objective) -> tuple[np.ndarray, ...]:
+    """Where it is masked, where the encoder reads [MASK], the text, and what it reads if every fake is `SAME`."""
     x = systems.inputs(o)
     where, text = chosen(x), np.asarray(systems.batch().input_ids)
     hidden = np.zeros_like(where)
     for row, places, below in zip(hidden, np.asarray(x.masked.positions), np.asarray(x.masked.hide) < 0.5, strict=True):
         row[places[below]] = True
     hidden &= where
+    return where, hidden, text, np.where(hidden, MASK, np.where(where, SAME, text))
+
+
+def test_electra_mlm_detects_what_it_reads_and_predicts_what_stood_at_masked_positions():
+    """It reads [MASK] at a part of them, which detection leaves out, and fakes at the others."""
+    params = systems.with_generator_that_says(SAME, systems.parameters("electra_mlm"))
+    o = systems.objective("electra_mlm")
+    where, hidden, text, read = read_by_electra_mlm(o)
     assert 0 < np.sum(hidden) < np.sum(where)
-    read = np.where(hidden, MASK, np.where(where, SAME, text))
     logits, _ = prediction("electra_mlm", params, jnp.asarray(read))
     found = systems.loss("electra_mlm", params=params, generator_weight=0.0, discriminator_weight=0.0)
     assert found["encoder_mlm_loss"] == pytest.approx(np.mean(nll(logits, text)[where]), rel=1e-5)
@@ -113,18 +119,12 @@ def test_electra_mlm_predicts_every_position_through_the_discriminator():
     """p(original) = (1 - p(replaced)) x 1[it is what is read] + p(replaced) x softmax; at [MASK] the softmax alone."""
     params = systems.with_generator_that_says(SAME, systems.parameters("electra_mlm"))
     o = systems.objective("electra_mlm")
-    x = systems.inputs(o)
-    where, text = chosen(x), np.asarray(systems.batch().input_ids)
-    hidden = np.zeros_like(where)
-    for row, places, below in zip(hidden, np.asarray(x.masked.positions), np.asarray(x.masked.hide) < 0.5, strict=True):
-        row[places[below]] = True
-    hidden &= where
-    read = jnp.asarray(np.where(hidden, MASK, np.where(where, SAME, text)))
-    logits, _ = prediction("electra_mlm", params, read)
-    states = networks.encode(o.model, params, systems.batch()._replace(input_ids=read), None)
+    where, hidden, text, read = read_by_electra_mlm(o)
+    logits, _ = prediction("electra_mlm", params, jnp.asarray(read))
+    states = networks.encode(o.model, params, systems.batch()._replace(input_ids=jnp.asarray(read)))
     scores = networks.discriminator_logits(o.model, params, states, systems.batch().sequence_ids)
     kept = np.where(hidden, 0, 1 / (1 + np.exp(np.asarray(scores, np.float64))))
-    expected = -np.log(kept * (np.asarray(read) == text) + (1 - kept) * np.exp(-nll(logits, text)))
+    expected = -np.log(kept * (read == text) + (1 - kept) * np.exp(-nll(logits, text)))
     how = {"params": params, "generator_weight": 0.0, "discriminator_weight": 0.0, "encoder_positions": "all"}
     found = systems.loss("electra_mlm", encoder_weight=3.0, **how)
     assert found["loss"] == pytest.approx(3 * np.mean(expected[text != 0]), rel=1e-5)
