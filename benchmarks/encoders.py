@@ -20,7 +20,7 @@ import electra_jax
 from electra_jax import train_config
 from electra_jax.config import cli, config_file, errors
 from electra_jax.config.settings import above, check_value
-from electra_jax.modeling.electra import ENCODERS
+from electra_jax.modeling.model_config import ARCHITECTURES
 from electra_jax.runtime import run_log
 
 HELDOUT = ("mlm_loss", "disc_loss", "disc_auc")
@@ -84,7 +84,7 @@ def main(argv: list[str]) -> int:
     check_value("--flops", chosen["flops"], above(0))
     output, text = Path(chosen["output"]), Path(chosen["output"]) / "text"
     call("prepare", f"--input={chosen['input']}", f"--vocab_size={chosen['vocab_size']}", f"--output={text}")
-    for encoder in ENCODERS:
+    for encoder in ARCHITECTURES:
         overrides = [
             *shlex.split(chosen["pretraining"]),
             f"--config.model.encoder={encoder}",
@@ -93,7 +93,7 @@ def main(argv: list[str]) -> int:
         steps = steps_for(Path(chosen["config"]), chosen["flops"], overrides)
         given = [f"--config={chosen['config']}", f"--workdir={output / encoder}"]
         call("train", *given, f"--config.steps={steps}", f"--config.eval_every={max(1, steps // 4)}", *overrides)
-    found = [summary(output / encoder) for encoder in ENCODERS]
+    found = [summary(output / encoder) for encoder in ARCHITECTURES]
     (output / "encoders.json").write_text(json.dumps(found, indent=1) + "\n")
     print(table(found))
     return 0

@@ -20,6 +20,7 @@ from electra_jax.downstream.tasks import glue
 from electra_jax.loading import networks
 from electra_jax.loading.networks import Pretrained, Source
 from electra_jax.modeling.batch import Batch
+from electra_jax.modeling.bert import Bert
 from electra_jax.modeling.subnetwork import Network
 from electra_jax.runtime.progress import Progress
 
@@ -148,7 +149,7 @@ def bag_of_words(source: Source) -> Source:
     def load() -> Pretrained:
         pretrained = source.load()
         shape = pretrained.encoder.config
-        encoder = dataclasses.replace(shape.encoder, kind="bert", layers=0, width=shape.embedding_size)
+        encoder = dataclasses.replace(shape.encoder, architecture=Bert(), layers=0, width=shape.embedding_size)
         network = Network(dataclasses.replace(shape, encoder=encoder, heads=()), {})
         zeros = jnp.zeros((1, 2), jnp.int32)
         params = network.model.init(jax.random.key(0), Batch(zeros, zeros, zeros), method="encode")["params"]

@@ -31,6 +31,7 @@ from electra_jax.config import cli, errors
 from electra_jax.data import sentencepiece_proto, tokenizer, vocabulary, vocabulary_training
 from electra_jax.data.config import MODEL_TYPES, CorpusConfig
 from electra_jax.loading.huggingface import tokenizer_files
+from electra_jax.modeling.architecture import SENTENCEPIECE_FILES
 
 _AT_ONCE = 10_000  # lines
 
@@ -124,7 +125,7 @@ def deberta_of_transformers_4(folder: Path) -> PreTrainedTokenizerBase:
 def exported(ours: tokenizer.Tokenizer, deberta: bool = False) -> PreTrainedTokenizerBase:
     """What `AutoTokenizer` makes of the files that are exported."""
     with tempfile.TemporaryDirectory() as folder:
-        for name, content in tokenizer_files.files(ours, 10**9, True, deberta).items():
+        for name, content in tokenizer_files.files(ours, 10**9, True, SENTENCEPIECE_FILES[deberta]).items():
             (Path(folder) / name).write_bytes(content)
         model_type = "deberta-v2" if deberta else "electra"
         (Path(folder) / "config.json").write_text(json.dumps({"model_type": model_type}))

@@ -16,7 +16,7 @@ from electra_jax.config.errors import UserError
 from electra_jax.config.settings import Check, above, at_least, one_of, setting
 from electra_jax.data.config import DataConfig
 from electra_jax.guard import GuardConfig
-from electra_jax.modeling.config import ModelConfig
+from electra_jax.modeling.model_config import ModelConfig
 from electra_jax.objectives import registry
 from electra_jax.objectives.segments import Phase
 from electra_jax.objectives.spec import ObjectiveConfig

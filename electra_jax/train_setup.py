@@ -18,8 +18,7 @@ from electra_jax.config.settings import differences
 from electra_jax.data import batches, corpus, pipeline, processes, tokenizer
 from electra_jax.data.batches import HeldoutBatch
 from electra_jax.data.corpus import Corpus
-from electra_jax.modeling import config as model_config
-from electra_jax.modeling import fused_attention, transformer
+from electra_jax.modeling import fused_attention, model_config, transformer
 from electra_jax.modeling.batch import Batch
 from electra_jax.objectives import registry
 from electra_jax.runtime import compile_cache, cuda, distributed, metric_writers, rewind, run_log, sharding

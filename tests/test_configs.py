@@ -10,6 +10,7 @@ from electra_jax import configs, train_config
 from electra_jax.config import config_file
 from electra_jax.config.errors import UserError
 from electra_jax.data import batches, corpus
+from electra_jax.modeling.deberta import Deberta, DebertaSettings
 from electra_jax.objectives import registry
 
 CONFIGS = ("babylm", "base", "budget", "deberta_v3", "large", "modern", "small", "tiny")  # of pre-training
@@ -61,7 +62,7 @@ def test_sizes_of_deberta_are_those_of_its_authors(size):
     found = (e.layers, e.width, e.ffn, e.heads, g.layers, config.optim.learning_rate, config.batch_size)
     assert found == DEBERTAS[size]
     assert (g.width, g.ffn, g.heads, model.embedding_size) == (e.width, e.ffn, e.heads, e.width)
-    assert (e.kind, model.tying, e.position_buckets, e.max_relative_positions) == ("deberta", "gdes", 256, 512)
+    assert (e.architecture, model.tying, e.own) == (Deberta(), "gdes", DebertaSettings(256, 512))
     o = config.objective
     assert (o.mask_prob, o.replace_prob, o.discriminator_weight, o.temperature) == (0.15, 1.0, 10.0, 1.0)
     assert (config.steps, config.data.seq_length, config.optim.warmup_steps) == (1_000_000, 512, 10_000)

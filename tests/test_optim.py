@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import tiny_models
 
 from electra_jax import optim, train_config
-from electra_jax.modeling import config as model_config
 from electra_jax.modeling import subnetwork
 from electra_jax.optim import OptimConfig
 
@@ -76,7 +76,7 @@ def shapes(encoder: str):
     """Of the parameters."""
     model = train_config.paper().model
     model.encoder = encoder
-    return subnetwork.param_shapes(model_config.from_settings(model, 1000, ("discriminator_head",)))
+    return subnetwork.param_shapes(tiny_models.shape(model, 1000, ("discriminator_head",)))
 
 
 @pytest.mark.parametrize("encoder", ["bert", "modernbert", "deberta"])

@@ -7,11 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from cli_runs import make_objective
+from ml_collections import ConfigDict
 
 from electra_jax import train_config
-from electra_jax.modeling import subnetwork
+from electra_jax.config import settings
+from electra_jax.modeling import model_config, subnetwork
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.config import ElectraConfig, EncoderConfig
+from electra_jax.modeling.deberta import DebertaSettings
+from electra_jax.modeling.model_config import ARCHITECTURES, ModelConfig
+from electra_jax.modeling.modernbert import ModernBertSettings
 from electra_jax.modeling.subnetwork import Network
 from electra_jax.objectives.spec import Objective
 
@@ -28,23 +33,19 @@ def network(
     """An encoder of width 32 and two heads; `linear` is a DeBERTa whose discriminator's head is linear."""
     linear = kind == "linear"
     kind = "deberta" if linear else kind
-    encoder = EncoderConfig(
-        kind,
-        layers,
-        32,
-        48,
-        2,
-        0.02,
-        0.1,
-        jnp.dtype("float32"),
-        8,
-        2,
-        position_buckets=4,
-        max_relative_positions=8,
-        linear_head=linear and head == "discriminator_head",
-    )
+    own = {
+        "modernbert": ModernBertSettings(local_window=8, global_every=2),
+        "deberta": DebertaSettings(4, 8, "linear" if linear and head == "discriminator_head" else "released"),
+    }
+    dtype = jnp.dtype("float32")
+    encoder = EncoderConfig(ARCHITECTURES[kind], layers, 32, 48, 2, 0.02, 0.1, dtype, own.get(kind))
     config = ElectraConfig(VOCABULARY, embedding_size, 16, encoder, heads=(head,) if head else ())
     return Network(config, random_like(subnetwork.param_shapes(config), seed))
+
+
+def shape(model: ConfigDict, *args: Any, **kwargs: Any) -> ElectraConfig:
+    """`from_settings` of a config file's `config.model`."""
+    return model_config.from_settings(settings.from_dict(ModelConfig, model, "config.model."), *args, **kwargs)
 
 
 def random_like(shapes: Any, seed: int = 0) -> Any:

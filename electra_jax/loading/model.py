@@ -89,7 +89,7 @@ class Model:
     def __repr__(self) -> str:
         c = self.encoder.config
         parts = [
-            f"{c.encoder.kind} encoder with {c.encoder.layers} layers of width {c.encoder.width}",
+            f"{c.encoder.architecture.name} encoder with {c.encoder.layers} layers of width {c.encoder.width}",
             f"heads: {', '.join(c.heads) or 'none'}",
             "with a generator" if self.generator is not None else "without a generator",
             f"{len(self.tokenizer)} pieces",

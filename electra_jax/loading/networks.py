@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from electra_jax.loading import hub
 from electra_jax.loading.huggingface import directory, tokenizer_files
 from electra_jax.loading.huggingface.directory import Directory
 from electra_jax.loading.run_checkpoint import load_run_checkpoint, read_metadata
+from electra_jax.modeling.config import ElectraConfig
 from electra_jax.modeling.subnetwork import Network, extract, flatten_params
 from electra_jax.runtime.run_log import METRICS
 
@@ -78,19 +79,23 @@ def load_networks(path: Path, step: int | None = None, average: int = 1) -> Pret
 def _with_heads(first: Directory, other: Directory, path: Path) -> Directory:
     """Adds the heads of `other`, which must have the same encoder."""
     network, more = first.network, other.network
-    linear = network.config.encoder.linear_head or more.config.encoder.linear_head  # known beside a discriminator only
-    shapes = [
-        dataclasses.replace(each.config, encoder=dataclasses.replace(each.config.encoder, linear_head=linear), heads=())
-        for each in (network, more)
-    ]
+    shapes = [_shape(each.config) for each in (network, more)]
     ours, theirs = (flatten_params({part: each.params[part] for part in _SHARED}) for each in (network, more))
     if shapes[0] != shapes[1] or not all(np.array_equal(value, theirs[name]) for name, value in ours.items()):
         raise UserError(
             f"{path} has another encoder than the directory beside it; export both again, or load one of them"
         )
     heads = {head: more.params[head] for head in more.config.heads if head not in network.config.heads}
-    config = dataclasses.replace(shapes[0], heads=(*network.config.heads, *heads))
+    known = more if "discriminator_head" in heads else network  # the form of this head shows beside it only
+    config = dataclasses.replace(known.config, heads=(*network.config.heads, *heads))
     return first._replace(network=Network(config, {**network.params, **heads}), scores=first.scores or other.scores)
+
+
+def _shape(config: ElectraConfig) -> tuple[ElectraConfig, dict[str, Any]]:
+    """Returns what a config says of the encoder, whatever its heads are."""
+    encoder = config.encoder
+    own = encoder.architecture.shape_settings(encoder, encoder.layers)
+    return dataclasses.replace(config, encoder=dataclasses.replace(encoder, own=None), heads=()), own
 
 
 class Source(NamedTuple):

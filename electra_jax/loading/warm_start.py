@@ -279,8 +279,8 @@ def _mismatch(config: TrainConfig, donor: Donor, shape: ElectraConfig) -> tuple[
     theirs, ours = (_shape_settings(network, donor.layers, config.init.positions, layers) for network in networks)
     if all("discriminator_head" in network.heads for network in networks):
         for settings, network in zip((theirs, ours), networks, strict=True):
-            if network.encoder.kind == "deberta":
-                settings["deberta.discriminator_head"] = "linear" if network.encoder.linear_head else "released"
+            e = network.encoder
+            settings |= {f"{e.architecture.name}.{name}": getattr(e.own, name) for name in e.architecture.of_head}
     differing = [name for name in theirs if theirs[name] != ours.get(name)]
     if not differing:
         return ()
@@ -304,17 +304,11 @@ def _shape_settings(network: ElectraConfig, depth: str, positions: str, layers: 
     `WarmStartConfig`.
     """
     e = network.encoder
-    settings: dict[str, Any] = {"encoder": e.kind}
+    settings: dict[str, Any] = {"encoder": e.architecture.name}
     if depth == "same":
         settings["layers"] = e.layers
     settings |= {"width": e.width, "ffn": e.ffn, "heads": e.heads, "embedding_size": network.embedding_size}
-    if e.kind == "bert" and positions == "same":
+    if network.absolute and positions == "same":
         settings["max_length"] = network.max_length
-    if e.kind == "modernbert":
-        settings["modernbert.activation"] = e.activation
-        settings["modernbert.local_window"] = e.local_window
-        settings["modernbert.global_every"] = min(e.global_every, layers)  # a longer period makes no difference
-    if e.kind == "deberta":
-        settings["deberta.position_buckets"] = e.position_buckets
-        settings["deberta.max_relative_positions"] = e.max_relative_positions
-    return settings
+    own = e.architecture.shape_settings(e, layers)
+    return settings | {f"{e.architecture.name}.{name}": value for name, value in own.items()}

@@ -27,21 +27,20 @@ class Visible:
     Attributes:
       sequence_ids: [B, L], as in `Batch`. Padding (0) sees padding only.
       direction: the side that a position sees: `both`, or in a causal network `before` or `after`.
+      reach: the number of positions that it sees on each side if attention is local.
+      is_local: bool scalar: whether attention is local; None: it is not.
     """
 
     sequence_ids: Array
     direction: str = struct.field(pytree_node=False, default="both")
+    reach: int = struct.field(pytree_node=False, default=0)
+    is_local: Array | None = None
 
-    def mask(self, reach: int = 0, is_local: Array | None = None) -> Array:
-        """Makes the attention mask, [B, 1, L, L] bool: True where a query (first L) sees a key (second L).
-
-        Args:
-          reach: the number of positions that it sees on each side if attention is local.
-          is_local: bool scalar: whether attention is local; None: it is not.
-        """
+    def mask(self) -> Array:
+        """Makes the attention mask, [B, 1, L, L] bool: True where a query (first L) sees a key (second L)."""
         mask = plain_attention.mask(self.sequence_ids, self.direction)
-        if is_local is not None:
-            mask &= plain_attention.mask(self.sequence_ids, self.direction, reach) | ~is_local
+        if self.is_local is not None:
+            mask &= plain_attention.mask(self.sequence_ids, self.direction, self.reach) | ~self.is_local
         return mask
 
 
@@ -63,20 +62,13 @@ class SelfAttention(nn.Module):
     train: bool
 
     @nn.compact
-    def __call__(
-        self,
-        x_BLD: Array,
-        visible: Visible,
-        rotate: Rotate | None = None,
-        is_local: Array | None = None,
-    ) -> Array:
+    def __call__(self, x_BLD: Array, visible: Visible, rotate: Rotate | None = None) -> Array:
         """Attends to the visible positions; returns [B, L, D].
 
         Args:
           x_BLD: the hidden states.
           visible: which positions see each other.
           rotate: applies rotary positions to queries or keys; the second argument is the axis of positions.
-          is_local: bool scalar: whether a position sees only `config.local_window // 2` positions on each side.
         """
         c, mesh = self.config, jax.sharding.get_abstract_mesh()
         is_fused = fused_attention.chosen(c, x_BLD.shape[1], mesh) == "fused" and not self.is_initializing()
@@ -92,9 +84,9 @@ class SelfAttention(nn.Module):
         rate = c.attention_rate if self.train else 0.0
         words = dropout.key_words(self.make_rng("dropout")) if rate else jnp.zeros(0, jnp.uint32)
         if is_fused and is_gpu and not rate:
-            attended = _cudnn(c, qkv, visible, rotate, is_local)
+            attended = _cudnn(c, qkv, visible, rotate)
         else:
-            attended = (_fused if is_fused else _plain)(c, qkv, visible, rotate, is_local, rate, words)
+            attended = (_fused if is_fused else _plain)(c, qkv, visible, rotate, rate, words)
         return dense(heads, (c.width,), self.out_init, "out")(attended)
 
 
@@ -103,7 +95,6 @@ def _plain(
     qkv: Array,
     visible: Visible,
     rotate: Rotate | None,
-    is_local: Array | None,
     rate: float,
     words: Array,
 ) -> Array:
@@ -112,13 +103,13 @@ def _plain(
     q_BHLK, k_BHLK, v_BHLK = (part[0] for part in jnp.split(qkv.transpose(2, 0, 3, 1, 4), 3))
     if rotate is not None:
         q_BHLK, k_BHLK = rotate(q_BHLK, 2), rotate(k_BHLK, 2)
-    reach = c.local_window // 2
+    reach, is_local = visible.reach, visible.is_local
     if is_local is not None and not rate and plain_attention.block_size(qkv.shape[1], reach) is not None:
         attended = plain_attention.attend_local_or_global(
             reach, visible.direction, is_local, q_BHLK, k_BHLK, v_BHLK, visible.sequence_ids
         )
     else:
-        attended = plain_attention.attend(q_BHLK, k_BHLK, v_BHLK, visible.mask(reach, is_local), words, rate)
+        attended = plain_attention.attend(q_BHLK, k_BHLK, v_BHLK, visible.mask(), words, rate)
     return attended.swapaxes(1, 2)
 
 
@@ -127,7 +118,6 @@ def _fused(
     qkv: Array,
     visible: Visible,
     rotate: Rotate | None,
-    is_local: Array | None,
     rate: float,
     words: Array,
 ) -> Array:
@@ -135,20 +125,20 @@ def _fused(
     if rotate is not None:
         q_BLHK, k_BLHK, v_BLHK = (qkv.reshape(*qkv.shape[:2], 3, c.heads, -1)[:, :, i] for i in range(3))
         qkv = jnp.stack([rotate(q_BLHK, 1), rotate(k_BLHK, 1), v_BLHK], axis=2).reshape(qkv.shape)
-    reach = None if is_local is None else c.local_window // 2
+    reach = None if visible.is_local is None else visible.reach
     form = pallas_tiles.Form(c.heads, rate, visible.direction, reach)
-    return fused_attention.attend(form, qkv, visible.sequence_ids, words, is_local)
+    return fused_attention.attend(form, qkv, visible.sequence_ids, words, visible.is_local)
 
 
-def _cudnn(c: EncoderConfig, qkv: Array, visible: Visible, rotate: Rotate | None, is_local: Array | None) -> Array:
+def _cudnn(c: EncoderConfig, qkv: Array, visible: Visible, rotate: Rotate | None) -> Array:
     """Computes the same by cuDNN, without dropout of attention weights."""
 
-    def attend(qkv: Array, visible: Visible, is_local: Array | None) -> Array:
+    def attend(qkv: Array, visible: Visible) -> Array:
         q_BLHK, k_BLHK, v_BLHK = (qkv[:, :, i] for i in range(3))
         if rotate is not None:
             q_BLHK, k_BLHK = rotate(q_BLHK, 1), rotate(k_BLHK, 1)
-        return fused_attention.attend_masked(q_BLHK, k_BLHK, v_BLHK, visible.mask(c.local_window // 2, is_local))
+        return fused_attention.attend_masked(q_BLHK, k_BLHK, v_BLHK, visible.mask())
 
     if c.remat == "none":  # even then, no layer is to keep its own mask and parts of `qkv`
         attend = jax.checkpoint(attend, policy=cudnn_attention.is_forward, prevent_cse=False)
-    return attend(qkv, visible, is_local)
+    return attend(qkv, visible)

@@ -15,7 +15,10 @@ column later than that of the next: padding and a reshape align the rows (`_alig
 of relative embeddings, N blocks, S queries in a block, C distances of a block.
 """
 
+import dataclasses
 import math
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -23,12 +26,16 @@ import numpy as np
 from flax import linen as nn
 from jax.ad_checkpoint import checkpoint_name
 
-from electra_jax.modeling import dropout, plain_attention, transformer
+from electra_jax.config.errors import UserError
+from electra_jax.config.settings import above, one_of, setting
+from electra_jax.modeling import dropout, plain_attention, tensor_names, transformer
+from electra_jax.modeling.architecture import SENTENCEPIECE_FILES, Architecture, different
 from electra_jax.modeling.attention import Visible
-from electra_jax.modeling.config import EncoderConfig
+from electra_jax.modeling.config import ElectraConfig, EncoderConfig
 from electra_jax.modeling.dense import Dense
 from electra_jax.modeling.dropout import Dropout
 from electra_jax.modeling.layer_norm import LayerNorm
+from electra_jax.modeling.tensor_names import Tensor
 
 Array = jax.Array
 EPSILON = 1e-7
@@ -38,9 +45,28 @@ EPSILON = 1e-7
 _BLOCK = 64
 
 
+@dataclasses.dataclass(frozen=True)
+class DebertaSettings:
+    """Settings that only encoder=deberta uses."""
+
+    position_buckets: int = setting(
+        256,
+        "Number of relative-position buckets per side; distances beyond half of them share buckets logarithmically.",
+        above(1),
+    )
+    max_relative_positions: int = setting(
+        512, "Maximum relative distance; all larger distances share the last bucket.", above(1)
+    )
+    discriminator_head: str = setting(
+        "released",
+        "Discriminator head: DeBERTaV3's own, or a single linear layer, for which transformers has a class.",
+        one_of("released", "linear"),
+    )
+
+
 def rows_used(config: EncoderConfig, length: int) -> tuple[int, int]:
     """Returns the first and last row of the table of relative embeddings that sequences of a length use."""
-    ends = bucket(np.asarray([1 - length, length - 1]), config.position_buckets, config.max_relative_positions)
+    ends = bucket(np.asarray([1 - length, length - 1]), config.own.position_buckets, config.own.max_relative_positions)
     return int(ends[0]), int(ends[1])
 
 
@@ -118,7 +144,7 @@ class DisentangledAttention(nn.Module):
         scale = (3 * c.head_size) ** -0.5
         queries_RHK, keys_RHK = (part[:, 0] * scale for part in jnp.split(project(relative_RD, first=2), 2, axis=1))
         to_position, to_content = (
-            bucket(_blocks(length, sign), c.position_buckets, c.max_relative_positions) for sign in (1, -1)
+            bucket(_blocks(length, sign), c.own.position_buckets, c.own.max_relative_positions) for sign in (1, -1)
         )
         first, _ = rows_used(c, length)
         relative = _relative(q_BHLK, keys_RHK, to_position - first)
@@ -138,11 +164,11 @@ class DebertaLayer(nn.Module):
     @nn.compact
     def __call__(self, x_BLD: Array, visible: Visible, relative_RD: Array) -> tuple[Array, None]:
         attended = DisentangledAttention(self.config, self.train, name="attention")(x_BLD, visible, relative_RD)
-        return transformer.finish_layer(self.config, EPSILON, x_BLD, attended, self.train), None
+        return transformer.finish_layer(self.config, x_BLD, attended, self.train), None
 
 
 class DebertaEncoder(nn.Module):
-    """DeBERTa's encoder, from word embeddings to hidden states; arguments as in `transformer.BertEncoder`."""
+    """DeBERTa's encoder, from word embeddings to hidden states; arguments as in `bert.BertEncoder`."""
 
     config: EncoderConfig
 
@@ -155,9 +181,171 @@ class DebertaEncoder(nn.Module):
             x = Dense(c.width, init, use_bias=False, dtype=c.dtype, name="project")(x)
         x = LayerNorm(EPSILON, True, c.dtype, name="embedding_norm")(x)
         x_BLD = Dropout(c.dropout)(x, train)
-        table = self.param("relative", transformer.truncated_normal(c.init_stddev), (2 * c.position_buckets, c.width))
+        init = transformer.truncated_normal(c.init_stddev)
+        table = self.param("relative", init, (2 * c.own.position_buckets, c.width))
         first, last = rows_used(c, x.shape[1])
         relative_RD = LayerNorm(EPSILON, True, c.dtype, name="relative_norm")(table[first : last + 1])
         layers = transformer.stack(DebertaLayer, c, in_axes=(nn.broadcast, nn.broadcast))
         x_BLD, _ = layers(c, train, name="layers")(transformer.shard_batch(x_BLD), visible, relative_RD)
         return transformer.shard_batch(x_BLD)
+
+
+_LINEAR_DISCRIMINATOR = tensor_names.linear("discriminator_head/classifier", "classifier", labels=True)
+# The MLM head's names in microsoft/DeBERTa, and in transformers where a config has legacy=False; read only.
+_MLM_NAMES = {
+    "lm_predictions.lm_head.dense.": "cls.predictions.transform.dense.",
+    "lm_predictions.lm_head.LayerNorm.": "cls.predictions.transform.LayerNorm.",
+    "lm_predictions.lm_head.bias": "cls.predictions.bias",
+}
+_LISTS = ("pos_att_type", "norm_rel_ebd")  # settings of config.json: lists, or strings separated by bars
+
+
+class Deberta(Architecture):
+    name = "deberta"
+    encoder = DebertaEncoder
+    epsilon = EPSILON
+    fused = False  # no kernel here computes scores of relative positions
+    of_head = ("discriminator_head",)
+
+    model_type = "deberta-v2"
+    class_prefix = "DebertaV2"
+    fixed: ClassVar = {
+        "hidden_act": "gelu",
+        "layer_norm_eps": EPSILON,
+        "type_vocab_size": 0,
+        "relative_attention": True,
+        "position_biased_input": False,
+        "pos_att_type": ["c2p", "p2c"],
+        "share_att_key": True,
+        "norm_rel_ebd": "layer_norm",
+        "conv_kernel_size": 0,
+        "tie_word_embeddings": True,
+    }
+    unnamed: ClassVar = {
+        "relative_attention": False,
+        "position_biased_input": True,
+        "pos_att_type": None,
+        "share_att_key": False,
+        "norm_rel_ebd": "none",
+    }
+    classifier_dropout = "cls_dropout"
+    sentencepiece_file = SENTENCEPIECE_FILES[1]
+    prefix = "deberta."
+    decoder = "cls.predictions.decoder.weight"
+    body: ClassVar = [
+        Tensor("embeddings/word", ("embeddings.word_embeddings.weight",)),
+        *tensor_names.linear("encoder/project", "embeddings.embed_proj"),
+        *tensor_names.norm("encoder/embedding_norm", "embeddings.LayerNorm"),
+        Tensor("encoder/relative", ("encoder.rel_embeddings.weight",)),
+        *tensor_names.norm("encoder/relative_norm", "encoder.LayerNorm"),
+        *tensor_names.post_norm_layers("{}_proj"),
+    ]
+    heads: ClassVar = {
+        "discriminator_head": [  # names from microsoft/DeBERTa, replaced_token_detection_model.py
+            *tensor_names.norm("discriminator_head/norm", "mask_predictions.LayerNorm"),
+            *tensor_names.linear("discriminator_head/dense", "mask_predictions.dense"),
+            *tensor_names.linear("discriminator_head/classifier", "mask_predictions.classifier"),
+        ],
+        "mlm_head": [
+            *tensor_names.linear("mlm_head/dense", "cls.predictions.transform.dense"),
+            *tensor_names.norm("mlm_head/norm", "cls.predictions.transform.LayerNorm"),
+            Tensor("mlm_head/bias", ("cls.predictions.bias",)),
+        ],
+    }
+    task_heads: ClassVar = {
+        "classification": [
+            *tensor_names.linear("head/dense", "pooler.dense"),
+            *tensor_names.linear("head/classifier", "classifier"),
+        ],
+        "tagging": tensor_names.linear("head/classifier", "classifier"),
+        "answering": tensor_names.linear("head/classifier", "qa_outputs"),
+    }
+
+    def check(self, config: EncoderConfig) -> None:
+        if config.attention == "fused":
+            raise UserError(
+                "config.model.attention=fused is invalid with encoder=deberta, whose scores depend on relative "
+                "positions: expected auto or plain"
+            )
+        own, rows = config.own, config.own.position_buckets // 2 + 1
+        if own.max_relative_positions <= rows:
+            raise UserError(
+                f"config.model.deberta.max_relative_positions={own.max_relative_positions} is within half of "
+                f"position_buckets={own.position_buckets}, whose rows are for one distance each: expected {rows + 1} "
+                "or more"
+            )
+
+    def detector(self, config: EncoderConfig) -> str:
+        return "linear" if config.own.discriminator_head == "linear" else "normed"
+
+    def relative(self, config: EncoderConfig, length: int) -> tuple[int, int]:
+        first, last = rows_used(config, length)
+        return pairs(length), last + 1 - first
+
+    def shape_settings(self, config: EncoderConfig, layers: int) -> dict[str, Any]:
+        return {
+            "position_buckets": config.own.position_buckets,
+            "max_relative_positions": config.own.max_relative_positions,
+        }
+
+    def detector_class(self, config: EncoderConfig) -> str:
+        return "ForTokenClassification" if self.detector(config) == "linear" else "Model"  # no class has DeBERTaV3's
+
+    def describe(self, config: ElectraConfig, special: Any) -> dict[str, Any]:
+        c = config.encoder
+        return {
+            "embedding_size": config.embedding_size,
+            "position_buckets": c.own.position_buckets,
+            "max_relative_positions": c.own.max_relative_positions,
+            "hidden_dropout_prob": c.dropout,
+            "attention_probs_dropout_prob": c.attention_rate,
+            "pooler_hidden_size": c.width,  # for the classifier that fine-tuning adds on [CLS]
+            "pooler_hidden_act": "gelu",
+            "pooler_dropout": 0.0,
+            "legacy": True,  # the names of the MLM head's tensors
+        }
+
+    def normalized(self, described: Mapping[str, Any], place: str) -> dict[str, Any]:
+        same = [name for name in _LISTS if _parts(described[name]) == _parts(self.fixed[name])]
+        return {**described, **{name: self.fixed[name] for name in same}}
+
+    def read(
+        self, described: Mapping[str, Any], number: Callable[..., Any], linear_head: bool, place: str
+    ) -> dict[str, Any]:
+        size = number("hidden_size") // number("num_attention_heads")
+        if described.get("attention_head_size", size) != size:
+            raise different(
+                place, "attention_head_size", described["attention_head_size"], f"{size}, the hidden_size by heads"
+            )
+        # Without a positive `max_relative_positions`, their range is `max_position_embeddings`.
+        furthest, buckets = described.get("max_relative_positions", -1), number("position_buckets", least=2)
+        from_positions = isinstance(furthest, int) and furthest < 1
+        name = "max_position_embeddings" if from_positions else "max_relative_positions"
+        head = "linear" if linear_head else "released"
+        own = DebertaSettings(buckets, number(name, least=buckets // 2 + 2), head)
+        return {**super().read(described, number, linear_head, place), "own": own}
+
+    def is_head(self, head: str, names: set[str], architecture: str) -> bool:
+        linear = architecture == "DebertaV2ForTokenClassification" and _LINEAR_DISCRIMINATOR[0].theirs[0] in names
+        return super().is_head(head, names, architecture) or (linear and head == "discriminator_head")
+
+    def rename(self, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if any(name.startswith("mask_predictions.") for name in state):
+            return state  # a released discriminator also has tensors that its generator's head began from
+
+        def name_here(name: str) -> str:
+            there = next((part for part in _MLM_NAMES if name.startswith(part)), "")
+            return _MLM_NAMES[there] + name.removeprefix(there) if there else name
+
+        return {name_here(name): value for name, value in state.items()}
+
+    def tensors(self, config: EncoderConfig, head: str) -> list[Tensor]:
+        is_linear = head == "discriminator_head" and self.detector(config) == "linear"
+        return _LINEAR_DISCRIMINATOR if is_linear else super().tensors(config, head)
+
+
+def _parts(value: Any) -> Any:
+    """Splits a setting of config.json, a list or a string separated by bars, into sorted parts."""
+    parts = value.lower().split("|") if isinstance(value, str) else value
+    is_list = isinstance(parts, list) and all(isinstance(part, str) for part in parts)
+    return sorted(part.strip() for part in parts) if is_list else parts

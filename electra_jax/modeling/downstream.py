@@ -6,20 +6,20 @@ float32 for every encoder dtype: in bfloat16, scores that must be ranked would t
 candidate answer starts, C the number of classes.
 """
 
-from typing import cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from electra_jax.modeling import modernbert, transformer
+from electra_jax.modeling import transformer
 from electra_jax.modeling.activations import gelu
 from electra_jax.modeling.attention import Visible
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.config import ElectraConfig
 from electra_jax.modeling.dense import Dense
 from electra_jax.modeling.dropout import Dropout
-from electra_jax.modeling.electra import ENCODERS, Embeddings, gather_positions, mean_state
+from electra_jax.modeling.electra import Embeddings, gather_positions, mean_state
 from electra_jax.modeling.layer_norm import LayerNorm
 
 Array = jax.Array
@@ -139,17 +139,17 @@ class TransformersHead(nn.Module):
     @nn.compact
     def __call__(self, x: Array, train: bool) -> Array:
         """Maps states [..., D] to [..., outputs]."""
-        c = self.config.encoder
-        drop = Dropout(0.0 if self.kind == "answering" and c.kind != "modernbert" else c.dropout)
-        if c.kind == "modernbert":
-            init = transformer.truncated_normal(modernbert.out_stddev(c))
-            x = Dense(c.width, init, use_bias=False, name="dense")(x)
-            x = LayerNorm(modernbert.EPSILON, False, jnp.float32, name="norm")(gelu(x))
-            last = transformer.truncated_normal(c.width**-0.5)
+        c, a = self.config.encoder, self.config.encoder.architecture
+        drop = Dropout(0.0 if self.kind == "answering" and not a.normed_heads else c.dropout)
+        if a.normed_heads:
+            init = transformer.truncated_normal(a.head_stddev(c))
+            x = Dense(c.width, init, use_bias=a.use_bias, name="dense")(x)
+            x = LayerNorm(a.epsilon, a.use_bias, jnp.float32, name="norm")(gelu(x))
+            last = a.classifier_init(c)
         else:
             last = nn.initializers.normal(c.init_stddev)
             if self.kind in ("classification", "multilabel", "regression"):
-                x = drop(x, train) if c.kind == "bert" and not self.bert else x
+                x = drop(x, train) if a.drops_pooled and not self.bert else x
                 activation = jnp.tanh if self.bert else gelu
                 x = activation(Dense(c.width, last, name="dense")(x))
         return Dense(self.outputs, last, name="classifier")(drop(x, train))
@@ -182,7 +182,7 @@ class Downstream(nn.Module):
     def setup(self) -> None:
         c = self.config
         self.embeddings = Embeddings(c)
-        self.encoder = ENCODERS[c.encoder.kind](c.encoder)
+        self.encoder: Any = c.encoder.architecture.encoder(c.encoder)
         self.head = self._make_head()
 
     def _make_head(self) -> nn.Module:

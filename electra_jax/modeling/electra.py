@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from electra_jax.modeling import deberta, modernbert, transformer
+from electra_jax.modeling import transformer
 from electra_jax.modeling.activations import gelu
 from electra_jax.modeling.attention import Visible
 from electra_jax.modeling.batch import Batch
@@ -23,17 +23,11 @@ from electra_jax.modeling.layer_norm import LayerNorm
 
 Array = jax.Array
 Params = Any  # the nested dict of float32 arrays that `Electra.init` returns
-ENCODERS: dict[str, Any] = {
-    "bert": transformer.BertEncoder,
-    "modernbert": modernbert.ModernBertEncoder,
-    "deberta": deberta.DebertaEncoder,
-}
-_EPSILONS = {"bert": transformer.EPSILON, "modernbert": modernbert.EPSILON, "deberta": deberta.EPSILON}
 _SEGMENTS = 2
 
 
 class Embeddings(nn.Module):
-    """Word embeddings, and for BERT also position and segment embeddings and a layer norm.
+    """Word embeddings, and with absolute positions also position and segment embeddings and a layer norm.
 
     Attributes:
       config: the whole model's config.
@@ -52,7 +46,7 @@ class Embeddings(nn.Module):
         if c.absolute:
             self.position = self.param("position", init, (c.max_length, c.embedding_size))
             self.segment = self.param("segment", init, (_SEGMENTS, c.embedding_size))
-            self.norm = LayerNorm(transformer.EPSILON, True, c.encoder.dtype)
+            self.norm = LayerNorm(c.encoder.architecture.epsilon, True, c.encoder.dtype)
         self.drop = Dropout(c.encoder.dropout)
 
     def table(self, name: str) -> Array:
@@ -86,7 +80,7 @@ class TwoTowers(nn.Module):
     @nn.compact
     def __call__(self, x_BLE: Array, sequence_ids_BL: Array, train: bool) -> Array:
         """Returns the towers' states before and after each position, [B, L, 2 D]."""
-        encoder = ENCODERS[self.config.kind]
+        encoder: Any = self.config.architecture.encoder
         left_BLD = encoder(self.config, name="left")(x_BLE, Visible(sequence_ids_BL, "before"), train)
         right_BLD = encoder(self.config, name="right")(x_BLE, Visible(sequence_ids_BL, "after"), train)
         follows = (sequence_ids_BL[:, 1:] == sequence_ids_BL[:, :-1])[..., None]
@@ -99,8 +93,8 @@ class TwoTowers(nn.Module):
 class MLMHead(nn.Module):
     """Token-prediction head: dense(D -> E), GELU, layer norm, times the word table, plus a bias [V].
 
-    ModernBERT's head is dense(D -> D), GELU, layer norm, and a linear map D -> E if E differs from D. Multiplied into
-    the table, this map gives the head of `transformers.ModernBertForMaskedLM`.
+    With `normed_heads` it is dense(D -> D), GELU, layer norm, and a linear map D -> E if E differs from D. Multiplied
+    into the table, this map gives the head of `transformers.ModernBertForMaskedLM`.
     """
 
     config: EncoderConfig
@@ -109,13 +103,12 @@ class MLMHead(nn.Module):
     @nn.compact
     def __call__(self, x_BMD: Array, table_VE: Array) -> Array:
         """Computes logits [B, M, V] float32; the lowest float for entries that only pad the table."""
-        c = self.config
-        modern = c.kind == "modernbert"
+        c, a = self.config, self.config.architecture
         padded, size = table_VE.shape
-        init = transformer.truncated_normal(modernbert.out_stddev(c) if modern else c.init_stddev)
-        width = c.width if modern else size
-        x = Dense(width, init, use_bias=not modern, dtype=c.dtype, name="dense")(x_BMD)
-        x_BME = LayerNorm(_EPSILONS[c.kind], not modern, c.dtype, name="norm")(gelu(x))
+        init = transformer.truncated_normal(a.head_stddev(c))
+        width = c.width if a.normed_heads else size
+        x = Dense(width, init, use_bias=a.use_bias, dtype=c.dtype, name="dense")(x_BMD)
+        x_BME = LayerNorm(a.epsilon, a.use_bias, c.dtype, name="norm")(gelu(x))
         if width != size:
             init = nn.initializers.xavier_uniform()
             x_BME = Dense(size, init, use_bias=False, dtype=c.dtype, name="project")(x_BME)
@@ -126,29 +119,27 @@ class MLMHead(nn.Module):
 
 
 class DiscriminatorHead(nn.Module):
-    """Head of replaced-token detection: dense(D -> D), GELU, dense(D -> 1); ModernBERT's has a layer norm after GELU.
+    """Head of replaced-token detection, in the form of `Architecture.detector`; with `normed_heads`, a layer norm
+    follows GELU.
 
-    DeBERTaV3's begins with the layer norm of each state plus the state of its sequence's first token, [CLS]
-    (microsoft/DeBERTa, replaced_token_detection_model.py). A linear head (`config.linear_head`) is dense(D -> 1) alone.
+    DeBERTaV3's form, `normed`, is from microsoft/DeBERTa, replaced_token_detection_model.py.
     """
 
     config: EncoderConfig
 
     @nn.compact
     def __call__(self, x_BLD: Array, sequence_ids_BL: Array) -> Array:
-        c = self.config
-        modern, x = c.kind == "modernbert", x_BLD
-        if c.kind == "deberta" and not c.linear_head:
+        c, a, x = self.config, self.config.architecture, x_BLD
+        form = a.detector(c)
+        if form == "normed":
             x = x + first_states(x_BLD, sequence_ids_BL)
-            x = LayerNorm(deberta.EPSILON, True, c.dtype, name="norm")(x)
-        if not (c.kind == "deberta" and c.linear_head):
-            init = transformer.truncated_normal(modernbert.out_stddev(c) if modern else c.init_stddev)
-            x = gelu(Dense(c.width, init, use_bias=not modern, dtype=c.dtype, name="dense")(x))
-        if modern:
-            x = LayerNorm(modernbert.EPSILON, False, c.dtype, name="norm")(x)
-        # Glorot as in the reference; classifiers of ModernBERT use a normal distribution of deviation 1 / sqrt(D).
-        init = transformer.truncated_normal(c.width**-0.5) if modern else nn.initializers.xavier_uniform()
-        return Dense(1, init, dtype=c.dtype, name="classifier")(x)[..., 0].astype(jnp.float32)
+            x = LayerNorm(a.epsilon, a.use_bias, c.dtype, name="norm")(x)
+        if form != "linear":
+            init = transformer.truncated_normal(a.head_stddev(c))
+            x = gelu(Dense(c.width, init, use_bias=a.use_bias, dtype=c.dtype, name="dense")(x))
+        if a.normed_heads:
+            x = LayerNorm(a.epsilon, a.use_bias, c.dtype, name="norm")(x)
+        return Dense(1, a.classifier_init(c), dtype=c.dtype, name="classifier")(x)[..., 0].astype(jnp.float32)
 
 
 class ScalarHead(nn.Module):
@@ -184,11 +175,11 @@ class Electra(nn.Module):
                 self.generator_embeddings = Embeddings(c)
                 base = self.generator_embeddings if c.tying == "gdes" else None
             if c.tying != "all":
-                kind: Any = TwoTowers if c.two_towers else ENCODERS[c.generator.kind]
+                kind: Any = TwoTowers if c.two_towers else c.generator.architecture.encoder
                 self.generator = kind(c.generator)
             self.generator_head = MLMHead(c.generator, c.vocab_size)
         self.embeddings = Embeddings(c, base)
-        self.encoder = ENCODERS[c.encoder.kind](c.encoder)
+        self.encoder: Any = c.encoder.architecture.encoder(c.encoder)
         for name in c.heads:
             setattr(self, name, self._make_head(name))
 

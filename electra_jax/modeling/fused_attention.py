@@ -62,7 +62,7 @@ def choose(network: EncoderConfig, device_kind: str, length: int, heads: int) ->
     Raises:
       UserError: the network's `attention` is `fused`, and the kernels cannot be used.
     """
-    if network.attention == "plain" or network.kind == "deberta":  # whose scores no kernel here computes
+    if network.attention == "plain" or not network.architecture.fused:
         return "plain"
     problem = _problem(network, device_kind, length, heads)
     if network.attention == "fused" and problem:

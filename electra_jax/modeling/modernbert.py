@@ -4,22 +4,49 @@ It computes what `transformers.ModernBertModel` computes (arXiv 2412.13663). If 
 linear map without bias precedes the first norm; multiplied into the word table, it gives a plain ModernBERT.
 """
 
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 from jax.ad_checkpoint import checkpoint_name
 
-from electra_jax.modeling import transformer
+from electra_jax.config.errors import UserError
+from electra_jax.config.settings import above, one_of, setting
+from electra_jax.modeling import tensor_names, transformer
 from electra_jax.modeling.activations import ACTIVATIONS
+from electra_jax.modeling.architecture import Architecture, different
 from electra_jax.modeling.attention import SelfAttention, Visible
-from electra_jax.modeling.config import EncoderConfig
+from electra_jax.modeling.config import ElectraConfig, EncoderConfig
 from electra_jax.modeling.dense import Dense
 from electra_jax.modeling.dropout import Dropout
 from electra_jax.modeling.layer_norm import LayerNorm
+from electra_jax.modeling.tensor_names import LAYERS, Tensor
 
 EPSILON = 1e-5
 GLOBAL_THETA, LOCAL_THETA = 160_000.0, 10_000.0
+_GLOBAL, _LOCAL = "full_attention", "sliding_attention"  # transformers' names
+
+
+@dataclasses.dataclass(frozen=True)
+class ModernBertSettings:
+    """Settings that only encoder=modernbert uses."""
+
+    local_window: int = setting(
+        128, "Window of local attention layers, in tokens, half of them on each side.", above(0)
+    )
+    global_every: int = setting(3, "Every how many layers attention is global, starting with the first.", above(0))
+    activation: str = setting(
+        "gelu", "Activation of the gated feed-forward layers; relu2: the square of a ReLU.", one_of(*ACTIVATIONS)
+    )
+    zero_outputs: bool = setting(
+        False,
+        "Initialize the output projections of attention and feed-forward layers with zeros, so that layers start as "
+        "the identity.",
+    )
 
 
 def out_stddev(config: EncoderConfig) -> float:
@@ -29,7 +56,7 @@ def out_stddev(config: EncoderConfig) -> float:
 
 def out_init(config: EncoderConfig) -> transformer.Initializer:
     """Returns the initializer of matrices that write to the residual stream."""
-    return nn.initializers.zeros if config.zero_outputs else transformer.truncated_normal(out_stddev(config))
+    return nn.initializers.zeros if config.own.zero_outputs else transformer.truncated_normal(out_stddev(config))
 
 
 def rotary(length: int, head_size: int, theta: float) -> np.ndarray:
@@ -69,7 +96,7 @@ class ModernBertLayer(nn.Module):
 
         init = transformer.truncated_normal(c.init_stddev)
 
-        is_global = number % c.global_every == 0
+        is_global = number % c.own.global_every == 0
         angles_LK = jnp.where(is_global, angles_2LK[1], angles_2LK[0])
 
         # The first layer has no norm before attention: the embeddings are normalized already. Its entry in the stack
@@ -83,13 +110,17 @@ class ModernBertLayer(nn.Module):
             out_init=out_init(c),
             train=self.train,
             name="attention",
-        )(normed, visible, lambda x, axis: rotate(x, angles_LK, axis), ~is_global)
+        )(
+            normed,
+            dataclasses.replace(visible, reach=c.own.local_window // 2, is_local=~is_global),
+            lambda x, axis: rotate(x, angles_LK, axis),
+        )
         x_BLD = checkpoint_name(transformer.shard_batch(x_BLD + attended), "sum")
         h = LayerNorm(EPSILON, False, c.dtype, name="ffn_norm")(x_BLD)
         # Value and gate have an axis of their own, so that sharding F keeps both halves on one device.
         h_BL2F = checkpoint_name(dense((2, c.ffn), init, "ffn_in")(h), "ffn_in")
         value_BL1F, gate_BL1F = jnp.split(h_BL2F, 2, axis=2)
-        gated_BLF = ACTIVATIONS[c.activation](value_BL1F[:, :, 0]) * gate_BL1F[:, :, 0]
+        gated_BLF = ACTIVATIONS[c.own.activation](value_BL1F[:, :, 0]) * gate_BL1F[:, :, 0]
         h_BLF = Dropout(c.dropout)(gated_BLF, self.train)
         return transformer.shard_batch(x_BLD + dense(c.width, out_init(c), "ffn_out")(h_BLF)), None
 
@@ -116,3 +147,165 @@ class ModernBertEncoder(nn.Module):
             x, np.arange(c.layers, dtype=np.int32), visible, jnp.asarray(np.stack(angles))
         )
         return LayerNorm(EPSILON, False, c.dtype, name="final_norm")(x_BLD)
+
+
+_TASK_HEAD = [
+    *tensor_names.linear("head/dense", "head.dense"),
+    *tensor_names.norm("head/norm", "head.norm"),
+    *tensor_names.linear("head/classifier", "classifier"),
+]
+
+
+class ModernBert(Architecture):
+    name = "modernbert"
+    encoder = ModernBertEncoder
+    epsilon = EPSILON
+    use_bias = False
+    rotary = True
+    gated = True
+    drops_weights = False
+    normed_heads = True
+
+    model_type = "modernbert"
+    class_prefix = "ModernBert"
+    fixed: ClassVar = {
+        "norm_eps": EPSILON,
+        "norm_bias": False,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "decoder_bias": True,
+        "classifier_bias": False,
+        "classifier_activation": "gelu",
+        "global_rope_theta": GLOBAL_THETA,
+        "local_rope_theta": LOCAL_THETA,
+    }
+    pools = True
+    prefix = "model."
+    layers = "layers."
+    decoder = "decoder.weight"
+    folds = True
+    body: ClassVar = [
+        Tensor("embeddings/word", ("embeddings.tok_embeddings.weight",)),
+        *tensor_names.norm("encoder/embedding_norm", "embeddings.norm"),
+        # The first layer has no norm of its own: it reads normalized embeddings. Its entry in our stack is not used.
+        *tensor_names.norm(f"{LAYERS}/attention_norm", "layers.{}.attn_norm", first=1),
+        *tensor_names.linear(f"{LAYERS}/attention/qkv", "layers.{}.attn.Wqkv"),
+        *tensor_names.linear(f"{LAYERS}/attention/out", "layers.{}.attn.Wo", inputs=2),
+        *tensor_names.norm(f"{LAYERS}/ffn_norm", "layers.{}.mlp_norm"),
+        *tensor_names.linear(f"{LAYERS}/ffn_in", "layers.{}.mlp.Wi"),
+        *tensor_names.linear(f"{LAYERS}/ffn_out", "layers.{}.mlp.Wo"),
+        *tensor_names.norm("encoder/final_norm", "final_norm"),
+    ]
+    heads: ClassVar = {
+        "discriminator_head": [
+            *tensor_names.linear("discriminator_head/dense", "head.dense"),
+            *tensor_names.norm("discriminator_head/norm", "head.norm"),
+            *tensor_names.linear("discriminator_head/classifier", "classifier", labels=True),
+        ],
+        "mlm_head": [
+            *tensor_names.linear("mlm_head/dense", "head.dense"),
+            *tensor_names.norm("mlm_head/norm", "head.norm"),
+            Tensor("mlm_head/bias", ("decoder.bias",)),
+        ],
+    }
+    task_heads: ClassVar = dict.fromkeys(("classification", "tagging", "answering"), _TASK_HEAD)
+
+    def check(self, config: EncoderConfig) -> None:
+        if config.attention_dropout:
+            raise UserError(
+                f"config.model.attention_dropout={config.attention_dropout:g} is invalid with encoder=modernbert, "
+                "whose attention weights have no dropout: expected -1 or 0"
+            )
+
+    def head_stddev(self, config: EncoderConfig) -> float:
+        return out_stddev(config)
+
+    def classifier_init(self, config: EncoderConfig) -> transformer.Initializer:
+        return transformer.truncated_normal(config.width**-0.5)
+
+    def reach(self, config: EncoderConfig) -> int:
+        return int(config.own.local_window // 2)
+
+    def is_local(self, config: EncoderConfig, layer: int) -> bool:
+        return bool(layer % config.own.global_every)
+
+    def shape_settings(self, config: EncoderConfig, layers: int) -> dict[str, Any]:
+        return {
+            "activation": config.own.activation,
+            "local_window": config.own.local_window,
+            "global_every": min(config.own.global_every, layers),  # a longer period makes no difference
+        }
+
+    def detector_class(self, config: EncoderConfig) -> str:
+        return "ForTokenClassification"
+
+    def describe(self, config: ElectraConfig, special: Any) -> dict[str, Any]:
+        c = config.encoder
+        return {
+            # See `transformer.truncated_normal`; text-embeddings-inference requires it.
+            "initializer_cutoff_factor": 2.0,
+            "hidden_activation": c.own.activation,
+            "local_attention": c.own.local_window,
+            "global_attn_every_n_layers": c.own.global_every,
+            "layer_types": [_LOCAL if self.is_local(c, layer) else _GLOBAL for layer in range(c.layers)],
+            "rope_parameters": {
+                _GLOBAL: {"rope_type": "default", "rope_theta": GLOBAL_THETA},
+                _LOCAL: {"rope_type": "default", "rope_theta": LOCAL_THETA},
+            },
+            "embedding_dropout": c.dropout,
+            "mlp_dropout": c.dropout,
+            "attention_dropout": 0.0,
+            "tie_word_embeddings": config.embedding_size == c.width,
+            "bos_token_id": special.cls,
+            "eos_token_id": special.sep,
+            "cls_token_id": special.cls,
+            "sep_token_id": special.sep,
+        }
+
+    def normalized(self, described: Mapping[str, Any], place: str) -> dict[str, Any]:
+        ropes = {"global_rope_theta": _GLOBAL, "local_rope_theta": _LOCAL}
+        thetas = {name: _theta(described, part, place) for name, part in ropes.items()}
+        return {**described, **{name: theta for name, theta in thetas.items() if theta}}
+
+    def read(
+        self, described: Mapping[str, Any], number: Callable[..., Any], linear_head: bool, place: str
+    ) -> dict[str, Any]:
+        activation = described.get("hidden_activation", "gelu")
+        if activation not in tuple(ACTIVATIONS):  # a tuple, because the value may be unhashable
+            raise different(place, "hidden_activation", activation, " or ".join(map(repr, ACTIVATIONS)))
+        window, every = number("local_attention", 128), _period(described, number("num_hidden_layers"), place)
+        own = ModernBertSettings(window, every, activation)
+        return {"dropout": number("mlp_dropout", 0.0, whole=False), "own": own}
+
+    def is_head(self, head: str, names: set[str], architecture: str) -> bool:
+        # Heads of other classes have the names of the discriminator's.
+        ours = head == "mlm_head" or architecture == "ModernBertForTokenClassification"
+        return ours and super().is_head(head, names, architecture)
+
+
+def _theta(described: Mapping[str, Any], part: str, place: str) -> Any:
+    """Returns the RoPE theta from `rope_parameters` (transformers 5); None if the file lacks them. Raises UserError if
+    the positions are scaled."""
+    ropes = described.get("rope_parameters") or {}
+    rope = ropes.get(part) or {} if isinstance(ropes, dict) else None
+    if not isinstance(rope, dict) or described.get("rope_scaling") or rope.get("rope_type", "default") != "default":
+        raise UserError(
+            f"{place} scales its rotary positions: expected rope_type=default; such a model is not supported"
+        )
+    return rope.get("rope_theta")
+
+
+def _period(described: Mapping[str, Any], layers: int, place: str) -> int:
+    """Returns the period of the global attention layers. Raises UserError if they are not every n-th layer."""
+    types = described.get("layer_types")
+    every = described.get("global_attn_every_n_layers", 3)
+    if types is None and isinstance(every, int) and every > 0:
+        return every
+    if isinstance(types, list) and len(types) == layers:
+        period = next((layer for layer in range(1, layers) if types[layer] == _GLOBAL), layers)
+        if types == [_LOCAL if layer % period else _GLOBAL for layer in range(layers)]:
+            return period
+    raise UserError(
+        f"{place} has layer_types={types!r} (global_attn_every_n_layers={every!r}): expected {_GLOBAL} in the first of "
+        f"{layers} layers and in every n-th after it"
+    )

@@ -1,7 +1,4 @@
-"""BERT's encoder, and the parts that the others share with it: initializers, layer stacks, post-LN blocks.
-
-BERT's blocks are post-LN, with biases and exact GELU, as in the paper and in `transformers.ElectraModel`.
-"""
+"""What the encoders share: initializers, sharding of hidden states, layer stacks, post-LN blocks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +11,6 @@ from jax.sharding import PartitionSpec
 
 from electra_jax.modeling import cudnn_attention
 from electra_jax.modeling.activations import gelu
-from electra_jax.modeling.attention import SelfAttention, Visible
 from electra_jax.modeling.config import EncoderConfig
 from electra_jax.modeling.dense import Dense
 from electra_jax.modeling.dropout import Dropout
@@ -23,7 +19,6 @@ from electra_jax.runtime import sharding
 
 Array = jax.Array
 Initializer = Callable[..., Array]
-EPSILON = 1e-12  # added to the variance in BERT's layer norms
 
 
 def truncated_normal(stddev: float) -> Initializer:
@@ -104,14 +99,13 @@ def sequence_positions(sequence_ids_BL: Array) -> Array:
     return position_L - jax.lax.cummax(starts, axis=1)
 
 
-def finish_layer(c: EncoderConfig, epsilon: float, x_BLD: Array, attended_BLD: Array, train: bool) -> Array:
+def finish_layer(c: EncoderConfig, x_BLD: Array, attended_BLD: Array, train: bool) -> Array:
     """Computes the rest of a post-LN layer after attention: sum, norm, feed-forward layer, sum, norm.
 
     To be called in the layer's `__call__`, whose submodules the parts become.
 
     Args:
       c: the encoder's config.
-      epsilon: added to the variance in the norms.
       x_BLD: the layer's input.
       attended_BLD: the output of its attention.
       train: whether dropout is on.
@@ -120,7 +114,7 @@ def finish_layer(c: EncoderConfig, epsilon: float, x_BLD: Array, attended_BLD: A
     def dense(features: int, name: str) -> Dense:
         return Dense(features, truncated_normal(c.init_stddev), dtype=c.dtype, name=name)
 
-    drop = Dropout(c.dropout)
+    drop, epsilon = Dropout(c.dropout), c.architecture.epsilon
     x_BLD = checkpoint_name(shard_batch(x_BLD + drop(attended_BLD, train)), "sum")
     x_BLD = LayerNorm(epsilon, True, c.dtype, name="attention_norm")(x_BLD)
     h_BLF = gelu(checkpoint_name(dense(c.ffn, "ffn_in")(x_BLD), "ffn_in"))
@@ -128,32 +122,3 @@ def finish_layer(c: EncoderConfig, epsilon: float, x_BLD: Array, attended_BLD: A
     x_BLD = checkpoint_name(shard_batch(x_BLD + drop(h_BLD, train)), "sum")
     normed: Array = LayerNorm(epsilon, True, c.dtype, name="ffn_norm")(x_BLD)
     return normed
-
-
-class BertLayer(nn.Module):
-    config: EncoderConfig
-    train: bool
-
-    @nn.compact
-    def __call__(self, x_BLD: Array, visible: Visible) -> tuple[Array, None]:
-        c = self.config
-
-        init = truncated_normal(c.init_stddev)
-        attended = SelfAttention(c, True, init, init, self.train, name="attention")(x_BLD, visible)
-        return finish_layer(c, EPSILON, x_BLD, attended, self.train), None
-
-
-class BertEncoder(nn.Module):
-    """BERT's encoder, from embeddings to hidden states; a dense layer comes first if their sizes differ."""
-
-    config: EncoderConfig
-
-    @nn.compact
-    def __call__(self, x_BLE: Array, visible: Visible, train: bool) -> Array:
-        c = self.config
-        x = shard_batch(x_BLE)
-        if x.shape[-1] != c.width:
-            x = Dense(c.width, nn.initializers.xavier_uniform(), dtype=c.dtype, name="project")(x)
-        layers = stack(BertLayer, c, in_axes=nn.broadcast)
-        x_BLD, _ = layers(c, train, name="layers")(shard_batch(x), visible)
-        return shard_batch(x_BLD)

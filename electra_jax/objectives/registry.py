@@ -10,9 +10,10 @@ from electra_jax.data import token_clusters
 from electra_jax.data.corpus import Corpus
 from electra_jax.data.tokenizer import OWN, Special
 from electra_jax.data.vocabulary import check_whole_words
-from electra_jax.modeling import config as model_config
-from electra_jax.modeling.config import ElectraConfig, ModelConfig
+from electra_jax.modeling import model_config
+from electra_jax.modeling.config import ElectraConfig
 from electra_jax.modeling.electra import Electra
+from electra_jax.modeling.model_config import ModelConfig
 from electra_jax.objectives import (
     adversarial,
     electra,

@@ -23,6 +23,7 @@ from electra_jax.loading import export, warm_start
 from electra_jax.loading.huggingface import hf_config
 from electra_jax.loading.networks import load_networks
 from electra_jax.loading.run_checkpoint import load_run_checkpoint
+from electra_jax.modeling.modernbert import ModernBert
 from electra_jax.modeling.subnetwork import extract
 from electra_jax.runtime.progress import Progress
 
@@ -70,7 +71,7 @@ def without_padding(network):
     params["embeddings"]["word"][size:] = 0
     if "mlm_head" in params:
         params["mlm_head"]["bias"][size:] = 0
-    if network.config.encoder.kind == "modernbert":
+    if network.config.encoder.architecture == ModernBert():
         params["encoder"]["layers"]["attention_norm"]["scale"][0] = 1
     return params
 
@@ -113,9 +114,9 @@ def test_every_directory_is_complete(exported):
         there = {path.name for path in (exported / name).iterdir()}
         assert {"model.safetensors", "config.json", "README.md", "tokenizer.json", "tokenizer_config.json"} <= there
         described = json.loads((exported / name / "config.json").read_text())
-        kind = next(kind for kind, model in hf_config.MODEL_TYPES.items() if model == described["model_type"])
         head = {"discriminator": "discriminator_head", "generator": "mlm_head", "encoder": None}[name]
-        assert described["architectures"] == [hf_config.CLASSES[kind][head]]
+        encoder = hf_config.read(described, head, name).encoder
+        assert described["architectures"] == [hf_config.class_name(encoder, head)]
 
 
 def test_an_encoder_with_wide_tables_goes_out_as_a_bert_and_comes_back(tmp_path, text_file, light_steps, capsys):

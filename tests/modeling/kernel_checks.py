@@ -18,15 +18,18 @@ WORDS = dropout.key_words(jax.random.key(5))
 
 
 @functools.cache
-def config(heads: int, size: int, window: int = 0) -> EncoderConfig:
-    return dataclasses.replace(reference.small("bert", 1), width=heads * size, heads=heads, local_window=window)
+def config(heads: int, size: int) -> EncoderConfig:
+    return dataclasses.replace(reference.small("bert", 1), width=heads * size, heads=heads)
 
 
-def gradient(kernels, c: EncoderConfig, rate: float, direction: str, qkv, sequence_ids, is_local, weight):
-    """The result, and the gradient of its sum with `weight`, by a module of kernels."""
+def gradient(kernels, c: EncoderConfig, rate: float, sides: tuple[str, int], qkv, sequence_ids, is_local, weight):
+    """The result, and the gradient of its sum with `weight`, by a module of kernels.
+
+    `sides` are the direction and the reach of `Visible`.
+    """
 
     def total(qkv):
-        out = attention._fused(c, qkv, Visible(sequence_ids, direction), None, is_local, rate, WORDS)
+        out = attention._fused(c, qkv, Visible(sequence_ids, *sides, is_local), None, rate, WORDS)
         return jnp.sum(out * weight), out
 
     with pytest.MonkeyPatch.context() as patch:
@@ -43,10 +46,10 @@ def on_mesh(shape: tuple[int, ...]):
     devices = jax.make_mesh(shape, AXES, axis_types=(jax.sharding.AxisType.Auto,) * 3)
     rows = jax.sharding.NamedSharding(devices, jax.sharding.PartitionSpec(("data", "fsdp")))
 
-    def compute(kernels, c, rate, direction, qkv, sequence_ids, is_local, weight):
+    def compute(kernels, c, rate, sides, qkv, sequence_ids, is_local, weight):
         def split(*arrays):
             with jax.sharding.use_abstract_mesh(devices.abstract_mesh):
-                return gradient(kernels, c, rate, direction, *arrays[:2], is_local, arrays[2])
+                return gradient(kernels, c, rate, sides, *arrays[:2], is_local, arrays[2])
 
         return jax.jit(split, in_shardings=rows)(qkv, sequence_ids, weight)
 
@@ -59,6 +62,7 @@ def check(
     c: EncoderConfig,
     rate: float = 0.0,
     direction: str = "both",
+    reach: int = 0,
     is_local: bool | None = None,
     compute=run,
 ):
@@ -70,11 +74,9 @@ def check(
     weight = rng.standard_normal(shape).astype(np.float32)
     local = None if is_local is None else jnp.asarray(is_local)
     with jax.default_matmul_precision("highest"):
-        found = compute(kernels, c, rate, direction, qkv, sequence_ids, local, weight)
-    reach = c.local_window // 2 if is_local else None
-    reference.check_attention(
-        found, qkv, weight, reference.mask(Visible(sequence_ids, direction), reach), _drop(shape, rate)
-    )
+        found = compute(kernels, c, rate, (direction, reach), qkv, sequence_ids, local, weight)
+    mask = reference.mask(Visible(sequence_ids, direction), reach if is_local else None)
+    reference.check_attention(found, qkv, weight, mask, _drop(shape, rate))
 
 
 def _drop(shape: tuple[int, ...], rate: float):

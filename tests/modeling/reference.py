@@ -15,9 +15,12 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from electra_jax.modeling.attention import Visible
 from electra_jax.modeling.config import EncoderConfig
-from electra_jax.modeling.electra import ENCODERS
+from electra_jax.modeling.deberta import DebertaSettings
+from electra_jax.modeling.model_config import ARCHITECTURES
+from electra_jax.modeling.modernbert import ModernBertSettings
 
 _EMBEDDING = 12
+_OWN = {"modernbert": ModernBertSettings(local_window=4, global_every=3), "deberta": DebertaSettings(4, 8)}
 SEQUENCES = np.asarray([[1] * 6 + [2] * 5 + [0], [1] * 12], np.int32)
 VISIBLE = Visible(SEQUENCES)
 
@@ -25,7 +28,7 @@ VISIBLE = Visible(SEQUENCES)
 def small(kind: str, layers: int) -> EncoderConfig:
     """Of `modernbert` the first layer and every third from there see everything; `deberta` has 4 buckets a side."""
     return EncoderConfig(
-        kind=kind,
+        ARCHITECTURES[kind],
         layers=layers,
         width=16,
         ffn=24,
@@ -33,10 +36,7 @@ def small(kind: str, layers: int) -> EncoderConfig:
         init_stddev=0.3,
         dropout=0.0,
         dtype=jnp.float32,
-        local_window=4,
-        global_every=3,
-        position_buckets=4,
-        max_relative_positions=8,
+        own=_OWN.get(kind),
     )
 
 
@@ -54,7 +54,7 @@ def mask(visible: Visible, reach: int | None = None) -> np.ndarray:
 
 
 def _init(config: EncoderConfig):
-    return functools.partial(ENCODERS[config.kind](config).init, train=False)
+    return functools.partial(config.architecture.encoder(config).init, train=False)
 
 
 @functools.cache
@@ -84,7 +84,7 @@ def random_like(shapes):
 
 @functools.cache
 def _compiled(config: EncoderConfig):
-    return jax.jit(functools.partial(ENCODERS[config.kind](config).apply, train=False))
+    return jax.jit(functools.partial(config.architecture.encoder(config).apply, train=False))
 
 
 def encode(config: EncoderConfig, params, x: np.ndarray, visible: Visible = VISIBLE) -> np.ndarray:
@@ -94,7 +94,7 @@ def encode(config: EncoderConfig, params, x: np.ndarray, visible: Visible = VISI
 
 def dropped(config: EncoderConfig) -> dict[tuple[int, ...], int]:
     """The shapes that dropout decides for, and how often in the program; a scanned layer is in it once."""
-    module = ENCODERS[config.kind](dataclasses.replace(config, dropout=0.5))
+    module = config.architecture.encoder(dataclasses.replace(config, dropout=0.5))
     rngs = {"dropout": jax.random.key(0)}
     run = functools.partial(module.apply, train=True, rngs=rngs)
     program = jax.make_jaxpr(run)({"params": shapes(config)}, inputs(), VISIBLE)

@@ -19,7 +19,7 @@ from electra_jax.config.errors import UserError
 from electra_jax.modeling import attention, cudnn_attention, fused_attention
 from electra_jax.modeling.attention import Visible
 from electra_jax.modeling.config import EncoderConfig
-from electra_jax.modeling.electra import ENCODERS
+from electra_jax.modeling.modernbert import ModernBert
 from electra_jax.runtime.sharding import AXES
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -66,7 +66,7 @@ def test_auto_takes_the_kernels_where_they_can_be_used(changes, expected):
 
 
 def test_modernbert_drops_no_attention_weights():
-    c = dataclasses.replace(network(), kind="modernbert", attention_dropout=None)
+    c = dataclasses.replace(network(), architecture=ModernBert(), attention_dropout=None)
     assert fused_attention.choose(c, H100, 512, c.heads) == "fused"
 
 
@@ -132,31 +132,31 @@ def stand_in(monkeypatch):
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3))
-def run(c: EncoderConfig, qkv, ids, direction, is_local, weight):
+def run(c: EncoderConfig, qkv, ids, sides, is_local, weight):
     """The result, and the gradient of its sum with fixed weights."""
 
     def total(qkv):
-        out = attention._cudnn(c, qkv, Visible(ids, direction), None, is_local)
+        out = attention._cudnn(c, qkv, Visible(ids, *sides, is_local), None)
         return jnp.sum(out * weight), out
 
     gradients, out = jax.grad(total, has_aux=True)(qkv)
     return out, gradients
 
 
-def check(c: EncoderConfig, ids, direction: str = "both", is_local: bool | None = None, compute=run):
+def check(c: EncoderConfig, ids, direction: str = "both", reach: int = 0, is_local: bool | None = None, compute=run):
     rng = np.random.default_rng(0)
     qkv = rng.standard_normal((*ids.shape, 3, c.heads, c.head_size)).astype(np.float32)
     weight = rng.standard_normal((*ids.shape, c.heads, c.head_size)).astype(np.float32)
+    local = None if is_local is None else jnp.asarray(is_local)
     with jax.default_matmul_precision("highest"):
-        found = compute(c, qkv, ids, direction, None if is_local is None else jnp.asarray(is_local), weight)
-    reach = c.local_window // 2 if is_local else None
-    reference.check_attention(found, qkv, weight, reference.mask(Visible(ids, direction), reach))
+        found = compute(c, qkv, ids, (direction, reach), local, weight)
+    mask = reference.mask(Visible(ids, direction), reach if is_local else None)
+    reference.check_attention(found, qkv, weight, mask)
 
 
 @functools.cache
-def tiny(heads: int = 2, remat: str = "none", window: int = 4) -> EncoderConfig:
-    base = dataclasses.replace(reference.small("bert", 1), width=8 * heads, heads=heads)
-    return dataclasses.replace(base, remat=remat, local_window=window)
+def tiny(heads: int = 2, remat: str = "none") -> EncoderConfig:
+    return dataclasses.replace(reference.small("bert", 1), width=8 * heads, heads=heads, remat=remat)
 
 
 @pytest.mark.parametrize(
@@ -167,9 +167,9 @@ def test_packing_padding_and_direction(stand_in, direction, remat):
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-@pytest.mark.parametrize("window", [4, 7])
-def test_local_layers(stand_in, is_local, window):
-    check(tiny(window=window), IDS, is_local=is_local)
+@pytest.mark.parametrize("reach", [2, 3])
+def test_local_layers(stand_in, is_local, reach):
+    check(tiny(), IDS, reach=reach, is_local=is_local)
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -185,10 +185,10 @@ def test_results_do_not_depend_on_the_mesh(stand_in, axes, heads):
     mesh = jax.make_mesh(axes, AXES, axis_types=(jax.sharding.AxisType.Auto,) * 3)
     rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(("data", "fsdp")))
 
-    def on_mesh(c, qkv, ids, direction, is_local, weight):
+    def on_mesh(c, qkv, ids, sides, is_local, weight):
         def split(*arrays):
             with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-                return run.__wrapped__(c, *arrays[:2], direction, is_local, arrays[2])
+                return run.__wrapped__(c, *arrays[:2], sides, is_local, arrays[2])
 
         return jax.jit(split, in_shardings=rows)(qkv, ids, weight)
 
@@ -203,7 +203,7 @@ def gpu(monkeypatch, stand_in):
 
 
 def loss(c: EncoderConfig, form: str, params):
-    module = ENCODERS[c.kind](dataclasses.replace(c, attention=form))
+    module = c.architecture.encoder(dataclasses.replace(c, attention=form))
     rngs = {"dropout": jax.random.key(1)}
     out = module.apply({"params": params}, reference.inputs(), reference.VISIBLE, True, rngs=rngs)
     return jnp.sum(out * jnp.cos(jnp.arange(out.size).reshape(out.shape)))

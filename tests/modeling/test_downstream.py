@@ -12,7 +12,7 @@ from tiny_models import network, random_like
 from electra_jax.modeling.attention import Visible
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.downstream import Answerer, Classifier, Downstream, Tagger, TransformersHead
-from electra_jax.modeling.electra import ENCODERS, Embeddings
+from electra_jax.modeling.electra import Embeddings
 
 CONFIG = network(head=None).config  # width 32
 RNG = np.random.default_rng(0)
@@ -111,7 +111,7 @@ def test_a_class_is_read_from_cls_or_from_the_mean_of_all_but_padding():
     @jax.jit
     def encode(params):
         x_BLE = Embeddings(shape).apply({"params": params["embeddings"]}, batch, False)
-        encoder = ENCODERS[shape.encoder.kind](shape.encoder)
+        encoder = shape.encoder.architecture.encoder(shape.encoder)
         return encoder.apply({"params": params["encoder"]}, x_BLE, Visible(batch.sequence_ids), False)
 
     embedded = np.asarray(encode(params))

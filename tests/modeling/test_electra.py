@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny_models
 from flax import linen as nn
 
 from electra_jax import train_config
 from electra_jax.config import config_file
-from electra_jax.modeling import config as model_config
 from electra_jax.modeling import electra, layer_norm, subnetwork
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.electra import Electra
@@ -40,7 +40,7 @@ def small(encoder: str = "bert", dtype: str = "float32", two_towers: bool = Fals
     model.update(encoder=encoder, dtype=dtype, layers=2, width=WIDTH, ffn=64, heads=2, embedding_size=EMBEDDING)
     model.update(max_length=16, generator_width=GENERATOR_WIDTH / WIDTH, init_stddev=STDDEV)
     model.update(changes)
-    return Electra(model_config.from_settings(model, VOCABULARY, HEADS, two_towers=two_towers))
+    return Electra(tiny_models.shape(model, VOCABULARY, HEADS, two_towers=two_towers))
 
 
 def shapes(model: Electra):
@@ -96,7 +96,7 @@ def flat(params) -> dict[str, np.ndarray]:
 )
 def test_parameter_counts_are_the_papers(size, discriminator, generator):
     model = config_file.load(CONFIGS / f"{size}.py").model
-    config = model_config.from_settings(model, 30522, ("discriminator_head",))
+    config = tiny_models.shape(model, 30522, ("discriminator_head",))
     params = shapes(Electra(config))
     count = {name: sum(math.prod(p.shape) for p in jax.tree.leaves(part)) for name, part in params.items()}
     assert set(count) == {"embeddings", "encoder", "discriminator_head", "generator", "generator_head"}

@@ -50,17 +50,17 @@ def ids() -> np.ndarray:
 )
 def test_attention_and_its_gradient(rate, window):
     """With dropout both drop the same weights."""
-    c = dataclasses.replace(reference.small("bert", 1), width=256, heads=4, dropout=rate, local_window=window)
+    c = dataclasses.replace(reference.small("bert", 1), width=256, heads=4, dropout=rate)
     c = dataclasses.replace(c, attention="plain")
     x_BLD = np.random.default_rng(0).standard_normal((2, 128, c.width)).astype(np.float32)
     init = nn.initializers.normal(0.1)
 
     def run(c: EncoderConfig, device: jax.Device):
         layer = attention.SelfAttention(c, True, init, init, train=True)
-        local = jnp.asarray(True) if window else None
+        visible = Visible(ids(), reach=window // 2, is_local=jnp.asarray(True) if window else None)
 
         def loss(params, x_BLD):
-            out = layer.apply(params, x_BLD, Visible(ids()), None, local, rngs={"dropout": jax.random.key(1)})
+            out = layer.apply(params, x_BLD, visible, rngs={"dropout": jax.random.key(1)})
             return jnp.sum(jnp.square(out).astype(jnp.float32)), out.astype(jnp.float32)
 
         with jax.default_device(device):

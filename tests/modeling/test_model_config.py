@@ -3,11 +3,14 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
+import tiny_models
 
 from electra_jax import train_config
 from electra_jax.config import config_file
 from electra_jax.config.errors import UserError
-from electra_jax.modeling import config as model_config
+from electra_jax.modeling.config import ElectraConfig
+from electra_jax.modeling.deberta import DebertaSettings
+from electra_jax.modeling.modernbert import ModernBert, ModernBertSettings
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 HEADS = ("discriminator_head",)
@@ -19,8 +22,8 @@ def settings(**changes):
     return model
 
 
-def make(vocab_size: int = 30522, two_towers: bool = False, **changes) -> model_config.ElectraConfig:
-    return model_config.from_settings(settings(**changes), vocab_size, HEADS, two_towers=two_towers)
+def make(vocab_size: int = 30522, two_towers: bool = False, **changes) -> ElectraConfig:
+    return tiny_models.shape(settings(**changes), vocab_size, HEADS, two_towers=two_towers)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +36,7 @@ def make(vocab_size: int = 30522, two_towers: bool = False, **changes) -> model_
 )
 def test_both_networks_have_the_papers_shapes(size, layers, encoder, generator):
     config = config_file.load(CONFIGS / f"{size}.py")
-    model = model_config.from_settings(config.model, 30522, HEADS)
+    model = tiny_models.shape(config.model, 30522, HEADS)
     for network, shape in ((model.encoder, encoder), (model.generator, generator)):
         assert (network.width, network.ffn, network.heads) == shape
         assert (network.layers, network.head_size) == (layers, 64)
@@ -61,11 +64,10 @@ def test_settings_reach_the_model():
     given = settings(encoder="modernbert", dtype="float32", dropout=0.3, init_stddev=0.5, max_length=99)
     given.modernbert.update(local_window=6, global_every=2, activation="relu2", zero_outputs=True)
     given.tying = "none"
-    model = model_config.from_settings(given, 1000, ("mlm_head", "copy_gate"), two_towers=True)
+    model = tiny_models.shape(given, 1000, ("mlm_head", "copy_gate"), two_towers=True)
     for network in (model.encoder, model.generator):
-        assert (network.kind, network.dtype, network.dropout) == ("modernbert", jnp.float32, 0.3)
-        assert (network.activation, network.zero_outputs) == ("relu2", True)
-        assert (network.init_stddev, network.local_window, network.global_every) == (0.5, 6, 2)
+        assert (network.architecture, network.dtype, network.dropout) == (ModernBert(), jnp.float32, 0.3)
+        assert (network.init_stddev, network.own) == (0.5, ModernBertSettings(6, 2, "relu2", zero_outputs=True))
     assert (model.vocab_size, model.embedding_size, model.max_length, model.absolute) == (1000, 128, 99, False)
     assert (model.heads, model.two_towers, model.tying) == (("mlm_head", "copy_gate"), True, "none")
     assert make().absolute
@@ -94,11 +96,11 @@ def test_modernbert_has_no_dropout_of_attention_weights():
 def test_settings_of_deberta_reach_both_networks():
     given = settings(encoder="deberta", max_length=99)
     given.deberta.update(position_buckets=6, max_relative_positions=70, discriminator_head="linear")
-    model = model_config.from_settings(given, 1000, ("discriminator_head",))
+    model = tiny_models.shape(given, 1000, ("discriminator_head",))
     for network in (model.encoder, model.generator):
-        assert (network.position_buckets, network.max_relative_positions, network.linear_head) == (6, 70, True)
+        assert network.own == DebertaSettings(6, 70, "linear")
     assert not model.absolute
-    assert not make(encoder="deberta").encoder.linear_head
+    assert make().encoder.own is None
 
 
 @pytest.mark.parametrize(
@@ -116,11 +118,11 @@ def test_what_deberta_cannot_compute_is_refused(changes, message):
     given.deberta.update(changes.pop("deberta", {}))
     given.update(changes)
     with pytest.raises(UserError, match=message):
-        model_config.from_settings(given, 1000, ("discriminator_head",))
+        tiny_models.shape(given, 1000, ("discriminator_head",))
 
 
 def test_an_objective_without_a_generator_has_the_encoder_only():
-    model = model_config.from_settings(settings(), 1000, ("mlm_head",), has_generator=False)
+    model = tiny_models.shape(settings(), 1000, ("mlm_head",), has_generator=False)
     assert model.generator is None
     assert model.encoder == make().encoder
     assert (model.vocab_size, model.embedding_size, model.max_length) == (1000, 128, 512)
@@ -202,10 +204,10 @@ OTHER_VALUES = {
 
 def test_no_setting_is_ignored():
     """What networks make of their config: the other tests here, against definitions that have other values."""
-    given = settings()
-    names = {f"{part}.{name}" for part in ("modernbert", "deberta") for name in given[part]}
-    assert OTHER_VALUES.keys() == names | set(given) - {"modernbert", "deberta", "unroll"}  # of the step: test_step.py
+    names = {f"{part}.{name}" for part in ("modernbert", "deberta") for name in settings()[part]}
+    assert OTHER_VALUES.keys() == names | set(settings()) - {"modernbert", "deberta", "unroll"}  # see test_step.py
     for name, value in OTHER_VALUES.items():
-        changed = settings()
+        encoder = name.partition(".")[0] if "." in name else "bert"
+        given, changed = settings(encoder=encoder), settings(encoder=encoder)
         changed.update_from_flattened_dict({name: value})
-        assert model_config.from_settings(changed, 1000, HEADS) != model_config.from_settings(given, 1000, HEADS), name
+        assert tiny_models.shape(changed, 1000, HEADS) != tiny_models.shape(given, 1000, HEADS), name

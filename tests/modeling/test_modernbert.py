@@ -59,7 +59,7 @@ def test_encoder_computes_the_definition(direction):
 
 
 def test_the_activation_is_the_configs():
-    config = dataclasses.replace(CONFIG, layers=1, activation="relu2")
+    config = dataclasses.replace(CONFIG, layers=1, own=dataclasses.replace(CONFIG.own, activation="relu2"))
     random = reference.random_params(config)
     params = reference.in_float64(random)
     x = numpy_norm(reference.inputs() @ params["project"]["kernel"], params["embedding_norm"])
@@ -70,7 +70,7 @@ def test_the_activation_is_the_configs():
 
 
 def test_with_zero_outputs_layers_start_as_identity():
-    config = dataclasses.replace(CONFIG, zero_outputs=True)
+    config = dataclasses.replace(CONFIG, own=dataclasses.replace(CONFIG.own, zero_outputs=True))
     params = reference.fresh_params(config)
     x = numpy_norm(reference.inputs() @ params["project"]["kernel"], params["embedding_norm"])
     expected = numpy_norm(x, params["final_norm"])

@@ -40,7 +40,7 @@ def test_long_sequences_take_keys_in_blocks():
 @pytest.mark.parametrize(("length", "window"), [(600, 130), (128, 600)])
 def test_local_windows(length, window, is_local):
     """A window reaches half of it to each side; a layer may be of either kind at run time."""
-    check([[1] * 70 + [2] * (length - 80) + [0] * 10], config(2, 64, window), is_local=is_local)
+    check([[1] * 70 + [2] * (length - 80) + [0] * 10], config(2, 64), reach=window // 2, is_local=is_local)
 
 
 @settings(max_examples=10, deadline=None)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from electra_jax.modeling import attention, dropout, modernbert, plain_attention
 from electra_jax.modeling.attention import Visible
+from electra_jax.modeling.modernbert import ModernBertSettings
 
 WORDS = dropout.key_words(jax.random.key(5))
 SIZE = 4
@@ -22,10 +23,10 @@ SIZE = 4
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def run(window, direction, rate, sequence_ids, is_local, qkv, weight):
     """The result [B, L, H, K], and the gradient of its sum with `weight`."""
-    c = dataclasses.replace(reference.small("modernbert", 1), width=2 * SIZE, local_window=window)
+    c = dataclasses.replace(reference.small("modernbert", 1), width=2 * SIZE)
 
     def total(qkv):
-        out = attention._plain(c, qkv, Visible(sequence_ids, direction), None, is_local, rate, WORDS)
+        out = attention._plain(c, qkv, Visible(sequence_ids, direction, window // 2, is_local), None, rate, WORDS)
         return jnp.sum(out * weight), out
 
     gradients, out = jax.grad(total, has_aux=True)(qkv)
@@ -130,7 +131,8 @@ def test_blocks_hold_at_least_what_a_query_reaches_to_one_side():
 @functools.cache
 def layers(unroll: bool, remat: str):
     """The gradient of three layers, of which the last two are local, and the compiled program's text."""
-    c = dataclasses.replace(reference.small("modernbert", 3), unroll=unroll, remat=remat, global_every=100)
+    own = ModernBertSettings(local_window=4, global_every=100)
+    c = dataclasses.replace(reference.small("modernbert", 3), unroll=unroll, remat=remat, own=own)
     ids = jnp.ones((1, 128), jnp.int32)
     module = modernbert.ModernBertEncoder(c)
     x = np.random.default_rng(0).standard_normal((1, 128, 12)).astype(np.float32)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import reference
 
-from electra_jax.modeling import transformer
+from electra_jax.modeling import bert, transformer
 from electra_jax.modeling.attention import Visible
 
 CONFIG = reference.small("bert", layers=3)
@@ -55,7 +55,7 @@ def test_the_epsilon_of_every_norm_of_the_encoder():
 
 def test_embeddings_as_wide_as_the_encoder_are_not_projected():
     x = np.zeros((1, 4, CONFIG.width), np.float32)
-    init = functools.partial(transformer.BertEncoder(CONFIG).init, train=False)
+    init = functools.partial(bert.BertEncoder(CONFIG).init, train=False)
     params = jax.eval_shape(init, jax.random.key(0), x, Visible(np.ones((1, 4), np.int32)))["params"]
     assert set(params) == {"layers"}
     assert set(reference.shapes(CONFIG)) == {"layers", "project"}

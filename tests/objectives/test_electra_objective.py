@@ -5,10 +5,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny_models
 
 from electra_jax import metrics, train_config
 from electra_jax.data.tokenizer import CLS, OWN, PAD, SEP
-from electra_jax.modeling import config as model_config
 from electra_jax.modeling import subnetwork
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.electra import Electra
@@ -26,7 +26,7 @@ both = pytest.mark.parametrize("name", ["electra", "electra_15"])
 def make_model() -> Electra:
     model = train_config.paper().model
     model.update(layers=1, width=32, ffn=32, heads=2, embedding_size=16, max_length=LENGTH, dtype="float32")
-    return Electra(model_config.from_settings(model, VOCABULARY, ("discriminator_head",)))
+    return Electra(tiny_models.shape(model, VOCABULARY, ("discriminator_head",)))
 
 
 MODEL = make_model()

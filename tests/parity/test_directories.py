@@ -354,10 +354,9 @@ def load_there(place: Path, name: str) -> Any:
     """(the model, what was missing or left over) by the class that a user would take."""
     encoder = directory.read(place / name).network.config.encoder
     auto = {"generator": "AutoModelForMaskedLM", "encoder": "AutoModel"}.get(name, "AutoModelForTokenClassification")
-    if name == "discriminator" and encoder.kind == "bert":
-        auto = "AutoModelForPreTraining"
-    if name == "discriminator" and encoder.kind == "deberta" and not encoder.linear_head:
-        auto = "ReleasedDiscriminator"
+    ends = {"ForPreTraining": "AutoModelForPreTraining", "Model": "ReleasedDiscriminator"}
+    if name == "discriminator":
+        auto = ends.get(encoder.architecture.detector_class(encoder), auto)
     return class_of(auto).from_pretrained(place / name, output_loading_info=True)
 
 
@@ -454,7 +453,7 @@ def test_the_tokenizer_of_deberta_gives_our_ids(released_pieces, tmp_path):
     assert mine.special == tokenizer.Special(pad=0, unk=3, cls=1, sep=2, mask=1000)
     there = transformers.AutoTokenizer.from_pretrained(released_pieces)
     assert type(there).__name__.startswith("DebertaV2Tokenizer")
-    for name, content in tokenizer_files.files(mine, 512, segments=False, deberta=True).items():
+    for name, content in tokenizer_files.files(mine, 512, segments=False, sentencepiece_file="spm.model").items():
         (tmp_path / name).write_bytes(content)
     (tmp_path / "config.json").write_text('{"model_type": "deberta-v2"}')
     assert tokenizer_files.load(tmp_path).tokenizer.special == mine.special

@@ -23,7 +23,6 @@ from electra_jax.downstream.tasks.squad_files import Example
 TEXTS = ["ada lives in oslo", "the old harbour", "ben", "ben saw ada and the old harbour in oslo there and there"]
 PAIRS = [("ada", "ben saw oslo"), ("the old", "ada and ben"), ("ben", "old")]
 KINDS = [("bert", 16), ("bert", 32), ("modernbert", 16), ("modernbert", 32), ("deberta", 16), ("deberta", 32)]
-PREFIXES = {"bert": "Electra", "modernbert": "ModernBert", "deberta": "DebertaV2"}
 CLASSES = {
     "classification": "SequenceClassification",
     "tagging": "TokenClassification",
@@ -42,7 +41,7 @@ def pieces():
 def exported(model, folder, kind):
     """The class that was written, loaded without a missing or unknown tensor, and the tokenizer."""
     name = hf_export.export(model, folder)
-    prefix = "Bert" if model.config.head == "bert" else PREFIXES[model.network.config.encoder.kind]
+    prefix = "Bert" if model.config.head == "bert" else model.network.config.encoder.architecture.class_prefix
     assert name == f"{prefix}For{CLASSES[kind]}"
     auto = getattr(transformers, f"AutoModelFor{CLASSES[kind]}")
     theirs, loading = auto.from_pretrained(folder, output_loading_info=True)
@@ -196,9 +195,9 @@ def test_what_has_no_class_there_is_refused(pieces, tmp_path):
     paper = make("classes", pieces, "bert", 16, head="paper")
     with pytest.raises(UserError, match="has the paper's head for table, for which transformers has no class"):
         hf_export.export(paper, tmp_path / "out")
-    for kind, name in (("deberta", "DeBERTa"), ("bert", "ELECTRA")):
+    for kind, name in (("deberta", "DebertaV2"), ("bert", "Electra")):
         mean = make("classes", pieces, kind, 16, pooling="mean")
-        message = rf"pooling=mean, but transformers' {name} classifies by the state of \[CLS\]"
+        message = rf"pooling=mean, but transformers' {name}ForSequenceClassification reads the state of \[CLS\]"
         with pytest.raises(UserError, match=message):
             hf_export.export(mean, tmp_path / "out")
     (tmp_path / "out").mkdir()

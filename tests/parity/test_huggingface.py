@@ -145,10 +145,11 @@ def exported(objective: Objective, params: Any, network: str, head: str) -> tupl
     """(PyTorch class, its state): a network of ours by the names of theirs, the tied output weight by both of its."""
     found = subnetwork.extract(objective.model.config, params, network)
     assert found is not None
-    kind, state = found.config.encoder.kind, weights.export(found, head)
+    encoder, state = found.config.encoder, weights.export(found, head)
     if head == "mlm_head":
-        state.setdefault(weights.DECODERS[kind], state[weights.PREFIXES[kind] + weights.WORD_TABLES[kind]])
-    return getattr(transformers, hf_config.CLASSES[kind][head]), state
+        word_table = weights.word_table(encoder.architecture, prefixed=True)
+        state.setdefault(encoder.architecture.decoder, state[word_table])
+    return getattr(transformers, hf_config.class_name(encoder, head)), state
 
 
 def build(objective: Objective, params: Any, network: str, head: str, config: Any) -> Any:

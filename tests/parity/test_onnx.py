@@ -56,7 +56,7 @@ def run(folder: Any, batch: Batch, file: Any = onnx_file.FILE) -> dict[str, np.n
 
 def check_directory(folder: Any, encoder: Any, head: str | None) -> None:
     """The outputs are ours at every token."""
-    kind = encoder.config.encoder.kind
+    kind = encoder.config.encoder.architecture.name
 
     @jax.jit
     def ours(batch: Batch) -> Any:

@@ -14,11 +14,12 @@ from electra_jax.downstream.finetuning import losses, multi_seed
 from electra_jax.downstream.finetuning.rates import FinetuneOptimConfig
 from electra_jax.downstream.tasks.task import IGNORED, TaskBatch
 from electra_jax.modeling.batch import Batch
+from electra_jax.modeling.bert import Bert
 from electra_jax.modeling.config import ElectraConfig, EncoderConfig
 from electra_jax.modeling.downstream import Downstream
 
 GOLDEN = golden.archive("finetuning")
-ENCODER = EncoderConfig("bert", 2, 16, 32, 2, 0.02, 0.0, jnp.dtype("float32"), 8, 2)
+ENCODER = EncoderConfig(Bert(), 2, 16, 32, 2, 0.02, 0.0, jnp.dtype("float32"))
 CONFIG = ElectraConfig(60, 8, 24, ENCODER, heads=())
 OUTPUTS = {"classification": 3, "regression": 1, "tagging": 5, "answering": 2}
 BEAM = 5

@@ -83,19 +83,18 @@ def export(model: Kept, output: Path, onnx: bool = False, dtype: str = "float32"
             f"this model has the paper's head for {model.task.name}, for which transformers has no class; fine-tune "
             "again without head=paper"
         )
-    if kind == "classification" and encoder.kind != "modernbert" and config.pooling != "cls":
-        theirs = "BERT" if config.head == "bert" else {"bert": "ELECTRA", "deberta": "DeBERTa"}[encoder.kind]
+    as_bert = config.head == "bert"
+    name = hf_config.class_name(encoder, kind, as_bert)
+    if kind == "classification" and not encoder.architecture.pools and config.pooling != "cls":
         raise UserError(
-            f"this model was fine-tuned with pooling={config.pooling}, but transformers' {theirs} classifies by the "
-            "state of [CLS]; fine-tune again with config.pooling=cls"
+            f"this model was fine-tuned with pooling={config.pooling}, but transformers' {name} reads the state of "
+            "[CLS]; fine-tune again with config.pooling=cls"
         )
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(f"{output} is not an empty directory; use another --output, or empty it")
     if onnx:
         onnx_file.check_installed()
     params = {**model.network.params, "head": _scaled(model.task, model.head)}
-    as_bert = config.head == "bert"
-    name = hf_config.class_name(encoder, kind, as_bert)
     with new_folder(output) as partial:
         directory.write(
             partial,
@@ -125,8 +124,8 @@ def _scaled(task: Task, head: Mapping[str, Any]) -> dict[str, Any]:
 def _settings(model: Kept, kind: str) -> dict[str, Any]:
     """Returns the head's settings in config.json."""
     labels = getattr(model.task, "labels", ())
-    deberta = model.network.config.encoder.kind == "deberta"
-    settings: dict[str, Any] = {"cls_dropout" if deberta else "classifier_dropout": model.config.dropout}
+    architecture = model.network.config.encoder.architecture
+    settings: dict[str, Any] = {architecture.classifier_dropout: model.config.dropout}
     if labels:
         settings["id2label"] = {str(number): label for number, label in enumerate(labels)}
         settings["label2id"] = {label: number for number, label in enumerate(labels)}
@@ -136,7 +135,7 @@ def _settings(model: Kept, kind: str) -> dict[str, Any]:
         settings["problem_type"] = _PROBLEMS[model.task.kind]
     if activation := _ACTIVATIONS.get(model.task.kind):
         settings["sentence_transformers"] = {"activation_fn": activation}
-    if model.network.config.encoder.kind == "modernbert":
+    if architecture.pools:
         settings |= {"classifier_pooling": model.config.pooling}
     return settings
 

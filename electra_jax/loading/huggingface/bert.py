@@ -28,9 +28,10 @@ _NEVER_READ = ("bert.pooler.", "pooler.", "cls.seq_relationship.", "cls.predicti
 def check(config: ElectraConfig) -> None:
     """Raises UserError unless the network is a BERT except for its tensor names."""
     encoder = config.encoder
-    if encoder.kind != "bert":
+    if encoder.architecture.name != "bert":
         raise UserError(
-            f"a {encoder.kind} encoder cannot be written as a BERT: expected config.model.encoder=bert; {_WAY_OUT}"
+            f"a {encoder.architecture.name} encoder cannot be written as a BERT: expected config.model.encoder=bert; "
+            f"{_WAY_OUT}"
         )
     if config.embedding_size != encoder.width:
         raise UserError(

@@ -9,8 +9,9 @@ from electra_jax.modeling.config import EncoderConfig
 
 # (encoder, head) -> (the Hub's pipeline tag, or empty if no pipeline fits; example code). The encoder `tagging` is a
 # class of token classification.
+# By the end of the class's name and what the model reads: (pipeline, code).
 _USE: dict[tuple[str, str | None], tuple[str, str]] = {
-    ("bert", "discriminator_head"): (
+    ("ForPreTraining", "discriminator_head"): (
         "",
         """\
 from transformers import AutoModelForPreTraining, AutoTokenizer
@@ -19,7 +20,7 @@ tokenizer, model = (kind.from_pretrained({path!r}) for kind in (AutoTokenizer, A
 inputs = tokenizer("a line of text", return_tensors="pt")
 print(model(**inputs).logits.sigmoid())  # for every token: {scores}""",
     ),
-    ("tagging", "discriminator_head"): (
+    ("ForTokenClassification", "discriminator_head"): (
         "token-classification",
         """\
 from transformers import AutoModelForTokenClassification, AutoTokenizer
@@ -28,7 +29,7 @@ tokenizer, model = (kind.from_pretrained({path!r}) for kind in (AutoTokenizer, A
 inputs = tokenizer("a line of text", return_tensors="pt")
 print(model(**inputs).logits.softmax(-1)[..., 1])  # for every token: {scores}""",
     ),
-    ("deberta", "discriminator_head"): (
+    ("Model", "discriminator_head"): (
         "",
         """\
 from transformers import AutoModel, AutoTokenizer
@@ -145,11 +146,10 @@ def write_card(
     tags = ["electra_jax", hf_config.model_type(encoder, as_bert), "replaced-token-detection"]
     read = "fakes" if name == "masked_lm" and not run.reads_masks else head
     class_name = hf_config.class_name(encoder, head, as_bert)
-    kind = "tagging" if class_name.endswith("ForTokenClassification") else encoder.kind
-    task, use = _USE.get((kind, read)) or _USE["any", read]
+    task, use = _USE.get((encoder.architecture.detector_class(encoder), read)) or _USE["any", read]
     task_line = f"pipeline_tag: {task}\n" if task else ""
     longer = "fine-tune on texts as long as yours first"
-    if encoder.kind == "bert":
+    if encoder.architecture.absolute:
         longer = "later positions are as they were drawn. Pass `truncation=True` and keep `model_max_length`"
     facts = "\n".join(f"| {fact} | {value} |" for fact, value in run.facts)
     measured = [f"| {measure.replace('_', ' ')} | {value:.4g} |" for measure, value in run.heldout.items()]

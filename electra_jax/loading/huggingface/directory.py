@@ -15,6 +15,7 @@ from safetensors.numpy import save_file
 from electra_jax.config.errors import UserError
 from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.loading.huggingface import bert, hf_config, tokenizer_files, weights
+from electra_jax.modeling.architecture import LABELS, Architecture
 from electra_jax.modeling.subnetwork import Network
 from electra_jax.runtime.io import read_json, sha256, write_whole
 
@@ -96,8 +97,8 @@ def write(
     write_whole(folder / CONFIG, json.dumps(config, indent=2) + "\n")
     segments = network.config.absolute
     longest = max_length or network.config.longest
-    released = network.config.encoder.kind == "deberta"
-    for name, content in tokenizer_files.files(tokenizer, longest, segments, released).items():
+    sentencepiece_file = network.config.encoder.architecture.sentencepiece_file
+    for name, content in tokenizer_files.files(tokenizer, longest, segments, sentencepiece_file).items():
         (folder / name).write_bytes(content)
     write_whole(folder / CARD, card)
     for name in (WEIGHTS, FACTORS):
@@ -115,38 +116,36 @@ def read(folder: Path) -> Directory:
     there = read_json(path)
     is_bert = there.get("model_type") == bert.MODEL_TYPE
     described = bert.read_config(there) if is_bert else there
-    kind = hf_config.kind_of(described, str(path))
-    architecture = _architecture(described)
+    architecture = hf_config.architecture_of(described, str(path))
+    class_name = _class_name(described)
     hf_config.read(described, None, str(path))  # refuse a model before the advice to convert its weights
-    state = _tensors(folder, kind, _architecture(there))
-    state = bert.read(state) if is_bert else weights.rename(kind, state)
-    head = weights.head_in(kind, state, architecture)
-    is_tagger = head == "discriminator_head" and architecture.endswith("ForTokenClassification")
-    if is_tagger and described.get("id2label") != hf_config.LABELS:
+    state = _tensors(folder)
+    state = bert.read(state) if is_bert else architecture.rename(state)
+    head = weights.head_in(architecture, state, class_name)
+    is_tagger = head == "discriminator_head" and class_name.endswith("ForTokenClassification")
+    if is_tagger and described.get("id2label") != LABELS:
         head = None  # a classifier for another task
     config = hf_config.read(described, head, str(path))
     config = dataclasses.replace(config, trained_length=tokenizer_files.longest(folder))
     factored = _arrays(folder / FACTORS) if (folder / FACTORS).is_file() else {}
     if factored:
         word = factored.get("embeddings/word", np.empty(0))
-        if word.ndim != 2 or kind != "modernbert":
+        if word.ndim != 2 or not architecture.folds:
             raise UserError(f"{folder / FACTORS} is not a file of embedding factors; delete it")
         config = dataclasses.replace(config, embedding_size=word.shape[1])
     notes: list[str] = []
-    if head == "mlm_head" and not factored and _has_another_decoder(kind, state):
-        if kind == "modernbert":
+    if head == "mlm_head" and not factored and _has_another_decoder(architecture, state):
+        if architecture.folds:
             raise UserError(
-                f"{folder}: {weights.DECODERS[kind]} differs from the word embeddings; electra_jax reads models with "
+                f"{folder}: {architecture.decoder} differs from the word embeddings; electra_jax reads models with "
                 "tied embeddings only"
             )
-        notes.append(
-            f"{weights.DECODERS[kind]} differs from the word embeddings and was ignored: the two are tied here"
-        )
+        notes.append(f"{architecture.decoder} differs from the word embeddings and was ignored: the two are tied here")
     network = Network(config, weights.load(config, state, factored, str(folder / WEIGHTS)))
     if factored:
         _check_factors(network, head, state, folder)
     ignored = weights.unread(config, state)
-    of_layers = [name for name in ignored if weights.is_of_layers(kind, name)]
+    of_layers = [name for name in ignored if weights.is_of_layers(architecture, name)]
     if of_layers:
         raise UserError(
             f"{folder / WEIGHTS} has {of_layers[0]}, which config.json does not describe, so the encoder would compute "
@@ -177,7 +176,7 @@ def _stored(state: Mapping[str, Any], dtype: str) -> dict[str, np.ndarray]:
     return stored
 
 
-def _architecture(described: Mapping[str, Any]) -> str:
+def _class_name(described: Mapping[str, Any]) -> str:
     architectures = described.get("architectures")
     return str(architectures[0]) if isinstance(architectures, list) and architectures else ""
 
@@ -187,10 +186,8 @@ def score_notes(scores: str) -> list[str]:
     return [f"the discriminator's score of a token is {scores}"] if scores else []
 
 
-def _has_another_decoder(kind: str, state: Mapping[str, np.ndarray]) -> bool:
-    decoder, word = (
-        state.get(name) for name in (weights.DECODERS[kind], weights.PREFIXES[kind] + weights.WORD_TABLES[kind])
-    )
+def _has_another_decoder(architecture: Architecture, state: Mapping[str, np.ndarray]) -> bool:
+    decoder, word = map(state.get, (architecture.decoder, weights.word_table(architecture, prefixed=True)))
     return decoder is not None and word is not None and not np.array_equal(decoder, word)
 
 
@@ -202,7 +199,7 @@ def digest(folder: Path) -> str:
     return hashlib.sha256("".join(map(sha256, parts)).encode()).hexdigest() if parts else ""
 
 
-def _tensors(folder: Path, kind: str, architecture: str) -> dict[str, np.ndarray]:
+def _tensors(folder: Path) -> dict[str, np.ndarray]:
     """Reads all tensors of a directory, from one file or from several with an index."""
     if (folder / WEIGHTS).is_file():
         return _arrays(folder / WEIGHTS)
@@ -211,20 +208,18 @@ def _tensors(folder: Path, kind: str, architecture: str) -> dict[str, np.ndarray
         if not isinstance(files, dict) or not all((folder / str(file)).is_file() for file in files.values()):
             raise UserError(f"{folder / _INDEX} names files that do not exist; download the directory again")
         return {name: value for file in sorted(set(files.values())) for name, value in _arrays(folder / file).items()}
-    if any((folder / name).is_file() for name in _PICKLED):
-        class_name, place = architecture if architecture.isidentifier() else "AutoModel", repr(str(folder))
-        code = f"from transformers import {class_name} as A; A.from_pretrained({place}).save_pretrained({place})"
-        tool = "transformers"
-        if kind == "deberta":  # AutoModel would drop the heads of the released models
-            tool = "PyTorch"
-            code = (
-                "import torch; from safetensors.torch import save_file; "
-                f"w = torch.load({str(folder / _PICKLED[0])!r}, map_location='cpu', weights_only=True); "
-                f"save_file({{k: v.clone() for k, v in w.items()}}, {str(folder / WEIGHTS)!r})"
-            )
+    pickled = next((name for name in _PICKLED if (folder / name).is_file()), None)
+    if pickled is not None:
+        # Not by transformers, whose classes would drop the heads of the released DeBERTaV3 models.
+        code = (
+            "import glob, torch; from safetensors.torch import save_file; "
+            f"files = glob.glob({str(folder / 'pytorch_model*.bin')!r}); "
+            "loaded = (torch.load(f, map_location='cpu', weights_only=True).items() for f in files); "
+            f"save_file({{k: v.clone() for part in loaded for k, v in part}}, {str(folder / WEIGHTS)!r})"
+        )
         raise UserError(
-            f"{folder} has its weights in {_PICKLED[0]}, a pickle, which electra_jax does not read because it can run "
-            f'code; if you trust it, convert it with {tool}: python -c "{code}"'
+            f"{folder} has its weights in {pickled}, a pickle, which electra_jax does not read because it can run "
+            f'code; if you trust it, convert it with PyTorch: python -c "{code}"'
         )
     raise UserError(f"{folder} has no {WEIGHTS}; use a directory that save_pretrained of transformers wrote")
 
@@ -250,7 +245,7 @@ def _check_finite(arrays: Mapping[str, np.ndarray], place: str) -> None:
 def _check_factors(network: Network, head: str | None, state: Mapping[str, np.ndarray], folder: Path) -> None:
     """Raises UserError if the tables are not the product of the factors, because they were trained after the export."""
     for name, value in weights.folded(network, head).items():
-        prefixed = weights.PREFIXES[network.config.encoder.kind] + name  # in a class with an unknown head
+        prefixed = network.config.encoder.architecture.prefix + name  # in a class with an unknown head
         table = state.get(name, state.get(prefixed, np.empty(0, np.float32)))
         rounding = 1e-5 if table.dtype == np.float32 else 2.0**-8  # bfloat16's, the coarsest
         tolerance = rounding * np.abs(value).max()

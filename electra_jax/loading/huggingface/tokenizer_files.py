@@ -12,11 +12,10 @@ from electra_jax.config.errors import UserError
 from electra_jax.data import converted, proof, vocabulary
 from electra_jax.data.tokenizer import SPECIAL_TOKENS, Library, SentencePiece, Tokenizer
 from electra_jax.data.vocabulary import Vocabulary
+from electra_jax.modeling.architecture import SENTENCEPIECE_FILES
 from electra_jax.runtime.io import read_json
 
-_SENTENCEPIECE_FILE = "spiece.model"  # the name that ALBERT and others use
-_DEBERTA_FILE = "spm.model"  # DeBERTa's name for the same
-_FILES = (_SENTENCEPIECE_FILE, _DEBERTA_FILE, Library.file, "vocab.txt")  # the first that exists is read
+_FILES = (*SENTENCEPIECE_FILES, Library.file, "vocab.txt")  # the first that exists is read
 _BERT = {  # WordPiece as BERT's tokenizer has it
     "type": "WordPiece",
     "unk_token": "[UNK]",
@@ -27,7 +26,7 @@ _NO_LIMIT = 10**9  # transformers writes 1e30
 _SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")  # in the order of `Special`
 
 
-def files(ours: Tokenizer, max_length: int, segments: bool, deberta: bool = False) -> dict[str, bytes]:
+def files(ours: Tokenizer, max_length: int, segments: bool, sentencepiece_file: str = _FILES[0]) -> dict[str, bytes]:
     """Returns the content of each tokenizer file by name.
 
     There are two differences from `ours`. A special token written in a text, such as "[MASK]", becomes that
@@ -38,7 +37,7 @@ def files(ours: Tokenizer, max_length: int, segments: bool, deberta: bool = Fals
       ours: the tokenizer.
       max_length: maximum length of the model, special tokens included.
       segments: whether the model reads segment ids.
-      deberta: whether a SentencePiece model gets the name that DeBERTa's tokenizer looks for.
+      sentencepiece_file: the name of a SentencePiece model.
 
     Raises:
       UserError: tokenizer.json cannot express this SentencePiece model, or would segment text differently.
@@ -47,7 +46,7 @@ def files(ours: Tokenizer, max_length: int, segments: bool, deberta: bool = Fals
     model = converted.convert(ours)
     kind: dict[str, object] = {"tokenizer_class": "PreTrainedTokenizerFast"}
     if isinstance(ours, SentencePiece):
-        result[_DEBERTA_FILE if deberta else _SENTENCEPIECE_FILE] = ours.model
+        result[sentencepiece_file] = ours.model
     elif bert := _bert_settings(json.loads(ours.model)):
         pieces = [ours.name_of(id_) for id_ in range(len(ours))]
         result["vocab.txt"] = "".join(f"{piece}\n" for piece in pieces).encode()

@@ -57,11 +57,10 @@ def _change_in_pairs(
     network: EncoderConfig, length: int, fused: bool, gpu: bool, unrolled: bool, trained: bool
 ) -> float:
     """Returns the change for one sequence, in pairs of positions times products over them."""
-    reach = network.local_window // 2
-    modern = network.kind == "modernbert"
+    architecture, reach = network.architecture, network.architecture.reach(network)
     # `plain_attention.attend_local_or_global` decides at run time which layers are local. XLA resolves this in unrolled
     # layers without `remat`, and then reuses the weights of the forward pass in the backward pass.
-    conditional = modern and plain_attention.block_size(length, reach) is not None
+    conditional = reach is not None and plain_attention.block_size(length, reach) is not None
     counted = _NOT_KEPT if conditional else _KEPT
     executed = _NOT_KEPT if fused or (conditional and not (unrolled and network.remat == "none")) else _KEPT
     if fused and gpu and network.attention_rate:
@@ -70,7 +69,7 @@ def _change_in_pairs(
         counted = executed = _FORWARD
     total = 0.0
     for layer in range(network.layers):
-        reached = reach if modern and layer % network.global_every > 0 else None
+        reached = reach if architecture.is_local(network, layer) else None
         if fused and gpu:
             pairs = length**2
         elif fused:

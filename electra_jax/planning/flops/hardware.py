@@ -15,7 +15,6 @@ Assumptions:
 """
 
 from electra_jax import optim
-from electra_jax.modeling import deberta
 from electra_jax.modeling.config import ElectraConfig, EncoderConfig
 from electra_jax.objectives.masking import max_masked
 from electra_jax.objectives.spec import Objective, Pass, Stage
@@ -28,16 +27,17 @@ def encoder(config: EncoderConfig, embedding_size: int, batch: int, length: int)
     d, f = config.width, config.ffn
     # queries, keys, values and output: 4 D^2; scores and weighted sum: 2 L D
     attention = config.layers * tokens * 2 * (4 * d * d + 2 * length * d)
-    if config.kind == "deberta":
-        first, last = deberta.rows_used(config, length)
-        relative = batch * 2 * deberta.pairs(length) * d + (last + 1 - first) * 2 * d * d
-        attention += config.layers * 2 * relative
-    matrices = 3 if config.kind == "modernbert" else 2  # GeGLU has a gate
+    pairs, rows = config.architecture.relative(config, length)
+    attention += config.layers * 2 * (batch * 2 * pairs * d + rows * 2 * d * d)
     return Parts(
         embeddings=2 * embedding_size * d * tokens if embedding_size != d else 0,
         attention=attention,
-        ffn=config.layers * tokens * 2 * matrices * d * f,
+        ffn=config.layers * tokens * 2 * _ffn_matrices(config) * d * f,
     )
+
+
+def _ffn_matrices(config: EncoderConfig) -> int:
+    return 3 if config.architecture.gated else 2
 
 
 def forward(config: ElectraConfig, network_pass: Pass, batch: int, length: int, mask_prob: float) -> Parts:
@@ -54,10 +54,10 @@ def forward(config: ElectraConfig, network_pass: Pass, batch: int, length: int, 
     for head in network_pass.heads:
         read = batch * (length if head.everywhere else max_masked(length, mask_prob))
         if head.name == "discriminator":
-            dense = 0 if network.kind == "deberta" and network.linear_head else network.width
+            dense = 0 if network.architecture.detector(network) == "linear" else network.width
             parts += Parts(head=2 * read * states * (dense + 1))
         else:
-            width = network.width if network.kind == "modernbert" else e
+            width = network.width if network.architecture.normed_heads else e
             matrices = states * width + (width * e if width != e else 0) + (states if head.name == "copy" else 0)
             parts += Parts(head=2 * read * matrices, softmax=2 * read * e * config.padded_vocab_size)
     return parts
@@ -74,8 +74,8 @@ def newton_schulz(config: EncoderConfig) -> Parts:
         return optim.MUON_STEPS * 2 * (2 * m * m * n + m**3)
 
     d, f = config.width, config.ffn
-    matrices = 3 if config.kind == "modernbert" else 2
-    return Parts(attention=config.layers * 4 * matrix(d, d), ffn=config.layers * matrices * matrix(d, f))
+    ffn = _ffn_matrices(config) * matrix(d, f)
+    return Parts(attention=config.layers * 4 * matrix(d, d), ffn=config.layers * ffn)
 
 
 def train_step(

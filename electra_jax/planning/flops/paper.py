@@ -18,7 +18,6 @@ batch, queries and keys of the relative embeddings in use, with dropout. Their l
 
 import dataclasses
 
-from electra_jax.modeling import deberta
 from electra_jax.objectives.spec import Objective, Stage
 from electra_jax.planning.flops.breakdown import Parts
 
@@ -148,11 +147,7 @@ def train_step(
     for network_pass in stage.passes:
         network = c.encoder if network_pass.network == "encoder" else c.generator
         assert network is not None
-        relative, detector = (0, 0), "dense"
-        if network.kind == "deberta":
-            first, last = deberta.rows_used(network, length)
-            relative = deberta.pairs(length), last + 1 - first
-            detector = "linear" if network.linear_head else "normed"
+        architecture = network.architecture
         shape = Transformer(
             network.width,
             network.layers,
@@ -161,12 +156,12 @@ def train_step(
             c.embedding_size,
             network.ffn,
             network.heads,
-            gated=network.kind == "modernbert",
-            wide_head=network.kind == "modernbert",
+            gated=architecture.gated,
+            wide_head=architecture.normed_heads,
             absolute=c.absolute,
             towers=2 if c.two_towers and network_pass.network == "generator" else 1,
-            relative=relative,
-            detector=detector,
+            relative=architecture.relative(network, length),
+            detector=architecture.detector(network),
         )
         parts = shape.body()
         for head in network_pass.heads:

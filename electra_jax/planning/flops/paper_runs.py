@@ -4,7 +4,9 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from electra_jax.modeling.config import HEAD_SIZE, EncoderConfig
+from electra_jax.modeling.bert import Bert
+from electra_jax.modeling.config import EncoderConfig
+from electra_jax.modeling.model_config import HEAD_SIZE
 from electra_jax.objectives.masking import max_masked
 from electra_jax.planning.flops import hardware, paper
 from electra_jax.planning.flops.paper import Transformer
@@ -69,7 +71,7 @@ class Run:
 
 def _body(shape: Transformer) -> float:
     network = EncoderConfig(
-        kind="bert",
+        Bert(),
         layers=shape.layers,
         width=shape.width,
         ffn=4 * shape.width,
@@ -77,8 +79,6 @@ def _body(shape: Transformer) -> float:
         init_stddev=0.02,
         dropout=0.0,
         dtype=jnp.float32,
-        local_window=1,
-        global_every=1,
     )
     return hardware.encoder(network, shape.embedding_size or shape.width, 1, shape.length).total
 

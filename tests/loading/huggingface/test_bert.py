@@ -1,11 +1,9 @@
-import json
-
 import numpy as np
 import pytest
 import tiny_models
 
 from electra_jax.config.errors import UserError
-from electra_jax.loading.huggingface import bert, directory
+from electra_jax.loading.huggingface import bert
 
 
 def test_names_of_a_fine_tuned_classifier():
@@ -41,15 +39,6 @@ def test_names_that_were_converted_from_tensorflow():
 def test_a_config_is_that_of_an_electra(architectures, expected):
     found = bert.read_config({"model_type": "bert", "hidden_size": 8, "architectures": architectures})
     assert found == {"model_type": "electra", "hidden_size": 8, "embedding_size": 8, "architectures": expected}
-
-
-def test_a_pickle_is_converted_by_the_class_that_it_was_saved_from(tmp_path):
-    (tmp_path / "pytorch_model.bin").touch()
-    described = {"model_type": "bert", "architectures": ["BertForMaskedLM"], "vocab_size": 9, "hidden_size": 8}
-    shape = {"num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8, "max_position_embeddings": 9}
-    (tmp_path / "config.json").write_text(json.dumps({**described, **shape}))
-    with pytest.raises(UserError, match="from transformers import BertForMaskedLM as A"):
-        directory.read(tmp_path)
 
 
 @pytest.mark.parametrize(

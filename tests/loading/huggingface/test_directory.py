@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 
 import jax
@@ -243,18 +244,11 @@ def test_scores_of_another_kind_are_told(tmp_path, pieces):
     )
 
 
-def test_a_pickle_is_not_read(electra):
-    shutil.move(electra / "model.safetensors", electra / "pytorch_model.bin")
-    refused(
-        electra,
-        r"a pickle, which electra_jax does not read .* convert it with transformers.*import ElectraForPreTraining as",
-    )
-
-
-def test_a_pickle_of_deberta_is_converted_with_its_heads(tmp_path, pieces):
-    place = written(tmp_path / "v3", pieces, tiny_models.network("deberta"), "discriminator_head")
-    shutil.move(place / "model.safetensors", place / "pytorch_model.bin")
-    refused(place, r"a pickle, which .* convert it with PyTorch: python -c .*weights_only=True.*model\.safetensors")
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model.bin.index.json"])
+def test_a_pickle_is_not_read(electra, name):
+    shutil.move(electra / "model.safetensors", electra / name)
+    command = r"python -c .*pytorch_model\*\.bin.*weights_only=True.*model\.safetensors"
+    refused(electra, rf"{re.escape(name)}, a pickle, which .* convert it with PyTorch: {command}")
 
 
 def test_deberta_has_the_files_of_its_tokenizer(tmp_path, pieces):

@@ -7,6 +7,8 @@ import tiny_models
 from electra_jax.config.errors import UserError
 from electra_jax.data.tokenizer import OWN
 from electra_jax.loading.huggingface import hf_config
+from electra_jax.modeling.deberta import DebertaSettings
+from electra_jax.modeling.modernbert import ModernBertSettings
 
 MODELS = [
     (kind, head)
@@ -24,20 +26,20 @@ def written(kind="bert", head="discriminator_head", **changes):
 def test_a_config_comes_back_as_it_went(kind, head):
     config, described = written(kind, head)
     again = hf_config.read(described, head, "there")
-    others = {} if kind == "modernbert" else {"local_window": 8, "global_every": 2}  # not of this kind
-    others |= {"position_buckets": 4, "max_relative_positions": 8} if kind in ("bert", "modernbert") else {}
-    assert dataclasses.replace(again, encoder=dataclasses.replace(again.encoder, **others)) == config
+    assert again == config
 
 
 def test_modernberts_activation_comes_back():
     config, described = written("modernbert")
     assert described["hidden_activation"] == "gelu"
-    relu2 = dataclasses.replace(config, encoder=dataclasses.replace(config.encoder, activation="relu2"))
+    relu2 = dataclasses.replace(
+        config, encoder=dataclasses.replace(config.encoder, own=ModernBertSettings(activation="relu2"))
+    )
     described = hf_config.write(relu2, None, OWN)
     assert described["hidden_activation"] == "relu2"
-    assert hf_config.read(described, None, "there").encoder.activation == "relu2"
+    assert hf_config.read(described, None, "there").encoder.own.activation == "relu2"
     del described["hidden_activation"]
-    assert hf_config.read(described, None, "there").encoder.activation == "gelu"
+    assert hf_config.read(described, None, "there").encoder.own.activation == "gelu"
 
 
 def test_a_server_that_wants_every_setting_of_modernbert_finds_it():
@@ -123,7 +125,7 @@ def test_settings_of_deberta_as_the_released_files_write_them():
     del described["embedding_size"], described["conv_kernel_size"], described["architectures"]
     config = hf_config.read(described, "discriminator_head", "there")
     encoder = config.encoder
-    assert (encoder.position_buckets, encoder.max_relative_positions, encoder.linear_head) == (256, 512, False)
+    assert encoder.own == DebertaSettings(256, 512, "released")
     assert (config.max_length, config.embedding_size) == (512, 32)
 
 
@@ -168,7 +170,7 @@ def test_a_config_that_does_not_say_is_refused():
     ids=str,
 )
 def test_which_layers_are_global_is_read_in_both_ways(changes, expected):
-    assert hf_config.read(written("modernbert", **changes)[1], None, "there").encoder.global_every == expected
+    assert hf_config.read(written("modernbert", **changes)[1], None, "there").encoder.own.global_every == expected
 
 
 @pytest.mark.parametrize("first", ["sliding_attention", "full_attention"])

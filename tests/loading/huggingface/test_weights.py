@@ -7,6 +7,8 @@ from flax import traverse_util
 
 from electra_jax.config.errors import UserError
 from electra_jax.loading.huggingface import weights
+from electra_jax.modeling.deberta import Deberta
+from electra_jax.modeling.model_config import ARCHITECTURES
 
 HEADS = ("discriminator_head", "mlm_head", None)
 KINDS = ("bert", "modernbert", "deberta", "linear")
@@ -91,9 +93,9 @@ def test_a_narrow_table_is_folded():
 @pytest.mark.parametrize("kind", ["bert", "modernbert", "deberta"])
 def test_a_bare_encoder_takes_no_head_and_a_head_may_be_put_on_one(kind):
     network = tiny_models.network(kind, None, 32)
-    state = weights.export(network, None)
-    assert weights.head_in(kind, state, "") is None
-    assert not any(name.startswith(weights.PREFIXES[kind]) for name in state)
+    state, architecture = weights.export(network, None), network.config.encoder.architecture
+    assert weights.head_in(architecture, state, "") is None
+    assert not any(name.startswith(architecture.prefix) for name in state)
     assert tiny_models.same(
         weights.load(network.config, state, {}, "there")["embeddings"],
         network.params["embeddings"],
@@ -105,15 +107,15 @@ def test_a_bare_encoder_takes_no_head_and_a_head_may_be_put_on_one(kind):
 def test_heads_are_told_by_their_names_and_modernberts_by_their_class(kind, head):
     names = weights.export(tiny_models.network(kind, head, 32), head)
     classes = {"discriminator_head": "ModernBertForTokenClassification", "mlm_head": "ModernBertForMaskedLM"}
-    assert weights.head_in(kind, names, classes[head]) == head
-    other = weights.head_in(kind, names, "ModernBertForSequenceClassification")
+    assert weights.head_in(ARCHITECTURES[kind], names, classes[head]) == head
+    other = weights.head_in(ARCHITECTURES[kind], names, "ModernBertForSequenceClassification")
     assert other == (None if (kind, head) == ("modernbert", "discriminator_head") else head)
 
 
 def test_a_linear_head_of_deberta_is_told_by_its_class():
     names = weights.export(tiny_models.network("linear"), "discriminator_head")
-    assert weights.head_in("deberta", names, "DebertaV2ForTokenClassification") == "discriminator_head"
-    assert weights.head_in("deberta", names, "DebertaV2ForSequenceClassification") is None
+    assert weights.head_in(Deberta(), names, "DebertaV2ForTokenClassification") == "discriminator_head"
+    assert weights.head_in(Deberta(), names, "DebertaV2ForSequenceClassification") is None
 
 
 def test_a_released_discriminator_of_deberta_is_told_by_its_own_head():
@@ -124,7 +126,7 @@ def test_a_released_discriminator_of_deberta_is_told_by_its_own_head():
     more = ("lm_predictions.lm_head.bias", "deberta.embeddings.position_embeddings._weight")
     more += ("deberta.embeddings.position_embeddings.weight", "deberta.embeddings.word_embeddings._weight")
     state |= dict.fromkeys(more, np.zeros(1, np.float32))
-    assert weights.head_in("deberta", weights.rename("deberta", state), "") == "discriminator_head"
+    assert weights.head_in(Deberta(), Deberta().rename(state), "") == "discriminator_head"
     assert weights.unread(network.config, state) == ["lm_predictions.lm_head.bias"]
 
 
@@ -141,9 +143,9 @@ def test_a_released_generator_of_deberta_has_other_names():
         "lm_predictions.lm_head.bias",
         *(f"lm_predictions.lm_head.{part}.{kind}" for part in ("dense", "LayerNorm") for kind in ("weight", "bias")),
     }
-    again = weights.rename("deberta", released)
+    again = Deberta().rename(released)
     assert list(again) == list(state)
-    assert weights.head_in("deberta", again, "") == "mlm_head"
+    assert weights.head_in(Deberta(), again, "") == "mlm_head"
 
 
 def test_a_tensor_that_is_missing_or_of_another_shape_is_named():

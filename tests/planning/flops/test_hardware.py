@@ -17,6 +17,9 @@ from electra_jax.modeling import electra as networks
 from electra_jax.modeling import subnetwork
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.config import ElectraConfig, EncoderConfig
+from electra_jax.modeling.deberta import DebertaSettings
+from electra_jax.modeling.model_config import ARCHITECTURES
+from electra_jax.modeling.modernbert import ModernBertSettings
 from electra_jax.objectives import electra, registry
 from electra_jax.objectives.spec import Head, Objective, Pass
 from electra_jax.planning.flops import attention, hardware, paper_runs
@@ -52,7 +55,8 @@ TRACED = {
 def encoder(kind: str, **shape: int) -> EncoderConfig:
     settings = {"layers": 1, "width": 4, "ffn": 8, "heads": 2, **shape}
     common = {"init_stddev": 0.02, "dropout": 0.0, "dtype": jnp.float32, "unroll": True}
-    return EncoderConfig(kind=kind, **settings, **common, local_window=8, global_every=3)
+    own = {"modernbert": ModernBertSettings(local_window=8, global_every=3), "deberta": DebertaSettings()}
+    return EncoderConfig(ARCHITECTURES[kind], **settings, **common, own=own.get(kind))
 
 
 def config_of(size: str, system: str, **settings: Any) -> ConfigDict:
@@ -152,7 +156,9 @@ def test_heads_counted_by_hand():
     parts = hardware.forward(config, both, batch=2, length=20, mask_prob=0.15)
     assert parts.head == 40 * 2 * (4 * 4 + 4) + masked * 2 * 4 * 6
     assert (parts.softmax, parts.ffn) == (masked * 2 * 6 * 128, 40 * 2 * 2 * 4 * 8)  # the layers are computed once
-    linear = dataclasses.replace(config, encoder=dataclasses.replace(encoder("deberta"), linear_head=True))
+    linear = dataclasses.replace(
+        config, encoder=dataclasses.replace(encoder("deberta"), own=DebertaSettings(discriminator_head="linear"))
+    )
     assert heads("encoder", "discriminator", True, linear) == (40 * 2 * 4, 0)
     assert heads("encoder", "mlm", True, linear) == heads("encoder", "mlm", True)
     two = dataclasses.replace(config, two_towers=True)
