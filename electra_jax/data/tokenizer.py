@@ -214,7 +214,9 @@ class Library(Tokenizer):
         try:
             described = json.loads(model)
             self._tokenizer = tokenizers.Tokenizer.from_str(model.decode())
-        except Exception as error:  # the library raises Exception itself
+        except BaseException as error:  # the library raises Exception itself, and for a damaged normalizer it panics
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
             reason = first_line(error)
             raise UserError(
                 f"{name} is not a tokenizer.json ({reason}); save it with the tokenizers library"

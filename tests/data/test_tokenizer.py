@@ -1,4 +1,5 @@
 import io
+import json
 
 import pytest
 import sentencepiece as spm
@@ -240,9 +241,11 @@ def test_what_is_no_tokenizer_is_refused(tmp_path):
     tokenizers.Tokenizer(tokenizers.models.BPE()).save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(UserError, match=r"tokenizer.json has no \[PAD\] \[UNK\] \[CLS\] \[SEP\] \[MASK\]"):
         tokenizer.load(tmp_path / "tokenizer.json")
-    (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(UserError, match=r"tokenizer.json is not a tokenizer.json"):
-        tokenizer.load(tmp_path / "tokenizer.json")
+    panics = {"version": "1.0", "normalizer": {"type": "Precompiled", "precompiled_charsmap": "A"}}
+    for damaged in ({}, {**panics, "model": {"type": "BPE", "vocab": {}, "merges": []}}):
+        (tmp_path / "tokenizer.json").write_text(json.dumps(damaged))
+        with pytest.raises(UserError, match=r"tokenizer.json is not a tokenizer.json"):
+            tokenizer.load(tmp_path / "tokenizer.json")
 
 
 def test_a_vocabulary_that_is_not_there_is_refused(tmp_path):
