@@ -57,6 +57,7 @@ def export(
     dtype: str = "float32",
     scores: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     average: int = 1,
+    layers: int = 0,
 ) -> dict[str, str]:
     """Writes a run or a fine-tuned model as directories that `from_pretrained` of transformers reads.
 
@@ -77,6 +78,7 @@ def export(
       scores: for a run, the work directories of fine-tunings of this checkpoint, to put their scores into the model
         cards.
       average: for a run, the number of checkpoints up to `step` whose parameters are averaged.
+      layers: for a run, the number of layers of `encoder`, the first ones; 0: all.
 
     Returns:
       The transformers class of each directory, by the directory's name; `.` is `output` itself.
@@ -96,7 +98,8 @@ def export(
             raise UserError("scores are those of one checkpoint; leave scores or average out")
         given = [scores] if isinstance(scores, str | os.PathLike) else scores
         downstream = [_read_score(Path(each), Path(path), step) for each in given]
-        return run_export.export(path, output, step, sentence_transformers, onnx, as_bert, dtype, downstream, average)
+        more = (downstream, average, layers)
+        return run_export.export(path, output, step, sentence_transformers, onnx, as_bert, dtype, *more)
     _check_no_step(path, step)
     if sentence_transformers:
         raise UserError(
@@ -104,6 +107,8 @@ def export(
         )
     if average != 1:
         raise UserError(f"{path} is fine-tuned and has no checkpoints to average; leave average out")
+    if layers:
+        raise UserError(f"{path} is fine-tuned with all its layers; fine-tune an encoder that was exported with fewer")
     if as_bert:
         raise UserError(f"{path} is fine-tuned; the head decides its class: fine-tune with config.head=bert")
     if scores:

@@ -13,7 +13,7 @@ from electra_jax.runtime.console import PlainConsole
 
 USAGE = """\
 usage: electra-jax export --workdir=RUN --output=OUT [--step=N] [--average=N] [--sentence_transformers]
-                          [--onnx] [--as=bert] [--dtype=float16] [--scores='DIR;DIR']
+                          [--layers=N] [--onnx] [--as=bert] [--dtype=float16] [--scores='DIR;DIR']
        electra-jax export --model=FINETUNED --output=OUT [--onnx] [--dtype=float16]
 
 Writes directories for `from_pretrained` of transformers, each with weights, tokenizer and a model card:
@@ -39,6 +39,7 @@ it was fine-tuned with config.head=bert.
   --average=N        the mean of the weights of the last N checkpoints up to that one
   --sentence_transformers
                      make OUT/encoder a model of sentence vectors for sentence-transformers: means of states
+  --layers=N         the first N layers only in OUT/encoder (default: all)
   --onnx             write ONNX files in float32, float16 and int8 into each directory too, for onnxruntime,
                      transformers.js and others. Needs pip install 'electra_jax[onnx]'
   --dtype=float16    store weights in half the size; they are loaded as float32 (default: float32)
@@ -53,6 +54,7 @@ def main(argv: list[str]) -> int:
         "step": 0,
         "average": 1,
         "sentence_transformers": False,
+        "layers": 0,
         "onnx": False,
         "as": "",
         "dtype": "float32",
@@ -72,7 +74,7 @@ def main(argv: list[str]) -> int:
         check_value("--as", options["as"], one_of("bert"))
     check_value("--dtype", options["dtype"], one_of(*directory.DTYPES))
     step = options["step"] if "step" in given else None
-    chosen = {name: options[name] for name in ("average", "sentence_transformers", "onnx", "dtype")}
+    chosen = {name: options[name] for name in ("average", "sentence_transformers", "layers", "onnx", "dtype")}
     scores = [folder for folder in options["scores"].split(";") if folder]
     classes = models.export(
         options[source], options["output"], step, **chosen, as_bert=bool(options["as"]), scores=scores

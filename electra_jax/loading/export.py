@@ -38,6 +38,7 @@ def export(
     dtype: str = "float32",
     downstream: Sequence[card.TaskScore] = (),
     average: int = 1,
+    layers: int = 0,
 ) -> dict[str, str]:
     """Exports a run. Arguments, return value and errors are those of `electra_jax.export`, except that `downstream`
     takes scores instead of the folders of fine-tunings."""
@@ -53,7 +54,7 @@ def export(
     with new_folder(output) as partial:
         partial.mkdir(parents=True)
         description = _describe(run, workdir)._replace(downstream=downstream)
-        classes = _write(run, description, partial, sentence_transformers, as_bert, dtype)
+        classes = _write(run, description, partial, sentence_transformers, as_bert, dtype, layers)
         if onnx:
             for name in classes:
                 onnx_file.write(partial / name)
@@ -67,6 +68,7 @@ def _write(
     sentence_transformers: bool,
     as_bert: bool,
     dtype: str,
+    layers: int,
 ) -> dict[str, str]:
     config, params = run.shape, run.state.params
     encoder, generator = (extract(config, params, network) for network in ("encoder", "generator"))
@@ -81,6 +83,11 @@ def _write(
     mask = run.tokenizer.name_of(run.tokenizer.special.mask)
     for name, network, head in directories:
         about = description._replace(downstream=()) if name == networks.GENERATOR else description
+        if name == networks.ENCODER and layers:
+            about = about._replace(
+                facts=[*about.facts, ("layers", f"the first {layers} of {network.config.encoder.layers}")]
+            )
+            network = network.first_layers(layers)
         text = card.write_card(about, name, network.config.encoder, head, mask, as_bert)
         directory.write(
             output / name, network, head, run.tokenizer, text, description.scores, as_bert=as_bert, dtype=dtype

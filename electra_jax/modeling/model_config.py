@@ -22,7 +22,9 @@ _RATE = Check(lambda value: value == _SAME or 0 <= value < 1, "0 or more, less t
 class ModelConfig:
     """The networks of a run, as a config file describes them. The last fields have the names of architectures."""
 
-    encoder: str = setting("bert", "Architecture of both networks.", one_of(*ARCHITECTURES))
+    encoder: str = setting(
+        "bert", "Architecture of both networks.", Check(ARCHITECTURES.__contains__, " or ".join(ARCHITECTURES))
+    )
     layers: int = setting(12, "Number of encoder layers.", above(0))
     width: int = setting(256, "Hidden size of the encoder.", above(0))
     ffn: int = setting(1024, "Feed-forward (intermediate) size of the encoder.", above(0))

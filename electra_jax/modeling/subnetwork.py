@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
+from electra_jax.config.errors import UserError
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.config import ElectraConfig
 from electra_jax.modeling.electra import Electra
@@ -31,6 +32,19 @@ class Network(NamedTuple):
     @property
     def model(self) -> Electra:
         return Electra(self.config)
+
+    def first_layers(self, count: int) -> "Network":
+        """Returns the network with its first `count` layers only.
+
+        Raises:
+          UserError: it does not have so many.
+        """
+        encoder = self.config.encoder
+        if not 1 <= count <= encoder.layers:
+            raise UserError(f"layers={count} is invalid: expected 1 to {encoder.layers}, the encoder's layers")
+        layers = jax.tree.map(lambda x: x[:count], self.params["encoder"]["layers"])
+        params = {**self.params, "encoder": {**self.params["encoder"], "layers": layers}}
+        return Network(dataclasses.replace(self.config, encoder=dataclasses.replace(encoder, layers=count)), params)
 
 
 @functools.cache  # tracing takes a third of a second

@@ -24,7 +24,7 @@ from electra_jax.loading.huggingface import hf_config
 from electra_jax.loading.networks import load_networks
 from electra_jax.loading.run_checkpoint import load_run_checkpoint
 from electra_jax.modeling.modernbert import ModernBert
-from electra_jax.modeling.subnetwork import extract
+from electra_jax.modeling.subnetwork import extract, flatten_params
 from electra_jax.runtime.progress import Progress
 
 NAMES = {"discriminator", "generator", "encoder"}
@@ -227,6 +227,21 @@ def test_an_encoder_for_sentence_transformers(workdir, exported, tmp_path):
     pooling = json.loads((folder / "1_Pooling" / "config.json").read_text())
     assert pooling == {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True}
     assert load_networks(tmp_path / "out").encoder.config == load_networks(exported).encoder.config
+
+
+def test_an_encoder_of_the_first_layers_computes_their_states(workdir, tmp_path):
+    export.export(workdir, tmp_path / "all")
+    export.export(workdir, tmp_path / "one", layers=1)
+    whole, first = (load_networks(tmp_path / name / "encoder").encoder for name in ("all", "one"))
+    assert (whole.config.encoder.layers, first.config.encoder.layers) == (2, 1)
+    flat = flatten_params(whole.params)
+    for path, value in flatten_params(first.params).items():
+        np.testing.assert_array_equal(value, flat[path][:1] if "/layers/" in path else flat[path])
+    assert "| layers | the first 1 of 2 |" in (tmp_path / "one" / "encoder" / "README.md").read_text()
+    assert load_networks(tmp_path / "one").encoder.config.encoder.layers == 2
+    with pytest.raises(UserError, match="layers=3 is invalid: expected 1 to 2, the encoder's layers"):
+        export.export(workdir, tmp_path / "three", layers=3)
+    assert not (tmp_path / "three").exists()
 
 
 def test_what_is_in_the_way_stays_as_it_is(workdir, tmp_path):
