@@ -21,9 +21,9 @@ from rich.console import Console
 
 from electra_jax import train_config
 from electra_jax.config import config_file
-from electra_jax.loading import run_checkpoint
 from electra_jax.objectives import registry
 from electra_jax.objectives.spec import Objective
+from electra_jax.runtime.checkpoint import Checkpoints
 from electra_jax.runtime.progress import ConsoleProgress
 from electra_jax.train_config import TrainConfig
 
@@ -125,7 +125,8 @@ def logged(workdir: Path) -> list[dict[str, Any]]:
 
 def arrays(workdir: Path, step: int) -> dict[str, np.ndarray]:
     """Every array of the train state at `step`, by its path in the state."""
-    state = jax.device_get(run_checkpoint.load_run_checkpoint(workdir, step).state)
+    with contextlib.closing(Checkpoints(workdir / "checkpoints", read_only=True)) as checkpoints:
+        state = jax.device_get(checkpoints.restore(step, checkpoints.saved_arrays(step)))
     return {jax.tree_util.keystr(path): value for path, value in jax.tree_util.tree_leaves_with_path(state)}
 
 

@@ -70,7 +70,7 @@ def _write(
     dtype: str,
     layers: int,
 ) -> dict[str, str]:
-    config, params = run.shape, run.state.params
+    config, params = run.shape, run.params
     encoder, generator = (extract(config, params, network) for network in ("encoder", "generator"))
     assert encoder is not None
     heads = [head for head in (*encoder.config.heads, None) if head in _DIRECTORIES]
@@ -102,7 +102,7 @@ def _write(
 
 def _describe(run: RunCheckpoint, workdir: Path) -> card.RunDescription:
     """Collects from the run's files how the network was trained."""
-    config, step, totals = run.config, int(run.state.step), run.metadata["totals"]
+    config, step, totals = run.config, run.step, run.metadata["totals"]
     flops = count_flops(make_segments(run.objective, train_config.phases(config)), step, config.optim.name)
     done = train_config.phases_until(config, step or 1)
     path = workdir / "environment.json"

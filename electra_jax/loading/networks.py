@@ -58,7 +58,7 @@ def load_networks(path: Path, step: int | None = None, average: int = 1) -> Pret
     path = hub.local(path)
     if is_run(path):
         run = load_run_checkpoint(path, step, average)
-        config, params = run.shape, run.state.params
+        config, params = run.shape, run.params
         encoder, generator = (extract(config, params, name) for name in ("encoder", "generator"))
         assert encoder is not None
         scores = run.objective.system.scores

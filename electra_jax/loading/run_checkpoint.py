@@ -1,6 +1,7 @@
 """Loads a checkpoint of a run from its work directory."""
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,11 +14,10 @@ from electra_jax.data import corpus, tokenizer
 from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.modeling.config import ElectraConfig
 from electra_jax.objectives import registry
-from electra_jax.objectives.spec import Objective
+from electra_jax.objectives.spec import Objective, Params
 from electra_jax.runtime import run_log, sharding
 from electra_jax.runtime.checkpoint import Checkpoints
 from electra_jax.sharded_step import ShardedStep
-from electra_jax.step import TrainState
 from electra_jax.train_config import TrainConfig
 
 # The metadata of step 0, which has no checkpoint.
@@ -31,7 +31,8 @@ class RunCheckpoint(NamedTuple):
       config: the run's settings.
       tokenizer: the run's tokenizer.
       objective: the run's objective and model.
-      state: the training state, on the first device.
+      step: the number of steps done.
+      params: the parameters, on the first device.
       metadata: the rest of the checkpoint, such as its `totals` and the key of its `corpus`.
       averaged: the steps whose parameters are averaged.
     """
@@ -39,13 +40,14 @@ class RunCheckpoint(NamedTuple):
     config: TrainConfig
     tokenizer: Tokenizer
     objective: Objective
-    state: TrainState
+    step: int
+    params: Params
     metadata: dict[str, Any]
     averaged: tuple[int, ...] = ()
 
     @property
     def shape(self) -> ElectraConfig:
-        return trained_shape(self.config, self.objective, int(self.state.step))
+        return trained_shape(self.config, self.objective, self.step)
 
 
 def trained_shape(config: TrainConfig, objective: Objective, step: int) -> ElectraConfig:
@@ -93,15 +95,16 @@ def load_run_checkpoint(workdir: Path, step: int | None = None, average: int = 1
         if step == 0:
             if config.starts_from:
                 raise UserError(f"{workdir} at step 0 has the parameters of {config.starts_from}; use that")
-            return RunCheckpoint(config, vocabulary, sharded_step.objective, sharded_step.fresh_state(), _NOTHING_DONE)
-        state = checkpoints.restore(step, sharded_step.state)
+            params = sharded_step.fresh_params()
+            return RunCheckpoint(config, vocabulary, sharded_step.objective, 0, params, _NOTHING_DONE)
+        like, averaged = {"params": sharded_step.state.params}, tuple(before[-average:])
+        restored = (checkpoints.restore(each, like, partial=True)["params"] for each in reversed(averaged))
+        params = functools.reduce(functools.partial(jax.tree.map, jnp.add), restored)
         if average > 1:
-            params = state.params
-            for each in before[-average:-1]:
-                params = jax.tree.map(jnp.add, params, checkpoints.restore(each, sharded_step.state).params)
-            state = dataclasses.replace(state, params=jax.tree.map(lambda x: x / average, params))
-        metadata = checkpoints.metadata(step)
-        return RunCheckpoint(config, vocabulary, sharded_step.objective, state, metadata, tuple(before[-average:]))
+            params = jax.tree.map(lambda x: x / average, params)
+        return RunCheckpoint(
+            config, vocabulary, sharded_step.objective, step, params, checkpoints.metadata(step), averaged
+        )
     finally:
         checkpoints.close()
 

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import NamedTuple
 
+import jax.numpy as jnp
+
 from electra_jax import train_config
 from electra_jax.config.errors import UserError, explain
 from electra_jax.data import corpus
@@ -45,12 +47,13 @@ def make_samples(run: RunLog, count: int) -> Samples:
 
 def _sample(workdir: Path, count: int) -> Samples:
     checkpoint = run_checkpoint.load_run_checkpoint(workdir)
-    config, tokenizer, state = checkpoint.config, checkpoint.tokenizer, checkpoint.state
+    config, tokenizer, step = checkpoint.config, checkpoint.tokenizer, checkpoint.step
     text = corpus.load(run_checkpoint.corpus_folder(workdir, checkpoint))
     whole = registry.make_for_text(config.objective, config.model, config.steps, text)
-    objective = segment_at(make_segments(whole, train_config.phases(config)), int(state.step) - 1).objective
+    objective = segment_at(make_segments(whole, train_config.phases(config)), step - 1).objective
     length, seed = config.data.seq_length, config.seed
-    sentences = sample_fakes(objective, state.params, state.step, text.heldout, tokenizer, length, seed, count)
+    at = jnp.int32(step)
+    sentences = sample_fakes(objective, checkpoint.params, at, text.heldout, tokenizer, length, seed, count)
     if not sentences:
         raise UserError("no held-out line is as long as a sentence")
-    return Samples(int(state.step), sentences, objective.system.scores)
+    return Samples(step, sentences, objective.system.scores)

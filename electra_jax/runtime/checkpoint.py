@@ -239,12 +239,13 @@ class Checkpoints:
             lambda saved: jax.ShapeDtypeStruct(saved.shape, saved.dtype, sharding=device), self._read_shapes(step)
         )
 
-    def restore(self, step: int, like: State) -> State:
+    def restore(self, step: int, like: State, partial: bool = False) -> State:
         """Restores the state that was saved at `step`.
 
         Args:
           step: the step.
           like: a tree of arrays or ShapeDtypeStructs with the shapes, dtypes and shardings to restore.
+          partial: whether `like` is a part of what was saved; only this part is read.
 
         Raises:
           UserError: the checkpoint cannot be read, has other parameters than `like`, or an array has changed since it
@@ -252,19 +253,23 @@ class Checkpoints:
         """
         # Compare before reading: a restore that Orbax refuses halfway leaves reads pending, which fail later in
         # TensorStore's threads, when their event loop is closed.
-        self._check_fits(step, _by_path(self._read_shapes(step)), _by_path(like))
+        expected, saved = _by_path(like), _by_path(self._read_shapes(step))
+        if partial:
+            saved = {name: saved[name] for name in expected if name in saved}
+        self._check_fits(step, saved, expected)
         checksums = self.checksums(step)
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
         shardings = ocp.checkpoint_utils.construct_restore_args(abstract)
-        args = ocp.args.Composite(state=ocp.args.PyTreeRestore(abstract, restore_args=shardings))
+        restore = ocp.args.PyTreeRestore(abstract, restore_args=shardings, partial_restore=partial)
         with self._report_read_errors(step):
-            state = cast(State, self._manager.restore(step, args=args)["state"])
+            state = cast(State, self._manager.restore(step, args=ocp.args.Composite(state=restore))["state"])
         if checksums is None:
             _log.warning(
                 "warning: checkpoint %s has no checksums, so damage to it would not be noticed", self.folder / str(step)
             )
         else:
-            self._check_arrays(step, checksums["arrays"], array_checksums(_by_path(state)))
+            before, now = checksums["arrays"], array_checksums(_by_path(state))
+            self._check_arrays(step, {name: before.get(name) for name in now} if partial else before, now)
         return state
 
     def wait(self) -> None:

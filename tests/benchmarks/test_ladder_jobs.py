@@ -64,7 +64,7 @@ def test_a_run_is_trained_fine_tuned_and_probed(folders, monkeypatch):
 def test_a_mean_of_checkpoints_is_that_of_their_parameters(small_run):
     word = [frozen.load(small_run, averaged).encoder.params["embeddings"]["word"] for averaged in (1, 2)]
     first, second = (
-        run_checkpoint.load_run_checkpoint(small_run, step).state.params["embeddings"]["word"] for step in (1, 2)
+        run_checkpoint.load_run_checkpoint(small_run, step).params["embeddings"]["word"] for step in (1, 2)
     )
     np.testing.assert_array_equal(word[0], second)
     np.testing.assert_allclose(word[1], (np.asarray(first) + np.asarray(second)) / 2, rtol=1e-6)

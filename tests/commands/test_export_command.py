@@ -32,26 +32,27 @@ def test_invalid_arguments_are_one_line(arguments, message, tmp_path, monkeypatc
 
 def test_each_directory_is_printed_with_its_class(tmp_path, monkeypatch, capsys):
     calls = []
+    options = {"average": 1, "sentence_transformers": False, "layers": 0, "onnx": False, "dtype": "float32"}
+    options |= {"as_bert": False, "scores": []}
 
-    def fake_export(workdir, output, step, **options):
-        calls.append((workdir, output, step, *options.values()))
+    def fake_export(workdir, output, step, **given):
+        assert given.keys() == options.keys()
+        calls.append((workdir, output, step, {name: value for name, value in given.items() if value != options[name]}))
         return {"encoder": "ElectraModel"}
 
     monkeypatch.setattr(export.models, "export", fake_export)
     assert errors.run(export.main, ["--workdir=run", f"--output={tmp_path}"]) == 0
     assert capsys.readouterr().out == f"{tmp_path}/encoder: ElectraModel\n"
-    assert errors.run(export.main, ["--workdir=run", "--output=out", "--step=0"]) == 0
-    assert errors.run(export.main, ["--workdir=run", "--output=out", "--sentence_transformers"]) == 0
-    assert errors.run(export.main, ["--workdir=run", "--output=out", "--onnx"]) == 0
-    assert errors.run(export.main, ["--workdir=run", "--output=out", "--as=bert"]) == 0
-    assert errors.run(export.main, ["--workdir=run", "--output=out", "--dtype=float16", "--scores=a;b;"]) == 0
+    more = ["--step=0"], ["--sentence_transformers", "--layers=2"], ["--onnx"], ["--as=bert"]
+    for arguments in (*more, ["--dtype=float16", "--scores=a;b;"]):
+        assert errors.run(export.main, ["--workdir=run", "--output=out", *arguments]) == 0
     assert calls == [
-        ("run", str(tmp_path), None, 1, False, False, "float32", False, []),
-        ("run", "out", 0, 1, False, False, "float32", False, []),
-        ("run", "out", None, 1, True, False, "float32", False, []),
-        ("run", "out", None, 1, False, True, "float32", False, []),
-        ("run", "out", None, 1, False, False, "float32", True, []),
-        ("run", "out", None, 1, False, False, "float16", False, ["a", "b"]),
+        ("run", str(tmp_path), None, {}),
+        ("run", "out", 0, {}),
+        ("run", "out", None, {"sentence_transformers": True, "layers": 2}),
+        ("run", "out", None, {"onnx": True}),
+        ("run", "out", None, {"as_bert": True}),
+        ("run", "out", None, {"dtype": "float16", "scores": ["a", "b"]}),
     ]
 
 

@@ -2,13 +2,12 @@ import json
 import shutil
 
 import fake_runs
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_models
 from cli_runs import make_objective, small_config
 
-from electra_jax import step, train, train_config
+from electra_jax import train, train_config
 from electra_jax.commands import report as command
 from electra_jax.config import errors
 from electra_jax.data import pipeline
@@ -127,8 +126,8 @@ def learned(tmp_path, text_file, monkeypatch):
     key = pipeline.corpus_key(config.data)
     text = pipeline.build_corpus(workdir / "data" / key, config.data)
     objective = make_objective(config, len(text.tokenizer))
-    state = step.TrainState(jnp.int32(7), tiny_models.parameters(objective), None)
-    there = run_checkpoint.RunCheckpoint(config, text.tokenizer, objective, state, {"corpus": key})
+    params = tiny_models.parameters(objective)
+    there = run_checkpoint.RunCheckpoint(config, text.tokenizer, objective, 7, params, {"corpus": key})
     monkeypatch.setattr(run_checkpoint, "load_run_checkpoint", lambda place: there)
     return workdir
 

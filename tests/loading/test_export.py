@@ -62,7 +62,7 @@ def exported(workdir, tmp_path_factory):
 
 def parameters(workdir: Path, step: int | None = None):
     run = load_run_checkpoint(workdir, step)
-    return run, jax.device_get(run.state.params)
+    return run, jax.device_get(run.params)
 
 
 def without_padding(network):
@@ -169,7 +169,7 @@ def test_a_held_out_line_that_tokenizer_json_would_read_otherwise(workdir, tmp_p
 def test_an_earlier_checkpoint(workdir, tmp_path):
     export.export(workdir, tmp_path / "first", step=1)
     run, first = load_run_checkpoint(workdir, 1), load_networks(tmp_path / "first")
-    params = jax.device_get(run.state.params)
+    params = jax.device_get(run.params)
     before = extract(run.objective.model.config, params, "encoder")
     assert tiny_models.same(without_padding(before), without_padding(first.encoder))
     assert "| steps | 1 of 2, each" in (tmp_path / "first" / "encoder" / "README.md").read_text()
@@ -323,7 +323,7 @@ def test_a_run_goes_on_where_what_it_began_from_is_gone(exported, tmp_path, text
     make_run(tmp_path / "run", text_file, "tiny", init_from=str(copy))
     shutil.rmtree(copy)
     make_run(tmp_path / "run", text_file, "tiny", init_from=str(copy), steps=3)
-    assert load_run_checkpoint(tmp_path / "run").state.step == 3
+    assert load_run_checkpoint(tmp_path / "run").step == 3
 
 
 def test_what_cannot_be_begun_from_is_refused_before_anything_is_written(exported, tmp_path, text_file):

@@ -41,6 +41,17 @@ def test_a_saved_state_is_restored(tmp_path):
     checkpoints.close()
 
 
+def test_a_part_of_a_state_is_restored_without_the_rest(tmp_path):
+    checkpoints = saved(tmp_path, [3])
+    part = {"params": state(0).params}
+    jax.tree.map(np.testing.assert_array_equal, checkpoints.restore(3, part, partial=True)["params"], state(3).params)
+    other = {"params": {**part["params"], "scale": jnp.zeros(3)}}
+    with pytest.raises(UserError, match=r"it has no params.scale, the model has params.scale of shape \[3\]"):
+        checkpoints.restore(3, other, partial=True)
+    with pytest.raises(UserError, match="does not fit this model: it has grad_norms"):
+        checkpoints.restore(3, part)
+
+
 def test_the_newest_and_every_nth_are_kept(tmp_path):
     saved(tmp_path, range(1, 12), keep_last=2, keep_every=4).close()
     assert sorted(int(path.name) for path in tmp_path.iterdir()) == [4, 8, 10, 11]
