@@ -234,6 +234,13 @@ def test_a_damaged_model_is_an_error(damage, pieces, tmp_path):
         electra_jax.load(tmp_path / "model")
 
 
+def test_a_model_has_the_threshold_that_was_chosen_for_it(pieces, tmp_path):
+    model, done = make("topics", pieces)
+    chosen = dataclasses.replace(done.task, threshold=0.123)
+    kept.write(tmp_path / "model", done._replace(task=chosen), pieces, model.params, FACTS)
+    assert kept.read(tmp_path / "model").task == chosen
+
+
 def test_a_model_of_before_a_setting_of_its_task_is_read(pieces, tmp_path):
     model, done = make("classes", pieces)
     kept.write(tmp_path / "model", done, pieces, model.params, FACTS)

@@ -67,11 +67,13 @@ class Outcome(NamedTuple):
 
     Attributes:
       result: `seed`, `scores`, `losses` by epoch, `steps`, `seconds`.
+      task: the task, with what was chosen on half of the development set.
       answers: its answers by split.
       params: the fine-tuned parameters of the task's model.
     """
 
     result: dict[str, Any]
+    task: Task
     answers: dict[str, list[Any]]
     params: Any
 
@@ -159,30 +161,31 @@ def train_seeds(
         job.model, job.network, job.config, job.data.train, job.special, seeds, on_step
     )
     seconds = (time.perf_counter() - begin) / len(seeds)
-    scores, answers = _evaluate(job, params)
-    results = [
-        {
-            "seed": seed,
-            "scores": scores[i],
+    outcomes = []
+    for i, (scores, task, answers) in enumerate(_evaluate(job, params)):
+        result = {
+            "seed": seeds[i],
+            "scores": scores,
             "losses": [float(epoch.mean()) for epoch in np.array_split(losses_SN[i], job.config.epochs)],
             "steps": losses_SN.shape[1],
             "seconds": seconds,
         }
-        for i, seed in enumerate(seeds)
-    ]
-    return [
-        Outcome(result, answers[i], jax.tree.map(operator.itemgetter(i), params)) for i, result in enumerate(results)
-    ]
+        outcomes.append(Outcome(result, task, answers, jax.tree.map(operator.itemgetter(i), params)))
+    return outcomes
 
 
-def _evaluate(job: Job, params: Any) -> tuple[list[dict[str, float]], list[dict[str, list[Any]]]]:
-    """Returns each seed's scores, and each seed's answers by split."""
-    count = len(jax.tree.leaves(params)[0])
+def _evaluate(job: Job, params: Any) -> list[tuple[dict[str, float], Task, dict[str, list[Any]]]]:
+    """Returns for each seed its scores, the task with what was chosen for it, and its answers by split."""
+    count, fits = len(jax.tree.leaves(params)[0]), job.task.fits
     answers: list[dict[str, list[Any]]] = [{} for _ in range(count)]
     scores: list[dict[str, dict[str, float]]] = [{} for _ in range(count)]
+    tasks = [job.task] * count
     for split, (examples, rows) in {**job.data.dev, **job.data.test}.items():
         for i, outputs in enumerate(multi_seed.predict(job.model, params, rows, job.special, job.config)):
-            answers[i][split] = job.task.answer(outputs, rows, examples)
+            if tasks[i].fits:  # on the first development set
+                tasks[i] = tasks[i].fit({name: values[::2] for name, values in outputs.items()}, examples[::2])
+            answers[i][split] = tasks[i].answer(outputs, rows, examples)
             if split in job.data.dev:
-                scores[i][split] = job.task.score(examples, answers[i][split])
-    return [job.task.combine(by_split) for by_split in scores], answers
+                scored = slice(1, None, 2) if fits else slice(None)
+                scores[i][split] = tasks[i].score(examples[scored], answers[i][split][scored])
+    return [(job.task.combine(scores[i]), tasks[i], answers[i]) for i in range(count)]

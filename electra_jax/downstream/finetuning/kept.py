@@ -157,7 +157,7 @@ class Keeper(NamedTuple):
         try:
             write(
                 folder,
-                job,
+                job._replace(task=outcome.task),
                 self.tokenizer,
                 outcome.params,
                 {"seed": seed, "scores": scores, "init_from": self.init_from},

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from electra_jax.config.settings import Check, above, between, one_of, setting
+from electra_jax.config.settings import Check, above, from_up_to_below, one_of, setting
 from electra_jax.downstream.tasks import glue
 
 _SQUAD = ("query", "stride", "max_answer", "beam", "f1")
@@ -47,7 +47,10 @@ class TaskConfig:
         ",", "Table, kind=multilabel: separates the classes in a text; lists need none.", Check(bool, "a text")
     )
     class_threshold: float = setting(
-        0.5, "Table, kind=multilabel: classes of at least this probability are predicted.", between(0, 1)
+        0.5,
+        "Table, kind=multilabel: classes of at least this probability are predicted; 0: that of the best micro F1 on "
+        "half of the development set, and scores are those of the other half.",
+        from_up_to_below(0, 1),
     )
     class_weights: str = setting(
         "none",

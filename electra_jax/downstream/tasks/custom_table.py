@@ -31,9 +31,10 @@ def make_task(config: TaskConfig, data_dir: str) -> Sentences:
         return restore_task(config, scale=_read_scale(task, data_dir))
     labels = tuple(filter(None, (label.strip() for label in config.labels.split(","))))
     labels = labels or _read_classes(task, data_dir)
-    if len(labels) < 2 or len({*labels}) < len(labels):
+    least = 1 if config.kind == "multilabel" else 2
+    if len(labels) < least or len({*labels}) < len(labels):
         raise UserError(
-            f"config.task.labels={config.labels} is invalid: expected two or more different classes, separated by "
+            f"config.task.labels={config.labels} is invalid: expected {least} or more different classes, separated by "
             "commas"
         )
     joined = next((label for label in labels if config.separator in label), None)
@@ -131,7 +132,7 @@ def _read_classes(task: Sentences, data_dir: str) -> tuple[str, ...]:
             f"{data_dir}: column {column} has lists of classes in {lists} of the {rows} rows of train: expected one "
             "class for each text; for any number of classes use --config.task.kind=multilabel"
         )
-    if len(classes) < 2 or len(classes) > max(2, max(rows, named) / 2):
+    if len(classes) < (1 if task.kind == "multilabel" else 2) or len(classes) > max(2, max(rows, named) / 2):
         raise UserError(
             f"{data_dir}: column {column} has {len(classes)} different values in the {rows} rows of "
             f"train{bad_rows.in_brackets()}: expected classes; set config.task.label to another column, or "

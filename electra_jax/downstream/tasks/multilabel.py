@@ -18,7 +18,7 @@ class MultiLabel(Sentences):
 
     Attributes:
       separator: separator of the classes in a text; lists need none.
-      threshold: classes of at least this probability are predicted.
+      threshold: classes of at least this probability are predicted; 0: not chosen yet.
     """
 
     metrics: tuple[str, ...] = ("micro_f1",)
@@ -57,6 +57,22 @@ class MultiLabel(Sentences):
         logits_NC = np.asarray(outputs["scores"], np.float64)
         result: np.ndarray = np.exp(-np.logaddexp(0.0, -logits_NC))
         return result
+
+    @property
+    def fits(self) -> bool:
+        return not self.threshold
+
+    def fit(self, outputs: Mapping[str, Any], examples: Sequence[Example]) -> "MultiLabel":
+        """Returns the task with the threshold of the best micro F1, halfway between two probabilities."""
+        truth = self._indicators([example.target for example in examples]).ravel()
+        p = self.probabilities(outputs).ravel()
+        order = np.argsort(-p, kind="stable")
+        truth, p = truth[order], np.append(p[order], 0.0)
+        count = np.arange(1, len(truth) + 1)
+        f1 = 2 * np.cumsum(truth) / (count + max(truth.sum(), 1))
+        f1[p[:-1] == p[1:]] = -1  # a threshold cannot tell equal probabilities apart
+        best = int(np.argmax(f1))
+        return dataclasses.replace(self, threshold=float((p[best] + p[best + 1]) / 2) if truth.any() else 0.5)
 
     def answer(self, outputs: Mapping[str, Any], rows: Rows, examples: Sequence[Example]) -> list[Any]:
         """Returns the indices of the predicted classes of each example."""

@@ -1,11 +1,13 @@
 """Registry of the tasks by name."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from electra_jax.config.settings import check_value, one_of
 from electra_jax.downstream.tasks import custom_table, glue, tagging
 from electra_jax.downstream.tasks.config import NAMES, TaskConfig
+from electra_jax.downstream.tasks.multilabel import MultiLabel
 from electra_jax.downstream.tasks.sentences import Sentences
 from electra_jax.downstream.tasks.squad import Answering
 from electra_jax.downstream.tasks.tagging import Tagging
@@ -31,7 +33,9 @@ def make_task(config: TaskConfig, data_dir: str) -> Task:
 
 
 def learned(task: Task) -> dict[str, Any]:
-    """Returns what `restore_task` needs from a task's training set: the labels, or the scale of the numbers."""
+    """Returns what `restore_task` needs of what a task has from its data: labels, a scale of numbers, a threshold."""
+    if isinstance(task, MultiLabel):
+        return {"labels": list(task.labels), "threshold": task.threshold}
     if isinstance(task, Sentences):
         return {"labels": list(task.labels), "scale": list(task.scale)}
     return {"labels": list(task.labels)} if isinstance(task, Tagging) else {}
@@ -43,7 +47,8 @@ def restore_task(config: TaskConfig, known: Mapping[str, Any]) -> Task:
     if config.name in glue.TASKS:
         return glue.TASKS[config.name]
     if config.name == "table":
-        return custom_table.restore_task(config, labels, (scale[0], scale[1]))
+        threshold = known.get("threshold", config.class_threshold)
+        return custom_table.restore_task(replace(config, class_threshold=threshold), labels, (scale[0], scale[1]))
     if config.name == "tags":
         return Tagging(labels=labels, words=config.words, tags=config.tags)
     return Answering(

@@ -172,6 +172,15 @@ class Task(abc.ABC):
     def encode(self, examples: Sequence[Any], tokenizer: Tokenizer, max_length: int, train: bool) -> Rows:
         """Encodes examples as rows of at most `max_length` tokens. `train` adds the task's augmented rows, if any."""
 
+    @property
+    def fits(self) -> bool:
+        """True if a setting is to be chosen on half of the development set; scores are then those of the other half."""
+        return False
+
+    def fit(self, outputs: Mapping[str, Any], examples: Sequence[Any]) -> "Task":
+        """Returns the task with the setting that is best for these outputs of a model."""
+        return self
+
     @abc.abstractmethod
     def answer(self, outputs: Mapping[str, Any], rows: Rows, examples: Sequence[Any]) -> list[Any]:
         """Decodes the model's outputs, which map names to values for each row, into one answer per example."""

@@ -378,8 +378,7 @@ def test_the_best_seed_s_model_is_kept(folder, with_pieces, tmp_path, monkeypatc
     evaluate = job._evaluate
 
     def with_scores(given, params):
-        scores, answers = evaluate(given, params)
-        return [{"accuracy": next(accuracies)} for _ in scores], answers
+        return [({"accuracy": next(accuracies)}, *rest) for _, *rest in evaluate(given, params)]
 
     monkeypatch.setattr(job, "_evaluate", with_scores)
 
@@ -403,7 +402,7 @@ def test_of_equal_seeds_the_first_one_s_model_is_kept_whenever_it_was_trained(
     folder, with_pieces, tmp_path, monkeypatch
 ):
     evaluate = job._evaluate
-    monkeypatch.setattr(job, "_evaluate", lambda *args: ([{"accuracy": 0.0} for _ in args[1]], evaluate(*args)[1]))
+    monkeypatch.setattr(job, "_evaluate", lambda *args: [({"accuracy": 0.0}, *rest) for _, *rest in evaluate(*args)])
 
     def tune(**settings):
         return finetune(folder, tmp_path / "out", config(**settings), get=lambda: with_pieces, keep="best")

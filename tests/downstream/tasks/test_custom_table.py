@@ -88,7 +88,7 @@ def test_what_is_missing_is_no_class(tmp_path):
     assert len(bad_rows.problems) == 4
     (tmp_path / "train.jsonl").write_text("\n".join(f'{{"t": "x", "l": {n}}}' for n in (1234567.5, 1234568.5) * 2))
     assert custom_table.make_task(TABLE, str(tmp_path)).labels == ("1234567.5", "1234568.5")
-    with pytest.raises(UserError, match="labels=a,b,a is invalid: expected two or more different classes"):
+    with pytest.raises(UserError, match="labels=a,b,a is invalid: expected 2 or more different classes"):
         custom_table.make_task(dataclasses.replace(TABLE, labels="a,b,a"), str(tmp_path))
 
 

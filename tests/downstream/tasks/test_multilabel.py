@@ -4,6 +4,8 @@ import math
 import numpy as np
 import pytest
 from char_tokenizer import Letters
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from electra_jax.config.errors import UserError
 from electra_jax.data import tokenizer
@@ -91,6 +93,46 @@ def test_classes_above_the_threshold_are_predicted(tmp_path):
     assert strict.answer(outputs, None, examples) == [(), (), (0, 1)]
     TASK.write(tmp_path / "dev", examples, answers)
     assert (tmp_path / "dev.tsv").read_text() == "index\tprediction\n0\tfear,rage\n1\t\n2\tfear,joy\n"
+
+
+def fitted(logits, targets, labels=TASK.labels):
+    task = custom_table.restore_task(dataclasses.replace(TABLE, class_threshold=0), labels)
+    examples = [Example(str(number), ("x",), target) for number, target in enumerate(targets)]
+    assert task.fits
+    fit = task.fit({"scores": np.asarray(logits)}, examples)
+    assert not fit.fits
+    return fit, examples
+
+
+def test_a_threshold_is_chosen_for_the_best_micro_f1():
+    """Rare and underestimated: at .5 the class would never be predicted."""
+    p = np.array([[0.3], [0.2], [0.1], [0.02], [0.2], [0.01]])
+    logits = np.log(p / (1 - p))
+    task, examples = fitted(logits, [(0,), (0,), (), (), (0,), ()], ("rare",))
+    assert task.threshold == pytest.approx(0.15)
+    assert task.answer({"scores": logits}, None, examples) == [(0,), (0,), (), (), (0,), ()]
+    assert task.score(examples, task.answer({"scores": logits}, None, examples)) == {
+        "micro_f1": 100,
+        "macro_f1": 100,
+        "f1_rare": 100,
+    }
+    assert fitted(logits, [()] * 6, ("rare",))[0].threshold == 0.5  # nothing to choose by
+    assert fitted(logits, [(0,)] * 6, ("rare",))[0].threshold == pytest.approx(0.005)
+
+
+@settings(deadline=None, max_examples=20)  # scikit-learn is slow
+@given(st.integers(0, 2**32 - 1))
+def test_no_other_threshold_is_better(seed):
+    rng = np.random.default_rng(seed)
+    logits = rng.integers(-3, 3, (6, 3)).astype(np.float64)
+    targets = [tuple(np.flatnonzero(row)) for row in rng.random((6, 3)) < 0.3]
+    task, examples = fitted(logits, targets)
+
+    def f1(threshold):
+        other = dataclasses.replace(task, threshold=threshold)
+        return other.score(examples, other.answer({"scores": logits}, None, examples))["micro_f1"]
+
+    assert f1(task.threshold) >= max(map(f1, np.linspace(0.001, 0.999, 50))) - 1e-9
 
 
 def test_f1_by_its_definition():
