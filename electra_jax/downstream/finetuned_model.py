@@ -46,7 +46,7 @@ class FinetunedModel(Model):
     Attributes:
       task: the task.
       labels: the classes or tags, in index order; empty for tasks without any.
-      scores: its scores on the development set, in percent.
+      scores: its scores in percent, on the development set, or on half of it if the other half chose a threshold.
       max_length: maximum sequence length, in tokens; longer texts are truncated, or read in windows.
       cut: number of inputs of `predict` that were truncated so far: texts and pairs that are too long, SQuAD questions
         longer than `config.task.query` (64 tokens by default), tagged texts with a word longer than a row.

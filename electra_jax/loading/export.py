@@ -84,9 +84,8 @@ def _write(
     for name, network, head in directories:
         about = description._replace(downstream=()) if name == networks.GENERATOR else description
         if name == networks.ENCODER and layers:
-            about = about._replace(
-                facts=[*about.facts, ("layers", f"the first {layers} of {network.config.encoder.layers}")]
-            )
+            fact = ("layers", f"the first {layers} of {network.config.encoder.layers}")
+            about = about._replace(facts=[*about.facts, fact], downstream=(), heldout={})  # measured with all layers
             network = network.first_layers(layers)
         text = card.write_card(about, name, network.config.encoder, head, mask, as_bert)
         directory.write(

@@ -32,7 +32,7 @@ class RunCheckpoint(NamedTuple):
       tokenizer: the run's tokenizer.
       objective: the run's objective and model.
       step: the number of steps done.
-      params: the parameters, on the first device.
+      params: the parameters, on the first device; at step 0 NumPy arrays.
       metadata: the rest of the checkpoint, such as its `totals` and the key of its `corpus`.
       averaged: the steps whose parameters are averaged.
     """
@@ -98,7 +98,7 @@ def load_run_checkpoint(workdir: Path, step: int | None = None, average: int = 1
             params = sharded_step.fresh_params()
             return RunCheckpoint(config, vocabulary, sharded_step.objective, 0, params, _NOTHING_DONE)
         like, averaged = {"params": sharded_step.state.params}, tuple(before[-average:])
-        restored = (checkpoints.restore(each, like, partial=True)["params"] for each in reversed(averaged))
+        restored = (checkpoints.restore(each, like, partial=True)["params"] for each in (step, *averaged[:-1]))
         params = functools.reduce(functools.partial(jax.tree.map, jnp.add), restored)
         if average > 1:
             params = jax.tree.map(lambda x: x / average, params)

@@ -24,7 +24,7 @@ LABELS = {"0": "original", "1": "replaced"}  # of a discriminator that is writte
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """An architecture of encoders. The defaults hold for BERT.
+    """An architecture of encoders.
 
     Attributes of the network:
       name: the value of `config.model.encoder`.
@@ -43,13 +43,13 @@ class Architecture:
     Attributes of its classes in Hugging Face's transformers:
       model_type: as in config.json.
       class_prefix: the classes' names up to `For` or `Model`.
-      fixed: settings of config.json that electra_jax fixes; also the defaults for files that do not name them ...
-      unnamed: ... except for these, where transformers' default is another.
+      fixed: settings of config.json that electra_jax fixes. They are also the values for files that do not name them.
+      unnamed: the values for files that do not name them, where transformers' default is another.
       pools: whether its classifiers can read the mean of the states.
       classifier_dropout: the setting of config.json for the dropout before a classifier.
       sentencepiece_file: the name of a SentencePiece model.
       prefix: prefix of the encoder's tensor names in classes with a head.
-      layers: prefix of the layers' tensor names after `prefix`.
+      layers_prefix: prefix of the layers' tensor names after `prefix`.
       decoder: the MLM head's matrix, which is tied to the word table.
       folds: whether they have no projections between E and D, so that these are folded into the tables.
       body: the tensors of the encoder; the first one is the word table.
@@ -78,7 +78,7 @@ class Architecture:
     classifier_dropout: ClassVar[str] = "classifier_dropout"
     sentencepiece_file: ClassVar[str] = SENTENCEPIECE_FILES[0]
     prefix: ClassVar[str]
-    layers: ClassVar[str] = "encoder."
+    layers_prefix: ClassVar[str] = "encoder."
     decoder: ClassVar[str]
     folds: ClassVar[bool] = False
     body: ClassVar[list[Tensor]]
@@ -86,7 +86,7 @@ class Architecture:
     task_heads: ClassVar[Mapping[str, list[Tensor]]]
 
     def check(self, config: "EncoderConfig") -> None:
-        """Raises UserError if settings contradict each other, or the architecture."""
+        """Raises UserError if settings of its own contradict each other."""
 
     def head_stddev(self, config: "EncoderConfig") -> float:
         """Returns the standard deviation of the initial dense layers of heads."""

@@ -262,11 +262,6 @@ class Deberta(Architecture):
     }
 
     def check(self, config: EncoderConfig) -> None:
-        if config.attention == "fused":
-            raise UserError(
-                "config.model.attention=fused is invalid with encoder=deberta, whose scores depend on relative "
-                "positions: expected auto or plain"
-            )
         own, rows = config.own, config.own.position_buckets // 2 + 1
         if own.max_relative_positions <= rows:
             raise UserError(
@@ -326,8 +321,10 @@ class Deberta(Architecture):
         return {**super().read(described, number, linear_head, place), "own": own}
 
     def is_head(self, head: str, names: set[str], architecture: str) -> bool:
+        if super().is_head(head, names, architecture):
+            return True
         linear = architecture == "DebertaV2ForTokenClassification" and _LINEAR_DISCRIMINATOR[0].theirs[0] in names
-        return super().is_head(head, names, architecture) or (linear and head == "discriminator_head")
+        return linear and head == "discriminator_head" and not super().is_head("mlm_head", names, architecture)
 
     def rename(self, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         if any(name.startswith("mask_predictions.") for name in state):

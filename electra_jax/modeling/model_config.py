@@ -91,6 +91,16 @@ def encoder_config(model: ModelConfig) -> EncoderConfig:
         attention=model.attention,
         attention_dropout=None if model.attention_dropout == _SAME else model.attention_dropout,
     )
+    if encoder.attention_dropout and not encoder.architecture.drops_weights:
+        raise UserError(
+            f"config.model.attention_dropout={encoder.attention_dropout:g} is invalid with encoder={model.encoder}, "
+            "whose attention weights have no dropout: expected -1 or 0"
+        )
+    if encoder.attention == "fused" and not encoder.architecture.fused:
+        raise UserError(
+            f"config.model.attention=fused is invalid with encoder={model.encoder}, whose attention no kernel here "
+            "computes: expected auto or plain"
+        )
     encoder.architecture.check(encoder)
     _check(encoder, "encoder")
     return encoder

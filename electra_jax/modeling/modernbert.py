@@ -181,7 +181,7 @@ class ModernBert(Architecture):
     }
     pools = True
     prefix = "model."
-    layers = "layers."
+    layers_prefix = "layers."
     decoder = "decoder.weight"
     folds = True
     body: ClassVar = [
@@ -209,13 +209,6 @@ class ModernBert(Architecture):
         ],
     }
     task_heads: ClassVar = dict.fromkeys(("classification", "tagging", "answering"), _TASK_HEAD)
-
-    def check(self, config: EncoderConfig) -> None:
-        if config.attention_dropout:
-            raise UserError(
-                f"config.model.attention_dropout={config.attention_dropout:g} is invalid with encoder=modernbert, "
-                "whose attention weights have no dropout: expected -1 or 0"
-            )
 
     def head_stddev(self, config: EncoderConfig) -> float:
         return out_stddev(config)

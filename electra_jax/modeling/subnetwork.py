@@ -37,9 +37,11 @@ class Network(NamedTuple):
         """Returns the network with its first `count` layers only.
 
         Raises:
-          UserError: it does not have so many.
+          UserError: it does not have so many, or its layers share their weights.
         """
         encoder = self.config.encoder
+        if "layers" not in self.params["encoder"]:
+            raise UserError(f"layers={count} is invalid: the layers of this encoder share their weights; leave it out")
         if not 1 <= count <= encoder.layers:
             raise UserError(f"layers={count} is invalid: expected 1 to {encoder.layers}, the encoder's layers")
         layers = jax.tree.map(lambda x: x[:count], self.params["encoder"]["layers"])

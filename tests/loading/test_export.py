@@ -237,7 +237,10 @@ def test_an_encoder_of_the_first_layers_computes_their_states(workdir, tmp_path)
     flat = flatten_params(whole.params)
     for path, value in flatten_params(first.params).items():
         np.testing.assert_array_equal(value, flat[path][:1] if "/layers/" in path else flat[path])
-    assert "| layers | the first 1 of 2 |" in (tmp_path / "one" / "encoder" / "README.md").read_text()
+    card = (tmp_path / "one" / "encoder" / "README.md").read_text()
+    assert "| layers | the first 1 of 2 |" in card
+    assert "These weights were not evaluated." in card
+    assert "| mlm loss |" in (tmp_path / "all" / "encoder" / "README.md").read_text()
     assert load_networks(tmp_path / "one").encoder.config.encoder.layers == 2
     with pytest.raises(UserError, match="layers=3 is invalid: expected 1 to 2, the encoder's layers"):
         export.export(workdir, tmp_path / "three", layers=3)

@@ -284,6 +284,7 @@ def test_a_released_discriminator_with_all_that_its_file_has(tmp_path):
     for name in ("dense.weight", "dense.bias", "LayerNorm.weight", "LayerNorm.bias", "bias"):
         state[f"lm_predictions.lm_head.{name}"] = zeros
     model.config.save_pretrained(tmp_path)
+    state = {name: value.t().contiguous().t() if value.ndim == 2 else value for name, value in state.items()}
     torch.save(state, tmp_path / "pytorch_model.bin")
     with pytest.raises(UserError, match="convert it with PyTorch: python -c") as error:
         directory.read(tmp_path)

@@ -83,6 +83,11 @@ def export(model: Kept, output: Path, onnx: bool = False, dtype: str = "float32"
             f"this model has the paper's head for {model.task.name}, for which transformers has no class; fine-tune "
             "again without head=paper"
         )
+    if kind not in encoder.architecture.task_heads:
+        raise UserError(
+            f"transformers has no class with this head for encoder={encoder.architecture.name}; use the model in "
+            "electra_jax"
+        )
     as_bert = config.head == "bert"
     name = hf_config.class_name(encoder, kind, as_bert)
     if kind == "classification" and not encoder.architecture.pools and config.pooling != "cls":
@@ -165,7 +170,7 @@ Pre-trained and fine-tuned with electra_jax: from `{facts["init_from"]}`, seed {
 {use.format(path=path, inputs=inputs, threshold=threshold)}
 ```
 
-## Scores on the development set
+## Scores on {kept.scored_on(model.config)}
 
 | score | |
 |---|---|

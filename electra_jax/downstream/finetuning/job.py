@@ -15,6 +15,7 @@ from electra_jax.data.tokenizer import Special, Tokenizer
 from electra_jax.downstream.finetuning import multi_seed
 from electra_jax.downstream.finetuning.recipe import FinetuneConfig
 from electra_jax.downstream.tasks import files
+from electra_jax.downstream.tasks.multilabel import MultiLabel
 from electra_jax.downstream.tasks.task import BadRows, Rows, Task
 from electra_jax.loading.huggingface import bert
 from electra_jax.modeling.downstream import Downstream
@@ -66,7 +67,7 @@ class Outcome(NamedTuple):
     """Outcome of training one seed.
 
     Attributes:
-      result: `seed`, `scores`, `losses` by epoch, `steps`, `seconds`.
+      result: `seed`, `scores`, `losses` by epoch, `steps`, `seconds`; `threshold` of a multi-label task.
       task: the task, with what was chosen on half of the development set.
       answers: its answers by split.
       params: the fine-tuned parameters of the task's model.
@@ -125,6 +126,9 @@ def load_data(
 
     train = _sample(task.read(data_dir, "train", bad_rows), config.examples)
     dev = {split: encode(_sample(task.read(data_dir, split, bad_rows), config.dev_examples)) for split in task.dev}
+    small = next((split for split, each in dev.items() if len(each.examples) < 2), None)
+    if task.needs_fit and small is not None:
+        raise UserError(f"{data_dir}: {small} has one example: class_threshold=0 needs two or more; set a threshold")
     strict = BadRows(advice="fix it: a leaderboard expects an answer to every row")
     names = find_test_splits(task, data_dir) if tests else []
     test = {split: encode(task.read(data_dir, split, strict)) for split in names}
@@ -169,6 +173,7 @@ def train_seeds(
             "losses": [float(epoch.mean()) for epoch in np.array_split(losses_SN[i], job.config.epochs)],
             "steps": losses_SN.shape[1],
             "seconds": seconds,
+            **({"threshold": task.threshold} if isinstance(task, MultiLabel) else {}),
         }
         outcomes.append(Outcome(result, task, answers, jax.tree.map(operator.itemgetter(i), params)))
     return outcomes
@@ -176,13 +181,13 @@ def train_seeds(
 
 def _evaluate(job: Job, params: Any) -> list[tuple[dict[str, float], Task, dict[str, list[Any]]]]:
     """Returns for each seed its scores, the task with what was chosen for it, and its answers by split."""
-    count, fits = len(jax.tree.leaves(params)[0]), job.task.fits
+    count, fits = len(jax.tree.leaves(params)[0]), job.task.needs_fit
     answers: list[dict[str, list[Any]]] = [{} for _ in range(count)]
     scores: list[dict[str, dict[str, float]]] = [{} for _ in range(count)]
     tasks = [job.task] * count
     for split, (examples, rows) in {**job.data.dev, **job.data.test}.items():
         for i, outputs in enumerate(multi_seed.predict(job.model, params, rows, job.special, job.config)):
-            if tasks[i].fits:  # on the first development set
+            if tasks[i].needs_fit:  # on the first development set
                 tasks[i] = tasks[i].fit({name: values[::2] for name, values in outputs.items()}, examples[::2])
             answers[i][split] = tasks[i].answer(outputs, rows, examples)
             if split in job.data.dev:

@@ -112,6 +112,11 @@ def read(folder: Path) -> Kept:
     return Kept(found.network, unflatten_params(head), found.tokenizer, task, config, described)
 
 
+def scored_on(config: FinetuneConfig) -> str:
+    """Returns what the scores of a fine-tuning are measured on."""
+    return "half of the development set" if config.task.class_threshold == 0 else "the development set"
+
+
 def _card(job: Job, facts: dict[str, Any]) -> str:
     scores = ", ".join(f"{name} {value:.1f}" for name, value in facts["scores"].items())
     return f"""\
@@ -122,7 +127,7 @@ tags: [electra_jax]
 
 # Encoder fine-tuned on {job.task.name}
 
-Fine-tuned with electra_jax from `{facts["init_from"]}`, seed {facts["seed"]}; on the development set: {scores}.
+Fine-tuned with electra_jax from `{facts["init_from"]}`, seed {facts["seed"]}; on {scored_on(job.config)}: {scores}.
 `AutoModel.from_pretrained` loads the encoder alone. The head is in `{HEAD}`: `electra_jax.load` reads both, and
 `electra-jax export` writes both for transformers.
 """

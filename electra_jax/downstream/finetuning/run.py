@@ -170,7 +170,8 @@ def _train_missing(
             results.write_seed(seed, {**outcome.result, "rows_left_out": rows_left_out})
             keeper.drop(job.task)
             text = ", ".join(f"{name} {value:.1f}" for name, value in outcome.result["scores"].items())
-            progress.say(f"{job.task.name}, seed {seed}: {text}")
+            chosen = f", threshold {outcome.result['threshold']:.3g}" if job.task.needs_fit else ""
+            progress.say(f"{job.task.name}, seed {seed}: {text}{chosen}")
 
 
 def _show_steps(progress: Progress, seeds: Sequence[int], done: int, count: int) -> Callable[[int, int], None]:

@@ -132,7 +132,8 @@ def _read_classes(task: Sentences, data_dir: str) -> tuple[str, ...]:
             f"{data_dir}: column {column} has lists of classes in {lists} of the {rows} rows of train: expected one "
             "class for each text; for any number of classes use --config.task.kind=multilabel"
         )
-    if len(classes) < (1 if task.kind == "multilabel" else 2) or len(classes) > max(2, max(rows, named) / 2):
+    least = 1 if task.kind == "multilabel" and named < rows else 2  # one class is enough if some texts lack it
+    if len(classes) < least or len(classes) > max(2, max(rows, named) / 2):
         raise UserError(
             f"{data_dir}: column {column} has {len(classes)} different values in the {rows} rows of "
             f"train{bad_rows.in_brackets()}: expected classes; set config.task.label to another column, or "

@@ -59,7 +59,7 @@ class MultiLabel(Sentences):
         return result
 
     @property
-    def fits(self) -> bool:
+    def needs_fit(self) -> bool:
         return not self.threshold
 
     def fit(self, outputs: Mapping[str, Any], examples: Sequence[Example]) -> "MultiLabel":

@@ -173,7 +173,7 @@ class Task(abc.ABC):
         """Encodes examples as rows of at most `max_length` tokens. `train` adds the task's augmented rows, if any."""
 
     @property
-    def fits(self) -> bool:
+    def needs_fit(self) -> bool:
         """True if a setting is to be chosen on half of the development set; scores are then those of the other half."""
         return False
 

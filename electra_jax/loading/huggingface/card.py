@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 from electra_jax.loading.huggingface import hf_config
 from electra_jax.modeling.config import EncoderConfig
 
-# (encoder, head) -> (the Hub's pipeline tag, or empty if no pipeline fits; example code). The encoder `tagging` is a
-# class of token classification.
-# By the end of the class's name and what the model reads: (pipeline, code).
+# (end of the discriminator's class, what the model reads) -> (the Hub's pipeline tag, or empty if no pipeline fits;
+# example code).
 _USE: dict[tuple[str, str | None], tuple[str, str]] = {
     ("ForPreTraining", "discriminator_head"): (
         "",
@@ -34,7 +33,7 @@ print(model(**inputs).logits.softmax(-1)[..., 1])  # for every token: {scores}""
         """\
 from transformers import AutoModel, AutoTokenizer
 
-# No class of transformers has DeBERTaV3's head, which this directory has as mask_predictions.*; electra_jax has:
+# No class of transformers has this discriminator's head; electra_jax has:
 # electra_jax.load({path!r}).detect("a line of text") gives for every token: {scores}
 tokenizer, model = (kind.from_pretrained({path!r}) for kind in (AutoTokenizer, AutoModel))
 print(model(**tokenizer("a line of text", return_tensors="pt")).last_hidden_state.shape)""",

@@ -208,18 +208,18 @@ def _tensors(folder: Path) -> dict[str, np.ndarray]:
         if not isinstance(files, dict) or not all((folder / str(file)).is_file() for file in files.values()):
             raise UserError(f"{folder / _INDEX} names files that do not exist; download the directory again")
         return {name: value for file in sorted(set(files.values())) for name, value in _arrays(folder / file).items()}
-    pickled = next((name for name in _PICKLED if (folder / name).is_file()), None)
-    if pickled is not None:
+    if any((folder / name).is_file() for name in _PICKLED):
         # Not by transformers, whose classes would drop the heads of the released DeBERTaV3 models.
         code = (
-            "import glob, torch; from safetensors.torch import save_file; "
-            f"files = glob.glob({str(folder / 'pytorch_model*.bin')!r}); "
-            "loaded = (torch.load(f, map_location='cpu', weights_only=True).items() for f in files); "
-            f"save_file({{k: v.clone() for part in loaded for k, v in part}}, {str(folder / WEIGHTS)!r})"
+            "import pathlib, torch; from safetensors.torch import save_file; "
+            f"folder = pathlib.Path({str(folder)!r}); "
+            "files = (torch.load(f, 'cpu', weights_only=True) for f in folder.glob('pytorch_model*.bin')); "
+            "own = {k: v.clone(memory_format=torch.contiguous_format) for file in files for k, v in file.items()}; "
+            f"save_file(own, folder / {WEIGHTS!r})"
         )
         raise UserError(
-            f"{folder} has its weights in {pickled}, a pickle, which electra_jax does not read because it can run "
-            f'code; if you trust it, convert it with PyTorch: python -c "{code}"'
+            f"{folder} has its weights in pytorch_model*.bin, a pickle, which electra_jax does not read because it "
+            f'can run code; if you trust it, convert it with PyTorch: python -c "{code}"'
         )
     raise UserError(f"{folder} has no {WEIGHTS}; use a directory that save_pretrained of transformers wrote")
 

@@ -136,7 +136,7 @@ def unread(config: ElectraConfig, names: Iterable[str]) -> list[str]:
 
 def is_of_layers(architecture: Architecture, name: str) -> bool:
     """Returns True if a tensor belongs to the encoder's layers, in a class with a head or without."""
-    return name.removeprefix(architecture.prefix).startswith(architecture.layers)
+    return name.removeprefix(architecture.prefix).startswith(architecture.layers_prefix)
 
 
 def _table(encoder: EncoderConfig, head: str | None, prefixed: bool) -> list[Tensor]:

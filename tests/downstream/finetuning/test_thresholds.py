@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+from char_tokenizer import Letters
 
-from electra_jax.downstream.finetuning import job, multi_seed
+from electra_jax.config.errors import UserError
+from electra_jax.downstream.finetuning import job, multi_seed, recipe
 from electra_jax.downstream.tasks.multilabel import MultiLabel
 from electra_jax.downstream.tasks.sentences import Columns, Example
+from electra_jax.downstream.tasks.task import BadRows
 
 TASK = MultiLabel(name="table", columns=Columns(("t",), "l", "index"), labels=("rare",), threshold=0.0)
 TRUTH = [(0,), (0,), (), (0,), (), ()]
@@ -24,3 +27,10 @@ def test_one_half_chooses_and_the_other_is_scored(monkeypatch):
         assert task.threshold == pytest.approx(threshold)
         assert scores["f1_rare"] == pytest.approx(f1)
         assert answers["dev"] == answers["test"] == [(0,), (0,), (), (0,), (), (0,) if threshold == 0.3 else ()]
+
+
+def test_one_example_cannot_be_halved(tmp_path):
+    (tmp_path / "train.tsv").write_text("t\tl\na\trare\nb\t\n")
+    (tmp_path / "dev.tsv").write_text("t\tl\na\trare\n")
+    with pytest.raises(UserError, match="dev has one example: class_threshold=0 needs two or more"):
+        job.load_data(recipe.resolve(recipe.make("table")), TASK, Letters(), str(tmp_path), BadRows())

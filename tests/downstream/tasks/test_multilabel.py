@@ -98,9 +98,9 @@ def test_classes_above_the_threshold_are_predicted(tmp_path):
 def fitted(logits, targets, labels=TASK.labels):
     task = custom_table.restore_task(dataclasses.replace(TABLE, class_threshold=0), labels)
     examples = [Example(str(number), ("x",), target) for number, target in enumerate(targets)]
-    assert task.fits
+    assert task.needs_fit
     fit = task.fit({"scores": np.asarray(logits)}, examples)
-    assert not fit.fits
+    assert not fit.needs_fit
     return fit, examples
 
 

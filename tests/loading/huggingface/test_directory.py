@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import re
 import shutil
 
 import jax
@@ -247,8 +246,9 @@ def test_scores_of_another_kind_are_told(tmp_path, pieces):
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model.bin.index.json"])
 def test_a_pickle_is_not_read(electra, name):
     shutil.move(electra / "model.safetensors", electra / name)
-    command = r"python -c .*pytorch_model\*\.bin.*weights_only=True.*model\.safetensors"
-    refused(electra, rf"{re.escape(name)}, a pickle, which .* convert it with PyTorch: {command}")
+    refused(
+        electra, r"pytorch_model\*\.bin, a pickle, which .* with PyTorch: python -c .*weights_only=True.*safetensors"
+    )
 
 
 def test_deberta_has_the_files_of_its_tokenizer(tmp_path, pieces):
