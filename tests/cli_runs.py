@@ -127,7 +127,8 @@ def arrays(workdir: Path, step: int) -> dict[str, np.ndarray]:
     """Every array of the train state at `step`, by its path in the state."""
     with contextlib.closing(Checkpoints(workdir / "checkpoints", read_only=True)) as checkpoints:
         state = jax.device_get(checkpoints.restore(step, checkpoints.saved_arrays(step)))
-    return {jax.tree_util.keystr(path): value for path, value in jax.tree_util.tree_leaves_with_path(state)}
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    return {"." + jax.tree_util.keystr(path, simple=True, separator="."): value for path, value in leaves}
 
 
 # The environment of process `number` of `count`, as a cluster sets it.
