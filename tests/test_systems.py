@@ -105,15 +105,13 @@ def test_it_trains_evaluates_and_saves(system, trained, small_run):
 def test_a_frozen_generator_keeps_the_bits_of_the_run_it_is_from(trained, small_run):
     theirs, ours = arrays(small_run, 2), arrays(trained("frozen_generator")[1], 3)
     for name, value in theirs.items():
-        if name.startswith((".params['generator']", ".params['generator_head']")) and not name.endswith("['bias']"):
+        if name.startswith((".params.generator.", ".params.generator_head.")) and not name.endswith(".bias"):
             np.testing.assert_array_equal(value, ours[name], err_msg=name)
     size = len(tokenizer.load_from_folder(small_run))  # what is beyond is padding
     np.testing.assert_array_equal(
-        theirs[".params['embeddings']['word']"][:size], ours[".params['generator_embeddings']['word']"][:size]
+        theirs[".params.embeddings.word"][:size], ours[".params.generator_embeddings.word"][:size]
     )
-    assert np.any(
-        theirs[".params['encoder']['final_norm']['scale']"] != ours[".params['encoder']['final_norm']['scale']"]
-    )
+    assert np.any(theirs[".params.encoder.final_norm.scale"] != ours[".params.encoder.final_norm.scale"])
 
 
 @pytest.mark.slow
