@@ -70,15 +70,6 @@ class Split:
         assert self.documents[-1] == len(self.lines) - 1
         assert self.sources[-1] == len(self.documents) - 1
 
-    @classmethod
-    def from_lists(cls, *sources: Iterable[Iterable[list[int]]], dtype: npt.DTypeLike = np.uint16) -> "Split":
-        """Makes a split in memory. A source is a list of documents, a document of lines, and a line of ids."""
-        by_source = [[list(lines) for lines in documents] for documents in sources]
-        documents = list(itertools.chain.from_iterable(by_source))
-        lines = [line for document in documents for line in document]
-        ids = np.fromiter(itertools.chain.from_iterable(lines), dtype)
-        return cls(InMemory(ids), offsets(map(len, lines)), offsets(map(len, documents)), offsets(map(len, by_source)))
-
 
 def offsets(lengths: Iterable[int] | Ints) -> Ints:
     """Returns where each of N consecutive pieces begins, and where the last ends: [N + 1] int64."""
@@ -91,20 +82,6 @@ def spans(begins: Ints, lengths: Ints) -> Ints:
     ends = np.cumsum(lengths)
     indices: Ints = np.arange(ends[-1] if len(ends) else 0) + np.repeat(begins - (ends - lengths), lengths)
     return indices
-
-
-class InMemory:
-    """`Tokens` in an array [T]."""
-
-    def __init__(self, ids: Ints):
-        self._ids = ids
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def take(self, begins: Ints, lengths: Ints) -> Ints:
-        taken: Ints = self._ids[spans(begins, lengths)]
-        return taken
 
 
 class Shards:

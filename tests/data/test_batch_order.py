@@ -6,12 +6,12 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
+from splits import from_lists
 
 from electra_jax.config.errors import UserError
 from electra_jax.data import batches as batches_lib
 from electra_jax.data import mixtures
 from electra_jax.data.batches import BatchPhase, Packed
-from electra_jax.data.records import Split
 from electra_jax.data.tokenizer import OWN
 from electra_jax.modeling.batch import Batch
 
@@ -25,7 +25,7 @@ def examples():
 
 
 def packed(*sources, length=3):
-    return Packed(Split.from_lists(*([[[10 + i]] for i in source] for source in sources)), length, 0, OWN)
+    return Packed(from_lists(*([[[10 + i]] for i in source] for source in sources)), length, 0, OWN)
 
 
 def training_batches(examples, batch_size, seed, weights=None, **options):

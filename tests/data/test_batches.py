@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from splits import InMemory, from_lists
 
-from electra_jax.data import batches, records
+from electra_jax.data import batches
 from electra_jax.data.records import Split
 from electra_jax.data.tokenizer import CLS, OWN, PAD, SEP, Special
 from electra_jax.modeling.batch import Batch
@@ -22,7 +23,7 @@ def numbered(sizes):
 
 
 def one_document(ids, lines):
-    return Split(records.InMemory(ids), lines, np.array([0, len(lines) - 1]), np.array([0, 1]))
+    return Split(InMemory(ids), lines, np.array([0, len(lines) - 1]), np.array([0, 1]))
 
 
 def flat(documents):
@@ -113,12 +114,12 @@ def allowed(documents, length, examples):
 @EXAMPLES
 def test_pairs_are_made_by_the_reference_s_rule(sizes, length, seed):
     documents = numbered(sizes)
-    examples = SegmentPairs(Split.from_lists(documents), length, seed)
+    examples = SegmentPairs(from_lists(documents), length, seed)
     assert allowed(documents, length, [examples[i] for i in range(len(examples))])
 
 
 def test_line_alone_is_one_segment_and_is_cut_to_the_length():
-    examples = SegmentPairs(Split.from_lists([[[7, 8, 9]], [[11, 12, 13, 14, 15, 16, 17]]]), length=7, seed=0)
+    examples = SegmentPairs(from_lists([[[7, 8, 9]], [[11, 12, 13, 14, 15, 16, 17]]]), length=7, seed=0)
     assert [listed(examples[i]) for i in range(len(examples))] == [
         {
             "input_ids": [CLS, 7, 8, 9, SEP, PAD, PAD],
@@ -134,7 +135,7 @@ def test_line_alone_is_one_segment_and_is_cut_to_the_length():
 
 
 def test_two_lines_are_a_pair_or_one_time_in_ten_one_segment():
-    examples = SegmentPairs(Split.from_lists([[[7, 8, 9], [10, 11]]] * 300), length=9, seed=0)
+    examples = SegmentPairs(from_lists([[[7, 8, 9], [10, 11]]] * 300), length=9, seed=0)
     pair = {
         "input_ids": [CLS, 7, 8, 9, SEP, 10, 11, SEP, PAD],
         "token_type_ids": [0, 0, 0, 0, 0, 1, 1, 1, 0],
@@ -155,7 +156,7 @@ def test_two_lines_are_a_pair_or_one_time_in_ten_one_segment():
 def test_pairs_never_cross_documents(sizes, length, seed):
     documents = numbered(sizes)
     home = {token: number for number, lines in enumerate(documents) for line in lines for token in line}
-    examples = SegmentPairs(Split.from_lists(documents), length, seed)
+    examples = SegmentPairs(from_lists(documents), length, seed)
     for i in range(len(examples)):
         assert len({home[token] for token in examples[i].input_ids.tolist() if token > SEP}) == 1
 
@@ -184,7 +185,7 @@ def test_shares_of_single_segments_short_targets_and_coins():
 
 
 def test_seed_decides_the_pairs():
-    split = Split.from_lists(numbered([[3] * 40] * 40))
+    split = from_lists(numbered([[3] * 40] * 40))
     pairs = [SegmentPairs(split, 24, seed) for seed in (0, 0, 1)]
     first, again, other = ([listed(examples[i]) for i in range(len(examples))] for examples in pairs)
     assert first == again
@@ -193,7 +194,7 @@ def test_seed_decides_the_pairs():
 
 @pytest.mark.parametrize("mode", MODES)
 def test_an_example_does_not_depend_on_what_was_asked_before(mode):
-    examples = MODES[mode](Split.from_lists(numbered([[3, 5, 2] * 9] * 20)), 24, 0)
+    examples = MODES[mode](from_lists(numbered([[3, 5, 2] * 9] * 20)), 24, 0)
     in_order = [listed(examples[i]) for i in range(len(examples))]
     order = np.random.default_rng(0).permutation(len(examples))
     assert [listed(examples[i]) for i in order] == [in_order[i] for i in order]
@@ -202,7 +203,7 @@ def test_an_example_does_not_depend_on_what_was_asked_before(mode):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
 def test_examples_are_new_arrays_of_int32_of_the_length(mode, dtype):
-    split = Split.from_lists([[[7, 8], [9]], [[10, 11, 12, 13]]], dtype=dtype)
+    split = from_lists([[[7, 8], [9]], [[10, 11, 12, 13]]], dtype=dtype)
     examples = MODES[mode](split, 8, 0)
     kinds = {name: (value.shape, value.dtype) for name, value in examples[0]._asdict().items()}
     assert kinds == dict.fromkeys(("input_ids", "token_type_ids", "sequence_ids"), ((8,), np.dtype(np.int32)))
@@ -214,12 +215,12 @@ def test_examples_are_new_arrays_of_int32_of_the_length(mode, dtype):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("documents", [[], [[]], [[[]], [[], []]]])
 def test_no_tokens_give_no_examples(mode, documents):
-    assert len(MODES[mode](Split.from_lists(documents), 8, 0)) == 0
+    assert len(MODES[mode](from_lists(documents), 8, 0)) == 0
 
 
 def test_packed_small_example():
     documents = [[[11, 12], [13]], [[21]], [], [[31, 32, 33, 34, 35, 36, 37], [38, 39]], [[41, 42, 43, 44]]]
-    examples = Packed(Split.from_lists(documents), length=9, seed=0)
+    examples = Packed(from_lists(documents), length=9, seed=0)
     assert [examples[i].input_ids.tolist() for i in range(len(examples))] == [
         [CLS, 11, 12, 13, SEP, CLS, 21, SEP, PAD],
         [CLS, 31, 32, 33, 34, 35, 36, 37, SEP],
@@ -239,7 +240,7 @@ def test_packed_small_example():
 @EXAMPLES
 def test_packed_loses_doubles_and_reorders_nothing(sizes, length):
     documents = numbered(sizes)
-    examples = Packed(Split.from_lists(documents), length, 0)
+    examples = Packed(from_lists(documents), length, 0)
     tokens = [token for i in range(len(examples)) for token in examples[i].input_ids.tolist()]
     assert [token for token in tokens if token > SEP] == flat(documents)
 
@@ -247,7 +248,7 @@ def test_packed_loses_doubles_and_reorders_nothing(sizes, length):
 @given(SIZES, st.integers(5, 24))
 @EXAMPLES
 def test_packed_rows_are_full_but_for_two_positions_the_last_aside(sizes, length):
-    examples = Packed(Split.from_lists(numbered(sizes)), length, 0)
+    examples = Packed(from_lists(numbered(sizes)), length, 0)
     for i in range(len(examples)):
         used = examples[i].sequence_ids > 0
         assert used.sum() >= (length - 2 if i < len(examples) - 1 else 3)
@@ -260,7 +261,7 @@ def test_packed_rows_are_full_but_for_two_positions_the_last_aside(sizes, length
 def test_packed_sequences_are_cls_piece_sep_of_one_document_each(sizes, length):
     documents = numbered(sizes)
     home = {token: number for number, lines in enumerate(documents) for line in lines for token in line}
-    examples = Packed(Split.from_lists(documents), length, 0)
+    examples = Packed(from_lists(documents), length, 0)
     for i in range(len(examples)):
         ids, sequences = examples[i].input_ids, examples[i].sequence_ids
         homes = []
@@ -276,7 +277,7 @@ def test_packed_sequences_are_cls_piece_sep_of_one_document_each(sizes, length):
 @given(SIZES, st.integers(5, 24), st.integers(0, 9), st.data())
 @EXAMPLES
 def test_a_batch_is_its_examples_whatever_their_order(mode, sizes, length, seed, data):
-    examples = MODES[mode](Split.from_lists(numbered(sizes)), length, seed)
+    examples = MODES[mode](from_lists(numbered(sizes)), length, seed)
     if not len(examples):
         return
     order = data.draw(st.lists(st.integers(0, len(examples) - 1), min_size=1, max_size=9))
@@ -294,7 +295,7 @@ SOURCES = st.lists(SIZES, min_size=1, max_size=4)
 def test_no_example_is_of_two_sources(mode, sources, length):
     documents = numbered([lines for source in sources for lines in source])
     rest = iter(documents)
-    split = Split.from_lists(*([next(rest) for _ in source] for source in sources))
+    split = from_lists(*([next(rest) for _ in source] for source in sources))
     made = MODES[mode](split, length).made
     assert len(made.sources) == len(sources) + 1
     assert (made.sources[0], made.sources[-1]) == (0, len(made))
@@ -311,7 +312,7 @@ def test_groups_of_documents_are_packed_each_on_its_own(monkeypatch):
     """So that a million documents are planned at once; nothing else changes."""
     monkeypatch.setattr(batches, "_PACKED_TOGETHER", 2)
     documents = [[[11, 12, 13]], [[21]], [], [[31]], [[41, 42]]]
-    ids = Packed(Split.from_lists(documents), 9).made.make_batch(np.arange(3)).input_ids
+    ids = Packed(from_lists(documents), 9).made.make_batch(np.arange(3)).input_ids
     assert ids.tolist() == [
         [CLS, 11, 12, 13, SEP, CLS, 21, SEP, PAD],
         [CLS, 31, SEP, PAD, PAD, PAD, PAD, PAD, PAD],
@@ -322,5 +323,5 @@ def test_groups_of_documents_are_packed_each_on_its_own(monkeypatch):
 @pytest.mark.parametrize("kind", [batches.SegmentPairs, batches.Packed])
 def test_special_tokens_may_have_any_ids(kind):
     special = Special(pad=9, unk=8, cls=101, sep=102, mask=103)
-    example = Each(kind, Split.from_lists([[[1, 2, 3]]]), 7, 0, special)[0]
+    example = Each(kind, from_lists([[[1, 2, 3]]]), 7, 0, special)[0]
     assert example.input_ids.tolist() == [101, 1, 2, 3, 102, 9, 9]

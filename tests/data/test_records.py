@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from splits import InMemory, from_lists
 
 from electra_jax.config.errors import UserError
 from electra_jax.data import records
-from electra_jax.data.records import BLOCK, Split
+from electra_jax.data.records import BLOCK
 
 SIZES = [5 * BLOCK + 7, 1, BLOCK, 3]
 
@@ -33,7 +34,7 @@ def written(tmp_path_factory):
 
 
 def test_a_split_of_lists():
-    split = Split.from_lists([[[7, 8], [], [9]], []], [], [[[10]]], dtype=np.uint32)
+    split = from_lists([[[7, 8], [], [9]], []], [], [[[10]]], dtype=np.uint32)
     everything = split.tokens.take(np.array([0]), np.array([4]))
     assert everything.tolist() == [7, 8, 9, 10]
     assert split.lines.tolist() == [0, 2, 2, 3, 4]
@@ -44,7 +45,7 @@ def test_a_split_of_lists():
 
 
 def test_a_split_of_nothing():
-    split = Split.from_lists([])
+    split = from_lists([])
     assert (len(split.tokens), split.lines.tolist(), split.documents.tolist()) == (0, [0], [0])
 
 
@@ -67,7 +68,7 @@ def test_pieces_are_those_of_the_array_wherever_they_lie(written, data):
         pieces.append((starts[shard] + begin, data.draw(st.integers(0, SIZES[shard] - begin))))
     begins, lengths = np.array(pieces, np.int64).reshape(-1, 2).T
     expected = np.concatenate([ids[:0], *(ids[b : b + n] for b, n in pieces)])
-    for tokens in (shards, records.InMemory(ids)):
+    for tokens in (shards, InMemory(ids)):
         np.testing.assert_array_equal(tokens.take(begins, lengths), expected)
 
 

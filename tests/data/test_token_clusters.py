@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from splits import from_lists
 
 from electra_jax.data import token_clusters
-from electra_jax.data.records import Split
 from electra_jax.data.token_clusters import NONE, cluster_tokens
 
 SPECIAL = (0, 1)
@@ -22,7 +22,7 @@ def small(monkeypatch):
 
 def clusters(lines):
     counts = np.bincount([token for line in lines for token in line], minlength=VOCABULARY)
-    return cluster_tokens(Split.from_lists([lines]), counts, SPECIAL)
+    return cluster_tokens(from_lists([lines]), counts, SPECIAL)
 
 
 LINES = [[X, A, Y], [X, B, Y], [U, C, V], [U, D, V]] * 20
@@ -51,7 +51,7 @@ def test_neighbours_are_of_the_same_line():
     assert np.array_equal(clusters(LINES), clusters(LINES[::-1]))
     apart = [[X, A, Y], [C], [X, B, Y], [C]] * 20
     described = token_clusters._describe(
-        token_clusters._sample_lines(Split.from_lists([apart])), np.array([X, Y, C, A, B]), VOCABULARY
+        token_clusters._sample_lines(from_lists([apart])), np.array([X, Y, C, A, B]), VOCABULARY
     )
     assert not described[2].any()
     assert described[3].any()
@@ -59,7 +59,7 @@ def test_neighbours_are_of_the_same_line():
 
 def test_a_sample_of_a_long_text_has_whole_lines(monkeypatch):
     monkeypatch.setattr(token_clusters, "_SAMPLE", 60)
-    ids, begins = token_clusters._sample_lines(Split.from_lists([LINES]))
+    ids, begins = token_clusters._sample_lines(from_lists([LINES]))
     lines = np.split(ids, begins[1:])
     assert len(lines) == 20
     assert all(line.tolist() in LINES for line in lines)

@@ -2,9 +2,9 @@ import jax.numpy as jnp
 import numpy as np
 import tiny_models
 from cli_runs import make_objective, small_config
+from splits import from_lists
 
 from electra_jax.data import vocabulary_training
-from electra_jax.data.records import Split
 from electra_jax.data.tokenizer import CLS, OWN, PAD, SEP
 from electra_jax.loading import samples
 from electra_jax.loading.samples import SampledWord
@@ -13,7 +13,7 @@ from electra_jax.runtime.marked_text import Mark
 
 def test_sentences_are_lines_of_fitting_length():
     lengths = [3, 12, 40, 41, 20]
-    split = Split.from_lists([[[9] * n for n in lengths]])
+    split = from_lists([[[9] * n for n in lengths]])
     batch = samples.sample_sentences(split, count=10, length=32, seed=0, special=OWN)
     used = (batch.input_ids != PAD).sum(axis=1)
     assert sorted(used) == [14, 22]  # with CLS and SEP; 40 does not fit in 32, 3 is too short
@@ -27,7 +27,7 @@ def test_replaced_words_know_their_original_and_special_tokens_stay(text_file, m
     vocabulary = vocabulary_training.train(text_file.read_text().split("\n"), small_config(text_file).data)
     objective = make_objective(small_config(model__encoder="bert", model__layers=1), len(vocabulary))
     text = "the model reads a line of text and says which word was replaced"
-    split = Split.from_lists([vocabulary.encode([text])])
+    split = from_lists([vocabulary.encode([text])])
     params = tiny_models.parameters(objective)
     rows, words = [], samples._words
     monkeypatch.setattr(samples, "_words", lambda vocabulary, *row: rows.append(row) or words(vocabulary, *row))
@@ -39,7 +39,7 @@ def test_replaced_words_know_their_original_and_special_tokens_stay(text_file, m
     assert np.all((probabilities > 0) & (probabilities < 1))
     assert all(0 < word.probability < 1 for word in sentence)
     assert any(word.original is not None for word in sentence)
-    assert samples.sample_fakes(objective, params, jnp.int32(5), Split.from_lists([[[9]]]), vocabulary, 64, 1) == []
+    assert samples.sample_fakes(objective, params, jnp.int32(5), from_lists([[[9]]]), vocabulary, 64, 1) == []
 
 
 def test_a_sentence_becomes_a_text_with_marks():
