@@ -131,7 +131,12 @@ class Architecture:
 
     def describe(self, config: "ElectraConfig", special: "Special") -> dict[str, Any]:
         """Returns the entries of config.json that are not the same for all architectures, nor `fixed`."""
-        raise NotImplementedError
+        c = config.encoder
+        return {
+            "embedding_size": config.embedding_size,
+            "hidden_dropout_prob": c.dropout,
+            "attention_probs_dropout_prob": c.attention_rate,
+        }
 
     def normalized(self, described: Mapping[str, Any], place: str) -> dict[str, Any]:
         """Returns the content of a config.json with every setting of `fixed` in the form that it has there.
@@ -162,8 +167,8 @@ class Architecture:
         weights = number("attention_probs_dropout_prob", dropout, whole=False)
         return {"dropout": dropout, "attention_dropout": None if weights == dropout else weights}
 
-    def is_head(self, head: str, names: set[str], architecture: str) -> bool:
-        """Returns True if the tensors with these names, of transformers' class `architecture`, include a head of ours.
+    def is_head(self, head: str, names: set[str], class_name: str) -> bool:
+        """Returns True if the tensors with these names, of transformers' class `class_name`, include a head of ours.
 
         Tensors in `head.` do not count: in ModernBERT, several heads begin with them.
         """

@@ -91,16 +91,11 @@ class Bert(Architecture):
             *tensor_names.linear("head/dense", "classifier.dense"),
             *tensor_names.linear("head/classifier", "classifier.out_proj"),
         ],
-        "tagging": tensor_names.linear("head/classifier", "classifier"),
-        "answering": tensor_names.linear("head/classifier", "qa_outputs"),
+        **tensor_names.TOKEN_HEADS,
     }
 
     def describe(self, config: ElectraConfig, special: Any) -> dict[str, Any]:
-        c = config.encoder
-        return {
-            "embedding_size": config.embedding_size,
-            "hidden_dropout_prob": c.dropout,
-            "attention_probs_dropout_prob": c.attention_rate,
+        return super().describe(config, special) | {
             "summary_type": "first",  # the classifier that fine-tuning adds on [CLS]
             "summary_use_proj": True,
             "summary_activation": "gelu",

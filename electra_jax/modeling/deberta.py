@@ -257,8 +257,7 @@ class Deberta(Architecture):
             *tensor_names.linear("head/dense", "pooler.dense"),
             *tensor_names.linear("head/classifier", "classifier"),
         ],
-        "tagging": tensor_names.linear("head/classifier", "classifier"),
-        "answering": tensor_names.linear("head/classifier", "qa_outputs"),
+        **tensor_names.TOKEN_HEADS,
     }
 
     def check(self, config: EncoderConfig) -> None:
@@ -287,14 +286,11 @@ class Deberta(Architecture):
         return "ForTokenClassification" if self.detector(config) == "linear" else "Model"  # no class has DeBERTaV3's
 
     def describe(self, config: ElectraConfig, special: Any) -> dict[str, Any]:
-        c = config.encoder
-        return {
-            "embedding_size": config.embedding_size,
-            "position_buckets": c.own.position_buckets,
-            "max_relative_positions": c.own.max_relative_positions,
-            "hidden_dropout_prob": c.dropout,
-            "attention_probs_dropout_prob": c.attention_rate,
-            "pooler_hidden_size": c.width,  # for the classifier that fine-tuning adds on [CLS]
+        own = config.encoder.own
+        return super().describe(config, special) | {
+            "position_buckets": own.position_buckets,
+            "max_relative_positions": own.max_relative_positions,
+            "pooler_hidden_size": config.encoder.width,  # for the classifier that fine-tuning adds on [CLS]
             "pooler_hidden_act": "gelu",
             "pooler_dropout": 0.0,
             "legacy": True,  # the names of the MLM head's tensors
@@ -320,11 +316,11 @@ class Deberta(Architecture):
         own = DebertaSettings(buckets, number(name, least=buckets // 2 + 2), head)
         return {**super().read(described, number, linear_head, place), "own": own}
 
-    def is_head(self, head: str, names: set[str], architecture: str) -> bool:
-        if super().is_head(head, names, architecture):
+    def is_head(self, head: str, names: set[str], class_name: str) -> bool:
+        if super().is_head(head, names, class_name):
             return True
-        linear = architecture == "DebertaV2ForTokenClassification" and _LINEAR_DISCRIMINATOR[0].theirs[0] in names
-        return linear and head == "discriminator_head" and not super().is_head("mlm_head", names, architecture)
+        linear = class_name == "DebertaV2ForTokenClassification" and _LINEAR_DISCRIMINATOR[0].theirs[0] in names
+        return linear and head == "discriminator_head" and not super().is_head("mlm_head", names, class_name)
 
     def rename(self, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         if any(name.startswith("mask_predictions.") for name in state):

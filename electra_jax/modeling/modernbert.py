@@ -270,10 +270,10 @@ class ModernBert(Architecture):
         own = ModernBertSettings(window, every, activation)
         return {"dropout": number("mlp_dropout", 0.0, whole=False), "own": own}
 
-    def is_head(self, head: str, names: set[str], architecture: str) -> bool:
+    def is_head(self, head: str, names: set[str], class_name: str) -> bool:
         # Heads of other classes have the names of the discriminator's.
-        ours = head == "mlm_head" or architecture == "ModernBertForTokenClassification"
-        return ours and super().is_head(head, names, architecture)
+        ours = head == "mlm_head" or class_name == "ModernBertForTokenClassification"
+        return ours and super().is_head(head, names, class_name)
 
 
 def _theta(described: Mapping[str, Any], part: str, place: str) -> Any:

@@ -38,6 +38,10 @@ def norm(ours: str, theirs: str, first: int = 0) -> list[Tensor]:
     ]
 
 
+# Heads of fine-tuned BERTs and DeBERTas that read each token.
+TOKEN_HEADS = {"tagging": linear("head/classifier", "classifier"), "answering": linear("head/classifier", "qa_outputs")}
+
+
 def post_norm_layers(projection: str) -> list[Tensor]:
     """Returns the layers of BERT and DeBERTa; `projection` names the matrices, with {} for query, key or value."""
     roles = (projection.format(role) for role in ("query", "key", "value"))
