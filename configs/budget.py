@@ -4,7 +4,8 @@
 
 `flops=` is a number of training FLOPs (`model` count) from 1e13 to 1e17, 1e15 by default; the steps follow from it. The
 recipe is that of the ladder (docs/reference/ladder.md), and so are the shapes below 1e15, which were chosen by trials
-at 1e13 and 3e13. That of 1e15 has been trained too (docs/reference/models.md). The larger ones are untried guesses.
+at 1e13 and 3e13. That of 1e15 has been trained too (docs/reference/models.md). The larger ones are untried guesses;
+that of 1e17 is for a GPU, which steps of 512 sequences keep busy.
 The learning rate is constant until 60% of the steps and then falls linearly, so that a run can be continued from its
 constant part.
 
@@ -35,7 +36,7 @@ _ROWS = {
     3e14: _Row(4, 192, 4096, 32, 2e-3),
     1e15: _Row(4, 256, 8192, 64, 2e-3),
     1e16: _Row(8, 256, 16_384, 128, 2e-3),
-    1e17: _Row(12, 384, 30_522, 128, 1.5e-3),
+    1e17: _Row(16, 256, 16_384, 512, 2e-3),
 }
 _LEAST, _MOST = 1e13, 1e17
 _ON_CPUS = 3e15  # the largest that CPUs, which compute bfloat16 no faster, are expected to train
