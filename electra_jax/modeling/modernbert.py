@@ -237,6 +237,7 @@ class ModernBert(Architecture):
         return {
             # See `transformer.truncated_normal`; text-embeddings-inference requires it.
             "initializer_cutoff_factor": 2.0,
+            "layer_norm_eps": EPSILON,  # llama.cpp's converter reads this name
             "hidden_activation": c.own.activation,
             "local_attention": c.own.local_window,
             "global_attn_every_n_layers": c.own.global_every,

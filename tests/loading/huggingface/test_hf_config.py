@@ -43,9 +43,12 @@ def test_modernberts_activation_comes_back():
 
 
 def test_a_server_that_wants_every_setting_of_modernbert_finds_it():
-    """The fields of text-embeddings-inference's struct without a default, as read on 2026-11-27."""
+    """The fields of text-embeddings-inference's struct without a default, as read on 2026-11-27.
+
+    And `layer_norm_eps`, which llama.cpp's converter (llama-cpp-python 0.3.36) reads instead of `norm_eps`.
+    """
     numbers = "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads max_position_embeddings"
-    numbers += " initializer_range initializer_cutoff_factor norm_eps attention_dropout local_attention"
+    numbers += " initializer_range initializer_cutoff_factor norm_eps layer_norm_eps attention_dropout local_attention"
     numbers += " global_attn_every_n_layers global_rope_theta local_rope_theta"
     numbers += " pad_token_id bos_token_id eos_token_id cls_token_id sep_token_id"
     described = written("modernbert", None)[1]
