@@ -25,8 +25,22 @@ def test_the_table_of_steps():
 def test_what_is_missing_is_named(tmp_path):
     with pytest.raises(UserError, match="the part='x' is invalid: expected speed or train or score or report"):
         accelerator.main(["x"])
-    with pytest.raises(UserError, match=r"steps\.json has no modern:size=small, 512 sequences: give --steps, or run"):
+    with pytest.raises(UserError, match=r"steps\.json has no budget:flops=1e17: give --steps, or run"):
         accelerator.main(["train", "--input=text", f"--output={tmp_path}"])
+
+
+def test_a_step_that_fails_does_not_lose_the_others(tmp_path, monkeypatch, capsys):
+    def measure(step):
+        if step == "small":
+            raise ValueError("no profile")
+        return {**ROW, **SPEED}
+
+    monkeypatch.setattr(accelerator_steps, "compile_step", lambda config, settings, rehearse: config)
+    monkeypatch.setattr(accelerator_steps, "measure", measure)
+    monkeypatch.setattr(accelerator_steps, "STEPS", {name: (name, {}) for name in ("small", "base", "large")})
+    assert accelerator.main(["speed", f"--output={tmp_path}"]) == 0
+    assert "small failed: no profile\n" in capsys.readouterr().out
+    assert sorted(accelerator.read_steps(tmp_path)) == ["base", "large"]
 
 
 def test_training_that_would_end_before_it_begins_is_refused(tmp_path, monkeypatch):
