@@ -29,6 +29,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -88,7 +89,7 @@ def main(argv: list[str]) -> int:
 def speed(output: Path, chosen: config_file.Arguments) -> None:
     """Measures the steps whose names contain --only, and which have not been measured yet."""
     rehearse = chosen.options["rehearse"]
-    known = read_steps(output)
+    known, failed = read_steps(output), list[str]()
     wanted = {name: each for name, each in accelerator_steps.STEPS.items() if chosen.options["only"] in name}
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:
         futures = {
@@ -100,11 +101,14 @@ def speed(output: Path, chosen: config_file.Arguments) -> None:
             name = futures[done]
             try:
                 known[name] = accelerator_steps.measure(done.result())
-            except Exception as error:  # the other steps do not wait for another machine
-                print(f"{name} failed: {error}", flush=True)
+            except Exception:  # the machine may be rented: the other steps are measured first
+                print(f"{name} failed: {traceback.format_exc()}", file=sys.stderr, flush=True)
+                failed.append(name)
                 continue
             write_whole(output / _STEPS, json.dumps({"device": jax.devices()[0].device_kind, "steps": known}, indent=1))
             print(f"{name}: {json.dumps(known[name])}", flush=True)
+    if failed:
+        raise UserError(f"{', '.join(failed)} failed, as standard error says; the others are in {output / _STEPS}")
 
 
 def train(output: Path, chosen: config_file.Arguments) -> None:
@@ -119,7 +123,7 @@ def train(output: Path, chosen: config_file.Arguments) -> None:
     steps = options["steps"] or _affordable(output, seconds - _RESERVED)
     config.steps, config.optim.warmup_steps = steps, max(1, min(config.optim.warmup_steps, steps // 10))
     config.log_every, config.eval_every = max(1, steps // 200), steps
-    config.checkpoint.update(every=max(1, round(steps * 120 / seconds)), keep_last=1)
+    config.checkpoint.update(every=max(1, round(steps * 120 / seconds)), keep_last=1, keep_every=steps)
     clock = threading.Timer(max(0.0, seconds - _RESERVED / 3), os.kill, (os.getpid(), signal.SIGTERM))
     clock.start()
     try:

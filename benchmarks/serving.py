@@ -3,16 +3,17 @@
     electra-jax export --workdir=runs/mine --output=exported --as=bert --sentence_transformers --onnx
     python benchmarks/serving.py --tool=NAME --folder=exported --texts=FILE [--count=300] [--rounds=5]
 
-Begin with --tool=electra_jax, which writes its vectors to exported/vectors.npy. The other tools are
+Begin with --tool=electra_jax, which writes its vectors to exported/vectors.npz. The other tools are
 sentence-transformers, onnxruntime, fastembed, transformers.js, CTranslate2, curated-transformers and llama.cpp. Each
 reads exported/encoder, or what the page's lines make of it: exported/converted for CTranslate2, exported/encoder.gguf
 for llama.cpp, and exported/models/encoder beside exported/node_modules for transformers.js. --form chooses another file
-or precision: fp16 or int8 for onnxruntime, fp16 or q8 for transformers.js, int8 for CTranslate2, or the name of a GGUF
-file.
+or precision: fp16 or int8 for onnxruntime, fp16 or q8 for transformers.js, int8 for CTranslate2, q8_0 for llama.cpp,
+which then reads exported/encoder-q8_0.gguf.
 
-The texts are the first --count lines of FILE. The first ten are encoded alone and all of them together, in batches of
-32, once to warm up and then --rounds times. A line of JSON has the medians, milliseconds for a text alone and texts a
-second together; the megabytes of weights; and the largest difference from the vectors of electra_jax.
+The texts are the first --count lines of FILE that are not blank; none may be longer than the encoder reads. The first
+ten are encoded alone and all of them together, in batches of 32 (electra_jax: 16), twice to warm up and then --rounds
+times. A line of JSON has the medians, milliseconds for a text alone and texts a second together; the megabytes of
+weights; and the largest difference from the vectors of electra_jax.
 
 Needs an environment with electra_jax and the tool.
 """
@@ -31,10 +32,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_jax.config import cli, errors
+from electra_jax.config.errors import UserError
 from electra_jax.config.settings import at_least, check_value, one_of
 
 _ALONE = 10  # texts
 _BATCH = 32
+_WHOLE = "float32"
 
 
 class Tool(NamedTuple):
@@ -61,8 +64,8 @@ def by_onnxruntime(folder: Path, form: str) -> Tool:
     import onnxruntime
     from transformers import AutoTokenizer
 
-    file = {"": "model.onnx", "fp16": "model_fp16.onnx", "int8": "model_quantized.onnx"}[form]
-    session = onnxruntime.InferenceSession(folder / "encoder" / "onnx" / file)
+    weights = onnx_file(folder / "encoder", form)
+    session = onnxruntime.InferenceSession(weights)
     tokenizer = AutoTokenizer.from_pretrained(folder / "encoder")
     names = [each.name for each in session.get_inputs()]
 
@@ -71,7 +74,7 @@ def by_onnxruntime(folder: Path, form: str) -> Tool:
         (states,) = session.run(None, {name: inputs[name] for name in names})
         return masked_mean(states, inputs["attention_mask"])
 
-    return Tool(in_batches(encode), folder / "encoder" / "onnx" / file)
+    return Tool(in_batches(encode), weights)
 
 
 def by_fastembed(folder: Path, form: str) -> Tool:
@@ -82,7 +85,7 @@ def by_fastembed(folder: Path, form: str) -> Tool:
     settings = {"pooling": PoolingType.MEAN, "normalization": False, "sources": source, "dim": width(folder)}
     TextEmbedding.add_custom_model(model="mine/encoder", model_file="onnx/model.onnx", **settings)
     model = TextEmbedding("mine/encoder", specific_model_path=str(folder / "encoder"))
-    return Tool(lambda texts: list(model.embed(texts, batch_size=_BATCH)), folder / "encoder" / "onnx" / "model.onnx")
+    return Tool(lambda texts: list(model.embed(texts, batch_size=_BATCH)), onnx_file(folder / "encoder", form))
 
 
 _NODE = """
@@ -97,8 +100,12 @@ for await (const line of createInterface({{ input: process.stdin }}))
 
 
 def by_transformers_js(folder: Path, form: str) -> Tool:
-    (folder / "serving.mjs").write_text(_NODE.format(dtype=form or "fp32"))
-    command, pipe = ["node", "serving.mjs"], subprocess.PIPE
+    weights = onnx_file(existing(folder / "models" / "encoder"), form)
+    existing(folder / "node_modules")
+    command, pipe = (
+        ["node", "--input-type=module", "-e", _NODE.format(dtype="fp32" if form == _WHOLE else form)],
+        subprocess.PIPE,
+    )
     node: Any = subprocess.Popen(command, cwd=folder, stdin=pipe, stdout=pipe, text=True)
 
     def encode(texts: list[str]) -> Any:
@@ -106,8 +113,7 @@ def by_transformers_js(folder: Path, form: str) -> Tool:
         node.stdin.flush()
         return np.array(json.loads(node.stdout.readline()))
 
-    file = {"": "model.onnx", "fp16": "model_fp16.onnx", "q8": "model_quantized.onnx"}[form]
-    return Tool(in_batches(encode), folder / "encoder" / "onnx" / file)
+    return Tool(in_batches(encode), weights)
 
 
 def by_ctranslate2(folder: Path, form: str) -> Tool:
@@ -115,7 +121,7 @@ def by_ctranslate2(folder: Path, form: str) -> Tool:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder / "encoder")
-    encoder = ctranslate2.Encoder(str(folder / "converted"), compute_type=form or "float32", intra_threads=0)
+    encoder = ctranslate2.Encoder(str(existing(folder / "converted")), compute_type=form, intra_threads=0)
 
     def encode(texts: list[str]) -> Any:
         ids = tokenizer(texts, truncation=True)["input_ids"]
@@ -148,22 +154,33 @@ def by_curated_transformers(folder: Path, form: str) -> Tool:
 def by_llama_cpp(folder: Path, form: str) -> Tool:
     from llama_cpp import LLAMA_POOLING_TYPE_MEAN, Llama
 
-    file = folder / (form or "encoder.gguf")
+    file = existing(folder / ("encoder.gguf" if form == _WHOLE else f"encoder-{form}.gguf"))
     sizes = {"n_ctx": 512, "n_batch": 512, "n_ubatch": 512, "n_threads": os.cpu_count()}
     model = Llama(str(file), embedding=True, pooling_type=LLAMA_POOLING_TYPE_MEAN, verbose=False, **sizes)
     return Tool(in_batches(lambda texts: model.embed(texts, normalize=False)), file)
 
 
-_TOOLS: dict[str, Callable[[Path, str], Tool]] = {
-    "electra_jax": by_electra_jax,
-    "sentence-transformers": by_sentence_transformers,
-    "onnxruntime": by_onnxruntime,
-    "fastembed": by_fastembed,
-    "transformers.js": by_transformers_js,
-    "CTranslate2": by_ctranslate2,
-    "curated-transformers": by_curated_transformers,
-    "llama.cpp": by_llama_cpp,
+_TOOLS: dict[str, tuple[Callable[[Path, str], Tool], tuple[str, ...]]] = {  # and their values of --form besides float32
+    "electra_jax": (by_electra_jax, ()),
+    "sentence-transformers": (by_sentence_transformers, ()),
+    "onnxruntime": (by_onnxruntime, ("fp16", "int8")),
+    "fastembed": (by_fastembed, ()),
+    "transformers.js": (by_transformers_js, ("fp16", "q8")),
+    "CTranslate2": (by_ctranslate2, ("int8",)),
+    "curated-transformers": (by_curated_transformers, ()),
+    "llama.cpp": (by_llama_cpp, ("q8_0",)),
 }
+
+
+def existing(path: Path) -> Path:
+    if not path.exists():
+        raise UserError(f"{path} is missing: docs/howto/serve.md says what makes it")
+    return path
+
+
+def onnx_file(encoder: Path, form: str) -> Path:
+    name = {_WHOLE: "model", "fp16": "model_fp16"}.get(form, "model_quantized")
+    return existing(encoder / "onnx" / f"{name}.onnx")
 
 
 def masked_mean(states_BLD: Any, used_BL: Any) -> Any:
@@ -210,22 +227,30 @@ def measure(tool: Tool, texts: list[str], rounds: int) -> tuple[dict[str, float]
 
 
 def main(argv: list[str]) -> int:
-    options = {"tool": "", "folder": "", "texts": "", "form": "", "count": 300, "rounds": 5}
+    options = {"tool": "", "folder": "", "texts": "", "form": _WHOLE, "count": 300, "rounds": 5}
     chosen = cli.parse(argv, __doc__ or "", options)
     if chosen is None:
         return 0
     cli.require(chosen, ("tool", "folder", "texts"))
     check_value("--tool", chosen["tool"], one_of(*_TOOLS))
+    make, forms = _TOOLS[chosen["tool"]]
+    check_value("--form", chosen["form"], one_of(_WHOLE, *forms))
     check_value("--count", chosen["count"], at_least(_ALONE))
     check_value("--rounds", chosen["rounds"], at_least(1))
     with open(chosen["texts"], encoding="utf-8") as file:
         texts = list(itertools.islice(filter(None, map(str.strip, file)), chosen["count"]))
+    if len(texts) < _ALONE:
+        raise UserError(f"--texts={chosen['texts']} has {len(texts)} lines: expected {_ALONE} or more")
     folder = Path(chosen["folder"])
-    found, vectors = measure(_TOOLS[chosen["tool"]](folder, chosen["form"]), texts, chosen["rounds"])
-    reference = folder / "vectors.npy"
+    existing(folder / "encoder")
+    reference = folder / "vectors.npz"
+    known = np.load(reference)["texts"].tolist() if reference.exists() else []
+    if chosen["tool"] != "electra_jax" and known != texts:
+        raise UserError(f"{reference} does not have the vectors of these texts: run --tool=electra_jax first")
+    found, vectors = measure(make(folder, chosen["form"]), texts, chosen["rounds"])
     if chosen["tool"] == "electra_jax":
-        np.save(reference, vectors)
-    difference = float(np.abs(vectors - np.load(reference)).max())
+        np.savez(reference, texts=np.array(texts), vectors=vectors)
+    difference = float(np.abs(vectors - np.load(reference)["vectors"]).max())
     print(json.dumps({"tool": chosen["tool"], "form": chosen["form"], **found, "largest_difference": difference}))
     return 0
 

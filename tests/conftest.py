@@ -56,7 +56,7 @@ LONG = (
     *("test_pages_of_training", "test_tiny", "test_distributed", "test_pages_of_models", "test_kill_points"),
     *("test_storm_training", "test_storm_commands", "test_fuzz_settings", "test_fuzz_files", "test_fuzz_command_lines"),
     *("test_package", "test_step", "test_export", "test_bad_input", "test_prepare_command"),
-    *("test_interrupted_commands", "test_systems", "test_train"),
+    *("test_interrupted_commands", "test_systems", "test_train", "test_served"),
 )
 
 

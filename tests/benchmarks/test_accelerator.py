@@ -38,8 +38,9 @@ def test_a_step_that_fails_does_not_lose_the_others(tmp_path, monkeypatch, capsy
     monkeypatch.setattr(accelerator_steps, "compile_step", lambda config, settings, rehearse: config)
     monkeypatch.setattr(accelerator_steps, "measure", measure)
     monkeypatch.setattr(accelerator_steps, "STEPS", {name: (name, {}) for name in ("small", "base", "large")})
-    assert accelerator.main(["speed", f"--output={tmp_path}"]) == 0
-    assert "small failed: no profile\n" in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"^small failed, as standard error says; the others are in "):
+        accelerator.main(["speed", f"--output={tmp_path}"])
+    assert "ValueError: no profile\n" in capsys.readouterr().err
     assert sorted(accelerator.read_steps(tmp_path)) == ["base", "large"]
 
 
