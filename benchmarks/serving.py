@@ -141,11 +141,11 @@ def by_curated_transformers(folder: Path, form: str) -> Tool:
     place: Any = {"fs": LocalFileSystem(), "model_path": str(folder / "encoder")}
     encoder, tokenizer = BERTEncoder.from_fsspec(**place).eval(), AutoTokenizer.from_fsspec(**place)
 
-    @torch.inference_mode()
     def encode(texts: list[str]) -> Any:
         pieces = tokenizer(texts)
         mask = pieces.attention_mask()
-        states = encoder(pieces.padded_tensor(), mask).last_hidden_layer_state
+        with torch.inference_mode():
+            states = encoder(pieces.padded_tensor(), mask).last_hidden_layer_state
         return masked_mean(states.numpy(), mask.bool_mask.reshape(len(texts), -1).numpy())
 
     return Tool(in_batches(encode), folder / "encoder" / "model.safetensors")

@@ -53,7 +53,7 @@ _NOT_ENCODER = ("generator", "generator_head")  # parameters that the encoder do
 
 # (every, function): after every `every` steps and after the last one, the main process calls function(step, model) with
 # the current encoder, and logs the numbers that it returns, by name.
-Hook = tuple[int, Callable[[int, "Model"], Mapping[str, float]]]
+Hook = tuple[int, Callable[[int, "Model"], Mapping[str, float] | None]]
 
 
 class TrainResult(NamedTuple):
@@ -92,8 +92,8 @@ def pretrain(
       rewind_to: go back to the checkpoint of this step and delete all later ones.
       skip_batches: with `rewind_to`: the number of batches after that step to skip.
       hooks: pairs `(every, function)`. After every `every` steps, and after the last one, `function(step, model)` is
-        called with the encoder as a `Model`; it returns numbers to log, by name. With several processes only the main
-        process calls it. Its time is counted as evaluation. It is not called when a signal stops the run.
+        called with the encoder as a `Model`; it returns numbers to log, by name, or None. With several processes only
+        the main process calls it. Its time is counted as evaluation. It is not called when a signal stops the run.
 
     Returns:
       The run's log: `.metrics` is a list with a dict for each logged step, `.heldout()` the last evaluation.
@@ -297,7 +297,7 @@ def call(hooks: Sequence[Hook], step: int, setup: Setup, params: Params) -> dict
         model = Model(f"{setup.home.path} at step {step}", networks, vocabulary)
         found: dict[str, float] = {}
         for _, function in hooks:
-            for name, value in function(step, model).items():
+            for name, value in (function(step, model) or {}).items():
                 if name in found:
                     raise UserError(f"two hooks returned {name!r}; choose another name")
                 found[name] = _number(name, value)

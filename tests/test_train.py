@@ -54,7 +54,8 @@ def test_hooks_measure_the_encoder_as_it_is_and_change_nothing(text_file, tmp_pa
 
     often = {"steps": 5, "log_every": 5, "checkpoint__every": 2}
     config = small_config(text_file, "objective=mlm", model__dtype="bfloat16", **often)
-    run = electra_jax.pretrain(config, tmp_path / "with", hooks=[(2, norm), (3, lambda step, model: {"three": step})])
+    hooks = [(2, norm), (3, lambda step, model: {"three": step}), (4, lambda step, model: None)]
+    run = electra_jax.pretrain(config, tmp_path / "with", hooks=hooks)
     assert called == [2, 4, 5]
     lines = {line["step"]: line for line in run.metrics}
     assert {step: line["three"] for step, line in lines.items() if "three" in line} == {3: 3, 5: 5}
