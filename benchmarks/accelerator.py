@@ -57,8 +57,8 @@ _OPTIONS: Mapping[str, Any] = {
     "data_dir": "",
     "rehearse": False,
 }
-_RECIPE = ("--config=budget:flops=1e17",)
-_REHEARSED = ("--config=budget:flops=1e17,runlocal",)
+_RECIPE = (f"--config={accelerator_steps.TRAINED}",)
+_REHEARSED = (f"--config={accelerator_steps.TRAINED},runlocal",)
 _RESERVED = 90.0  # seconds of `train` in which it does not train: it starts, compiles and exports
 _TASKS = ("cola", "sst2", "mrpc", "stsb", "rte")
 _MOST_EXAMPLES = 16_000  # of a task's training set, so that SST-2 takes as long as the others

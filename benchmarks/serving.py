@@ -89,24 +89,22 @@ def by_fastembed(folder: Path, form: str) -> Tool:
 
 
 _NODE = """
-import {{ env, pipeline }} from "@huggingface/transformers";
-import {{ createInterface }} from "node:readline";
+import { env, pipeline } from "@huggingface/transformers";
+import { createInterface } from "node:readline";
 env.localModelPath = "./models/";
 env.allowRemoteModels = false;
-const embed = await pipeline("feature-extraction", "encoder", {{ dtype: "{dtype}" }});
-for await (const line of createInterface({{ input: process.stdin }}))
-  console.log(JSON.stringify((await embed(JSON.parse(line), {{ pooling: "mean" }})).tolist()));
+const embed = await pipeline("feature-extraction", "encoder", { dtype: "DTYPE" });
+for await (const line of createInterface({ input: process.stdin }))
+  console.log(JSON.stringify((await embed(JSON.parse(line), { pooling: "mean" })).tolist()));
 """
 
 
 def by_transformers_js(folder: Path, form: str) -> Tool:
     weights = onnx_file(existing(folder / "models" / "encoder"), form)
     existing(folder / "node_modules")
-    command, pipe = (
-        ["node", "--input-type=module", "-e", _NODE.format(dtype="fp32" if form == _WHOLE else form)],
-        subprocess.PIPE,
-    )
-    node: Any = subprocess.Popen(command, cwd=folder, stdin=pipe, stdout=pipe, text=True)
+    program = _NODE.replace("DTYPE", "fp32" if form == _WHOLE else form)
+    command = ["node", "--input-type=module", "-e", program]
+    node: Any = subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def encode(texts: list[str]) -> Any:
         node.stdin.write(json.dumps(texts) + "\n")

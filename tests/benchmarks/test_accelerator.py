@@ -65,6 +65,7 @@ def test_a_rehearsal(tmp_path, text_file, monkeypatch, capsys):
     assert accelerator.main(["speed", *both]) == 0
     settings = ("--config.data.vocab_size=40", "--config.data.heldout_fraction=.1")
     assert accelerator.main(["train", *both, f"--input={text_file}", "--steps=2", *settings]) == 0
+    assert [each.name for each in (tmp_path / "run" / "checkpoints").iterdir()] == ["2"]
     assert accelerator.main(["score", *both, f"--data_dir={tmp_path / 'glue'}"]) == 0
     said = capsys.readouterr().out
     assert said.endswith((tmp_path / "report.md").read_text())

@@ -289,13 +289,13 @@ def test_no_flipped_bit_of_a_run_is_loaded_as_other_numbers(small_run, tmp_path)
     checkpoints = Checkpoints(tmp_path / "checkpoints", read_only=True)
     like = checkpoints.saved_arrays(2)
     checkpoints.close()
-    refused = flip_bits(tmp_path / "checkpoints", 2, like, flips=2)
+    refused = flip_bits(tmp_path / "checkpoints", 2, like, flips=6)
     # The arrays are in files of each process. Orbax copies the small ones to state/d and reads only the copies, so a
     # flip of the first copy is neither seen nor loaded: how many these are depends on which arrays share a file.
-    assert all(count == 2 for name, count in refused.items() if name.startswith("state/d/"))
+    assert all(count == 6 for name, count in refused.items() if name.startswith("state/d/"))
     first = small_run / "checkpoints" / "2" / "state" / "ocdbt.process_0" / "d"
     large = [path.name for path in first.iterdir() if path.stat().st_size > 50_000]
-    assert any(refused[f"state/ocdbt.process_0/d/{name}"] for name in large)
+    assert sum(refused[f"state/ocdbt.process_0/d/{name}"] for name in large) >= len(large)
 
 
 @pytest.mark.parametrize("sizes", [(8, 1, 1), (1, 8, 1), (2, 2, 2)], ids=str)
