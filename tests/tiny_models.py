@@ -29,6 +29,7 @@ def network(
     embedding_size: int = 16,
     layers: int = 3,
     seed: int = 0,
+    vocabulary: int = VOCABULARY,
 ) -> Network:
     """An encoder of width 32 and two heads; `linear` is a DeBERTa whose discriminator's head is linear."""
     linear = kind == "linear"
@@ -39,8 +40,8 @@ def network(
     }
     dtype = jnp.dtype("float32")
     encoder = EncoderConfig(ARCHITECTURES[kind], layers, 32, 48, 2, 0.02, 0.1, dtype, own.get(kind))
-    config = ElectraConfig(VOCABULARY, embedding_size, 16, encoder, heads=(head,) if head else ())
-    return Network(config, random_like(subnetwork.param_shapes(config), seed))
+    config = ElectraConfig(vocabulary, embedding_size, 16, encoder, heads=(head,) if head else ())
+    return Network(config, random_like(subnetwork.param_shapes(config), seed, vocabulary))
 
 
 def shape(model: ConfigDict, *args: Any, **kwargs: Any) -> ElectraConfig:
@@ -48,7 +49,7 @@ def shape(model: ConfigDict, *args: Any, **kwargs: Any) -> ElectraConfig:
     return model_config.from_settings(settings.from_dict(ModelConfig, model, "config.model."), *args, **kwargs)
 
 
-def random_like(shapes: Any, seed: int = 0) -> Any:
+def random_like(shapes: Any, seed: int = 0, vocabulary: int = VOCABULARY) -> Any:
     """Parameters that depend on their names and `seed`; those of padded pieces are 0, as what is read has them."""
 
     def draw(path: Any, leaf: Any) -> np.ndarray:
@@ -56,7 +57,7 @@ def random_like(shapes: Any, seed: int = 0) -> Any:
         rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
         value = name.endswith("['scale']") + 0.3 * rng.standard_normal(leaf.shape)
         if name.endswith(("['word']", "_head']['bias']")):
-            value[VOCABULARY:] = 0
+            value[vocabulary:] = 0
         return value.astype(np.float32)
 
     return jax.tree_util.tree_map_with_path(draw, shapes)

