@@ -13,13 +13,14 @@ from electra_jax.downstream.finetuned_model import FinetunedModel
 from electra_jax.downstream.finetuning import hf_export, kept, results
 from electra_jax.loading import export as run_export
 from electra_jax.loading import hub, model, networks, run_checkpoint
-from electra_jax.loading.huggingface import directory
+from electra_jax.loading.huggingface import directory, onnx_file
 from electra_jax.loading.huggingface.card import TaskScore
 from electra_jax.loading.model import Model
 from electra_jax.runtime.io import read_json, write_whole
 from electra_jax.train_config import TrainConfig
 
 _WORDS = Check(lambda words: words == 0 or 1e6 <= words < 1e12, "0, or a number of words from 1e6 to 1e12")
+_AS_IT_IS = (None, 1, "float32")  # step, average and dtype of `export`
 
 
 def load(path: str | os.PathLike[str], step: int | None = None, batch_size: int = 16) -> Model:
@@ -61,10 +62,12 @@ def export(
 ) -> dict[str, str]:
     """Writes a run or a fine-tuned model as directories that `from_pretrained` of transformers reads.
 
-    Either all directories are written or none.
+    A directory of transformers, such as sentence-transformers' trainers write, is copied and gets ONNX files. Either
+    all directories are written or none.
 
     Args:
-      path: the work directory of a run, or of a fine-tuning (the best seed's model is exported).
+      path: the work directory of a run, or of a fine-tuning (the best seed's model is exported), or a directory of
+        transformers, with `onnx` and no other option.
       output: a directory that does not exist yet or is empty. For a run, it receives `discriminator` or `masked_lm`
         (the encoder with its head), `generator` if there is one, and `encoder` (without a head), each with weights,
         tokenizer and model card. For a fine-tuned model, these files are written into `output` itself.
@@ -93,6 +96,10 @@ def export(
     """
     check_value("dtype", dtype, one_of(*directory.DTYPES))
     folder = finetuned_model.find(Path(path))
+    if folder is None and (Path(path) / directory.WEIGHTS).is_file():
+        if not onnx or scores or layers or as_bert or sentence_transformers or (step, average, dtype) != _AS_IT_IS:
+            raise UserError(f"{path} is neither a run nor fine-tuned here: expected --onnx and no other option")
+        return {".": onnx_file.copy(Path(path), Path(output).resolve())}
     if folder is None:
         if scores and average != 1:
             raise UserError("scores are those of one checkpoint; leave scores or average out")

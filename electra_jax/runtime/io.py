@@ -20,6 +20,12 @@ def write_whole(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
+def check_empty(output: Path) -> None:
+    """Raises UserError if `output` exists and is not an empty directory."""
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UserError(f"{output} is not an empty directory; use another --output, or empty it")
+
+
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """Context manager: yields a temporary path and renames it to `path` on success, so `path` is complete or absent.

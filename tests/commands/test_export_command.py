@@ -30,6 +30,25 @@ def test_invalid_arguments_are_one_line(arguments, message, tmp_path, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("option", ["--dtype=float16", "--layers=1", "--onnx --average=2", "--onnx --step=3"])
+def test_of_another_trainers_model_only_onnx_files_are_new(option, tmp_path, capsys):
+    (tmp_path / "model.safetensors").touch()
+    arguments = [f"--model={tmp_path}", f"--output={tmp_path / 'out'}", *option.split()]
+    assert errors.run(export.main, arguments) == 2
+    expected = f"error: {tmp_path} is neither a run nor fine-tuned here: expected --onnx and no other option\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_the_class_of_another_trainers_model_is_of_transformers(tmp_path, capsys):
+    pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    (tmp_path / "model.safetensors").touch()
+    (tmp_path / "config.json").write_text('{"architectures": ["Mine"]}', encoding="utf-8")
+    assert errors.run(export.main, [f"--model={tmp_path}", f"--output={tmp_path / 'out'}", "--onnx"]) == 2
+    line = f"error: {tmp_path}/config.json is invalid: expected the name of a class of transformers in architectures\n"
+    assert capsys.readouterr().err == line
+
+
 def test_each_directory_is_printed_with_its_class(tmp_path, monkeypatch, capsys):
     calls = []
     options = {"average": 1, "sentence_transformers": False, "layers": 0, "onnx": False, "dtype": "float32"}

@@ -21,12 +21,14 @@ from typing import Any
 
 import numpy as np
 from pages import text_of
-from tiny_finetuned import WORDS
+from tiny_finetuned import WORDS, make, train_pieces
 from tiny_models import network
 
 import electra_jax
 from electra_jax.data import vocabulary_training
 from electra_jax.data.config import CorpusConfig
+from electra_jax.downstream.finetuned_model import FinetunedModel
+from electra_jax.downstream.finetuning import hf_export, kept
 from electra_jax.loading import export
 from electra_jax.loading.huggingface import directory
 
@@ -36,9 +38,9 @@ _OFFLINE = re.compile(r"dns|connect|ENOTFOUND|EAI_AGAIN|ETIMEDOUT|ECONN|timed ou
 _NPM = "@huggingface/transformers@4.3.2"
 
 
-def section(tool: str) -> list[str]:
-    """The blocks under the tool's heading."""
-    text = text_of("docs/howto/serve.md").split(f"\n## {tool}\n")[1].split("\n## ")[0]
+def section(heading: str, page: str = "serve") -> list[str]:
+    """The blocks under the heading."""
+    text = text_of(f"docs/howto/{page}.md").split(f"\n## {heading}\n")[1].split("\n## ")[0]
     return [block.split("\n", 1)[1] for block in text.split("```")[1::2]]
 
 
@@ -128,6 +130,30 @@ def test_transformers_js(exported):
         program = lines.replace('"q8"', f'"{form}"') + "console.log(JSON.stringify(vectors));\n"
         (exported / "program.mjs").write_text(program, encoding="utf-8")
         np.testing.assert_allclose(run(["node", "program.mjs"], exported), expected, rtol=0, atol=tolerance)
+
+
+def test_a_reranker_of_another_trainer(exported, tmp_path):
+    pair = ("ada", "ben saw oslo")
+    model = make("numbers", train_pieces(), "modernbert", 16, **{"task.pair": "second"})
+    hf_export.export(model, tmp_path / "reranker")
+    (tmp_path / "reranker" / kept.TASK).unlink()
+    assert electra_jax.export(tmp_path / "reranker", exported / "served", onnx=True) == {
+        ".": "ModernBertForSequenceClassification"
+    }
+    _, lines, script = section("Serve it", "rerank")
+    expected = FinetunedModel("ours", model).predict([pair])
+    names = {"Which team won?": pair[0], "The Denver Broncos won the game in 2016.": pair[1]}
+    for theirs, ours in names.items():
+        lines, script = lines.replace(theirs, ours), script.replace(theirs, ours)
+    lines += "import json\n\nprint(json.dumps(scores[:1]))\n"
+    np.testing.assert_allclose(run_python(["fastembed==0.9.1"], lines, exported), expected, rtol=0, atol=1e-5)
+    if shutil.which("npm") is None:
+        pytest.skip("runs transformers.js: install Node and npm")
+    shutil.copytree(exported / "served", exported / "models" / "served")
+    install(["npm", "install", "--prefix", ".", "--ignore-scripts", _NPM], exported)
+    script += "console.log(JSON.stringify(logits.tolist()[0]));\n"
+    (exported / "program.mjs").write_text(script, encoding="utf-8")
+    np.testing.assert_allclose(run(["node", "program.mjs"], exported), expected, rtol=0, atol=1e-5)
 
 
 def test_ctranslate2(exported_bert):

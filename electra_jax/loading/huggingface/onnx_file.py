@@ -7,13 +7,14 @@ orbax-checkpoint below 0.11.37.
 
 import contextlib
 import logging
+import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 from electra_jax.config.errors import UserError
 from electra_jax.loading.huggingface.directory import CONFIG
-from electra_jax.runtime.io import read_json
+from electra_jax.runtime.io import check_empty, new_folder, read_json
 
 FILE = Path("onnx", "model.onnx")  # optimum looks there too
 FLOAT16 = FILE.with_name("model_fp16.onnx")  # for GPUs and WebGPU
@@ -35,8 +36,27 @@ def check_installed() -> None:
         raise UserError(f"ONNX files need {error.name}; pip install 'electra_jax[onnx]'") from error
 
 
+def copy(source: Path, output: Path) -> str:
+    """Copies a directory that transformers reads, adds ONNX files as `write` does, and returns the class of its model.
+
+    Raises:
+      UserError: `output` is not empty, the model is of no class of transformers, or a package is missing.
+    """
+    check_empty(output)
+    check_installed()
+    import transformers
+
+    name: str = (read_json(source / CONFIG).get("architectures") or [""])[0]
+    if not hasattr(transformers, name):
+        raise UserError(f"{source / CONFIG} is invalid: expected the name of a class of transformers in architectures")
+    with new_folder(output) as partial:
+        shutil.copytree(source, partial, ignore=shutil.ignore_patterns(FILE.parent.name))
+        write(partial)
+    return name
+
+
 def write(folder: Path) -> None:
-    """Writes `FILE`, `FLOAT16` and `INT8` into a directory that `directory.write` has written.
+    """Writes `FILE`, `FLOAT16` and `INT8` into a directory that transformers reads.
 
     `FLOAT16` has weights and activations in float16. `INT8` has 8-bit weights, with a scale per column of a matrix and
     one per table, and quantizes activations at run time: onnxruntime's dynamic quantization.
