@@ -1,12 +1,13 @@
 """What the ONNX files of a fine-tuned model lose and take: score on the dev set, size, speed on this machine.
 
     electra-jax export --model=FINETUNED --output=exported --onnx
-    python benchmarks/onnx_files.py --model=exported --data_dir=DIR [--rounds=3]
+    python benchmarks/onnx_files.py --model=exported --data_dir=DIR [--rounds=3] [--card]
 
 For tasks of one class or one number per text or pair. DIR is the folder with the task's files. onnxruntime computes
 single examples, with its default threads, and the first 256 in batches of 16 of similar lengths. The files take turns;
 times are medians over the rounds. It prints a line of JSON for each file. `differs` is the share of the dev set with
-another class than by the float32 file; for numbers it is the mean difference in standard deviations.
+another class than by the float32 file; for numbers it is the mean difference in standard deviations. With --card the
+model card gets size, score and difference of each file, in place of what an earlier call wrote.
 
 Needs `'.[onnx]'`.
 """
@@ -17,6 +18,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -29,8 +31,11 @@ from electra_jax.downstream.finetuning import kept
 from electra_jax.downstream.tasks.sentences import Sentences
 from electra_jax.downstream.tasks.task import BadRows, Rows
 from electra_jax.loading.huggingface import onnx_file
+from electra_jax.runtime.io import write_whole
 
 _FILES = (onnx_file.FILE, onnx_file.FLOAT16, onnx_file.INT8)
+_SECTION = "## ONNX files\n\n"
+_SPEEDS = ("one_ms", "per_second")  # of this machine
 _ALONE, _TOGETHER, _BATCH = 32, 256, 16  # examples
 
 
@@ -50,8 +55,17 @@ def logits(
         yield session.run(["logits"], {name: given[name].astype(np.int64) for name in names})[0]
 
 
+def with_files(card: str, reports: list[dict[str, Any]]) -> str:
+    """Returns a model card with a section about its ONNX files, its last one."""
+    names = [name for name in reports[0] if name not in _SPEEDS]
+    rows = [names, ["---"] * len(names), *([report[name] for name in names] for report in reports)]
+    table = "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
+    before = card.split(_SECTION)[0].rstrip()
+    return f"{before}\n\n{_SECTION}On the development set; `differs` is from `model.onnx`.\n\n{table}\n"
+
+
 def main(argv: list[str]) -> int:
-    chosen = cli.parse(argv, __doc__ or "", {"model": "", "data_dir": "", "rounds": 3})
+    chosen = cli.parse(argv, __doc__ or "", {"model": "", "data_dir": "", "rounds": 3, "card": False})
     if chosen is None:
         return 0
     cli.require(chosen, ("model", "data_dir"))
@@ -76,7 +90,7 @@ def main(argv: list[str]) -> int:
             between = time.perf_counter()
             list(logits(session, rows, together, _BATCH, special))
             seconds[file].append(((between - begin) / len(alone), (time.perf_counter() - between) / len(together)))
-    expected = None
+    expected, reports = None, []
     for file, session in sessions.items():
         found = np.concatenate(list(logits(session, rows, in_order, _BATCH, special)))[np.argsort(in_order)]
         expected = found if expected is None else expected
@@ -96,6 +110,10 @@ def main(argv: list[str]) -> int:
             "per_second": round(1 / many, 1),
         }
         print(json.dumps(report))
+        reports.append(report)
+    if chosen["card"]:
+        card = folder / "README.md"
+        write_whole(card, with_files(card.read_text(encoding="utf-8"), reports))
     return 0
 
 
