@@ -11,6 +11,7 @@ import sys
 
 from electra_jax.config import errors
 from electra_jax.config.interrupts import Interrupts
+from electra_jax.runtime import host_memory
 
 COMMANDS = {
     "train": "pre-train an encoder",
@@ -62,6 +63,8 @@ def main(argv: list[str] | None = None) -> int:
       argv: the arguments; by default those of this process.
     """
     argv = sys.argv[1:] if argv is None else argv
+    if argv and argv[0] in _REPEATING:
+        host_memory.keep_freed()  # before the process has a second thread
     interrupts = Interrupts(debug="--debug" in argv)
     with interrupts.installed():
         return errors.run(functools.partial(_run_in_own_process, interrupts), argv)
@@ -70,10 +73,8 @@ def main(argv: list[str] | None = None) -> int:
 def _run_in_own_process(interrupts: Interrupts, argv: list[str]) -> int:
     if argv and argv[0] in COMMANDS:
         gc.disable()  # during the imports it would traverse all imported objects again and again
-        from electra_jax.runtime import console_errors, host_memory, jax_errors  # slow, and not needed by `--help`
+        from electra_jax.runtime import console_errors, jax_errors  # slow, and not needed by `--help`
 
-        if argv[0] in _REPEATING:
-            host_memory.keep_freed()
         importlib.import_module(f"electra_jax.commands.{argv[0]}")
         gc.freeze()
         gc.enable()

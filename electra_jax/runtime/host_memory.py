@@ -20,8 +20,9 @@ def keep_freed() -> bool:
     to the system, and the system clears every page before it hands it out again: a quarter of the time of a step of
     `configs/tiny.py`. The price is that the process never shrinks.
 
-    Call it before JAX starts its threads, which keep the heap that they began with. It changes nothing under another C
-    library, on a machine with an accelerator, or if the environment has settings of its own for this.
+    Call it before the process has a second thread: when that thread first allocates, glibc decides once and for all how
+    many heaps there may be. It changes nothing under another C library, on a machine with an accelerator, or if the
+    environment has settings of its own for this.
     """
     if platform.libc_ver()[0] != "glibc" or any(name.startswith(_OWN_SETTINGS) for name in os.environ):
         return False

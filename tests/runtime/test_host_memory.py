@@ -45,6 +45,21 @@ def test_temporary_arrays_are_not_cleared_at_each_call():
     assert faults < pages / 10
 
 
+COMMAND = """
+import os
+from electra_jax.runtime import host_memory
+host_memory.keep_freed = lambda: print(len(os.listdir("/proc/self/task")))
+from electra_jax import __main__
+__main__.main(["train", "--help"])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
+def test_a_command_begins_with_it_before_it_has_a_second_thread():
+    done = subprocess.run([sys.executable, "-c", COMMAND], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("1\n")
+
+
 def test_settings_of_the_environment_are_left_alone(monkeypatch):
     monkeypatch.setenv("MALLOC_ARENA_MAX", "4")
     assert not host_memory.keep_freed()
