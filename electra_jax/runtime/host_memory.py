@@ -17,10 +17,10 @@ def keep_freed() -> bool:
     """Makes this process keep freed memory for its next allocations; returns True if it does.
 
     XLA:CPU allocates the temporary arrays of a program at each call. By default glibc returns freed blocks of this size
-    to the system, and the system clears every page before it hands it out again: a seventh of the processor time of a run
-    of `configs/tiny.py`. The price is memory. The process never shrinks, and a freed array often leaves no room for the
-    next one of the same size, because `posix_memalign` looks for more and small blocks take the rest. A heap has grown
-    to four times a step's temporary arrays, and no further.
+    to the system, and the system clears every page before it hands it out again: a seventh of the processor time of a
+    run of `configs/tiny.py`. The price is memory. The process never shrinks, and a freed array often leaves no room for
+    the next one of the same size, because `posix_memalign` asks for more and small blocks take the rest: a heap has
+    grown by four times a step's temporary arrays, and no further.
 
     Call it before the process has a second thread: when that thread first allocates, glibc decides once and for all how
     many heaps there may be. It changes nothing under another C library, on a machine with an accelerator, or if the

@@ -222,7 +222,12 @@ def test_an_encoder_for_sentence_transformers(workdir, exported, tmp_path):
     folder = tmp_path / "out" / "encoder"
     more = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
     more -= {path.relative_to(exported / "encoder") for path in (exported / "encoder").rglob("*")}
-    assert set(map(str, more)) == {"modules.json", "sentence_bert_config.json", "1_Pooling/config.json"}
+    assert set(map(str, more)) == {
+        "modules.json",
+        "config_sentence_transformers.json",
+        "sentence_bert_config.json",
+        "1_Pooling/config.json",
+    }
     width = json.loads((folder / "config.json").read_text())["hidden_size"]
     pooling = json.loads((folder / "1_Pooling" / "config.json").read_text())
     assert pooling == {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True}
