@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from electra_jax.config.errors import UserError
-from electra_jax.loading.huggingface.directory import CONFIG
+from electra_jax.loading.huggingface import directory
 from electra_jax.runtime.io import check_empty, new_folder, read_json
 
 FILE = Path("onnx", "model.onnx")  # optimum looks there too
@@ -37,18 +37,20 @@ def check_installed() -> None:
 
 
 def copy(source: Path, output: Path) -> str:
-    """Copies a directory that transformers reads, adds ONNX files as `write` does, and returns the class of its model.
+    """Copies a Hugging Face directory, adds ONNX files as `write` does, and returns the class of its model.
 
     Raises:
-      UserError: `output` is not empty, the model is of no class of transformers, or a package is missing.
+      UserError: `output` is not empty, a package is missing, as `directory.read`, or transformers lacks the class.
     """
     check_empty(output)
     check_installed()
     import transformers
 
-    name: str = (read_json(source / CONFIG).get("architectures") or [""])[0]
+    directory.read(source)  # refuses other kinds of models, and damaged files
+    path = source / directory.CONFIG
+    name: str = (read_json(path).get("architectures") or [""])[0]
     if not hasattr(transformers, name):
-        raise UserError(f"{source / CONFIG} is invalid: expected the name of a class of transformers in architectures")
+        raise UserError(f"{path} is invalid: expected the name of a class of transformers in architectures")
     with new_folder(output) as partial:
         shutil.copytree(source, partial, ignore=shutil.ignore_patterns(FILE.parent.name))
         write(partial)
@@ -75,7 +77,7 @@ def write(folder: Path) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
-    (name,) = read_json(folder / CONFIG)["architectures"]
+    (name,) = read_json(folder / directory.CONFIG)["architectures"]
     path = folder / FILE
     path.parent.mkdir()
     with _quiet():
