@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,12 +15,13 @@ from jax.sharding import Mesh
 from electra_jax import saved_config, train_config
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import differences
-from electra_jax.data import batches, corpus, pipeline, processes, tokenizer
+from electra_jax.data import batches, corpus, mixtures, pipeline, processes, tokenizer
 from electra_jax.data.batches import HeldoutBatch
 from electra_jax.data.corpus import Corpus
 from electra_jax.modeling import fused_attention, model_config, transformer
 from electra_jax.modeling.batch import Batch
 from electra_jax.objectives import registry
+from electra_jax.objectives.segments import Phase
 from electra_jax.runtime import compile_cache, cuda, distributed, metric_writers, rewind, run_log, sharding
 from electra_jax.runtime.checkpoint import Checkpoints
 from electra_jax.runtime.io import read_json, write_whole
@@ -247,6 +248,16 @@ class Data(NamedTuple):
     epochs: Callable[[int], float]
 
 
+def check_weights(phases: Sequence[Phase], sources: Sequence[str]) -> None:
+    """Raises UserError if a phase has weights, and not one for each source."""
+    for each in phases:
+        if each.weights and len(each.weights) != len(sources):
+            raise UserError(
+                f"config.data.weights={':'.join(f'{weight:g}' for weight in each.weights)} is invalid: expected a "
+                f"number for each source of the text: {', '.join(sources)}"
+            )
+
+
 def load_data(
     config: TrainConfig, home: WorkDir, mesh: Mesh, key: str | None, rewinds: Rewinds, progress: Progress
 ) -> Data:
@@ -265,21 +276,19 @@ def load_data(
         with home.lock_data_folder() as folder:
             return pipeline.find_or_prepare(folder, config.data, key, progress)
 
+    run_phases = train_config.phases(config)
+    if not corpus.is_prepared(Path(config.data.input)):
+        check_weights(run_phases, mixtures.labels([source.name for source in mixtures.parse(config.data)]))
     text = distributed.main_process_first(find, others=find)
+    check_weights(run_phases, text.sources)
     distributed.check_same("text", text.key)
     distributed.main_process_first(lambda: tokenizer.save(text.tokenizer, home.folder), others=lambda: None)
     examples_of, special = batches.MODES[config.data.mode], text.tokenizer.special
-    run_phases = train_config.phases(config)
     examples = {
         length: examples_of(text.train, length, config.seed, special) for length in {each.length for each in run_phases}
     }
     phases, start = [], 0
     for each in run_phases:
-        if each.weights and len(each.weights) != len(text.sources):
-            raise UserError(
-                f"config.data.weights={':'.join(f'{weight:g}' for weight in each.weights)} is invalid: expected a "
-                f"number for each source of the text: {', '.join(text.sources)}"
-            )
         count = each.steps + rewinds.skipped_batches(start, start + each.steps)
         phases.append(batches.BatchPhase(examples[each.length], each.batch_size, count, each.weights or text.weights))
         start += each.steps

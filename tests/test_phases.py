@@ -12,6 +12,7 @@ from hypothesis import given
 
 from electra_jax import optim, saved_config, train, train_config, train_setup
 from electra_jax.config.errors import UserError
+from electra_jax.data import pipeline
 from electra_jax.loading.networks import load_networks
 from electra_jax.loading.run_checkpoint import saved_steps
 from electra_jax.objectives.segments import make_segments
@@ -206,10 +207,13 @@ def test_a_phase_has_a_peak_learning_rate_of_its_own():
 
 def test_weights_are_one_for_each_source(tmp_path, text_file):
     config = small_config(text_file, data__weights="3:1")
-    with pytest.raises(
-        UserError, match=r"^config\.data\.weights=3:1 is invalid: expected a number for each source of the text: "
-    ):
+    message = r"^config\.data\.weights=3:1 is invalid: expected a number for each source of the text: "
+    with pytest.raises(UserError, match=message):
         train.train(config, tmp_path / "run", quiet())
+    assert not list((tmp_path / "run").rglob("manifest.json"))  # no text was prepared
+    text = pipeline.find_or_prepare(tmp_path, train_config.resolve(config).data)
+    with pytest.raises(UserError, match=message):
+        train.train(small_config(tmp_path / text.key, data__weights="3:1"), tmp_path / "run", quiet())
 
 
 def test_weights_of_the_config_replace_those_of_the_text(tmp_path, text_file, monkeypatch):
