@@ -11,6 +11,11 @@ steps, three tenths and all of them it measures
 OUT/continued.json gets the numbers, and a table is printed. Started again, it goes on.
 """
 
+if __name__ == "__main__":  # before NumPy and JAX start threads
+    from electra_jax.runtime import host_memory
+
+    host_memory.keep_freed()
+
 import json
 import sys
 from collections.abc import Mapping
@@ -25,7 +30,6 @@ from ml_collections import ConfigDict
 import electra_jax
 from electra_jax.config import cli, errors
 from electra_jax.config.settings import above, at_least, check_value
-from electra_jax.runtime import host_memory
 from electra_jax.runtime.io import from_json, write_whole
 from electra_jax.runtime.progress import ConsoleProgress
 
@@ -135,7 +139,6 @@ def main(argv: list[str]) -> int:
     cli.require(chosen, ("input", "output"))
     check_value("--flops", chosen["flops"], above(0))
     check_value("--steps", chosen["steps"], at_least(10))
-    host_memory.keep_freed()
     output, steps = Path(chosen["output"]), chosen["steps"]
     folders = ladder.prepare({**chosen, "data_dir": ""}, output)
     trial = Trial(output, folders.text, folders.word_order)

@@ -25,6 +25,11 @@ job; a job with a line is not done again. Stopped at any moment, the same comman
 figures of what is complete, from the results alone. --dry_run says what all jobs cost, and what is left.
 """
 
+if __name__ == "__main__":  # before NumPy and JAX start threads
+    from electra_jax.runtime import host_memory
+
+    host_memory.keep_freed()
+
 import json
 import shlex
 import subprocess
@@ -42,7 +47,6 @@ from ladder_plan import ASSUMED, BUDGETS, Plan
 from electra_jax.config import cli, errors
 from electra_jax.config.settings import above, at_least, check_value
 from electra_jax.data import corpus
-from electra_jax.runtime import host_memory
 from electra_jax.runtime.io import write_whole
 from electra_jax.runtime.metric_text import short_number
 from electra_jax.runtime.progress import ConsoleProgress
@@ -107,7 +111,6 @@ def _call(*arguments: str) -> None:
 
 def work(settings: Mapping[str, Any], folders: Folders, result: Path) -> None:
     """Does one job in this process, and writes its result."""
-    host_memory.keep_freed()
     name = settings["name"]
     made = KINDS[settings["kind"]](folders, name, settings, ConsoleProgress(line_every=60.0))
     write_whole(result, json.dumps(made))

@@ -5,7 +5,7 @@
 
 For tasks of one class or one number per text or pair. DIR is the folder with the task's files. onnxruntime computes
 single examples, with its default threads, and the first 256 in batches of 16 of similar lengths. The files take turns;
-times are medians over the rounds. It prints a line of JSON for each file. `differs` is the share of the dev set with
+times are medians over the rounds. It prints a line of JSON for each file. `differs` is the fraction of the dev set with
 another class than by the float32 file; for numbers it is the mean difference in standard deviations. With --card the
 model card gets size, score and difference of each file, in place of what an earlier call wrote.
 
@@ -30,11 +30,15 @@ from electra_jax.data.tokenizer import Special
 from electra_jax.downstream.finetuning import kept
 from electra_jax.downstream.tasks.sentences import Sentences
 from electra_jax.downstream.tasks.task import BadRows, Rows
-from electra_jax.loading.huggingface import onnx_file
+from electra_jax.loading.huggingface import directory, onnx_file
 from electra_jax.runtime.io import write_whole
 
 _FILES = (onnx_file.FILE, onnx_file.FLOAT16, onnx_file.INT8)
-_SECTION = "## ONNX files\n\n"
+_SECTION = "## ONNX files"
+_DIFFERS = {
+    "classification": "the fraction of examples with another class than by `model.onnx`",
+    "regression": "the mean difference from the numbers of `model.onnx`, in standard deviations",
+}
 _SPEEDS = ("one_ms", "per_second")  # of this machine
 _ALONE, _TOGETHER, _BATCH = 32, 256, 16  # examples
 
@@ -55,13 +59,15 @@ def logits(
         yield session.run(["logits"], {name: given[name].astype(np.int64) for name in names})[0]
 
 
-def with_files(card: str, reports: list[dict[str, Any]]) -> str:
-    """Returns a model card with a section about its ONNX files, its last one."""
+def with_onnx_section(card: str, reports: list[dict[str, Any]], kind: str) -> str:
+    """Replaces or appends the section about ONNX files of a model card, for a task of this kind."""
     names = [name for name in reports[0] if name not in _SPEEDS]
     rows = [names, ["---"] * len(names), *([report[name] for name in names] for report in reports)]
     table = "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
-    before = card.split(_SECTION)[0].rstrip()
-    return f"{before}\n\n{_SECTION}On the development set; `differs` is from `model.onnx`.\n\n{table}\n"
+    before, _, section = card.partition(f"\n{_SECTION}\n")
+    after = section.partition("\n## ")
+    text = f"{before.rstrip()}\n\n{_SECTION}\n\nOn the development set; `differs` is {_DIFFERS[kind]}.\n\n{table}\n"
+    return text + "".join(after[1:])
 
 
 def main(argv: list[str]) -> int:
@@ -74,6 +80,9 @@ def main(argv: list[str]) -> int:
     model = kept.read(folder)
     if not all((folder / file).is_file() for file in _FILES):
         raise UserError(f"{folder} lacks ONNX files: expected {', '.join(map(str, _FILES))}; export it with --onnx")
+    card = folder / directory.CARD
+    if chosen["card"] and not card.is_file():
+        raise UserError(f"{card} is missing: expected a model card for --card; leave --card out")
     task, special = model.task, model.tokenizer.special
     if not isinstance(task, Sentences) or task.kind not in ("classification", "regression"):
         raise UserError(f"{folder} is a model for {task.name}: expected a task of one class or one number")
@@ -112,8 +121,7 @@ def main(argv: list[str]) -> int:
         print(json.dumps(report))
         reports.append(report)
     if chosen["card"]:
-        card = folder / "README.md"
-        write_whole(card, with_files(card.read_text(encoding="utf-8"), reports))
+        write_whole(card, with_onnx_section(card.read_text(encoding="utf-8"), reports, task.kind))
     return 0
 
 

@@ -20,7 +20,7 @@ from electra_jax.runtime.io import read_json, write_whole
 from electra_jax.train_config import TrainConfig
 
 _WORDS = Check(lambda words: words == 0 or 1e6 <= words < 1e12, "0, or a number of words from 1e6 to 1e12")
-_AS_IT_IS = (None, 1, "float32")  # step, average and dtype of `export`
+_DEFAULTS = (None, 1, "float32")  # step, average and dtype of `export`
 
 
 def load(path: str | os.PathLike[str], step: int | None = None, batch_size: int = 16) -> Model:
@@ -62,12 +62,12 @@ def export(
 ) -> dict[str, str]:
     """Writes a run or a fine-tuned model as directories that `from_pretrained` of transformers reads.
 
-    A directory of transformers, such as sentence-transformers' trainers write, is copied and gets ONNX files. Either
-    all directories are written or none.
+    A Hugging Face directory that another trainer wrote, such as sentence-transformers', is copied, and ONNX files are
+    added. Either all directories are written or none.
 
     Args:
-      path: the work directory of a run, or of a fine-tuning (the best seed's model is exported), or a directory of
-        transformers, with `onnx` and no other option.
+      path: the work directory of a run, or of a fine-tuning (the best seed's model is exported), or a Hugging
+        Face directory of an ELECTRA, BERT, ModernBERT or DeBERTaV3, with `onnx` and no other option.
       output: a directory that does not exist yet or is empty. For a run, it receives `discriminator` or `masked_lm`
         (the encoder with its head), `generator` if there is one, and `encoder` (without a head), each with weights,
         tokenizer and model card. For a fine-tuned model, these files are written into `output` itself.
@@ -96,10 +96,10 @@ def export(
     """
     check_value("dtype", dtype, one_of(*directory.DTYPES))
     folder = finetuned_model.find(Path(path))
-    if folder is None and (Path(path) / directory.WEIGHTS).is_file():
-        if not onnx or scores or layers or as_bert or sentence_transformers or (step, average, dtype) != _AS_IT_IS:
-            raise UserError(f"{path} is neither a run nor fine-tuned here: expected --onnx and no other option")
-        return {".": onnx_file.copy(Path(path), Path(output).resolve())}
+    if folder is None and directory.is_directory(Path(path)):
+        if not onnx or scores or layers or as_bert or sentence_transformers or (step, average, dtype) != _DEFAULTS:
+            raise UserError(f"{path} is a Hugging Face directory: expected onnx and no other option, to add ONNX files")
+        return {".": onnx_file.copy_with_onnx(Path(path), Path(output).resolve())}
     if folder is None:
         if scores and average != 1:
             raise UserError("scores are those of one checkpoint; leave scores or average out")
@@ -174,6 +174,8 @@ def push(
     source, folder = Path(path), finetuned_model.find(Path(path))
     if folder is not None and every_checkpoint:
         raise UserError(f"{path} is fine-tuned and has no checkpoints; leave every_checkpoint out")
+    if folder is None and directory.is_directory(source):
+        raise UserError(f"{path} is a Hugging Face directory, not a run; upload it with: hf upload {repo} {path}")
     uploads: list[tuple[int | None, str | None]] = [(step, None)]
     if every_checkpoint:
         config, saved = run_checkpoint.read_config(source), run_checkpoint.saved_steps(source)

@@ -55,6 +55,12 @@ def test_a_run_is_a_repository_with_its_generator(small_run, uploaded, tmp_path)
     ]
 
 
+def test_a_model_of_another_trainer_is_not_pushed(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
+    with pytest.raises(UserError, match=r"is a Hugging Face directory, not a run; upload it with: hf upload me/mine"):
+        electra_jax.push(tmp_path, "me/mine", onnx=True)
+
+
 def test_an_encoder_with_two_heads_is_one_repository(text_file, uploaded, tmp_path, light_steps):
     """Its root has the token head, which most tools read, and a folder has the discriminator."""
     config = small_config(text_file, arg="objective=electra_mlm", steps=2, eval_batches=1)

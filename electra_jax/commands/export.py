@@ -15,7 +15,7 @@ USAGE = """\
 usage: electra-jax export --workdir=RUN --output=OUT [--step=N] [--average=N] [--sentence_transformers]
                           [--layers=N] [--onnx] [--as=bert] [--dtype=float16] [--scores='DIR;DIR']
        electra-jax export --model=FINETUNED --output=OUT [--onnx] [--dtype=float16]
-       electra-jax export --model=DIR --output=OUT --onnx
+       electra-jax export --model=OTHER --output=OUT --onnx
 
 Writes directories for `from_pretrained` of transformers, each with weights, tokenizer and a model card:
 
@@ -33,11 +33,12 @@ Of a fine-tuned model it writes OUT itself: ElectraForSequenceClassification (al
 ElectraForTokenClassification or ElectraForQuestionAnswering, or the same of ModernBert and DebertaV2, or of Bert where
 it was fine-tuned with config.head=bert.
 
-A directory of transformers, such as sentence-transformers' trainers write, is copied to OUT and gets ONNX files.
+A Hugging Face directory that another trainer wrote, such as sentence-transformers', is copied to OUT, and ONNX files
+are added.
 
   --workdir=RUN      the work directory of a run
-  --model=FINETUNED  what electra-jax finetune wrote: its work directory, or one of the models in it,
-                     or a directory of transformers
+  --model=FINETUNED  what electra-jax finetune wrote: its work directory, or one of the models in it
+  --model=OTHER      a Hugging Face directory of an ELECTRA, BERT, ModernBERT or DeBERTaV3
   --output=OUT       a directory that does not exist yet, or is empty
   --step=N           the step of the checkpoint (default: the last)
   --average=N        the mean of the weights of the last N checkpoints up to that one
@@ -73,7 +74,7 @@ def main(argv: list[str]) -> int:
     source = "model" if options["model"] else "workdir"
     cli.require(options, (source, "output"), "try --workdir=runs/tiny --output=exported, or --help")
     model = Path(options["model"])
-    if source == "model" and finetuned_model.find(model) is None and not (model / directory.WEIGHTS).is_file():
+    if source == "model" and finetuned_model.find(model) is None and not directory.is_directory(model):
         raise UserError(f"--model={model} was not fine-tuned; export a run with --workdir")
     if "as" in given:
         check_value("--as", options["as"], one_of("bert"))

@@ -17,7 +17,7 @@ from electra_jax.modeling.subnetwork import extract
 from electra_jax.objectives.segments import make_segments
 from electra_jax.planning.flops.totals import count_flops
 from electra_jax.runtime import run_log
-from electra_jax.runtime.io import check_empty, new_folder, read_json, write_whole
+from electra_jax.runtime.io import check_output, new_folder, read_json, write_whole
 from electra_jax.runtime.metric_text import short_number
 
 _PROVEN_LINES = 5000  # of held-out text
@@ -45,7 +45,7 @@ def export(
     workdir, output = Path(workdir), Path(output).resolve()
     if output.is_relative_to((workdir / "checkpoints").resolve()):
         raise UserError(f"{output} is inside the run's checkpoints; use another --output")
-    check_empty(output)
+    check_output(output)
     if onnx:
         onnx_file.check_installed()
     run = load_run_checkpoint(workdir, step, average)

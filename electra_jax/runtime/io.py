@@ -20,8 +20,8 @@ def write_whole(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-def check_empty(output: Path) -> None:
-    """Raises UserError if `output` exists and is not an empty directory."""
+def check_output(output: Path) -> None:
+    """Raises UserError if a command's `output` exists and is not an empty directory."""
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(f"{output} is not an empty directory; use another --output, or empty it")
 

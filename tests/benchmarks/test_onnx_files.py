@@ -5,7 +5,7 @@ pytest.importorskip("onnxruntime", reason="runs exported ONNX files: pip install
 import onnx_files
 
 
-def test_the_last_section_of_a_card_has_each_file_once():
+def test_a_section_of_the_card_has_each_file_once():
     report = {
         "file": "model.onnx",
         "megabytes": 1.5,
@@ -14,9 +14,12 @@ def test_the_last_section_of_a_card_has_each_file_once():
         "one_ms": 0.5,
         "per_second": 9.0,
     }
-    card = onnx_files.with_files("# A model\n", [report])
-    assert card == onnx_files.with_files(card, [report])
+    card = onnx_files.with_onnx_section("# A model\n", [report], "regression")
+    assert card == onnx_files.with_onnx_section(card, [report], "regression")
     assert card == (
-        "# A model\n\n## ONNX files\n\nOn the development set; `differs` is from `model.onnx`.\n\n"
+        "# A model\n\n## ONNX files\n\nOn the development set; `differs` is the mean difference from the numbers of "
+        "`model.onnx`, in standard deviations.\n\n"
         "| file | megabytes | accuracy | differs |\n| --- | --- | --- | --- |\n| model.onnx | 1.5 | 70.0 | 0.0 |\n"
     )
+    more = f"{card}\n## Mine\n\ntext\n"
+    assert onnx_files.with_onnx_section(more, [report], "regression") == more

@@ -30,22 +30,32 @@ def test_invalid_arguments_are_one_line(arguments, message, tmp_path, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("option", ["--dtype=float16", "--layers=1", "--onnx --average=2", "--onnx --step=3"])
-def test_of_another_trainers_model_only_onnx_files_are_new(option, tmp_path, capsys):
-    (tmp_path / "model.safetensors").touch()
-    arguments = [f"--model={tmp_path}", f"--output={tmp_path / 'out'}", *option.split()]
-    assert errors.run(export.main, arguments) == 2
-    expected = f"error: {tmp_path} is neither a run nor fine-tuned here: expected --onnx and no other option\n"
-    assert capsys.readouterr().err == expected
+OPTIONS = ["--dtype=float16", "--layers=1", "--average=2", "--step=3", "--as=bert", "--sentence_transformers"]
+OPTIONS += ["--scores=x"]
+
+
+def refusal(folder, arguments, capsys):
+    """The error of a command that exports the Hugging Face directory `folder`."""
+    (folder / "model.safetensors").touch()
+    assert errors.run(export.main, [f"--model={folder}", f"--output={folder.parent / 'out'}", *arguments]) == 2
+    assert [each.name for each in folder.parent.iterdir()] == [folder.name]
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], *(["--onnx", option] for option in OPTIONS)])
+def test_of_another_trainers_model_only_onnx_files_are_new(arguments, tmp_path, capsys):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
+    found = refusal(tmp_path / "in", arguments, capsys)
+    assert "is a Hugging Face directory: expected onnx and no other option, to add ONNX files" in found
 
 
 def test_another_trainers_model_is_one_that_this_package_reads(tmp_path, capsys):
     for package in ("torch", "onnxruntime", "onnxscript"):
         pytest.importorskip(package)
-    (tmp_path / "model.safetensors").touch()
-    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}', encoding="utf-8")
-    assert errors.run(export.main, [f"--model={tmp_path}", f"--output={tmp_path / 'out'}", "--onnx"]) == 2
-    assert f"error: {tmp_path}/config.json has model_type='gpt2': expected" in capsys.readouterr().err
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "config.json").write_text('{"model_type": "gpt2"}', encoding="utf-8")
+    assert "in/config.json has model_type='gpt2': expected" in refusal(tmp_path / "in", ["--onnx"], capsys)
 
 
 def test_each_directory_is_printed_with_its_class(tmp_path, monkeypatch, capsys):

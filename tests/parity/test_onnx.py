@@ -9,6 +9,7 @@ transformers = pytest.importorskip("transformers", reason=_REASON)
 onnxruntime = pytest.importorskip("onnxruntime", reason=_REASON)
 pytest.importorskip("onnxscript", reason=_REASON)
 
+import json
 from typing import Any
 
 import jax
@@ -16,6 +17,8 @@ import numpy as np
 from tiny_finetuned import make, train_pieces
 from tiny_models import network
 
+import electra_jax
+from electra_jax.config.errors import UserError
 from electra_jax.downstream.finetuning import hf_export
 from electra_jax.loading import export
 from electra_jax.loading.huggingface import directory, onnx_file
@@ -197,3 +200,32 @@ def test_the_export_is_silent_and_states_its_opset(pieces, tmp_path, capfd):
 
     (opset,) = onnx.load(tmp_path / "out" / onnx_file.FILE).opset_import
     assert (opset.domain, opset.version) == ("", onnx_file.OPSET)
+
+
+def test_a_model_of_another_trainer_is_copied(tmp_path):
+    source = tmp_path / "theirs"
+    directory.write(source, network("bert", None, embedding_size=32), None, train_pieces(), "", as_bert=True)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(source, num_labels=3)
+    model.to(torch.bfloat16).save_pretrained(source)
+    for left_out in ("checkpoint-5", "onnx"):
+        (source / left_out).mkdir()
+        (source / left_out / "old").touch()
+    assert electra_jax.export(source, tmp_path / "ours", onnx=True) == {".": "BertForSequenceClassification"}
+    expected = {"config.json", "model.safetensors", "tokenizer.json", "onnx"}
+    assert expected <= {path.name for path in (tmp_path / "ours").iterdir()}
+    assert not [path for path in (tmp_path / "ours").rglob("*") if path.name in ("old", "checkpoint-5")]
+    for file in (onnx_file.FILE, onnx_file.FLOAT16, onnx_file.INT8):
+        (found,) = run(tmp_path / "ours", text(2, 5), file).values()
+        assert (found.dtype, found.shape) == (np.float32, (2, 3))
+    with pytest.raises(UserError, match=r"theirs/a/b is inside .*theirs; use another --output"):
+        electra_jax.export(source, source / "a" / "b", onnx=True)
+    described = json.loads((source / "config.json").read_text())
+    for names in (None, [], [1], ["BertModel", "BertModel"], ["Mine"]):
+        (source / "config.json").write_text(json.dumps({**described, "architectures": names}))
+        with pytest.raises(UserError, match=r"config\.json has architectures=.*: expected the name of one class"):
+            electra_jax.export(source, tmp_path / "again", onnx=True)
+    for path in (source / "tokenizer.json", *source.glob("*.model")):
+        path.unlink()
+    with pytest.raises(UserError, match="has no tokenizer: expected tokenizer"):
+        electra_jax.export(source, tmp_path / "again", onnx=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ours", "theirs"]

@@ -137,7 +137,7 @@ def test_transformers_js(exported):
         np.testing.assert_allclose(run(["node", "program.mjs"], exported), expected, rtol=0, atol=tolerance)
 
 
-def test_a_reranker_of_another_trainer(exported, tmp_path):
+def test_a_reranker(exported, tmp_path):
     pair = ("ada", "ben saw oslo")
     model = make("numbers", train_pieces(), "modernbert", 16, **{"task.pair": "second"})
     hf_export.export(model, tmp_path / "reranker")

@@ -12,7 +12,7 @@ from electra_jax.downstream.tasks.sentences import Sentences
 from electra_jax.downstream.tasks.task import Task
 from electra_jax.loading.huggingface import directory, hf_config, onnx_file
 from electra_jax.modeling.subnetwork import Network
-from electra_jax.runtime.io import check_empty, new_folder
+from electra_jax.runtime.io import check_output, new_folder
 
 _USE = {
     "classification": """\
@@ -95,7 +95,7 @@ def export(model: Kept, output: Path, onnx: bool = False, dtype: str = "float32"
             f"this model was fine-tuned with pooling={config.pooling}, but transformers' {name} reads the state of "
             "[CLS]; fine-tune again with config.pooling=cls"
         )
-    check_empty(output)
+    check_output(output)
     if onnx:
         onnx_file.check_installed()
     params = {**model.network.params, "head": _scaled(model.task, model.head)}

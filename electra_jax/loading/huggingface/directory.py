@@ -106,6 +106,12 @@ def write(
             shutil.copymode(folder / CARD, folder / name)  # safetensors writes files that only their owner can read
 
 
+def is_directory(folder: Path) -> bool:
+    """True if `folder` has a config.json of transformers."""
+    path = folder / CONFIG
+    return path.is_file() and "model_type" in read_json(path)
+
+
 def read(folder: Path) -> Directory:
     """Reads a directory that `write`, or transformers' `save_pretrained`, wrote.
 

@@ -14,12 +14,13 @@ from pathlib import Path
 
 from electra_jax.config.errors import UserError
 from electra_jax.loading.huggingface import directory
-from electra_jax.runtime.io import check_empty, new_folder, read_json
+from electra_jax.runtime.io import check_output, new_folder, read_json
 
 FILE = Path("onnx", "model.onnx")  # optimum looks there too
 FLOAT16 = FILE.with_name("model_fp16.onnx")  # for GPUs and WebGPU
 INT8 = FILE.with_name("model_quantized.onnx")  # what transformers.js loads in a browser by default
 OPSET = 18
+_LEFT_OUT = (FILE.parent.name, "checkpoint-*", "runs", ".git")
 _AXES = ("batch", "sequence")
 # Protocol buffers are limited to 2 GiB. The weights of a larger model go to a second file, such as model.onnx.data.
 _MOST_BYTES = 2**31 - 2**24
@@ -36,25 +37,32 @@ def check_installed() -> None:
         raise UserError(f"ONNX files need {error.name}; pip install 'electra_jax[onnx]'") from error
 
 
-def copy(source: Path, output: Path) -> str:
-    """Copies a Hugging Face directory, adds ONNX files as `write` does, and returns the class of its model.
+def copy_with_onnx(source: Path, output: Path) -> str:
+    """Copies a Hugging Face directory without checkpoints of its training, and adds ONNX files as `write` does.
+
+    Returns:
+      The name of transformers' class.
 
     Raises:
-      UserError: `output` is not empty, a package is missing, as `directory.read`, or transformers lacks the class.
+      UserError: `output` is not empty, or is inside `source`; a package is missing; `directory.read` refuses the model,
+        transformers has no such class, or there is no tokenizer.
     """
-    check_empty(output)
+    check_output(output)
+    if output.is_relative_to(source.resolve()):
+        raise UserError(f"{output} is inside {source}; use another --output")
     check_installed()
     import transformers
 
-    directory.read(source)  # refuses other kinds of models, and damaged files
+    if directory.read(source).tokenizer is None:
+        raise UserError(f"{source} has no tokenizer: expected tokenizer.json; save the tokenizer there")
     path = source / directory.CONFIG
-    name: str = (read_json(path).get("architectures") or [""])[0]
-    if not hasattr(transformers, name):
-        raise UserError(f"{path} is invalid: expected the name of a class of transformers in architectures")
+    names = read_json(path).get("architectures")
+    if not isinstance(names, list) or len(names) != 1 or not hasattr(transformers, str(names[0])):
+        raise UserError(f"{path} has architectures={names!r}: expected the name of one class of transformers")
     with new_folder(output) as partial:
-        shutil.copytree(source, partial, ignore=shutil.ignore_patterns(FILE.parent.name))
+        shutil.copytree(source, partial, ignore=shutil.ignore_patterns(*_LEFT_OUT))
         write(partial)
-    return name
+    return str(names[0])
 
 
 def write(folder: Path) -> None:
@@ -82,7 +90,7 @@ def write(folder: Path) -> None:
     path.parent.mkdir()
     with _quiet():
         pooler = {"add_pooling_layer": False} if name == "BertModel" else {}  # the pooler is untrained
-        model = getattr(transformers, name).from_pretrained(folder, **pooler).eval()
+        model = getattr(transformers, name).from_pretrained(folder, dtype=torch.float32, **pooler).eval()
         for norm in filter(lambda module: isinstance(module, torch.nn.LayerNorm), model.modules()):
             if norm.bias is None:  # onnxruntime's optimizer requires one
                 norm.bias = torch.nn.Parameter(torch.zeros_like(norm.weight))

@@ -21,12 +21,12 @@ def files(width: int, max_length: int) -> dict[str, str]:
     ]
     contents = {
         "modules.json": modules,
-        # Without this file, tools such as PyLate and txtai look for it on the Hub, offline for a minute.
+        # Without this file, PyLate and txtai ask the Hub for it, and wait about a minute for it offline.
         "config_sentence_transformers.json": {
             "model_type": "SentenceTransformer",
             "prompts": {},
             "default_prompt_name": None,
-            "similarity_fn_name": "cosine",
+            "similarity_fn_name": "cosine",  # sentence-transformers' own default
         },
         "sentence_bert_config.json": {"max_seq_length": max_length, "do_lower_case": False},
         "1_Pooling/config.json": {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True},
