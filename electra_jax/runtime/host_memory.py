@@ -19,8 +19,8 @@ def keep_freed() -> bool:
     XLA:CPU allocates the temporary arrays of a program at each call. By default glibc returns freed blocks of this size
     to the system, and the system clears every page before it hands it out again: a seventh of the processor time of a
     run of `configs/tiny.py`. The price is memory. The process never shrinks, and a freed array often leaves no room for
-    the next one of the same size, because `posix_memalign` asks for more and small blocks take the rest: a heap has
-    grown by four times a step's temporary arrays, and no further.
+    the next one of the same size, because `posix_memalign` asks for more and small blocks take the rest. Heaps of
+    two to four times a step's temporary arrays were seen.
 
     Call it before the process has a second thread: when that thread first allocates, glibc decides once and for all how
     many heaps there may be. It changes nothing under another C library, on a machine with an accelerator, or if the
