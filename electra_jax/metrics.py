@@ -54,6 +54,7 @@ class Roc:
 
     def number(self) -> float:
         """Returns the area under the ROC curve: P(score of a positive > score of a negative), ties counting half."""
+        # Products of token counts exceed the 24 bits of float32.
         negative, positive = np.asarray(self.histogram, np.float64)
         pairs = negative.sum() * positive.sum()
         below = np.cumsum(negative) - negative

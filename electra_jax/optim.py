@@ -128,6 +128,7 @@ def scale_by_uncorrected_adam(
         mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, old_mu, grads)
         nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), old_nu, grads)
         updates = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu, nu)
+        # First moments are rounded to nearest: with b1 = .9, updates are far above half a unit in the last place.
         if dtype == jnp.bfloat16:
             mu, nu = optax.tree.cast(mu, dtype), stochastic_round(rng.rounding_key(state.count), nu)
         return updates, optax.ScaleByAdamState(count=state.count + 1, mu=mu, nu=nu)
@@ -242,6 +243,7 @@ def make(settings: OptimConfig, *stages: int, rates: Rates = ()) -> tuple[optax.
     scale = scale_by_uncorrected_adam(settings.b1, settings.b2, settings.eps, dtype)
     if settings.name == "muon":
         scale = optax.partition({"adam": scale, "muon": scale_by_muon(settings.muon_rate, dtype)}, _by_matrix)
+    # The weight decay comes after Adam's division by the second moments: it is decoupled (AdamW).
     parts = [clip, scale, optax.add_decayed_weights(settings.weight_decay, decay_mask)]
     # After the weight decay: decoupled decay is lr x wd x p, with the generator's own lr.
     if settings.generator_rate != 1:

@@ -150,7 +150,7 @@ class ShardedStep:
         )
         jitted = self.jit(
             train_step,
-            donate_argnums=0,
+            donate_argnums=0,  # the new state reuses the memory of the old one
             in_shardings=(shardings, batch),
             out_shardings=(shardings, sharding.replicated(self.mesh)),
         )

@@ -92,10 +92,12 @@ def make_train_step(
     """
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, metrics.Metrics]:
+        # The key depends on the step alone, so a resumed run draws what an uninterrupted one draws.
         key = jax.random.fold_in(rng.stream_key(seed, rng.Stream.STEP), state.step)
         grads, loss, measured = gradient(
             objective, stage, state.params, batch, state.step, key, grad_accum_steps, placement
         )
+        # Before the optimizer clips it: a spike must show.
         norm = optax.tree.norm(grads)
         verdict = guard.inspect(state.grad_norms, state.step, loss, norm, spike)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)

@@ -82,21 +82,28 @@ def set_up(
       UserError: the config, the text, the networks to start from or the work directory cannot be used; no checkpoint in
         `workdir` was changed.
     """
+    # 1. The devices, because JAX falls back to the CPU with a warning, on which a run would take months.
     cuda.check_is_used()
+    # 2. The folder, before anything is read: it must be empty or hold a run.
     home = WorkDir(workdir)
     distributed.main_process_first(home.check_is_run, others=lambda: None)
+    # 3. Settings that the text or the first networks decide. All that follows depends on them.
     config = adopt_settings(config, workdir, progress)
+    # 4. The mesh. Whether batch, heads and widths can be split over it is known without the text.
     sizes = [phase.batch_size for phase in train_config.phases(config)]
     mesh = sharding.make_mesh(config.mesh, config.batch_size, config.grad_accum_steps, others=sizes)
     sharding.check_divisible(config.model.heads, config.model.ffn, mesh)
     attention = fused_attention.chosen(
         model_config.encoder_config(config.model), config.data.seq_length, mesh.abstract_mesh
     )
+    # 5. The processes: of the text's workers, which must not run a user's script again, and of the other hosts.
     processes.check_main_is_guarded()
     distributed.check_shared_folder(workdir)
-    # Loaded before anything is written. A resumed run has these networks in its checkpoints.
+    # 6. Networks to start from, before anything is written. A resumed run has them in its checkpoints.
     donors = [] if (workdir / "config.json").exists() else load_donors(config, progress)
+    # 7. The lock, until the run ends: from here on files are written.
     distributed.main_process_first(lambda: held.enter_context(lock(workdir, progress.say)), others=lambda: None)
+    # 8. Checkpoints. `claim` compares the run in the folder with this one, `go_back` deletes: in this order.
     kept = config.checkpoint
     checkpoints = Checkpoints(home.checkpoints, kept.keep_last, kept.keep_every, keep=kept.kept_steps(config.steps))
     distributed.check_same("a list of checkpoints", str(checkpoints.steps()), "run the same command again in a minute")
@@ -104,11 +111,15 @@ def set_up(
     distributed.main_process_first(lambda: claim(home, config, saved_step, asked, progress), others=lambda: None)
     rewinds = go_back(home, checkpoints, asked, progress)
     saved_step = checkpoints.latest()
+    # 9. config.json, for a new run before hours of preparing text, so that a restart finds the same run.
     saved: dict[str, Any] = checkpoints.metadata(saved_step) if saved_step is not None else {}
     if saved_step is None:
         distributed.main_process_first(lambda: record(home, config, attention), others=lambda: None)
+    # 10. The text. A resumed run gets the corpus that it began with, even if its sources have changed since.
     data = load_data(config, home, mesh, saved.get("corpus"), rewinds, progress)
+    # 11. The train step, whose objective needs the vocabulary and the token frequencies of the text.
     step = make_step(config, mesh, data.corpus)
+    # 12. The state, in the shardings of the step.
     if saved_step is not None:
         state = checkpoints.restore(saved_step, step.state)
         left_out = rewinds.skipped_batches(saved_step, saved_step + 1)

@@ -62,6 +62,7 @@ def corrupt(o: Objective, params: Params, x: Inputs) -> Corrupted:
 def _transformer(o: Objective, params: Params, x: Inputs) -> tuple[Array, Array | None]:
     batch = x.masked.batch._replace(input_ids=x.masked.input_ids)
     states_BLD = networks.generator_states(o.model, params, batch, x.generator_key)
+    # Before the head: logits of all L positions would be six times as large.
     states_BMD = networks.gather_positions(states_BLD, x.masked.positions)
     return networks.generator_logits(o.model, params, states_BMD), states_BMD
 
@@ -181,6 +182,7 @@ def sample(uniform: Array, logits: Array, block: int = VOCAB_MULTIPLE) -> Array:
     rows, size = logits.shape[:-1], logits.shape[-1]
     if size % block:
         raise ValueError(f"{size} entries cannot be split into blocks of {block}: expected a multiple of {block}")
+    # The largest entry becomes exp(0), so none overflows.
     highest = jnp.max(logits, axis=-1, keepdims=True)
     mass = jnp.exp(logits - highest).reshape(*rows, size // block, block)
     chosen, rest = _invert(jnp.sum(mass, axis=-1), uniform)

@@ -192,6 +192,7 @@ def mask(
     changed = (coin < replace_prob + random_prob) & (weights > 0)
     masked_ids = scatter(input_ids, positions, jnp.where(coin < replace_prob, special.mask, random), changed)
     uniform = jax.random.uniform(uniform_key, positions.shape)
+    # Not a fifth key of the split above, which would change the other four.
     hide = jax.random.uniform(jax.random.fold_in(uniform_key, 1), positions.shape)
     candidates = maskable.astype(jnp.float32)
     return Masked(batch, candidates, masked_ids, positions, targets, weights, uniform, hide)

@@ -179,6 +179,7 @@ class Checkpoints:
                 progress=ocp.args.JsonSave(metadata),
                 checksums=ocp.args.JsonSave(checksums),
             )
+            # `force` turns off Orbax's own decision when to save: the loop has decided.
             self._manager.save(step, args=args, force=True)
             if retry:
                 self._manager.wait_until_finished()
