@@ -179,7 +179,7 @@ def test_curated_transformers(exported_bert):
 def test_llama_cpp(exported_bert):
     folder = exported_bert
     export_network(folder / "exported" / "encoder", "modernbert", "byte_bpe", 300)
-    program, convert, lines = section("llama.cpp")
+    _, program, convert, lines = section("llama.cpp")
     (folder / "convert.py").write_text(program, encoding="utf-8")
     lines += "bert = vectors\n" + lines.replace("encoder.gguf", "modern.gguf")
     lines += printing("[bert, vectors]")
