@@ -11,7 +11,6 @@ import sys
 
 from electra_jax.config import errors
 from electra_jax.config.interrupts import Interrupts
-from electra_jax.runtime import host_memory
 
 COMMANDS = {
     "train": "pre-train an encoder",
@@ -64,7 +63,9 @@ def main(argv: list[str] | None = None) -> int:
     """
     argv = sys.argv[1:] if argv is None else argv
     if argv and argv[0] in _REPEATING:
-        host_memory.keep_freed()  # before the process has a second thread
+        from electra_jax.runtime import host_memory
+
+        host_memory.keep_freed()  # before `Interrupts` starts a thread
     interrupts = Interrupts(debug="--debug" in argv)
     with interrupts.installed():
         return errors.run(functools.partial(_run_in_own_process, interrupts), argv)

@@ -82,7 +82,7 @@ def set_up(
       UserError: the config, the text, the networks to start from or the work directory cannot be used; no checkpoint in
         `workdir` was changed.
     """
-    # 1. The devices, because JAX falls back to the CPU with a warning, on which a run would take months.
+    # 1. The devices: where JAX cannot use a GPU, it only warns, and computes on the CPU.
     cuda.check_is_used()
     # 2. The folder, before anything is read: it must be empty or hold a run.
     home = WorkDir(workdir)
@@ -96,7 +96,7 @@ def set_up(
     attention = fused_attention.chosen(
         model_config.encoder_config(config.model), config.data.seq_length, mesh.abstract_mesh
     )
-    # 5. The processes: of the text's workers, which must not run a user's script again, and of the other hosts.
+    # 5. Processes: a worker must not run the user's script again, and all hosts must see the same folder.
     processes.check_main_is_guarded()
     distributed.check_shared_folder(workdir)
     # 6. Networks to start from, before anything is written. A resumed run has them in its checkpoints.
@@ -111,8 +111,8 @@ def set_up(
     distributed.main_process_first(lambda: claim(home, config, saved_step, asked, progress), others=lambda: None)
     rewinds = go_back(home, checkpoints, asked, progress)
     saved_step = checkpoints.latest()
-    # 9. config.json, for a new run before hours of preparing text, so that a restart finds the same run.
     saved: dict[str, Any] = checkpoints.metadata(saved_step) if saved_step is not None else {}
+    # 9. config.json of a new run, before its text is prepared, which may take hours: it marks the folder as a run's.
     if saved_step is None:
         distributed.main_process_first(lambda: record(home, config, attention), others=lambda: None)
     # 10. The text. A resumed run gets the corpus that it began with, even if its sources have changed since.

@@ -36,7 +36,6 @@ OPTIONS += ["--scores=x"]
 
 def refusal(folder, arguments, capsys):
     """The error of a command that exports the Hugging Face directory `folder`."""
-    (folder / "model.safetensors").touch()
     assert errors.run(export.main, [f"--model={folder}", f"--output={folder.parent / 'out'}", *arguments]) == 2
     assert [each.name for each in folder.parent.iterdir()] == [folder.name]
     return capsys.readouterr().err

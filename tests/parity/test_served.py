@@ -147,7 +147,7 @@ def test_a_reranker(exported, tmp_path):
     }
     _, lines, script = section("Serve it", "rerank")
     expected = FinetunedModel("ours", model).predict([pair])
-    names = {"Which team won?": pair[0], "The Denver Broncos won the game in 2016.": pair[1]}
+    names = {"Which team won?": pair[0], "The Denver Broncos won the game.": pair[1]}
     for theirs, ours in names.items():
         lines, script = lines.replace(theirs, ours), script.replace(theirs, ours)
     lines += printing("scores[:1]")

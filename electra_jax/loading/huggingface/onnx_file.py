@@ -89,7 +89,7 @@ def write(folder: Path) -> None:
     path = folder / FILE
     path.parent.mkdir()
     with _quiet():
-        pooler = {"add_pooling_layer": False} if name == "BertModel" else {}  # the pooler is untrained
+        pooler = {"add_pooling_layer": False} if name == "BertModel" else {}  # sentence vectors do not read it
         model = getattr(transformers, name).from_pretrained(folder, dtype=torch.float32, **pooler).eval()
         for norm in filter(lambda module: isinstance(module, torch.nn.LayerNorm), model.modules()):
             if norm.bias is None:  # onnxruntime's optimizer requires one
