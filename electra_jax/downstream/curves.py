@@ -92,14 +92,18 @@ def select_checkpoints(log: RunLog, points: int = 0) -> MeasuredRun:
     Raises:
       UserError: the run has no checkpoint of a logged step.
     """
+    # The run may still be training, so nothing in its folder may change.
     checkpoints = Checkpoints(log.workdir / "checkpoints", read_only=True)
     logged = {line["step"] for line in log.metrics if _has_compute(line)}
+    # A checkpoint's compute is known from its line in the log, which may lag behind the checkpoints.
     steps = [step for step in checkpoints.steps() if step in logged]
     checkpoints.close()
     if not steps:
         raise UserError(f"{log.workdir} has no checkpoint of a step in {METRICS}; wait until its run has saved one")
     if points and points < len(steps):
+        # Powers of two are evenly spaced on the plot's logarithmic axis.
         targets = [steps[-1] / 2**i for i in range(points)]
+        # Two targets may have the same nearest checkpoint: then there are fewer points.
         steps = sorted({min((abs(step - target), step) for step in steps)[1] for target in targets})
     return MeasuredRun(log, tuple(steps))
 
@@ -140,6 +144,7 @@ def measure(
             for task, config in configs.items():
                 folder = output / "points" / source.digest / task  # not by name: a renamed run keeps its points
                 part = _PartProgress(progress, f"{run.name} at {step}", done)
+                # Curves show scores on development sets, so answers to test sets would not be used.
                 result = finetuning.finetune_source(
                     config, source, data_dirs[task], folder, strict=strict, tests=False, progress=part
                 )
@@ -165,6 +170,7 @@ class _PartProgress(Progress):
 
     def update(self, completed: float, numbers: str = "") -> None:
         numbers = " · ".join(filter(None, (f"{self._name} {self._stage}".strip(), numbers)))
+        # One fine-tuning is one unit of the whole; `completed` counts units of its own stage.
         self._whole.update(self._done + completed / (self._total or 1), numbers)
 
 
@@ -196,6 +202,7 @@ def write_tables(output: Path, runs: Sequence[MeasuredRun], rows: Sequence[Score
       rows: their scores.
       accounting: the FLOPs that the table shows, `flops` or `flops_paper`.
     """
+    # First, because `check_output` accepts the other files only beside a valid curves.jsonl.
     write_whole(output / CURVES_FILE, "".join(json.dumps(row) + "\n" for row in rows))
     heldout = [{"run": run.name, "objective": run.log.objective, **line} for run in runs for line in run.heldout()]
     write_whole(output / HELDOUT_FILE, "".join(json.dumps(row) + "\n" for row in heldout))
@@ -239,6 +246,7 @@ def group_by_task(rows: Iterable[ScoreRow]) -> dict[str, dict[str, dict[int, dic
     if len(tasks) < 2:
         return tasks
     average: dict[str, dict[int, dict[int, float]]] = {}
+    # The first task suffices: a seed without a score for it has no average.
     for run, steps in next(iter(tasks.values())).items():
         for step, seeds in steps.items():
             for seed in seeds:
@@ -259,6 +267,7 @@ def check_output(folder: Path, files: Iterable[str]) -> None:
     Raises:
       UserError: one of its files exists, but no valid `curves.jsonl` that shows that `curves` has written it.
     """
+    # Plots and tables do not show who wrote them; a valid curves.jsonl beside them does.
     with contextlib.suppress(UserError):
         read_scores(folder)
         return
@@ -279,6 +288,7 @@ def read_scores(folder: Path) -> list[ScoreRow]:
     if not path.is_file():
         raise UserError(f"{path} does not exist: expected the output folder of `electra-jax curves`")
     rows: list[ScoreRow] = []
+    # Bytes that are not UTF-8 are replaced, so that a broken line is reported by its number.
     for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         try:
             row = from_json(text)

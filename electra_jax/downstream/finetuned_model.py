@@ -1,7 +1,7 @@
 """Inference with fine-tuned models: `Model.predict`."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +59,11 @@ class FinetunedModel(Model):
         self.max_length = model.config.max_length
         self.cut = 0
         self._batch_size = batch_size
+        # `model` is compared by value: models of equal shape share the compiled programs.
         self._apply = functools.partial(_apply, model=model.model)
         self._per_token = model.model.per_token
         self._beam = model.model.beam
+        # Once: NumPy arrays as arguments would be copied to the device for every batch.
         self._task_params = jax.device_put(model.params)
 
     def __repr__(self) -> str:
@@ -70,10 +72,11 @@ class FinetunedModel(Model):
     def predict(self, inputs: Texts | Sequence[Texts]) -> Any:
         """Predicts as `Model.predict` documents."""
         names = predictions.texts_of(self.task)
+        # For a task on pairs a tuple is one input; for one on single texts it is a sequence of inputs.
         single = isinstance(inputs, str) or (
             len(names) == 2 and isinstance(inputs, tuple) and all(isinstance(part, str) for part in inputs)
         )
-        given: Sequence[Any] = [inputs] if single or inputs is None else inputs
+        given = inputs if isinstance(inputs, Iterable) and not single else [inputs]
         texts = [tuple(check_texts(each)) for each in given]
         wrong = next((each for each in texts if len(each) != len(names)), None)
         if wrong is not None:
@@ -88,6 +91,7 @@ class FinetunedModel(Model):
         examples = predictions.make_examples(self.task, texts)
         rows = self.task.encode(examples, self.tokenizer, self.max_length, train=False)
         self.cut += rows.cut
+        # Texts without a word to tag have no rows.
         outputs = self._outputs(rows) if rows.input_ids else {"scores": []}
         return predictions.make_predictions(self.task, texts, outputs, rows, examples)
 
@@ -101,9 +105,11 @@ class FinetunedModel(Model):
         for length, size, numbers in length_batches(padded.tolist(), self.max_length, self._batch_size):
             batch = rows.make_batch(numbers, size, length, self.tokenizer.special)
             for name, values in self._apply(self._task_params, batch.inputs, batch.targets.get("allowed")).items():
+                # Batches are grouped by length, so outputs arrive out of order.
                 by_row = found.setdefault(name, [None] * len(lengths))
                 for number, value in zip(numbers, np.asarray(values), strict=False):  # other rows fill up the batch
                     by_row[number] = value[: lengths[number]] if self._per_token else value
+        # Outputs for tokens differ in length from row to row, so they cannot be stacked.
         return {name: values if self._per_token else np.stack(values) for name, values in found.items()}
 
 

@@ -43,8 +43,10 @@ def paper_scores(accounting: str) -> list[PaperScore]:
     """Returns the runs whose FLOPs are known in an accounting, `flops` or `flops_paper`."""
     scores = []
     for run in (*paper_runs.RUNS, *paper_runs.OTHERS):
+        # `paper_runs` also counts runs without a score here, such as T5.
         if run.name in _SCORES:
             name, score = _SCORES[run.name]
+            # ELMo and XLNet have no `model` count: they are not transformers of this package's kind.
             flops = run.paper() if accounting == "flops_paper" else run.model()
             if flops is not None:
                 scores.append(PaperScore(name, flops, score))

@@ -97,6 +97,7 @@ def make_examples(task: Task, texts: Sequence[tuple[str, ...]]) -> list[Any]:
         return [
             squad_files.Example(str(i), question, context, (), False) for i, (question, context) in enumerate(texts)
         ]
+    # Splits at the same characters as `_WORD`, with which `_words` finds the words' places.
     return [Sentence(tuple(text.split()), None) for (text,) in texts]
 
 
@@ -124,6 +125,7 @@ def make_predictions(
             Labels(tuple(task.labels[i] for i in chosen), dict(zip(task.labels, each.tolist(), strict=True)))
             for chosen, each in zip(answers, task.probabilities(outputs), strict=True)
         ]
+    # Regression: `Sentences.answer` has scaled the numbers back.
     if not task.labels:
         return answers
     return [
@@ -133,6 +135,7 @@ def make_predictions(
 
 
 def _span(answer: squad.Answer) -> Answer:
+    # An unanswered question keeps the probability of its best span, but not the span's place.
     place = (answer.begin, answer.end) if answer.text else (0, 0)
     return Answer(answer.text, *place, float(np.exp(answer.log_probability)), answer.no_answer)
 
@@ -145,12 +148,15 @@ def _words(text: str, tags: Sequence[str], probabilities: Sequence[float]) -> It
 def _of_words(task: Tagging, outputs: Mapping[str, Any], rows: Rows, count: int) -> list[list[float]]:
     """Returns, for each example, the probability of each word's most likely tag."""
     found: list[list[float]] = [[] for _ in range(count)]
+    # A long sentence has several rows, in the order of its words.
     for number, first, scores_LC in zip(rows.example, rows.extra, outputs["scores"], strict=True):
+        # The first piece of a word stands for it: [L, C] -> [words, C].
         found[number] += _softmax(scores_LC[first]).max(axis=-1).tolist()
     return found
 
 
 def _softmax(scores: np.ndarray) -> np.ndarray:
+    # Shifted by the maximum, so that `exp` cannot overflow.
     shifted = np.exp(scores.astype(np.float64) - scores.max(axis=-1, keepdims=True))
     result: np.ndarray = shifted / shifted.sum(axis=-1, keepdims=True)
     return result
@@ -173,6 +179,7 @@ _HEADINGS: dict[str, tuple[str, ...]] = {
 _CELLS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
     "classification": lambda label: (label.label, label.probability),
     "regression": lambda number: (number,),
+    # The fields of `Answer` have the order of `_HEADINGS`.
     "answering": tuple,
 }
 
@@ -193,4 +200,5 @@ def to_cells(task: Task, prediction: Prediction) -> tuple[str, ...]:
 
 
 def _cell(value: Any) -> str:
+    # A class name may contain tabs and line breaks, which would split the row.
     return f"{value:.6g}" if isinstance(value, float) else _BREAKS.sub(" ", str(value))

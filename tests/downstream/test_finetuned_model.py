@@ -193,6 +193,8 @@ def test_pairs_and_single_texts_are_not_mixed_up(pieces):
             pair_model.predict(inputs)
     with pytest.raises(UserError, match="texts reads text: expected 1 text for each prediction, got 2"):
         text_model.predict([("ada", "ben")])
+    with pytest.raises(UserError, match="texts is 5: expected a string or a sequence of strings"):
+        text_model.predict(5)
 
 
 def test_long_texts_are_cut_and_counted(pieces):
@@ -231,6 +233,15 @@ def test_a_damaged_model_is_an_error(damage, pieces, tmp_path):
     kept.write(tmp_path / "model", done, pieces, model.params, FACTS)
     (tmp_path / "model" / damage).write_text("{}")
     with pytest.raises(UserError, match=r"model is damaged \(.*\); fine-tune again"):
+        electra_jax.load(tmp_path / "model")
+
+
+def test_a_model_without_its_tokenizer_is_an_error(pieces, tmp_path):
+    model, done = make("classes", pieces)
+    kept.write(tmp_path / "model", done, pieces, model.params, FACTS)
+    for name in ("tokenizer.json", "spiece.model"):
+        (tmp_path / "model" / name).unlink()
+    with pytest.raises(UserError, match=r"model is damaged \(no tokenizer\); fine-tune again"):
         electra_jax.load(tmp_path / "model")
 
 

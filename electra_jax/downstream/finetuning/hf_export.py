@@ -47,6 +47,7 @@ _GENERAL = {"regression": "classification", "multilabel": "classification"}  # t
 _PROBLEMS = {
     "classification": "single_label_classification",
     "multilabel": "multi_label_classification",  # its pipeline takes the sigmoid of each logit
+    # Without it, the pipeline takes the sigmoid of a single output.
     "regression": "regression",
 }
 # CrossEncoder of sentence-transformers applies a sigmoid to a single output, and no activation to several.
@@ -90,6 +91,7 @@ def export(model: Kept, output: Path, onnx: bool = False, dtype: str = "float32"
         )
     as_bert = config.head == "bert"
     name = hf_config.class_name(encoder, kind, as_bert)
+    # Architectures that pool read `classifier_pooling` in config.json, which `_settings` writes.
     if kind == "classification" and not encoder.architecture.pools and config.pooling != "cls":
         raise UserError(
             f"this model was fine-tuned with pooling={config.pooling}, but transformers' {name} reads the state of "
@@ -120,6 +122,7 @@ def export(model: Kept, output: Path, onnx: bool = False, dtype: str = "float32"
 
 def _scaled(task: Task, head: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the head with the scale of a regression folded into its last layer."""
+    # (x W + b) factor + offset = x (W factor) + (b factor + offset); without a scale nothing changes.
     offset, factor = task.scale if isinstance(task, Sentences) else (0.0, 1.0)
     last = head["classifier"]
     return {**head, "classifier": {"kernel": last["kernel"] * factor, "bias": last["bias"] * factor + offset}}
@@ -131,9 +134,11 @@ def _settings(model: Kept, kind: str) -> dict[str, Any]:
     architecture = model.network.config.encoder.architecture
     settings: dict[str, Any] = {architecture.classifier_dropout: model.config.dropout}
     if labels:
+        # The names of JSON's objects are strings; transformers converts them to numbers.
         settings["id2label"] = {str(number): label for number, label in enumerate(labels)}
         settings["label2id"] = {label: number for number, label in enumerate(labels)}
     elif kind == "classification":
+        # transformers takes the number of outputs from id2label, and 2 if there is none.
         settings |= {"id2label": {"0": "number"}, "label2id": {"number": 0}}
     if kind == "classification":
         settings["problem_type"] = _PROBLEMS[model.task.kind]

@@ -94,6 +94,7 @@ def make_model(config: FinetuneConfig, task: Task, network: Network) -> Downstre
             f"config.max_length={config.max_length} is invalid: the pre-trained encoder has {shape.max_length} "
             f"positions; use --config.max_length={shape.max_length}"
         )
+    # Dropout is that of the fine-tuning, whatever pre-training used; attention's None follows `dropout`.
     encoder = dataclasses.replace(
         shape.encoder,
         dropout=config.dropout,
@@ -101,8 +102,11 @@ def make_model(config: FinetuneConfig, task: Task, network: Network) -> Downstre
         dtype=jnp.dtype(config.dtype),
         remat="none",
     )
+    # Fine-tuning trains the positions that its rows reach, so a kept model may read as far.
     trained = max(shape.trained_length, config.max_length)
+    # Without pre-training's heads: their parameters are neither trained nor kept.
     own = dataclasses.replace(shape, encoder=encoder, heads=(), trained_length=trained)
+    # Only the paper's answering head searches with a beam.
     beam = config.task.beam if task.kind == "answering" and config.head == "paper" else 0
     return Downstream(own, task.kind, task.outputs, beam, config.pooling, config.head)
 
@@ -126,12 +130,14 @@ def load_data(
 
     train = _sample(task.read(data_dir, "train", bad_rows), config.examples)
     dev = {split: encode(_sample(task.read(data_dir, split, bad_rows), config.dev_examples)) for split in task.dev}
-    small = next((split for split, each in dev.items() if len(each.examples) < 2), None)
-    if task.needs_fit and small is not None:
+    small = next((split for split, each in dev.items() if task.needs_fit and len(each.examples) < 2), None)
+    if small is not None:
         raise UserError(f"{data_dir}: {small} has one example: class_threshold=0 needs two or more; set a threshold")
+    # Even if bad rows of train and dev are skipped: a leaderboard's file may lack no row.
     strict = BadRows(advice="fix it: a leaderboard expects an answer to every row")
     names = find_test_splits(task, data_dir) if tests else []
     test = {split: encode(task.read(data_dir, split, strict)) for split in names}
+    # Only rows to train on are augmented (`swapped`) and weighted by class.
     return Data(task.encode(train, tokenizer, config.max_length, train=True), dev, test)
 
 
@@ -139,6 +145,7 @@ def _sample(examples: list[Any], count: int) -> list[Any]:
     """Returns the same sample of `count` examples each time, in their order; all of them if `count` is 0."""
     if not count or count >= len(examples):
         return examples
+    # A fixed seed, not the fine-tuning's: all seeds and all encoders are compared on one sample.
     return [examples[i] for i in np.sort(np.random.default_rng(0).choice(len(examples), count, replace=False))]
 
 
@@ -164,17 +171,20 @@ def train_seeds(
     params, losses_SN = multi_seed.train(
         job.model, job.network, job.config, job.data.train, job.special, seeds, on_step
     )
+    # The seeds share each step, so each counts an equal part.
     seconds = (time.perf_counter() - begin) / len(seeds)
     outcomes = []
     for i, (scores, task, answers) in enumerate(_evaluate(job, params)):
         result = {
             "seed": seeds[i],
             "scores": scores,
+            # Every epoch has the same number of steps, so equal parts are epochs.
             "losses": [float(epoch.mean()) for epoch in np.array_split(losses_SN[i], job.config.epochs)],
             "steps": losses_SN.shape[1],
             "seconds": seconds,
             **({"threshold": task.threshold} if isinstance(task, MultiLabel) else {}),
         }
+        # [S, ...] -> [...], one seed's parameters.
         outcomes.append(Outcome(result, task, answers, jax.tree.map(operator.itemgetter(i), params)))
     return outcomes
 
@@ -185,12 +195,14 @@ def _evaluate(job: Job, params: Any) -> list[tuple[dict[str, float], Task, dict[
     answers: list[dict[str, list[Any]]] = [{} for _ in range(count)]
     scores: list[dict[str, dict[str, float]]] = [{} for _ in range(count)]
     tasks = [job.task] * count
+    # Development sets come first: test sets are answered with the threshold chosen there.
     for split, (examples, rows) in {**job.data.dev, **job.data.test}.items():
         for i, outputs in enumerate(multi_seed.predict(job.model, params, rows, job.special, job.config)):
             if tasks[i].needs_fit:  # on the first development set
                 tasks[i] = tasks[i].fit({name: values[::2] for name, values in outputs.items()}, examples[::2])
             answers[i][split] = tasks[i].answer(outputs, rows, examples)
             if split in job.data.dev:
+                # The examples that chose the threshold are not scored. `fits`, because a fitted task needs no fit.
                 scored = slice(1, None, 2) if fits else slice(None)
                 scores[i][split] = tasks[i].score(examples[scored], answers[i][split][scored])
     return [(job.task.combine(scores[i]), tasks[i], answers[i]) for i in range(count)]

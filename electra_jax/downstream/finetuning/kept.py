@@ -77,6 +77,7 @@ def write(folder: Path, job: Job, tokenizer: Tokenizer, params: Any, facts: dict
     Raises:
       UserError: tokenizer.json cannot express the tokenizer.
     """
+    # Fetched once: both files of weights are written from NumPy arrays.
     params = jax.tree.map(np.asarray, params)
     network = Network(job.model.config, {name: params[name] for name in ("embeddings", "encoder")})
     with new_folder(folder) as partial:
@@ -102,13 +103,15 @@ def read(folder: Path) -> Kept:
     """
     described = read_json(folder / TASK)
     try:
+        # A model kept by an earlier version lacks its task's later settings.
         config = recipe.resolve(recipe.with_later_settings(described.pop("config")))
         task = registry.restore_task(config.task, described.pop("learned"))
         head = load_file(folder / HEAD)
     except (KeyError, TypeError, OSError, SafetensorError) as error:
         raise UserError(f"{folder} is damaged ({error}); fine-tune again, with another --workdir") from error
     found = directory.read(folder)
-    assert found.tokenizer is not None
+    if found.tokenizer is None:
+        raise UserError(f"{folder} is damaged (no tokenizer); fine-tune again, with another --workdir")
     return Kept(found.network, unflatten_params(head), found.tokenizer, task, config, described)
 
 
@@ -162,6 +165,7 @@ class Keeper(NamedTuple):
         try:
             write(
                 folder,
+                # The seed's own task has the threshold that was chosen for it.
                 job._replace(task=outcome.task),
                 self.tokenizer,
                 outcome.params,
@@ -178,6 +182,7 @@ class Keeper(NamedTuple):
         best = self.results.best(task, self.seeds)
         if best is None:
             return True
+        # Not the order of training: with a lower `config.seed`, earlier seeds are trained later.
         difference = scores[task.main_metric] - self.results.read_seed(best)["scores"][task.main_metric]
         return difference > 0 or (difference == 0 and self.seeds.index(seed) < self.seeds.index(best))
 

@@ -22,6 +22,7 @@ def classification(outputs: Outputs, batch: TaskBatch) -> Mean:
 
 def multilabel(outputs: Outputs, batch: TaskBatch) -> Mean:
     """Computes the binary cross-entropy, averaged over the classes."""
+    # The mean over classes, as in torch's BCEWithLogitsLoss, which transformers uses for these tasks.
     loss_BC = optax.sigmoid_binary_cross_entropy(outputs["scores"], batch.targets["target"])
     return metrics.mean(loss_BC.mean(axis=-1), batch.weights)
 
@@ -34,6 +35,7 @@ def regression(outputs: Outputs, batch: TaskBatch) -> Mean:
 def tagging(outputs: Outputs, batch: TaskBatch) -> Mean:
     """Computes the cross-entropy over the tokens that have a target."""
     target_BL = batch.targets["target"]
+    # Rows that fill up the batch have weight 0, but repeat the targets of a real row.
     counts_BL = (target_BL != IGNORED) & (batch.weights[:, None] > 0)
     return metrics.mean(_cross_entropy(outputs["scores"], target_BL), counts_BL.astype(jnp.float32))
 
@@ -45,9 +47,11 @@ def answering(outputs: Outputs, batch: TaskBatch) -> Mean:
     """
 
     def nll(name: str) -> Array:
+        # [B, L] -> [B], the log-probability at the true position.
         return -jnp.take_along_axis(outputs[f"{name}_logp"], batch.targets[name][:, None], axis=1)[:, 0]
 
     loss_B = (nll("start") + nll("end")) / 2
+    # Transformers' head has no such output: there, no answer is a span at [CLS].
     if "impossible" in outputs:
         truth_B = batch.targets["impossible"].astype(jnp.float32)
         loss_B += _IMPOSSIBLE_WEIGHT * optax.sigmoid_binary_cross_entropy(outputs["impossible"], truth_B)

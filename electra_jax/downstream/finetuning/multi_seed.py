@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from electra_jax import step as step_lib
@@ -44,6 +45,7 @@ def plan_steps(config: FinetuneConfig, rows: Rows, seeds: Sequence[int]) -> Step
     steps: Steps = []
     for epoch in range(config.epochs):
         orders = [batches.epoch_batches(lengths, sizes, config.batch_size, seed, epoch) for seed in seeds]
+        # Bucket lengths do not depend on the seed, so step i has one length for all seeds.
         steps += [(step[0][0], [numbers for _, numbers in step]) for step in zip(*orders, strict=True)]
     return steps
 
@@ -51,11 +53,13 @@ def plan_steps(config: FinetuneConfig, rows: Rows, seeds: Sequence[int]) -> Step
 @functools.partial(jax.jit, static_argnames=("model", "optim"))
 def init_states(seeds: Array, pretrained: Any, *, model: Downstream, optim: FinetuneOptimConfig) -> State:
     """Returns the initial states, stacked: pre-trained `embeddings` and `encoder`, and random heads."""
+    # Shapes of parameters do not depend on the batch.
     zeros = jnp.zeros((1, 2), jnp.int32)
 
     def init_state(seed: Array) -> State:
         keys = {name: jax.random.key(seed) for name in ("params", "dropout")}
         variables = model.init(keys, Batch(zeros, zeros, zeros), zeros, zeros[:, 0], True)
+        # Compiled, the random encoder that is replaced here is never computed.
         params = variables["params"] | pretrained
         # The initial state does not depend on `steps`.
         optimizer = rates.make_optimizer(optim, params, model.config.encoder.layers, steps=1)
@@ -92,16 +96,19 @@ def train_step(
     """
 
     def step_of_seed(state: State, seed: Array, batch: TaskBatch) -> tuple[State, Array]:
+        # From the seed and the step alone, so that dropout does not depend on the seeds that are trained together.
         key = jax.random.fold_in(rng.stream_key(seed, rng.Stream.STEP), state.step)
 
         def minimized(params: Any) -> tuple[Array, Array]:
             loss = batch_loss(model, params, batch, key)
+            # The mean is logged even if the sum is minimized: sums of short batches would not be comparable.
             return losses.REDUCTIONS[optim.reduction](loss), loss.value
 
         (_, mean), grads = jax.value_and_grad(minimized, has_aux=True)(state.params)
+        # Made here because the schedule needs `steps`, which is traced.
         optimizer = rates.make_optimizer(optim, state.params, model.config.encoder.layers, steps)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        params = jax.tree.map(jnp.add, state.params, updates)
+        params = optax.apply_updates(state.params, updates)
         return State(state.step + 1, params, opt_state), mean
 
     return jax.vmap(step_of_seed)(states, seeds, batch)
@@ -109,6 +116,7 @@ def train_step(
 
 @functools.partial(jax.jit, static_argnames="model")
 def _apply(params: Any, inputs: Batch, allowed: Array | None, *, model: Downstream) -> Any:
+    # All seeds read the same rows: only parameters have a leading axis.
     return jax.vmap(lambda params_of_seed: model.apply({"params": params_of_seed}, inputs, allowed))(params)
 
 
@@ -145,8 +153,11 @@ def train(
     """
     plan = plan_steps(config, rows, seeds)
     mesh = _make_mesh(config.batch_size)
+    # Training batches are [S, B, ...]: the second axis is sharded.
     replicated, by_row = _sharding(mesh), _sharding(mesh, None, "data")
+    # `recipe` refuses seeds that uint32 does not hold.
     keys = jax.device_put(np.asarray(seeds, np.uint32), replicated)
+    # An argument, not a constant: fine-tunings of any length share the compiled step.
     steps = jax.device_put(np.float32(len(plan)), replicated)
     pretrained = jax.device_put({name: network.params[name] for name in ("embeddings", "encoder")}, replicated)
     # Placed with the sharding that a step returns: otherwise the second step would compile again.
@@ -154,14 +165,17 @@ def train(
     values = []
     for number, (length, rows_of_seeds) in enumerate(plan, 1):
         parts = [rows.make_batch(numbers, config.batch_size, length, special) for numbers in rows_of_seeds]
+        # [B, ...] of each seed -> [S, B, ...]
         batch = jax.device_put(jax.tree.map(lambda *arrays: np.stack(arrays), *parts), by_row)
         states, loss = train_step(states, keys, batch, steps, model=model, optim=config.optim)
         values.append(loss)  # left on the device: fetching it would stall the host until the step is done
         on_step(number, len(plan))
+    # N arrays [S] -> [S, N]
     losses_SN = np.stack(jax.device_get(values), axis=1)
     finite_N = np.isfinite(losses_SN).all(axis=0)
     if not finite_N.all():
         raise DivergedError(f"the loss is not finite from step {int(np.argmin(finite_N))} on; {_ADVICE}")
+    # The last loss is finite even if the update after it is not.
     if not jax.device_get(_all_finite(states.params)):
         raise DivergedError(f"the parameters are not finite after the last step; {_ADVICE}")
     return states.params, losses_SN
@@ -185,12 +199,15 @@ def predict(
         batch = rows.make_batch(numbers, config.batch_size, length, special)
         inputs, allowed = jax.device_put((batch.inputs, batch.targets.get("allowed")), by_row)
         numbers_of.append(numbers)
+        # Fetched after the loop, so that the host pads the next batch while the device computes.
         pending.append(_apply(params, inputs, allowed, model=model))
     outputs = jax.device_get(pending)  # for each batch, output name -> [S, B, ...]
+    # Batches are grouped by length; `order` restores the order of the rows.
     order = np.argsort(np.concatenate(numbers_of))
     count = len(jax.tree.leaves(params)[0])
 
     def array_of(name: str, seed: int) -> np.ndarray:
+        # Without the rows that fill up a batch.
         parts = [part[name][seed, : len(numbers)] for part, numbers in zip(outputs, numbers_of, strict=True)]
         return np.concatenate(parts)[order]
 
@@ -208,6 +225,7 @@ def predict(
 
 def _make_mesh(batch_size: int) -> jax.sharding.Mesh:
     """Returns a mesh of this process's devices; their number is the largest that divides the batch size."""
+    # A sharded axis must be divisible by its devices, so some devices may stay idle.
     devices = jax.local_devices()
     count = max(n for n in range(1, len(devices) + 1) if batch_size % n == 0)
     return jax.sharding.Mesh(np.array(devices[:count]), ("data",))

@@ -26,6 +26,7 @@ class Probe:
         Raises:
           UserError: the files cannot be used.
         """
+        # Libraries and files are asked for now: a run must not fail at its first probe.
         scores.require()
         settings = recipe.resolve(recipe.make(config.task, "head=paper"))
         self._config = dataclasses.replace(
@@ -33,10 +34,12 @@ class Probe:
             examples=config.examples,
             dev_examples=config.examples,
             epochs=config.epochs,
+            # The recipe's 128 may exceed a small encoder's positions.
             max_length=min(settings.max_length, max_length),
         )
         self._special = tokenizer.special
         self._task = registry.make_task(self._config.task, config.data_dir)
+        # Training has no --strict, so the advice must not name it.
         self._data = load_data(self._config, self._task, tokenizer, config.data_dir, BadRows(advice="fix it"))
 
     def __call__(self, step: int, model: Model) -> dict[str, float]:
@@ -44,8 +47,10 @@ class Probe:
         with_head = make_model(self._config, self._task, model.encoder)
         job = Job(self._config, self._task, with_head, model.encoder, self._special, self._data)
         try:
+            # Always seed 0: scores of two steps then differ by the encoder alone.
             (outcome,) = train_seeds(job, [0])
             by_name = outcome.result["scores"]
         except multi_seed.DivergedError:
+            # Pre-training goes on: the probe only reports.
             by_name = {self._task.main_metric: math.nan}
         return {f"probe_{self._task.name}_{name}": value for name, value in by_name.items()}

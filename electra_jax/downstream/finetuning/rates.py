@@ -59,6 +59,7 @@ def rate_factors(params: Any, layers: int, decay: float, reference: bool = False
     """
     first = 2 if reference else 1  # power of the last layer
 
+    # NumPy and not JAX: inside a compiled step, factors stay constants instead of operations.
     def factor(path: Any, leaf: Any) -> np.ndarray:
         names = [key.key for key in path]
         powers: int | np.ndarray
@@ -67,6 +68,7 @@ def rate_factors(params: Any, layers: int, decay: float, reference: bool = False
         elif names[0] == "embeddings" or names[1] in _BELOW:
             powers = layers + first
         elif names[1] == "layers":
+            # Layers are stacked along the first axis: [n] -> [n, 1, ...].
             powers = (layers - 1 - np.arange(layers) + first).reshape(-1, *(1 for _ in leaf.shape[1:]))
         else:
             powers = first
@@ -93,7 +95,9 @@ def make_optimizer(
     """
     factors = rate_factors(params, layers, config.layer_decay, config.reference_rates)
     return optax.chain(
+        # First: the norm is that of the raw gradient, before Adam rescales it.
         optax.clip_by_global_norm(config.clip_norm),
+        # Without bias correction, as the reference's AdamWeightDecayOptimizer.
         optim.scale_by_uncorrected_adam(config.b1, config.b2, config.eps),
         # Before the layers' factors, which scale weight decay too, as in the reference (AdamWeightDecayOptimizer).
         optax.add_decayed_weights(config.weight_decay, optim.decay_mask),

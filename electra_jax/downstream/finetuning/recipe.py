@@ -84,6 +84,7 @@ def make(task: str, arg: str = "") -> ConfigDict:
     head = given.pop("head", FinetuneConfig.head)
     check_value("config argument head", head, one_of(*_THRESHOLDS))
     config = FinetuneConfig(
+        # Tasks without a threshold lose it in `to_dict`.
         task=TaskConfig(name=task, threshold=_THRESHOLDS[head]),
         head=head,
         epochs=_EPOCHS.get(task, 3),
@@ -137,6 +138,7 @@ def resolve(config: ConfigDict | FinetuneConfig | Mapping[str, Any]) -> Finetune
         check_value("config.task.name", name, one_of(*tasks_config.NAMES))
         unused = _unused_settings(name)
         known = {each for each in settings.settings_of(FinetuneConfig) if each.startswith("task.")}
+        # --config.task.name=OTHER would keep the recipe and the settings of the first task.
         if {each for each in settings.flatten(config) if each.startswith("task.")} & known != known - unused:
             raise UserError(
                 f"config.task.name={name} does not match the other settings of config.task; choose the task by the "
@@ -153,6 +155,7 @@ def _check(config: FinetuneConfig) -> None:
         raise UserError(f"config.seed={config.seed} is too large: expected seeds below 2^32")
     if config.head != "paper" and config.task.beam != TaskConfig.beam:
         raise UserError(f"config.task.beam={config.task.beam} has no effect without config.head=paper; leave it out")
+    # top_k returns at most as many starts as a row has positions, and all batches need the same number.
     if config.task.name in _SQUAD and config.head == "paper" and config.shortest_bucket < config.task.beam:
         raise UserError(
             f"config.shortest_bucket={config.shortest_bucket} is invalid: expected config.task.beam="

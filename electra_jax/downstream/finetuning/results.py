@@ -53,6 +53,7 @@ class Results:
 
     def drop_models(self, keep: int | None) -> None:
         """Deletes the models of all seeds but `keep`."""
+        # Partial models begin with a dot, so the pattern does not match them.
         for folder in (self.workdir / "models").glob("seed-*"):
             if keep is None or folder != self.model_dir(keep):
                 shutil.rmtree(folder)
@@ -81,8 +82,10 @@ class Results:
         before = read_json(path) if path.exists() else {}
         if (any_seed and not before) or (before and "task" not in before):
             raise UserError(f"{self.workdir} holds something other than a fine-tuning; use another folder")
+        # Seeds of an earlier version can be continued: later settings of the task have their defaults.
         before = before and recipe.with_later_settings(before)
         changed = [f"{name}: {text}" for name, text in differences(before, identity).items() if name not in _MAY_CHANGE]
+        # Without a finished seed there is nothing to mix up: the config is overwritten.
         if any_seed and changed:
             raise UserError(f"{self.workdir} holds another fine-tuning ({'; '.join(changed)}); use another folder")
 
@@ -99,11 +102,13 @@ class Results:
         """Writes a seed's answers for each split in the leaderboard's format."""
         folder = self.answers_dir(seed)
         folder.mkdir(parents=True, exist_ok=True)
+        # Leaderboards expect their own file names, such as MNLI-m; development sets keep theirs.
         for split in answers:
             task.write(folder / task.test.get(split, split), examples[split], answers[split])
 
     def has_answered(self, task: Task, seed: int, split: str) -> bool:
         """True if a seed's answers to a test set have been written."""
+        # The suffix is the task's own: .tsv, .json or .txt.
         return any(self.answers_dir(seed).glob(f"{task.test[split]}.*"))
 
     def summarize(self, task: Task, init_from: str, seeds: Iterable[int]) -> dict[str, Any]:
@@ -117,6 +122,7 @@ class Results:
         seeds = list(seeds)
         by_seed = [self.read_seed(seed) for seed in seeds]
         best = self.best(task, seeds)
+        # --keep=none, or a tokenizer that transformers cannot express, leaves the best seed without a model.
         model = None if best is None else self.model_dir(best)
         summary = {
             "task": task.name,
@@ -136,6 +142,7 @@ class Results:
         """
         path = self._seed_path(seed)
         result = read_json(path)
+        # A copied or edited file would put scores under another seed.
         if result.get("seed") != seed or not isinstance(result.get("scores"), dict) or not result["scores"]:
             raise UserError(f"{path} is damaged: expected the scores of seed {seed}; remove it to train the seed again")
         return result
@@ -150,6 +157,7 @@ def _statistics(seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "median": {name: statistics.median(values) for name, values in by_name.items()},
         "lowest": {name: min(values) for name, values in by_name.items()},
         "highest": {name: max(values) for name, values in by_name.items()},
+        # A standard deviation needs two seeds.
         "std": {name: statistics.stdev(values) if len(values) > 1 else None for name, values in by_name.items()},
         "seeds": list(seeds),
     }

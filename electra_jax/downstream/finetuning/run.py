@@ -62,9 +62,11 @@ def finetune(
     Raises:
       UserError: the config, the network, the files or the work directory cannot be used.
     """
+    # Path would take gs://BUCKET for a local folder named gs:.
     if "://" in str(workdir):
         raise UserError(f"workdir {workdir} is invalid: expected a local folder")
     check_value("keep", keep, one_of(*kept.KEEP))
+    # Before the source is sought, which may download it from the Hub.
     resolved = recipe_lib.resolve(config)
     source = networks.find_source(Path(init_from), step)
     return finetune_source(resolved, source, str(data_dir), Path(workdir), keep=keep, strict=strict, progress=progress)
@@ -98,15 +100,18 @@ def finetune_source(
     """
     progress = progress or Progress()
     cuda.check_is_used()
+    # Before training, so that scoring does not fail after it.
     scores_lib.require()
     task = registry.make_task(config.task, data_dir)
     results = Results(workdir)
     identity = _identity(config, source, task, data_dir, strict)
+    # Before the network is loaded, which takes time.
     results.check_same(identity)
     seeds = range(config.seed, config.seed + config.seeds)
     missing = results.missing(seeds)
     if missing:
         job, tokenizer, bad_rows = _load(config, task, source, data_dir, strict, tests, progress)
+        # After `_load`: files that cannot be read leave no work directory behind.
         results.write_config(identity)
         results.drop_partial_models()
         _describe_data(job, progress)
@@ -121,6 +126,7 @@ def finetune_source(
             progress.say(bad_rows.summary())
     if tests:
         _report_unanswered(results, task, data_dir, [seed for seed in seeds if seed not in missing], progress)
+    # Also if nothing was missing: the requested seeds may be fewer than the finished ones.
     return results.summarize(task, source.name, seeds)
 
 
@@ -170,6 +176,7 @@ def _train_missing(
             results.write_seed(seed, {**outcome.result, "rows_left_out": rows_left_out})
             keeper.drop(job.task)
             text = ", ".join(f"{name} {value:.1f}" for name, value in outcome.result["scores"].items())
+            # `job.task` is the unfitted task; the seed's threshold is in its result.
             chosen = f", threshold {outcome.result['threshold']:.3g}" if job.task.needs_fit else ""
             progress.say(f"{job.task.name}, seed {seed}: {text}{chosen}")
 
@@ -186,6 +193,7 @@ def _show_steps(progress: Progress, seeds: Sequence[int], done: int, count: int)
 
 def _describe_data(job: Job, progress: Progress) -> None:
     name, data = job.task.name, job.data
+    # Nothing would fail: rotary and relative positions read any length, and BERT's table may have untrained entries.
     longest, known = int(data.train.lengths().max()), job.network.config.longest
     if longest > known:
         progress.say(
@@ -240,5 +248,6 @@ def _identity(config: FinetuneConfig, source: Source, task: Task, data_dir: str,
         "init_from": source.name,
         "weights": source.digest,
         "data_dir": data_dir,
+        # Test sets are left out: they do not change a score, and may be added later.
         "data": files.split_digests(data_dir, ("train", *task.dev), task.suffixes),
     }

@@ -38,11 +38,13 @@ def epoch_batches(
       epoch: index of the epoch.
     """
     order = np.random.default_rng((seed, epoch)).permutation(len(lengths))
+    # A row exactly as long as a bucket belongs to it: searchsorted's default side.
     bucket_of = np.searchsorted(sizes, lengths[order])
     steps: list[tuple[int, np.ndarray]] = []
     rest = np.empty(0, np.int64)
     for i, size in enumerate(sizes):
         rows = np.concatenate([rest, order[bucket_of == i]])
+        # The longest bucket has no next one: its last batch may be short.
         whole = len(rows) // batch_size * batch_size if i + 1 < len(sizes) else len(rows)
         steps += [(size, rows[begin : begin + batch_size]) for begin in range(0, whole, batch_size)]
         rest = rows[whole:]

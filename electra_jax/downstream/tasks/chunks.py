@@ -12,6 +12,7 @@ _SYNONYMS = {"L": "E", "U": "S"}
 
 def mark_chunks(labels: Sequence[str]) -> bool:
     """True if tags mark chunks, as B-PER does. Part-of-speech tags do not."""
+    # Marks without types, such as B, I, O. Without an O, single letters may be any tags.
     only_marks = OUTSIDE in labels and len(labels) > 1 and {*labels} <= {*_MARKS}
     return only_marks or any(map(_PREFIXED.fullmatch, labels))
 
@@ -23,9 +24,11 @@ def find_chunks(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:
     run of the same tag without a prefix is a chunk.
     """
     begin, before, type_before = 0, OUTSIDE, ""
+    # The added tag ends a chunk at the end of the sentence.
     for i, tag in enumerate([*tags, OUTSIDE]):
         mark, type_ = _split_tag(tag)
         changes = type_ != type_before
+        # endOfChunk and startOfChunk in conlleval.
         ends = before in "ES" or mark in "BSO" or changes
         if before != OUTSIDE and ends:
             yield type_before, begin, i
@@ -37,6 +40,7 @@ def find_chunks(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:
 def _split_tag(tag: str) -> tuple[str, str]:
     """Returns (B, I, E, S or O, type)."""
     prefixed = _PREFIXED.fullmatch(tag)
+    # A tag without a prefix continues while it repeats, as in IO encoding: I, with the tag as its type.
     mark, type_ = prefixed.groups() if prefixed else (tag, "") if tag in _MARKS else ("I", tag)
     return _SYNONYMS.get(mark, mark), type_
 
@@ -50,6 +54,7 @@ def score(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) ->
     for true_tags, tags in zip(truth, predicted, strict=True):
         right += sum(a == b for a, b in zip(true_tags, tags, strict=True))
         words += len(true_tags)
+    # The sentence's number makes equal chunks of two sentences differ.
     true_chunks, chunks = (
         {(number, *chunk) for number, tags in enumerate(sentences) for chunk in find_chunks(tags)}
         for sentences in (truth, predicted)

@@ -21,6 +21,7 @@ class TaskConfig:
     """Config of a downstream task. A config file has only the settings that its task uses."""
 
     name: str = setting("cola", "Task; set by the config file and its argument.", one_of(*NAMES))
+    # query, stride, max_answer, beam: google-research/electra, configure_finetuning.py.
     query: int = setting(64, "SQuAD: maximum question length, in tokens; longer questions are truncated.", above(0))
     stride: int = setting(128, "SQuAD: stride between windows of the context, in tokens.", above(0))
     max_answer: int = setting(30, "SQuAD: maximum answer length, in tokens.", above(0))
@@ -43,6 +44,7 @@ class TaskConfig:
     pair: str = setting("", "Table: column of the second text; empty for single texts.")
     label: str = setting("label", "Table: column of the class, classes or number.")
     labels: str = setting("", "Table: the classes, separated by commas; empty for those of the training set.")
+    # Not empty, because str.split refuses an empty separator.
     separator: str = setting(
         ",", "Table, kind=multilabel: separates the classes in a text; lists need none.", Check(bool, "a text")
     )

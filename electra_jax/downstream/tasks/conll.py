@@ -71,7 +71,9 @@ def read_sentences(
     """
     fewest, empty = columns.fewest(), True
     known = len(bad_rows.problems)
+    # All at once: most sentences must be seen to know if the first column has IDs.
     lines = [*files.read_lines(path, bad_rows)]
+    # Counts lines that were not UTF-8, so that a loss at the end of the file shows as a gap too.
     lines.append((len(lines) + len(bad_rows.problems) - known + 1, ""))  # ends the last sentence
     numbered = path.suffix == conllu.SUFFIX or conllu.has_ids(line for _, line in lines)
     if numbered:
@@ -83,6 +85,7 @@ def read_sentences(
     for (before, _), (number, line) in itertools.pairwise([(0, ""), *lines]):
         if number > before + 1:  # the skipped line was not UTF-8, and may have been a word
             usable = False
+        # -DOCSTART- begins a document in CoNLL-2003; it is not a word.
         if not line.strip() or line.startswith(_DOCUMENT):
             if words and usable:
                 empty = False
@@ -90,21 +93,23 @@ def read_sentences(
             words, tags, at_start, usable = [], [], True, True
         elif numbered and conllu.is_no_word(conllu.id_of(line)):
             at_start = False
+        # Without IDs a line with # within a sentence is a word; with IDs it never is.
         elif not ((at_start or numbered) and is_comment(line)):
             at_start = False
             row = _parse_row(_split_fields(line), columns, fewest, labels, numbered)
             if isinstance(row, str):
                 bad_rows.add(f"{path}:{number}", row)
                 usable = False
-            word, tag = ("", "") if isinstance(row, str) else row
-            words.append(word)
-            tags.append(tag)
+            else:
+                words.append(row[0])
+                tags.append(row[1])
     if empty:
         raise UserError(f"{path} has no sentence to use{bad_rows.in_brackets()}: expected one word per line")
 
 
 def _check_columns(path: Path, columns: Columns, lines: Iterable[str]) -> None:
     """Raises UserError if `columns` names the column of the IDs."""
+    # A negative column counts from the end, so the number of columns decides if it is the first.
     rows = (line for line in lines if line.strip() and not conllu.is_comment(line))
     width = len(_split_fields(next(rows, "")))
     chosen = [("words", columns.words)] if columns.tags is None else [("words", columns.words), ("tags", columns.tags)]
@@ -125,6 +130,7 @@ def _parse_row(
     if columns.tags is None:
         return word, ""
     tag = fields[columns.tags]
+    # Labels are those of the training set: a new tag in dev has no output. `make_task` reads without any.
     if tag not in labels if labels else not tag.strip():
         expected = f"one of {', '.join(sorted(labels))}" if labels else "a tag"
         return f"column {columns.tags} is {tag!r}, expected {expected}"

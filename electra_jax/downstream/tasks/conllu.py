@@ -42,12 +42,14 @@ def has_ids(lines: Iterable[str]) -> bool:
     """
     sentences = counted = longest = 0
     for filled, group in itertools.groupby(lines, lambda line: bool(line.strip())):
+        # A line of a single column has no ID: there, a number is a word.
         ids = [id_of(line) for line in group if filled and not is_comment(line) and id_of(line) != line.strip()]
         numbers = [each for each in ids if not is_no_word(each)]
         if numbers:
             counts = numbers == [str(number) for number in range(1, len(numbers) + 1)]
             sentences, counted = sentences + 1, counted + counts
             longest = max(longest, len(numbers) * counts)
+    # A sentence of one word numbered 1 proves nothing; a few damaged sentences disprove nothing.
     return longest > 1 and 2 * counted > sentences
 
 

@@ -26,11 +26,13 @@ def make_task(config: TaskConfig, data_dir: str) -> Sentences:
     if not config.text:
         raise UserError("config.task.text is empty: expected the name of the column with the text")
     _check_effects(config)
+    # A task without classes yet, which can read the columns.
     task = restore_task(config)
     if config.kind == "regression":
         return restore_task(config, scale=_read_scale(task, data_dir))
     labels = tuple(filter(None, (label.strip() for label in config.labels.split(","))))
     labels = labels or _read_classes(task, data_dir)
+    # A single class alone cannot be learned, except as one that a text has or lacks.
     least = 1 if config.kind == "multilabel" else 2
     if len(labels) < least or len({*labels}) < len(labels):
         raise UserError(
@@ -38,6 +40,7 @@ def make_task(config: TaskConfig, data_dir: str) -> Sentences:
             "commas"
         )
     joined = next((label for label in labels if config.separator in label), None)
+    # Predictions are written joined by the separator, even if the files had lists.
     if config.kind == "multilabel" and joined is not None:
         raise UserError(
             f"the class {joined!r} contains config.task.separator={config.separator}, which separates classes in "
@@ -63,6 +66,7 @@ def restore_task(
 ) -> Sentences:
     """Makes the task of a table from its known classes, or the known mean and standard deviation of its numbers."""
     metrics: tuple[str, ...] = ("spearman", "pearson")
+    # F1 of class 1, as GLUE has it for MRPC and QQP, needs two classes; with more, F1 is averaged.
     if labels:
         metrics = ("accuracy", "f1", "matthews") if len(labels) == 2 else ("accuracy", "macro_f1")
     task = Sentences(
@@ -87,6 +91,7 @@ def restore_task(
 
 
 def _parse_weights(text: str, labels: tuple[str, ...]) -> tuple[float, ...] | str:
+    # Without labels yet, the number of weights cannot be checked; `make_task` calls again with them.
     if text in ("none", BALANCED) or not labels:
         return text
     try:
@@ -103,7 +108,9 @@ def _parse_weights(text: str, labels: tuple[str, ...]) -> tuple[float, ...] | st
 
 def _read_scale(task: Sentences, data_dir: str) -> tuple[float, float]:
     """Returns mean and standard deviation of the numbers of the training set."""
+    # Bad rows are reported when the examples are read.
     examples = task.read(data_dir, "train", BadRows(strict=False))
+    # float64: float32 has 24 bits, too few for large numbers that differ little.
     numbers = np.array([example.target for example in examples], np.float64)
     largest = max(1.0, float(np.abs(numbers).max()))
     # Scaled before the standard deviation, whose squares would overflow for large numbers.
@@ -133,6 +140,7 @@ def _read_classes(task: Sentences, data_dir: str) -> tuple[str, ...]:
             "class for each text; for any number of classes use --config.task.kind=multilabel"
         )
     least = 1 if task.kind == "multilabel" and named < rows else 2  # one class is enough if some texts lack it
+    # More classes than half of the rows: names, texts or numbers, so probably another column was meant.
     if len(classes) < least or len(classes) > max(2, max(rows, named) / 2):
         raise UserError(
             f"{data_dir}: column {column} has {len(classes)} different values in the {rows} rows of "

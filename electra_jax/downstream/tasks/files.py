@@ -39,6 +39,7 @@ def find_split(folder: Path, split: str, suffixes: Sequence[str]) -> Path:
     if not paths:
         names = " or ".join(f"{split}{suffix}" for suffix in suffixes)
         raise UserError(f"{folder} has no {names}; set --data_dir to the folder with the task's files")
+    # Not the first one found: a forgotten older file would be used in silence.
     if len(paths) > 1:
         names = " and ".join(path.name for path in paths)
         raise UserError(f"{folder} has {names}: expected one of them; remove the rest")
@@ -109,10 +110,12 @@ def decode_lines(lines: Iterable[bytes], name: str, bad_rows: BadRows) -> Iterat
 def _decoded(lines: Iterable[bytes]) -> Iterator[tuple[int, str, str]]:
     """Yields (number, text, problem or "") of each line; bytes that are not UTF-8 are replaced by U+FFFD."""
     for number, line in enumerate(lines, 1):
+        # A byte order mark can only begin a file; elsewhere U+FEFF belongs to the text.
         encoding, problem = "utf-8-sig" if number == 1 else "utf-8", ""
         try:
             text = line.decode(encoding)
         except UnicodeDecodeError as error:
+            # The text still matters in .csv: its quotation marks say where a row of several lines ends.
             text = line.decode(encoding, errors="replace")
             problem = f"byte {line[error.start]:#04x} in column {error.start + 1} is not valid UTF-8"
         yield number, text.rstrip("\r\n"), problem
@@ -131,6 +134,7 @@ def _read_table(
         elif not header:
             header = fields
             _check_header(path, required, header)
+            # `dict(zip(...))` would keep the last of equal columns in silence.
             if len({*header}) < len(header):
                 raise UserError(f"{place}: two columns have the same name; rename one of {', '.join(header)}")
         elif len(fields) != len(header):
@@ -153,15 +157,18 @@ def _split_at_commas(path: Path, bad_rows: BadRows) -> Iterator[tuple[int, list[
     number = ended = 0
     problems: list[tuple[str, str]] = []  # (place, problem) of each line of the current row that is not UTF-8
 
+    # csv.reader takes text, so the lines that are not UTF-8 are noted before it reads them.
     def numbered_lines(file: IO[bytes]) -> Iterator[str]:
         nonlocal number
         for line_number, line, problem in _decoded(file):
             number = line_number
             if problem:
                 problems.append((f"{path}:{number}", problem))
+            # csv.reader needs the line breaks that quoted fields contain.
             yield line + "\n"
 
     with path.open("rb") as file:
+        # Without `strict`, an open quotation mark would take the rest of the file as one field.
         reader = csv.reader(numbered_lines(file), strict=True)
         try:
             for fields in reader:
@@ -169,6 +176,7 @@ def _split_at_commas(path: Path, bad_rows: BadRows) -> Iterator[tuple[int, list[
                     bad_rows.add(*problems[0])
                     problems.clear()
                 else:
+                    # csv gives no fields for an empty line, where tabs give one empty field.
                     yield number, fields or [""]
                 ended = number
         except csv.Error as error:
@@ -188,6 +196,7 @@ def _read_json_lines(
             values = None
         if not isinstance(values, dict):
             bad_rows.add(place, "not a JSON object")
+        # In other columns a surrogate does no harm: nothing reads them.
         elif surrogate := describe_surrogate(*(values.get(column) for column in (*required, *optional))):
             bad_rows.add(place, surrogate)
         elif missing := [name for name in required if name not in values]:
@@ -230,6 +239,7 @@ def read_tfds_records(name: str, split: str, required: Sequence[str], optional: 
 
     def value_of(column: str, value: Any) -> Any:
         if hasattr(features[column], "int2str"):
+            # Hidden labels of test sets are -1, which has no name.
             return features[column].int2str(int(value)) if int(value) >= 0 else ""
         return _to_json_types(value)
 
@@ -238,6 +248,7 @@ def read_tfds_records(name: str, split: str, required: Sequence[str], optional: 
 
 
 def _tfds_name(split: str) -> str:
+    # Also within names: dev_matched is validation_matched there.
     return split.replace("dev", "validation")
 
 
@@ -248,4 +259,5 @@ def _to_json_types(value: Any) -> Any:
         return {name: _to_json_types(part) for name, part in value.items()}
     if isinstance(value, (list, np.ndarray)):
         return [_to_json_types(part) for part in value]
+    # As JSON would have it: `label_text` knows Python's numbers, not NumPy's.
     return value.item() if isinstance(value, np.generic) else value

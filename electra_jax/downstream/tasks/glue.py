@@ -16,11 +16,14 @@ def _tfds(*texts: str) -> Columns:
     return Columns(texts, "label", name="idx")
 
 
+# The first metric is the one in arXiv 2003.10555: Spearman for STS-B, Matthews for CoLA, accuracy for the rest.
+# `swapped`: double_unordered in google-research/electra, configure_finetuning.py.
 TASKS = {
     task.name: task
     for task in (
         Sentences(
             name="cola",
+            # CoLA's train and dev files have no header line, unlike its test file.
             columns=Columns(("sentence",), "label", order=("source", "label", "mark", "sentence")),
             labels=_BINARY,
             metrics=("matthews", "accuracy"),
@@ -51,6 +54,7 @@ TASKS = {
             name="stsb",
             columns=Columns(("sentence1", "sentence2"), "score"),
             metrics=("spearman", "pearson"),
+            # Scores are from 0 to 5; the reference's model learns them divided by 5, too (classification_tasks.py).
             scale=(0.0, 5.0),
             bounds=(0.0, 5.0),
             swapped=True,
@@ -71,6 +75,7 @@ TASKS = {
             columns=Columns(("sentence1", "sentence2"), "gold_label"),
             labels=("contradiction", "entailment", "neutral"),
             dev=("dev_matched", "dev_mismatched"),
+            # AX, GLUE's diagnostic set, is answered by the model of MNLI.
             test={"test_matched": "MNLI-m", "test_mismatched": "MNLI-mm", "diagnostic": "AX"},
             tfds=_tfds("premise", "hypothesis"),
         ),

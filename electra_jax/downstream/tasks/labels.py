@@ -13,6 +13,7 @@ _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")  # codes such as 007 a
 
 def label_text(value: Any) -> str:
     """Converts a label to text: JSON's true is "true", 1.0 is "1"; empty for a missing label."""
+    # First, because a bool is an int, and would be "True".
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
@@ -30,6 +31,7 @@ def in_order(labels: Collection[str], source: str) -> tuple[str, ...]:
     Raises:
       UserError: two labels are the same number, as 1 and 1.0 are.
     """
+    # Not float, in which long integers that differ in the last digit are equal.
     numbers: dict[decimal.Decimal, str] = {}
     for label in sorted(filter(_NUMBER.fullmatch, labels)):
         number = decimal.Decimal(label)
@@ -39,6 +41,7 @@ def in_order(labels: Collection[str], source: str) -> tuple[str, ...]:
                 "spelling; write it one way in all files"
             )
         numbers[number] = label
+    # One label that is no number makes all of them names.
     if len(numbers) < len(labels):
         return tuple(sorted(labels))
     return tuple(numbers[number] for number in sorted(numbers))

@@ -36,6 +36,7 @@ class MultiLabel(Sentences):
     def names_in(self, value: Any) -> tuple[str, ...] | None:
         """Returns the classes in a cell: () for an empty list or text, None if the cell is not a list of classes."""
         if isinstance(value, str):
+            # An empty cell is a text without a class, not the class "".
             parts: list[Any] = value.split(self.separator) if value.strip() else []
         else:
             parts = value if isinstance(value, list) else [value]
@@ -46,6 +47,7 @@ class MultiLabel(Sentences):
         names = self.names_in(value)
         if names is None or not {*names} <= {*self.labels}:
             return None
+        # A cell may repeat a class.
         return tuple(sorted({self.labels.index(name) for name in names}))
 
     def targets(self, examples: Sequence[Example]) -> np.ndarray:
@@ -55,6 +57,7 @@ class MultiLabel(Sentences):
     def probabilities(self, outputs: Mapping[str, Any]) -> np.ndarray:
         """Computes probabilities, [N, C] float64, from the head's `scores`, which are logits."""
         logits_NC = np.asarray(outputs["scores"], np.float64)
+        # The sigmoid; unlike 1 / (1 + exp(-x)), it does not overflow for large negative logits.
         result: np.ndarray = np.exp(-np.logaddexp(0.0, -logits_NC))
         return result
 
@@ -67,11 +70,14 @@ class MultiLabel(Sentences):
         truth = self._indicators([example.target for example in examples]).ravel()
         p = self.probabilities(outputs).ravel()
         order = np.argsort(-p, kind="stable")
+        # Thresholds lie halfway between neighbors. The lowest one, which predicts all, lies above the added 0.
         truth, p = truth[order], np.append(p[order], 0.0)
         count = np.arange(1, len(truth) + 1)
+        # F1 if the `count` most probable decisions are positive: 2 hits / (predicted + true).
         f1 = 2 * np.cumsum(truth) / (count + max(truth.sum(), 1))
         f1[p[:-1] == p[1:]] = -1  # a threshold cannot tell equal probabilities apart
         best = int(np.argmax(f1))
+        # Without a true class there is nothing to choose by.
         return dataclasses.replace(self, threshold=float((p[best] + p[best + 1]) / 2) if truth.any() else 0.5)
 
     def answer(self, outputs: Mapping[str, Any], rows: Rows, examples: Sequence[Example]) -> list[Any]:

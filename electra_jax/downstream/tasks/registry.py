@@ -43,10 +43,13 @@ def learned(task: Task) -> dict[str, Any]:
 
 def restore_task(config: TaskConfig, known: Mapping[str, Any]) -> Task:
     """Makes the task of a config without its files; `known` is the result of `learned`."""
+    # JSON made lists of the tuples.
     labels, scale = tuple(known.get("labels", ())), tuple(known.get("scale", (0.0, 1.0)))
+    # Nothing is learned from GLUE's files: their classes and scales are fixed.
     if config.name in glue.TASKS:
         return glue.TASKS[config.name]
     if config.name == "table":
+        # A chosen threshold replaces the config's 0, which would ask for another fit.
         threshold = known.get("threshold", config.class_threshold)
         return custom_table.restore_task(replace(config, class_threshold=threshold), labels, (scale[0], scale[1]))
     if config.name == "tags":

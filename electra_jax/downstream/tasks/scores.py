@@ -11,7 +11,7 @@ from electra_jax.config.errors import UserError
 
 
 def require() -> None:
-    """Raises UserError if a library is missing. Called before training, so that scoring does not fail after it."""
+    """Raises UserError if a library is missing."""
     _library("sklearn.metrics")
     _library("scipy.stats")
 
@@ -45,12 +45,14 @@ def multilabel_f1(truth_NC: np.ndarray, predicted_NC: np.ndarray, labels: Sequen
       labels: the names of the C classes.
     """
 
+    # [N, 1] -> [N, 2]
     if len(labels) == 1:  # scikit-learn would take one column for two classes; a class that never occurs adds nothing
         truth_NC, predicted_NC = (np.pad(each, ((0, 0), (0, 1))) for each in (truth_NC, predicted_NC))
 
     def of(average: str | None) -> Any:
         return 100 * _metrics().f1_score(truth_NC, predicted_NC, average=average, zero_division=0)
 
+    # The class that was added to a single one has no name, and is left out.
     by_class = {f"f1_{label}": float(value) for label, value in zip(labels, of(None), strict=False)}
     return {"micro_f1": float(of("micro")), "macro_f1": float(np.mean([*by_class.values()])), **by_class}
 

@@ -119,6 +119,7 @@ class Sentences(Task):
 
     def records(self, data_dir: str, split: str, bad_rows: BadRows) -> Iterator[tuple[Record, Columns]]:
         """Returns an iterator over the rows of a split, each with the names of its columns."""
+        # Test sets have no labels, so the column of the labels is not required.
         testing = split in self.test
         if data_dir.startswith(files.TFDS):
             columns = self.tfds or self.columns
@@ -147,6 +148,7 @@ class Sentences(Task):
                 label = _quoted(values[columns.label])
                 bad_rows.add(record.place, f"{columns.label} is {label}, expected {self.expected}")
                 return None
+        # GLUE numbers the rows of its test files from 0.
         return Example(str(values.get(columns.name, number)), texts, target)
 
     def names_in(self, value: Any) -> tuple[str, ...] | None:
@@ -158,6 +160,7 @@ class Sentences(Task):
         """Parses a cell into a target, as in `Example`; None if it is invalid."""
         if self.labels:
             for text in (label_text(value), str(value)):  # config.task.labels may spell a class as JSON does: 1.0
+                # TFDS names the classes that GLUE's files have as 0 and 1.
                 names = self.tfds_labels if text in self.tfds_labels else self.labels
                 if text in names:
                     return names.index(text)
@@ -166,11 +169,13 @@ class Sentences(Task):
             number = float(value)
         except (TypeError, ValueError):
             return None
+        # float() accepts "nan" and "inf", which no loss can learn.
         return number if math.isfinite(number) else None
 
     def encode(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int, train: bool) -> Rows:
         encoded = [tokenizer.encode([example.texts[i] for example in examples]) for i in range(len(self.columns.texts))]
         pairs = list(zip(*encoded, strict=True))
+        # [CLS], and [SEP] after each text.
         room = max_length - 1 - len(encoded)
         cut = sum(sum(map(len, texts)) > room for texts in pairs)
         if train and self.swapped:  # after all pairs, so that row n + i belongs to example i of n
@@ -183,7 +188,9 @@ class Sentences(Task):
                 row, begin = frame(first[:room], None, tokenizer.special)
             ids.append(row)
             second.append(begin)
+        # Swapped rows follow all others, in the same order.
         example = np.arange(len(pairs)) % len(examples)
+        # All or none have targets: this is a test set, or texts to predict.
         if examples[0].target is None:
             return Rows(ids, second, example, {}, cut=cut)
         targets = self.targets(examples)[example]
@@ -200,6 +207,7 @@ class Sentences(Task):
         if self.class_weights == "none":
             return None
         counts = np.bincount(targets, minlength=len(self.labels))
+        # scikit-learn's N / (C counts); a class of `config.task.labels` may have no row, hence the 1.
         balanced = len(targets) / len(self.labels) / np.maximum(counts, 1)
         by_class: np.ndarray = balanced if self.class_weights == BALANCED else np.array(self.class_weights)
         return np.take(by_class, targets)
@@ -210,6 +218,7 @@ class Sentences(Task):
         if self.labels:
             return [int(number) for number in np.argmax(scores_BC, axis=-1)]
         offset, factor = self.scale
+        # float64: in float32 a large offset would round small differences between answers away.
         return [float(number) for number in scores_BC[:, 0].astype(np.float64) * factor + offset]
 
     def score(self, examples: Sequence[Example], answers: Sequence[Any]) -> dict[str, float]:
@@ -227,6 +236,7 @@ class Sentences(Task):
     def write(self, path: Path, examples: Sequence[Example], answers: Sequence[Any]) -> None:
         texts = map(self.answer_text, answers)
         rows = zip((example.name for example in examples), texts, strict=True)
+        # A leaderboard needs exactly one line per row, whatever names and classes contain.
         lines = ["\t".join(_BREAKS.sub(" ", part) for part in row) for row in rows]
         write_whole(path.with_name(f"{path.name}.tsv"), "\n".join(["index\tprediction", *lines]) + "\n")
 

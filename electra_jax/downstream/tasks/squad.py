@@ -105,6 +105,7 @@ class Answering(Task):
 
     @property
     def suffixes(self) -> tuple[str, ...]:
+        # Both train.json and SQuAD's own train-v2.0.json.
         return tuple(f"{v}.json{c}" for v in ("", f"-v{_VERSIONS[self.name]}") for c in ("", ".gz", ".xz"))
 
     def read(self, data_dir: str, split: str, bad_rows: BadRows) -> list[Example]:
@@ -127,11 +128,13 @@ class Answering(Task):
         Raises:
           UserError: there is no room for the context.
         """
+        # By the longest possible question, so that the error does not depend on the data.
         if max_length <= self.query + 3:
             raise UserError(
                 f"config.max_length={max_length} leaves no room for the context: expected more than config.task.query="
                 f"{self.query} and 3 special tokens; raise the first or lower the second"
             )
+        # Several questions share a paragraph: each context is tokenized once.
         contexts: dict[str, tuple[list[int], list[tuple[int, int]]]] = {}
         queries = tokenizer.encode([example.question for example in examples])
         rows = Rows([], [], np.empty(0), {}, [])
@@ -141,7 +144,9 @@ class Answering(Task):
                 contexts[example.context] = tokenizer.spans(example.context)
             tokens, spans = contexts[example.context]
             query = query[: self.query]
+            # Training needs tokens; evaluation compares texts.
             answer = _answer_tokens(example, spans) if train else None
+            # A short question leaves more room for the context.
             for first, length in windows(len(tokens), max_length - 3 - len(query), self.stride):
                 window = Window(len(query) + 2, first, length, spans)
                 row, second = frame(query, tokens[first : first + length], tokenizer.special)
@@ -153,6 +158,7 @@ class Answering(Task):
                 bounds.append(_bounds(window, answer))
         targets: dict[str, Any] = {"allowed": allowed}
         if train:
+            # [rows, 2] -> two arrays [rows]
             targets["start"], targets["end"] = np.array(bounds, np.int32).T
             # Per example, not per window: a window without the answer is not impossible (finetune/qa/qa_tasks.py).
             targets["impossible"] = np.array([examples[i].impossible for i in owners], np.int32)
@@ -171,6 +177,7 @@ class Answering(Task):
           examples: the examples that the rows belong to.
         """
         independent = "start" in outputs
+        # [N, 2] tokens and [N] log-probabilities of each row's best answer
         bounds, value = (self._best_spans if independent else self._best_in_rows)(outputs, rows)
         places, best = [(0, 0)] * len(examples), np.full(len(examples), -np.inf)
         for row, number in enumerate(rows.example):
@@ -183,6 +190,7 @@ class Answering(Task):
         details = list(zip(texts, places, best.tolist(), strict=True))
         if not self.may_be_impossible:
             return [Answer(text, 0.0, text, *place, log_p) for text, place, log_p in details]
+        # The lowest of the rows, as in run_squad.py: a window without the answer also says that there is none.
         logits = np.full(len(examples), np.inf)
         np.minimum.at(logits, rows.example, _at_cls(outputs) if independent else outputs["impossible"])
         if independent:
@@ -201,8 +209,10 @@ class Answering(Task):
         bounds, values = np.zeros((len(rows.input_ids), 2), np.int64), np.full(len(rows.input_ids), -np.inf)
         for row, window in enumerate(rows.extra):
             inside = slice(window.at, window.at + window.length)
+            # Without [CLS]: its span, no answer, is compared by the threshold and not by rank.
             start, end = (np.asarray(outputs[name][row][inside], np.float64) for name in ("start", "end"))
             if len(start):
+                # [W], [W] -> [W, W], for a window of W tokens: every start with every end.
                 total = start[:, None] + end[None, :]
                 length = np.arange(len(end))[None, :] - np.arange(len(start))[:, None]
                 total[(length < 0) | (length >= self.max_answer)] = -np.inf
@@ -214,13 +224,16 @@ class Answering(Task):
     def _best_in_rows(self, outputs: Mapping[str, Any], rows: Rows) -> tuple[np.ndarray, np.ndarray]:
         """Returns each row's best answer: first and last token [N, 2], and log-probability [N], -inf for no answer."""
         start, end = outputs["start_index"], outputs["end_index"]
+        # [N, S, 1] + [N, S, S] -> [N, S, S]
         total = outputs["start_score"][:, :, None] + outputs["end_score"]
         owned = _owned(rows)
         stop = np.array([window.at + window.length for window in rows.extra])
         width = owned.shape[1]
+        # Batches are padded beyond the longest row: a start in the padding has no entry in `owned`.
         begins = np.take_along_axis(owned, np.minimum(start, width - 1), axis=1) & (start < width)
         length = end - start[:, :, None] + 1
         good = begins[:, :, None] & (length > 0) & (length <= self.max_answer) & (end < stop[:, None, None])
+        # [N, S, S] -> [N, S S]; `best // S` is the start, since ends are the last axis.
         value = np.where(good, total, -np.inf).reshape(len(total), -1)
         best, row = value.argmax(axis=1), np.arange(len(total))
         bounds = np.stack([start[row, best // end.shape[2]], end.reshape(len(end), -1)[row, best]], axis=1)
@@ -249,6 +262,7 @@ class Answering(Task):
             part = [measure for measure, t in zip(measures, truths, strict=True) if bool(t) == wanted]
             if part:
                 scores |= {f"{name}_{key}": value for key, value in squad_metrics.mean(part)._asdict().items()}
+        # As if every question were answered: the search below decides which are.
         best = [squad_metrics.measure(t, a.best, impossible, unit) for t, a in zip(truths, answers, strict=True)]
         for key in squad_metrics.Measure._fields:
             scores[f"best_{key}"], scores[f"best_{key}_thresh"] = squad_metrics.best_threshold(
@@ -265,6 +279,7 @@ class Answering(Task):
         write_whole(path.with_name(f"{path.name}.json"), json.dumps(texts, ensure_ascii=False) + "\n")
         if self.may_be_impossible:
             logits = np.array([answer.no_answer for answer in answers], np.float64)
+            # The sigmoid of the logit, without overflow.
             probabilities = np.exp(-np.logaddexp(0.0, -logits)).tolist()
             by_id = dict(zip(texts, probabilities, strict=True))
             write_whole(path.with_name(f"{path.name}.na_prob.json"), json.dumps(by_id) + "\n")
@@ -289,6 +304,7 @@ def windows(tokens: int, room: int, stride: int) -> Iterator[tuple[int, int]]:
 
 def _allowed(window: Window, length: int) -> np.ndarray:
     """Returns [length], 1 where an answer may begin or end: at CLS, and in the window."""
+    # int8: SQuAD 2.0 has more than 100,000 rows of up to 512 tokens; batches convert them.
     allowed_L = np.zeros(length, np.int8)
     allowed_L[0] = allowed_L[window.at : window.at + window.length] = 1
     return allowed_L
@@ -306,8 +322,10 @@ def _answer_tokens(example: Example, spans: Sequence[tuple[int, int]]) -> tuple[
     """Returns the (first, last) token of the first answer; None if there is none, or normalization removes it."""
     if not example.answers:
         return None
+    # Training sets of SQuAD have one answer per question; only dev sets have several.
     text, start = example.answers[0]
     stop = start + len(text)
+    # A token that the answer covers in part belongs to it.
     inside = [i for i, (begin, end) in enumerate(spans) if begin < stop and end > start]
     return (inside[0], inside[-1]) if inside else None
 
@@ -322,6 +340,7 @@ def _owned(rows: Rows) -> np.ndarray:
     for row, number in enumerate(rows.example.tolist()):
         by_example.setdefault(number, []).append(row)
     for numbers in by_example.values():
+        # Below any window's score: a row that does not show a token cannot own it.
         around = np.full((len(numbers), len(rows.extra[numbers[0]].spans)), -1.0)
         for i, row in enumerate(numbers):
             _, first, length, _ = rows.extra[row]

@@ -43,6 +43,7 @@ def read_file(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         with _OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8-sig") as file:
             content = from_json(file.read())
+    # A download that was cut raises any of these, by the kind of compression; UnicodeDecodeError is a ValueError.
     except (ValueError, EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path} is not valid JSON ({error}); download the file again") from error
     try:
@@ -50,6 +51,7 @@ def read_file(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             for paragraph in article["paragraphs"]:
                 for question in paragraph["qas"]:
                     if not isinstance(paragraph["context"], str) or not isinstance(question, dict):
+                        # Caught below, as a wrong layout.
                         raise TypeError
                     yield paragraph["context"], question
     except (KeyError, TypeError) as error:
@@ -91,6 +93,7 @@ def parse_examples(
         example = _parse_example(id_, context, question, may_be_impossible, with_answers)
         if isinstance(example, str):
             bad_rows.add(place, example)
+        # Answers are written by id: a second one would overwrite the first.
         elif id_ in examples:
             bad_rows.add(place, "an earlier question has the same id")
         else:
@@ -133,6 +136,7 @@ def _parse_answers(answers: Any, context: str) -> list[tuple[str, int]] | str:
         text, start = (answer.get("text"), answer.get("answer_start")) if isinstance(answer, dict) else (None, None)
         if not isinstance(text, str) or not text or not isinstance(start, int) or start < 0:
             return f"answer {answer!r}, expected text and answer_start"
+        # A start that was counted in bytes or UTF-16 units would train on wrong words in silence.
         if (actual := context[start : start + len(text)]) != text:
             return f"answer_start {start} has {actual!r}, expected {text!r}"
         parsed.append((text, start))

@@ -41,6 +41,7 @@ class Measure(NamedTuple):
 
 def normalize(text: str) -> str:
     """Lowercases `text`, removes ASCII punctuation, then articles, and collapses white space."""
+    # In the script's order: "a-b" becomes the word "ab", instead of losing an article.
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
@@ -98,6 +99,7 @@ UNITS = {"words": WORDS, "characters": CHARACTERS, "cmrc": CMRC}
 
 def has_no_spaces(texts: Iterable[str]) -> bool:
     """True if most letters of the texts are of scripts that do not put spaces between words."""
+    # Letters alone: digits and signs occur in all scripts.
     counts = Counter(character for text in texts for character in text if character.isalpha())
     without = sum(n for c, n in counts.items() if unicodedata.name(c, "").startswith(_WITHOUT_SPACES))
     return 2 * without > counts.total()
@@ -154,9 +156,11 @@ def best_threshold(
     Returns:
       (percent, threshold). If it is best to answer no question, the threshold is the lowest no-answer score minus 1.
     """
+    # Begins with no question answered, which is right for all that have no answer.
     score = best = float(len(answerable) - sum(answerable))
     threshold = min(no_answer) - 1.0
     for i in sorted(range(len(no_answer)), key=no_answer.__getitem__):
+        # An empty prediction leaves the question unanswered at any threshold, so it loses nothing.
         score += scores[i] if answerable[i] else -float(predicted[i] != "")
         if score > best:
             best, threshold = score, no_answer[i]

@@ -55,6 +55,7 @@ class Tagging(Task):
         return _SUFFIXES
 
     def read(self, data_dir: str, split: str, bad_rows: BadRows) -> list[Sentence]:
+        # A test set may have no column of tags.
         columns = Columns(self.words, None if split in self.test else self.tags)
         path = files.find_split(Path(data_dir), split, self.suffixes)
         return list(read_sentences(path, columns, bad_rows, frozenset(self.labels)))
@@ -74,9 +75,11 @@ class Tagging(Task):
             at = 0
             for count in _words_per_row([len(word) for word in cut], room):
                 row, _ = frame([*itertools.chain(*cut[at : at + count])], None, special)
+                # After [CLS], each word begins where the pieces of those before it end.
                 first = 1 + np.cumsum([0, *map(len, cut[at : at + count - 1])])
                 if example.tags is not None:
                     target = np.full(len(row), IGNORED, np.int32)
+                    # Other pieces of the word stay `IGNORED`.
                     target[first] = [number_of[tag] for tag in example.tags[at : at + count]]
                     targets.append(target)
                 ids.append(row)
@@ -90,6 +93,7 @@ class Tagging(Task):
         """Returns the tags of each example; `outputs["scores"]` has logits [tokens, C] for each row."""
         tags: list[list[str]] = [[] for _ in examples]
         for number, first, scores_LC in zip(rows.example, rows.extra, outputs["scores"], strict=True):
+            # [L, C] -> [words, C]; the rows of a sentence follow each other.
             tags[number] += [self.labels[i] for i in np.argmax(scores_LC[first], axis=-1)]
         return tags
 
@@ -128,6 +132,7 @@ def make_task(data_dir: str, words: int, tags: int) -> Tagging:
             "of the tags and config.task.words to that of the words"
         )
     outside = labels & {chunks.OUTSIDE}
+    # O apart: beside integer tags it would make all of them names, sorted as strings.
     ordered = (*outside, *in_order(labels - outside, f"{path}: column {tags}"))
     return Tagging(labels=ordered, words=words, tags=tags)
 
@@ -144,6 +149,7 @@ def _words_per_row(lengths: Sequence[int], room: int) -> Iterator[int]:
     """Yields the number of words in each row, as many as fit."""
     count = used = 0
     for length in lengths:
+        # Words were cut to `room`, so each fits into a row of its own.
         if used + length > room:
             yield count
             count = used = 0

@@ -96,6 +96,7 @@ class Rows(NamedTuple):
         types, used = np.zeros_like(ids), np.zeros_like(ids)
         targets = {
             name: np.full(
+                # Lists have a number for each token, arrays a number or a vector for each row.
                 (size, length) if isinstance(values, list) else (size, *values.shape[1:]),
                 IGNORED,
                 _target_dtype(values),
@@ -106,12 +107,14 @@ class Rows(NamedTuple):
         for row, number in enumerate([*chosen, *[chosen[0]] * (size - len(chosen))]):
             tokens = self.input_ids[number]
             ids[row, : len(tokens)], used[row, : len(tokens)] = tokens, 1
+            # BERT's segment ids; padding keeps 0.
             types[row, self.second[number] : len(tokens)] = 1
             for name, values in self.targets.items():
                 if isinstance(values, list):
                     targets[name][row, : len(tokens)] = values[number]
                 else:
                     targets[name][row] = values[number]
+        # The repeated rows fill up the batch, but count for nothing.
         weights = (np.arange(size) < len(chosen)).astype(np.float32)
         if self.weights is not None:
             weights[: len(chosen)] = self.weights[chosen]
@@ -204,6 +207,7 @@ def truncate(first: list[int], second: list[int], room: int) -> tuple[list[int],
 
     Source: google-research/bert, run_classifier.py, _truncate_seq_pair.
     """
+    # The reference's loop in closed form: `ahead` tokens until both are equal, then by turns from the second on.
     excess = max(0, len(first) + len(second) - room)
     ahead = min(excess, abs(len(first) - len(second)))
     a, b = (ahead, 0) if len(first) > len(second) else (0, ahead)
