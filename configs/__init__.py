@@ -27,10 +27,12 @@ def __getattr__(name: str) -> Callable[..., ConfigDict]:
     path = _FILES[name]
 
     def config(**arguments: str | float | bool) -> ConfigDict:
+        # runlocal=True is the word `runlocal`; False leaves it out.
         words = [key if value is True else f"{key}={value}" for key, value in arguments.items() if value is not False]
         return config_file.load(path, ",".join(words))
 
     config.__name__ = config.__qualname__ = name
+    # Parsed, not run: a config file imports JAX, which its docstring does not need.
     config.__doc__ = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     return config
 

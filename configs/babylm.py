@@ -42,6 +42,7 @@ def get_config(arg: str = "") -> ConfigDict:
         tokens, documents = (sum(shard[unit]["train"] for shard in shards) for unit in ("tokens", "documents"))
         positions = tokens + 2 * (documents + tokens / (_LENGTH - 2))  # [CLS] and [SEP] of each packed piece
     config = train_config.paper()
+    # Rounded down: an eleventh pass over the text would begin otherwise.
     config.steps = max(1, math.floor(_EPOCHS * positions / (_LENGTH * _BATCH)))
     config.batch_size = _BATCH
     config.log_every, config.eval_every = max(1, config.steps // 250), max(1, config.steps // 20)
@@ -52,6 +53,7 @@ def get_config(arg: str = "") -> ConfigDict:
     config.objective.update(discriminator_weight=20.0, temperature=1.5)
     config.optim.update(name="muon", learning_rate=2e-3, muon_rate=2.0, b2=0.98)
     config.optim.update(schedule="stable", decay=0.4, warmup_steps=max(1, config.steps // 20))
+    # First, so that another objective= in the argument replaces it: the last one counts.
     return train_config.finish(config, f"objective=electra_mlm,{rest}", "track=NAME, corpus=DIR")
 
 

@@ -51,7 +51,9 @@ def get_config(arg: str = "") -> ConfigDict:
         flops = math.nan
     if not _LEAST <= flops <= _MOST:
         raise UserError(f"config argument flops={given} is invalid: expected a number from {_LEAST:g} to {_MOST:g}")
+    # By ratio: 2e13 is nearer to 3e13 than to 1e13.
     row = _ROWS[min(_ROWS, key=lambda budget: abs(math.log(flops / budget)))]
+    # FLOPs are proportional to the steps, so any number of them gives the cost of one.
     trial = _config(row, flops, 1000, rest)
     return _config(row, flops, round(flops / count_flops(trial).total["model"] * trial.steps), rest)
 
@@ -60,8 +62,10 @@ def _config(row: _Row, flops: float, steps: int, rest: str) -> ConfigDict:
     config = train_config.paper()
     config.steps, config.batch_size = steps, row.batch_size
     config.log_every, config.eval_every, config.eval_batches = max(1, steps // 250), max(1, steps // 10), 24
+    # Each tenth of the run is kept, so one at the end of the constant rate too.
     config.checkpoint.update(every=max(1, steps // 20), keep_last=2, keep_every=max(1, steps // 20) * 2)
     config.data.update(mode="packed", vocab_size=row.vocab_size, seq_length=_LENGTH)
+    # ModernBERT's ratio of FFN to width: 1152 to 768.
     config.model.update(encoder="modernbert", layers=row.layers, width=row.width, ffn=3 * row.width // 2)
     config.model.update(heads=row.width // 32, embedding_size=row.width, max_length=_LENGTH, dropout=0.0)
     config.model.update(generator_width=0.5, generator_layers=2 / 3)

@@ -15,6 +15,7 @@ from electra_jax.downstream.tasks import glue
 
 def get_config(arg: str = "") -> ConfigDict:
     parts = arg.split(",")
+    # No default: the task must be that of --data_dir.
     task = next((part.removeprefix("task=") for part in parts if part.startswith("task=")), "")
     if task not in glue.TASKS:
         raise UserError(

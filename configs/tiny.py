@@ -41,6 +41,7 @@ def get_config(arg: str = "") -> ConfigDict:
         dropout=0.0,
         dtype="float32",
     )
+    # `global_every` above the number of layers: only the first layer attends globally.
     config.model.modernbert.update(local_window=8, global_every=100)
     config.objective.update(discriminator_weight=20.0, temperature=1.5)
     config.optim.update(name="muon", learning_rate=6e-3, warmup_steps=50, b2=0.98)

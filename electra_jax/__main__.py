@@ -28,8 +28,10 @@ COMMANDS = {
     "plan": "compile a config's step for a TPU slice and estimate memory and time",
 }
 
-_REPEATING = ("train", "finetune", "curves")  # run the same programs over and over
-_ALLOCATIONS = 50_000  # between garbage collections; with Python's default of 700 tracing a step takes an eighth longer
+# These run the same programs over and over, so the memory that they free is soon needed again.
+_REPEATING = ("train", "finetune", "curves")
+# Allocations between garbage collections: with Python's default of 700, tracing a step takes an eighth longer.
+_ALLOCATIONS = 50_000
 
 
 def usage() -> str:
@@ -65,7 +67,8 @@ def main(argv: list[str] | None = None) -> int:
     if argv and argv[0] in _REPEATING:
         from electra_jax.runtime import host_memory
 
-        host_memory.keep_freed()  # before `Interrupts` starts a thread
+        # Before `Interrupts` starts a thread: glibc fixes the number of heaps when a second thread first allocates.
+        host_memory.keep_freed()
     interrupts = Interrupts(debug="--debug" in argv)
     with interrupts.installed():
         return errors.run(functools.partial(_run_in_own_process, interrupts), argv)
@@ -73,14 +76,17 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run_in_own_process(interrupts: Interrupts, argv: list[str]) -> int:
     if argv and argv[0] in COMMANDS:
-        gc.disable()  # during the imports it would traverse all imported objects again and again
+        # During the imports the collector would traverse all imported objects again and again.
+        gc.disable()
         from electra_jax.runtime import console_errors, jax_errors  # slow, and not needed by `--help`
 
         importlib.import_module(f"electra_jax.commands.{argv[0]}")
+        # Later collections leave out what the imports made.
         gc.freeze()
         gc.enable()
         gc.set_threshold(_ALLOCATIONS)
         console_errors.quiet_libraries(interrupts)
+        # JAX itself would fail only at its first compilation.
         jax_errors.check_environment()
         with interrupts.unwinding(), jax_errors.reported():
             return run(argv)

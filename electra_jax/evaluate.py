@@ -45,6 +45,7 @@ EvalStep = Callable[[Params, Array, HeldoutBatch, Array], Measured]
 
 def entropy(counts: np.ndarray) -> float:
     """Computes the entropy of the distribution of `counts`, in nats."""
+    # The limit of p log p at 0 is 0, NumPy's value is NaN.
     p = counts[counts > 0] / counts.sum()
     return float(-np.sum(p * np.log(p)))
 
@@ -57,6 +58,7 @@ def constant_entropy(fraction: float) -> float:
 def is_better_than_baselines(heldout: Mapping[str, float]) -> bool:
     """True if an evaluation was made, all its losses are finite, and each is below its baseline, if it has one."""
     losses = [name for name in LOSSES if name in heldout]
+    # Without a baseline the bound is infinity: NaN and infinity are not below it.
     return bool(losses) and all(heldout[name] < heldout.get(LOSSES[name].baseline, math.inf) for name in losses)
 
 
@@ -128,6 +130,7 @@ class Evaluator:
     def compile(self, params: Params, segments: Iterable[Segment]) -> None:
         """Compiles the eval steps of `segments` for parameters of these shapes."""
         batch = self._put(self._batches[0])
+        # Held-out batches have one shape, so segments that differ only in theirs share an eval step.
         for segment in {segment.loss: segment for segment in segments}.values():
             lowered = self._jitted(segment).lower(params, jnp.int32(0), batch, self._key)
             self._eval_steps[segment.loss] = lowered.compile()
@@ -137,8 +140,10 @@ class Evaluator:
 
         Metrics of a source are named `mlm_loss/NAME` and so on.
         """
+        # After the last step of a segment this is the next one, whose state `ShardedStep.begin` has already made.
         segment = segment_at(self._segments, step)
         eval_step = self._eval_steps.setdefault(segment.loss, self._jitted(segment))
+        # The keys are those of every other evaluation, so masks and fakes do not change during a run.
         keys = jax.random.split(self._key, len(self._batches))
         total: Measured | None = None
         for batch, key in zip(self._batches, keys, strict=True):
@@ -158,6 +163,7 @@ class Evaluator:
     def _entropy(self, ids_NL: np.ndarray) -> float:
         """Computes the unigram entropy of examples, without special tokens."""
         special = self._segments[0].objective.special
+        # `minlength`: `np.delete` refuses indices beyond the counts, as of a special token that does not occur.
         return entropy(np.delete(np.bincount(ids_NL.ravel(), minlength=max(special) + 1), special))
 
 
@@ -168,6 +174,7 @@ def _with_baselines(measured: metrics.Metrics, unigram_entropy: float) -> dict[s
         name: each for name, each in measured.items() if not (isinstance(each, metrics.Mean) and each.count == 0)
     }
     result = {**metrics.numbers(counted), "unigram_entropy": unigram_entropy}
-    if math.isfinite(result.get("replaced_fraction", math.nan)):  # NaN in a stage without fakes
+    # The fraction is NaN in a stage without fakes.
+    if math.isfinite(result.get("replaced_fraction", math.nan)):
         result["constant_entropy"] = constant_entropy(result["replaced_fraction"])
     return result

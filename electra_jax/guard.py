@@ -65,10 +65,13 @@ def inspect(norms: Array, step: Array, loss: Array, norm: Array, spike: float) -
       spike: `GuardConfig.spike`; 0: spikes are not skipped.
     """
     finite = jnp.isfinite(loss) & jnp.isfinite(norm)
+    # A ring buffer. It stores 0 and not NaN: a checkpoint with a value that is not finite is refused.
     seen = norms.at[step % WINDOW].set(jnp.where(finite, norm, 0.0))
+    # A Python number: a program without this protection computes no median.
     if spike == 0:
         return Verdict(finite, seen)
     enough = jnp.sum(norms > 0) >= WINDOW // 2
+    # The median is that of `norms`, not of `seen`: a norm is compared with those before it.
     is_spike = enough & (norm > spike * jnp.nanmedian(jnp.where(norms > 0, norms, jnp.nan)))
     return Verdict(finite & ~is_spike, seen)
 
@@ -121,6 +124,7 @@ class SkipCounter:
         if self.in_a_row < self._patience:
             return
         norm = measured["grad_norm"].number()
+        # `finite_only` has zeroed the weight of a norm that is not finite, so its mean is NaN.
         cause = "its loss or gradient is not finite" if norm != norm else f"its gradient norm is {norm:.3g}"
         back = "" if saved is None else f", or go back before it with --rewind_to={saved} --skip_batches=M"
         raise UserError(

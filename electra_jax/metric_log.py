@@ -46,6 +46,7 @@ class MetricLog:
           progress: receives what is logged.
           clock: the clock of this start.
         """
+        # The other totals of a checkpoint are the clock's.
         self.totals = {name: totals[name] for name in ("tokens", "device_seconds", "skipped_steps")}
         self._run, self._epochs, self._progress, self._clock = run, epochs, progress, clock
         self._folder = home.folder
@@ -53,7 +54,8 @@ class MetricLog:
         self._writer: metric_writers.MetricsWriter | None = None
         self._trackers: Trackers | None = None
         if distributed.is_main_process():
-            last = run_log.read_metrics(home.folder)[-1:]  # before the writer removes what a killed run logged
+            # Before the writer removes what a killed process logged after the checkpoint: that time was lost.
+            last = run_log.read_metrics(home.folder)[-1:]
             clock.add_earlier(goodput.time_of_earlier_starts(totals, last[0] if last else {}))
             names = trackers.chosen(run.config.tracker)
             self._writer = metric_writers.MetricsWriter(home.folder, first, trackers.TENSORBOARD in names)
@@ -72,12 +74,14 @@ class MetricLog:
           UserError: a hook returned a name that the run logs itself.
         """
         measured, spent, count = window.metrics, self._clock.lap(), jax.device_count()
-        seconds = spent["step"] + spent["data"]  # training time: without evaluating, saving, ...
+        # Training time: throughput and MFU leave out evaluating, saving and so on.
+        seconds = spent["step"] + spent["data"]
         all_seconds = self._clock.seconds()
         self.totals["tokens"] += measured["tokens"]
         self.totals["device_seconds"] += seconds * count
         self.totals["skipped_steps"] += measured["skipped_steps"]
         total, before = self.flops(step), self.flops(step - window.steps)
+        # A difference of totals, because a window may span segments whose steps cost differently.
         mean = {name: (total[name] - before[name]) / window.steps for name in total}
         values: dict[str, float | None] = {
             **measured,
@@ -97,6 +101,7 @@ class MetricLog:
             "epoch": self._epochs(step),
             **{f"heldout_{name}": value for name, value in heldout.items() if name != "tokens"},
         }
+        # All processes have the names in `found`, so all of them stop here.
         if taken := {"step", *values} & found.keys():
             raise UserError(f"a hook returned {min(taken)!r}, which the run logs itself; choose another name")
         values |= found

@@ -29,6 +29,7 @@ class Mean:
     def value(self) -> Any:
         """The mean as a JAX or NumPy array; 0 where nothing was counted."""
         count = self.count
+        # Divides by 1 where the count is 0, because 0 / 0 would be NaN.
         return self.sum / (count + (count == 0).astype(jnp.float32))
 
     def number(self) -> float:
@@ -108,6 +109,7 @@ def over_groups(measured: Unsummed, groups_B: Array, count: int) -> Metrics:
       groups_B: int32, the group of each example, from 0; examples with a negative number are in no group.
       count: the number of groups.
     """
+    # [B] -> [B, G]; a negative group gives a row of zeros.
     member_BG = jax.nn.one_hot(groups_B, count, dtype=jnp.float32)
 
     def by_group(x_B: Array) -> Array:
@@ -115,6 +117,7 @@ def over_groups(measured: Unsummed, groups_B: Array, count: int) -> Metrics:
         return jnp.einsum("bg,b...->g...", member_BG, x_B, precision=jax.lax.Precision.HIGHEST)
 
     def rows(x: Array) -> Array:
+        # [B, ...] -> [B]
         return jnp.sum(x.reshape(len(x), -1), axis=1)
 
     sums: dict[str, Mean | Total | Roc] = {}
@@ -122,6 +125,7 @@ def over_groups(measured: Unsummed, groups_B: Array, count: int) -> Metrics:
         if isinstance(each, Weighted):
             sums[name] = Mean(by_group(rows(each.values * each.weights)), by_group(rows(each.weights)))
         elif isinstance(each, Scored):
+            # [B, 2, bins] -> [G, 2, bins]: a histogram of each example, then their sums.
             sums[name] = Roc(by_group(jax.vmap(roc)(*each).histogram))
     return sums
 
@@ -152,11 +156,14 @@ def roc(scores: Array, labels: Array, weights: Array) -> Roc:
     high = jax.nn.one_hot(index // _ROOT_BINS, _ROOT_BINS)
     low = jax.nn.one_hot(index % _ROOT_BINS, _ROOT_BINS)
     by_label = jnp.stack([weights * (1 - labels), weights * labels])
+    # [2, N], [N, 32], [N, 32] -> [2, 32, 32] -> [2, 1024]. All factors are 0 or 1: bfloat16, the default precision on
+    # TPU, is exact.
     return Roc(jnp.einsum("cn,nh,nl->chl", by_label, high, low).reshape(2, bins))
 
 
 def add(a: Metrics | None, b: Metrics) -> Metrics:
     """Adds the metrics of two steps or batches."""
+    # NumPy: the arrays are on the host, and `jnp.add` would move them to a device.
     return b if a is None else jax.tree.map(np.add, a, b)
 
 

@@ -176,6 +176,7 @@ def push(
         raise UserError(f"{path} is fine-tuned and has no checkpoints; leave every_checkpoint out")
     if folder is None and directory.is_directory(source):
         raise UserError(f"{path} is a Hugging Face directory, not a run; upload it with: hf upload {repo} {path}")
+    # A revision of None is the main branch.
     uploads: list[tuple[int | None, str | None]] = [(step, None)]
     if every_checkpoint:
         config, saved = run_checkpoint.read_config(source), run_checkpoint.saved_steps(source)
@@ -186,12 +187,14 @@ def push(
             whole = _tokens_read(config, config.steps)
             millions = {each: round(_tokens_read(config, each) / whole * words / 1e6) for each in saved}
             branches = {each: f"chck_{million}M" for each, million in millions.items() if million}
-        last = {branch: each for each, branch in branches.items()}  # of checkpoints with the same name
+        # Checkpoints may round to the same number of words: the last of them gets the branch.
+        last = {branch: each for each, branch in branches.items()}
         uploads += [(each, branch) for branch, each in last.items()]
     elif words:
         raise UserError(f"words={words:g} has no effect without every_checkpoint; give both or neither")
     addresses = []
     for each, revision in uploads:
+        # One export at a time, so that the disk need not hold those of all checkpoints.
         with tempfile.TemporaryDirectory() as temporary:
             exported = Path(temporary) / "model"
             export(path, exported, each, onnx=onnx and revision is None)
@@ -212,7 +215,8 @@ def _as_repository(exported: Path) -> Path:
     """Lays out the export of a run as a repository: the encoder with its head, the other networks in folders of it."""
     root = networks.encoder_directory_in_export(exported)
     assert root is not None
-    if (exported / networks.MASKED_LM).is_dir():  # most tools have a use for it
+    # Of an encoder's two heads, most tools have a use for the MLM head.
+    if (exported / networks.MASKED_LM).is_dir():
         root = exported / networks.MASKED_LM
     for name in (networks.DISCRIMINATOR, networks.GENERATOR):
         if (exported / name).is_dir() and exported / name != root:
@@ -224,6 +228,7 @@ def _name_repository(root: Path, repo: str) -> None:
     """Replaces the folders' names in the code of the model cards by the repository's name."""
     card = root / directory.CARD
     text = card.read_text(encoding="utf-8")
+    # The card of a run's model names its folder, the card of a fine-tuned model the resolved path.
     for path in (root.name, str(root), str(root.resolve())):
         text = text.replace(repr(path), repr(repo))
     write_whole(card, text)

@@ -74,11 +74,13 @@ def schedule(peak: float, warmup_steps: Any, steps: Any, shape: str = "linear", 
     def rate(count: Any) -> Any:
         t = jnp.asarray(count, jnp.float32)
         left = jnp.maximum(0.0, 1 - t / steps)
+        # All shapes are functions of `left`, so they stay at 0 after the last step.
         shapes = {
             "linear": lambda: left,
             "cosine": lambda: (1 - jnp.cos(jnp.pi * left)) / 2,
             "stable": lambda: jnp.minimum(1.0, left / decay),
         }
+        # `maximum` avoids 0 / 0 at the first step of a run without warm-up.
         return peak * shapes[shape]() * jnp.minimum(1.0, t / jnp.maximum(1.0, warmup_steps))
 
     return rate
@@ -96,11 +98,13 @@ def in_stages(settings: OptimConfig, stages: Sequence[int], rates: Rates = ()) -
         schedule(s.learning_rate, warmup, steps, s.schedule, s.decay)
         for warmup, steps in zip(warmups, stages, strict=True)
     ]
+    # `join_schedules` passes each schedule the count since its boundary, so warm-up and decay start again.
     whole = optax.join_schedules(schedules, list(itertools.accumulate(stages[:-1])))
     peaks = [s.learning_rate if rate is None else rate for _, rate in rates]
     if set(peaks) <= {s.learning_rate}:
         return whole
     ends = list(itertools.accumulate(steps for steps, _ in rates))[:-1]
+    # Phases divide the run elsewhere than stages do, so their rates are a factor on the whole schedule.
     factor = optax.join_schedules([optax.constant_schedule(peak / s.learning_rate) for peak in peaks], ends)
     return lambda count: whole(count) * factor(count)
 
@@ -131,6 +135,7 @@ def scale_by_uncorrected_adam(
         # First moments are rounded to nearest: with b1 = .9, updates are far above half a unit in the last place.
         if dtype == jnp.bfloat16:
             mu, nu = optax.tree.cast(mu, dtype), stochastic_round(rng.rounding_key(state.count), nu)
+        # The count is only used for the key of the rounding: there is no bias correction.
         return updates, optax.ScaleByAdamState(count=state.count + 1, mu=mu, nu=nu)
 
     return optax.GradientTransformation(init, update)
@@ -148,6 +153,7 @@ def stochastic_round(key: jax.Array, tree: Any) -> Any:
         bits = jax.lax.bitcast_convert_type(x, jnp.uint32) + noise
         return jax.lax.bitcast_convert_type((bits >> 16).astype(jnp.uint16), jnp.bfloat16)
 
+    # With one key for all, leaves of the same shape would get the same noise.
     keys = jax.random.split(key, len(leaves))
     return jax.tree.unflatten(structure, [round_leaf(key, x) for key, x in zip(keys, leaves, strict=True)])
 
@@ -166,7 +172,8 @@ _MATRICES = {
     ("ffn_in", 3): MuonDimensionNumbers(1, 3),  # [layers, D, 2, F]
     ("ffn_out", 2): MuonDimensionNumbers(1, 2),  # [layers, F, D]
 }
-MUON_STEPS = 5  # Newton-Schulz iterations
+# Newton-Schulz iterations; the FLOPs of a run count them too.
+MUON_STEPS = 5
 _MUON_MOMENTUM = 0.95
 _MUON_RMS = 0.2  # root mean square of an update, about that of Adam's (arXiv 2502.16982)
 
@@ -196,6 +203,7 @@ def scale_by_muon(rate: float, dtype: Any = jnp.float32) -> optax.GradientTransf
     def scale(path: Any, update: Any) -> Any:
         matrix = _matrix(path, update)
         assert matrix is not None
+        # The numbers of inputs and outputs; each may be a product of axes, such as heads x head size.
         sizes = (math.prod(np.take(update.shape, axes).flat) for axes in matrix)
         return rate * _MUON_RMS * max(sizes) ** 0.5 * update
 
@@ -239,6 +247,7 @@ def make(settings: OptimConfig, *stages: int, rates: Rates = ()) -> tuple[optax.
     rate, dtype = in_stages(settings, stages, rates), jnp.dtype(settings.moments_dtype)
     clip = optax.clip_by_global_norm(settings.clip_norm)
     if settings.clip_apart:
+        # Under `partition`, each label has a global norm of its own.
         clip = optax.partition({"generator": clip, "encoder": clip}, _by_network)
     scale = scale_by_uncorrected_adam(settings.b1, settings.b2, settings.eps, dtype)
     if settings.name == "muon":

@@ -21,6 +21,7 @@ def with_later_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
     """
     saved = _with_phases(saved)
     config = train_config.paper()
+    # Before the objective, because some of its defaults depend on the number of steps.
     config.steps = saved["steps"]
     objective = saved["objective"]
     train_config.choose_objective(config, objective["name"], objective.get("generator", "transformer"))
@@ -45,11 +46,13 @@ def _with_phases(saved: Mapping[str, Any]) -> Mapping[str, Any]:
     if not all(
         isinstance(each, int) and each >= 0 for each in (steps, size, length, doublings, short_steps, short_length)
     ):
-        return saved  # damaged: these names are unknown now, and refused
+        # The file is damaged; `train_config` refuses these names, which it does not know.
+        return saved
     grows_at = [round(steps * part / (doublings + 1)) for part in range(1, doublings + 1)]
     written = []
     for start, stop in itertools.pairwise(sorted({0, short_steps, *grows_at, steps})):
         at_start = short_length if start < short_steps else length
+        # `size` is the batch size after the last doubling; each one that is still to come halves it.
         batch_size = size >> (doublings - sum(start >= step for step in grows_at))
         written.append(f"{stop - start}/{steps} data.seq_length={at_start} batch_size={batch_size}")
     kept = {name: value for name, value in saved.items() if name != "batch_doublings"}

@@ -28,7 +28,8 @@ def compiler_options(config: TrainConfig, device_kind: str) -> dict[str, str | b
     given = (option.partition("=") for option in config.compiler_options.split(",") if option)
     options: dict[str, str | bool] = {name: value for name, _, value in given}
     if config.profile.at and cudnn_attention.is_nvidia_gpu(device_kind):
-        options.setdefault("xla_gpu_enable_command_buffer", "")  # a profile shows a CUDA graph as one unnamed event
+        # A profile shows a CUDA graph as one event without a name.
+        options.setdefault("xla_gpu_enable_command_buffer", "")
     return options
 
 
@@ -73,6 +74,7 @@ class ShardedStep:
 
     def fresh_params(self) -> Params:
         """Makes fresh parameters, as NumPy arrays."""
+        # Every process computes all of them on one of its devices: `sharding.put_tree` needs them whole.
         with jax.default_device(jax.local_devices()[0]):
             return jax.device_get(jax.jit(lambda: self._init().params)())
 
@@ -107,8 +109,10 @@ class ShardedStep:
         before = [other for other in self.segments if other.stop == segment.start]
         if not before or before[0].loss == segment.loss:
             return state
+        # The guard compares a norm with those of the same loss: another loss may have another scale.
         norms = self.jit(guard.no_norms, out_shardings=sharding.replicated(self.mesh))()
         params, init_params = state.params, segment.stage.init_params
+        # Phases may split a stage into several segments, of which only the first begins it.
         if init_params is not None and before[0].stage.loss is not segment.stage.loss:
             params = self.jit(init_params, out_shardings=sharding.shardings(self.state.params))(params)
         return step.TrainState(state.step, params, state.opt_state, norms)
@@ -123,6 +127,7 @@ class ShardedStep:
         try:
             return self.lower(segment).compile(compiler_options=options)
         except jax.errors.JaxRuntimeError as error:
+            # XLA's status for an unknown option or an invalid value.
             if options and "INVALID_ARGUMENT" in str(error):
                 raise UserError(
                     f"config.compiler_options={self.config.compiler_options} is invalid: {first_line(error)}"
@@ -137,6 +142,7 @@ class ShardedStep:
         """Traces the train step of a segment; the result has its `jaxpr`."""
         config, (optimizer, schedule) = self.config, self._optimizer
         shardings, batch = sharding.shardings(self.state), sharding.batch_sharding(self.mesh)
+        # Other programs, such as an evaluation, scan over the layers, which compiles several times faster.
         model = networks.unroll(segment.objective.model, config.model.unroll)
         train_step = step.make_train_step(
             dataclasses.replace(segment.objective, model=model),
@@ -162,6 +168,7 @@ class ShardedStep:
 
         @functools.wraps(function)
         def on_mesh(*args: Any) -> Any:
+            # Inside the function, because jax.jit calls it later, when it traces.
             with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
                 return function(*args)
 

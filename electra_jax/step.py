@@ -54,6 +54,7 @@ IN_PLACE = Placement(lambda params: params, lambda grads: grads)
 
 def init_state(objective: Objective, optimizer: optax.GradientTransformation, seed: int, length: int) -> TrainState:
     """Initializes a state without a forward pass; to be called inside `jax.jit` or `jax.eval_shape`."""
+    # One row: the parameters do not depend on the batch size.
     ids = jax.ShapeDtypeStruct((1, length), jnp.int32)
     params = objective.model.lazy_init(rng.stream_key(seed, rng.Stream.INIT), Batch(ids, ids, ids))["params"]
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), guard.no_norms())
@@ -130,11 +131,13 @@ def gradient(
     The parameters are gathered once. The gradient of each micro-batch is scattered, so that their sum is sharded too.
     """
     mask_key, dropout_key = jax.random.split(key)
-    whole = objective.draw(mask_key, batch, step)  # before the split, so masks do not depend on `grad_accum_steps`
+    # Before the batch is split, so that masks do not depend on `grad_accum_steps`.
+    whole = objective.draw(mask_key, batch, step)
     params = placement.gather(params)
 
     def differentiate(params: Params, part: masking.Masked, key: Array) -> tuple[tuple[Array, metrics.Metrics], Params]:
         def loss_of(params: Params) -> tuple[Array, metrics.Metrics]:
+            # The counts remain those of the whole batch, which divide the loss: the parts' losses and gradients add up.
             return objective.loss(stage, params, whole._replace(masked=part, key=key))
 
         outputs, grads = jax.value_and_grad(loss_of, has_aux=True)(params)
@@ -148,8 +151,10 @@ def gradient(
         return jax.tree.map(jnp.add, total, differentiate(params, *inputs)), None
 
     # Micro-batch i takes the examples i, i + n, i + 2 n, ...: contiguous parts would move examples to other devices.
+    # [B, ...] -> [B / n, n, ...] -> [n, B / n, ...]
     parts = jax.tree.map(lambda x: x.reshape(-1, grad_accum_steps, *x.shape[1:]).swapaxes(0, 1), whole.masked)
     keys = jax.random.split(dropout_key, grad_accum_steps)
+    # The carry of a scan must have the shapes and dtypes of what each iteration adds to it.
     shapes = jax.eval_shape(differentiate, params, jax.tree.map(lambda x: x[0], parts), dropout_key)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     ((loss, measured), grads), _ = jax.lax.scan(add, zeros, (parts, keys))

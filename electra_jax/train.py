@@ -6,7 +6,8 @@ bits as those of an uninterrupted run.
 
 import sys
 
-if __name__ == "__main__":  # `python -m electra_jax.train` is `electra-jax train`, which handles Ctrl-C during imports
+# `python -m electra_jax.train` is `electra-jax train`, which handles Ctrl-C during the imports.
+if __name__ == "__main__":
     from electra_jax import __main__
 
     sys.exit(__main__.main(["train", *sys.argv[1:]]))
@@ -47,8 +48,10 @@ _LESS_MEMORY = (
     "set config.model.remat=dots or full, a larger config.grad_accum_steps, a smaller config.batch_size, or spread the "
     "parameters over more devices with config.mesh.fsdp"
 )
-_HANG = 300.0  # seconds after which a step that has not ended prints the Python stacks of all threads
-_STDERR = 2  # a file descriptor: faulthandler writes without Python, and a notebook's stderr has none
+# Seconds after which a step that has not ended prints the Python stacks of all threads.
+_HANG = 300.0
+# A file descriptor: faulthandler writes without Python, and the stderr of a notebook has none.
+_STDERR = 2
 _NOT_ENCODER = ("generator", "generator_head")  # parameters that the encoder does not need
 
 # (every, function): after every `every` steps and after the last one, the main process calls function(step, model) with
@@ -145,6 +148,7 @@ def train(
     progress, clock = progress or Progress(), clock or goodput.Clock()
     with contextlib.ExitStack() as held, jax_errors.reported(_LESS_MEMORY):
         setup = set_up(train_config.resolve(config), workdir, progress, held, rewind)
+        # An error may end the loop while the timer is armed.
         held.callback(faulthandler.cancel_dump_traceback_later)
         return run_steps(setup, progress, clock, [*hooks, *probe_hooks(setup)])
 
@@ -158,10 +162,13 @@ def run_steps(setup: Setup, progress: Progress, clock: goodput.Clock, hooks: Seq
     jit = functools.partial(setup.step.jit, out_shardings=sharding.replicated(mesh))
     ahead = [segment for segment in segments if segment.stop > first]
     evaluator = evaluate.Evaluator(segments, data.heldout, config.seed, data.put_whole, jit, data.corpus.sources)
+    # XLA compiles without Python's lock, so the evaluation compiles beside the train steps.
     with clock.phase("compile"), ThreadPoolExecutor() as beside:
         evaluation = beside.submit(evaluator.compile, setup.step.gather(state.params), ahead)
         train_steps = {segment.start: setup.step.compile(segment) for segment in ahead}
-        evaluation.result()  # now, so that a lack of memory shows before the first step
+        # Now, so that a lack of memory shows before the first step.
+        evaluation.result()
+    # An identity whose output is replicated: hooks run in one process, which may hold only shards of the parameters.
     gather = jit(lambda params: params)
 
     ########## Loop ####################################################################################################
@@ -180,12 +187,14 @@ def run_steps(setup: Setup, progress: Progress, clock: goodput.Clock, hooks: Seq
     ):
         progress.start("step", config.steps, first)
         for step in range(first + 1, config.steps + 1):
-            faulthandler.dump_traceback_later(_HANG, file=_STDERR)  # until the next step arms it again
+            # Each step arms the timer again.
+            faulthandler.dump_traceback_later(_HANG, file=_STDERR)
             with clock.phase("data"):
                 batch = next(data.train)
             profile.before(step)
             segment = segment_at(segments, step - 1)
-            with jax.transfer_guard("disallow"):  # nothing but the batch moves between host and devices in a step
+            # Nothing but the batch moves between host and devices in a step.
+            with jax.transfer_guard("disallow"):
                 state, measured = train_steps[segment.start](state, data.put(batch, segment.batch_size))
             # Before a checkpoint of this step is saved: a run that resumes from it does not call `begin`.
             if step == segment.stop and step < config.steps:
@@ -203,7 +212,8 @@ def run_steps(setup: Setup, progress: Progress, clock: goodput.Clock, hooks: Seq
                 skips.count(window.add(pending), step, setup.checkpoints.latest())
                 pending = None
                 measurements = window.close()
-                faulthandler.cancel_dump_traceback_later()  # evaluating and saving may take long
+                # Evaluating and saving may take longer than a step that hangs.
+                faulthandler.cancel_dump_traceback_later()
                 with clock.phase("evaluation"):
                     heldout = evaluator(setup.step.gather(state.params), step) if due.evaluation else {}
                     found = call(due.hooks, step, setup, gather(encoder_params(state))) if due.hooks else {}
@@ -217,16 +227,19 @@ def run_steps(setup: Setup, progress: Progress, clock: goodput.Clock, hooks: Seq
             if due.stop:
                 break
         with clock.phase("checkpoint"):
+            # Closing the checkpoints would wait too, but outside the clock's phase.
             setup.checkpoints.wait()
 
     ########## Finish ##################################################################################################
     profile.close()
     if distributed.is_main_process():
+        # Not `publish_if_possible`: no later checkpoint would try again.
         home.publish()
     last, words = int(state.step), []
     finished = last == config.steps
     if finished:
         with clock.phase("evaluation"):
+            # A run that had finished before has made no step now, and so no evaluation.
             heldout = heldout or evaluator(setup.step.gather(state.params), last)
             words = sample(setup, state)
     totals = {**log.totals, "flops": log.flops(last)["model"], **clock.totals()}
@@ -268,7 +281,8 @@ def probe_hooks(setup: Setup) -> list[Hook]:
         return []
 
     def make() -> Callable[[int, "Model"], Mapping[str, float]]:
-        from electra_jax.downstream.finetuning.probe import Probe  # only runs with probes import fine-tuning
+        # Here, so that only runs with probes import fine-tuning.
+        from electra_jax.downstream.finetuning.probe import Probe
 
         return Probe(config.probe, config.model.max_length, setup.data.corpus.tokenizer)
 
@@ -304,7 +318,8 @@ def call(hooks: Sequence[Hook], step: int, setup: Setup, params: Params) -> dict
         return found
 
     found: dict[str, float] = distributed.main_process_first(measure, others=dict)
-    names = distributed.share(found)  # so that all processes refuse one that the run logs itself
+    # So that all processes refuse a name that the run logs itself.
+    names = distributed.share(found)
     return found if distributed.is_main_process() else dict.fromkeys(names, math.nan)
 
 
@@ -317,6 +332,7 @@ def _number(name: str, value: Any) -> float:
 
 def save(setup: Setup, step: int, state: TrainState, totals: dict[str, float], skipped_in_a_row: int) -> None:
     """Starts writing a checkpoint, and publishes the files of the work directory."""
+    # Before the checkpoint: a resumed run drops what was logged after it, but cannot recover what is missing before.
     if distributed.is_main_process():
         setup.home.publish_if_possible()
     metadata = {

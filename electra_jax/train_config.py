@@ -357,6 +357,7 @@ def phases(config: TrainConfig) -> list[Phase]:
     written = phase_text.parse(config.phases)
     stops = phase_text.stops(written, config.steps)
     found = []
+    # Not strict: the last phase ends where no other starts.
     for (_, changes), start, stop in zip(written, [0, *stops], stops, strict=False):
         each = _changed(config, changes)
         weights = tuple(map(float, filter(None, each.data.weights.split(":"))))

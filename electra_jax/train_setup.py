@@ -122,12 +122,14 @@ def set_up(
     # 12. The state, in the shardings of the step.
     if saved_step is not None:
         state = checkpoints.restore(saved_step, step.state)
+        # A rewind to this checkpoint was made after it was saved, so its position does not count the batches left out.
         left_out = rewinds.skipped_batches(saved_step, saved_step + 1)
         data.train.set_state({**saved["data"], "next_index": saved["data"]["next_index"] + left_out})
         checkpoints.good_step = saved["good_step"]
         # Only now: if the checkpoint cannot be restored, config.json stays as it is.
         distributed.main_process_first(lambda: record(home, config, attention), others=lambda: None)
     else:
+        # A run that was killed before its first checkpoint has a config.json, so 6. loaded none.
         donors = donors or load_donors(config, progress)
         state = initial_state(step, donors, data.corpus.tokenizer, progress)
     describe(step, workdir, state, data, attention, progress)
@@ -229,10 +231,12 @@ def go_back(home: WorkDir, checkpoints: Checkpoints, asked: Rewind | None, progr
     rewinds = rewind.read(home)
     if rewinds.pending:
         step, skip_batches = rewinds.made[-1]
+        # In all processes: Orbax waits for all of them after each deletion.
         for later in checkpoints.steps():
             if later > step:
                 checkpoints.delete(later)
         progress.say(f"going back to step {step} and leaving out {skip_batches} batches")
+    # Only now: after a kill before this line, the next start deletes the rest.
     latest = checkpoints.latest()
     distributed.main_process_first(lambda: rewind.settle(home, latest), others=lambda: None)
     return rewind.read(home)
@@ -288,6 +292,7 @@ def load_data(
             return pipeline.find_or_prepare(folder, config.data, key, progress)
 
     run_phases = train_config.phases(config)
+    # Before the text is prepared, which may take hours.
     if not corpus.is_prepared(Path(config.data.input)):
         check_weights(run_phases, mixtures.labels([source.name for source in mixtures.parse(config.data)]))
     text = distributed.main_process_first(find, others=find)
@@ -295,11 +300,13 @@ def load_data(
     distributed.check_same("text", text.key)
     distributed.main_process_first(lambda: tokenizer.save(text.tokenizer, home.folder), others=lambda: None)
     examples_of, special = batches.MODES[config.data.mode], text.tokenizer.special
+    # One object for each length: a phase continues the order of the one before it if both have the same object.
     examples = {
         length: examples_of(text.train, length, config.seed, special) for length in {each.length for each in run_phases}
     }
     phases, start = [], 0
     for each in run_phases:
+        # Batches that were left out still belong to the phase in which they would have come.
         count = each.steps + rewinds.skipped_batches(start, start + each.steps)
         phases.append(batches.BatchPhase(examples[each.length], each.batch_size, count, each.weights or text.weights))
         start += each.steps

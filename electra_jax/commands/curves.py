@@ -59,6 +59,7 @@ def main(argv: list[str]) -> int:
     given = cli.read(argv, USAGE, _OPTIONS)
     if given is None:
         return 0
+    # Before `choose`, which does not know settings.
     overrides = {name: given.pop(name) for name in list(given) if name.startswith("config.")}
     options = cli.choose(given, _OPTIONS)
     example = "try --runs runs/tiny --tasks cola,sst2 --data_dir=glue --output=curves, or --help"
@@ -68,7 +69,8 @@ def main(argv: list[str]) -> int:
     check_value("--points", options["points"], at_least(0))
     configs = make_configs(options["tasks"], options["size"], overrides)
     data_dirs = {task: glue.task_dir(options["data_dir"], task) for task in configs}
-    for task, data_dir in data_dirs.items():  # fails before the first fine-tuning if a file is missing
+    # Fails before the first fine-tuning if a file is missing.
+    for task, data_dir in data_dirs.items():
         files.split_digests(data_dir, ("train", *glue.TASKS[task].dev), glue.TASKS[task].suffixes)
     output, accounting = Path(options["output"]), _ACCOUNTINGS[options["accounting"]]
     curves.check_output(output, curve_plots.FILES)
@@ -93,13 +95,16 @@ def make_configs(tasks: tuple[str, ...], size: str, overrides: Mapping[str, str]
       UserError: a task or a setting is unknown, or a value is invalid.
     """
     configs = {}
+    # A task that is named twice is measured once.
     for task in dict.fromkeys(tasks):
         if task not in glue.TASKS:
             raise UserError(f"--tasks={task} is unknown{nearest(task, list(glue.TASKS), '')}")
-        config = recipe.make(task, f"size={size},head=paper")  # as in the paper, whose points are in the plot
+        # The heads are the paper's, whose points are in the plot.
+        config = recipe.make(task, f"size={size},head=paper")
         for name, value in overrides.items():
             config_file.override(config, name.removeprefix("config."), value)
         configs[task] = recipe.resolve(config)
+        # A row and its recipe belong to `task`, whatever an override says.
         if config.task.name != task:
             raise UserError(f"--config.task.name={config.task.name} is not allowed; name tasks with --tasks")
     return configs

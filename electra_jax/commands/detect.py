@@ -26,8 +26,10 @@ def main(argv: list[str]) -> int:
     model = load(options["model"])
     if not texts:
         if isinstance(sys.stdin, io.TextIOWrapper):
+            # The input need not be UTF-8.
             sys.stdin.reconfigure(errors="replace")
         texts = sys.stdin.read().splitlines()
+    # Bytes of an argument that are not UTF-8 are surrogates, which tokenizers cannot encode.
     texts = [text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for text in texts]
     detected = model.detect(texts)
     console = PlainConsole()

@@ -76,9 +76,11 @@ def main(argv: list[str]) -> int:
     model = Path(options["model"])
     if source == "model" and finetuned_model.find(model) is None and not directory.is_directory(model):
         raise UserError(f"--model={model} was not fine-tuned; export a run with --workdir")
+    # By `given`, not by the value: an empty one is invalid too.
     if "as" in given:
         check_value("--as", options["as"], one_of("bert"))
     check_value("--dtype", options["dtype"], one_of(*directory.DTYPES))
+    # By `given`: 0 is a step too, and without the option it is that of the last checkpoint.
     step = options["step"] if "step" in given else None
     chosen = {name: options[name] for name in ("average", "sentence_transformers", "layers", "onnx", "dtype")}
     scores = [folder for folder in options["scores"].split(";") if folder]

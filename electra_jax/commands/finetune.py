@@ -40,7 +40,8 @@ usage: electra-jax finetune --config=NAME[:ARG] --init_from=DIR --data_dir=FOLDE
   --help-config               list all settings with defaults and valid values
   --debug                     show the traceback of an error"""
 
-_LAST = -1  # the last checkpoint of a run
+# Stands for the last checkpoint of a run: 0 is a step.
+_LAST = -1
 _OPTIONS: Mapping[str, Any] = {"init_from": "", "step": _LAST, "data_dir": "", "keep": "best", "strict": True}
 _LINE_EVERY = 30.0  # seconds between two lines of progress without a terminal
 
@@ -88,5 +89,6 @@ def show_scores(console: Console, result: Mapping[str, Any]) -> None:
         table.add_column(heading, justify="left" if heading == "score" else "right")
     for name in result["median"]:
         values = [result[column][name] for column in ("median", "lowest", "highest", "std")]
+        # A single seed has no deviation.
         table.add_row(name, *("" if value is None else f"{value:.1f}" for value in values))
     console.print(table)

@@ -124,6 +124,7 @@ def main(argv: list[str]) -> int:
         raise UserError(f"--mfu={given['mfu']} is invalid: expected more than 0, at most 1")
     console = PlainConsole()
     if arguments.config is None:
+        # A value that differs from its default would have no effect.
         if given != {**options, "config": given["config"], "json": given["json"]}:
             raise UserError("--device, --chips and --mfu need a run; add --config=base")
         rows = paper_rows()

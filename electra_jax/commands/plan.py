@@ -196,8 +196,10 @@ def main(argv: list[str]) -> int:
         raise UserError(f"--mfu={given['mfu']} is invalid: expected more than 0, at most 1")
     if _INSIDE not in os.environ:
         return _run_in_child(argv, given["topology"])
+    # The target need not exist here; this process uses no accelerator of this machine.
     jax.config.update("jax_platforms", "cpu")
     target = (given["topology"], given["slices"], given["mfu"])
+    # With --json, standard output has nothing but the JSON value.
     console = PlainConsole(stderr=given["json"])
     if not given["sweep"]:
         plan = estimate(parsed.config, *target)
@@ -221,9 +223,11 @@ def _run_in_child(argv: list[str], topology: str) -> int:
       UserError: the compiler aborted the process.
     """
     command = [sys.executable, "-m", "electra_jax", "plan", *argv]
+    # Standard error is held back: if the compiler aborts, one line replaces its page of text.
     with tempfile.TemporaryFile() as errors:
         child = subprocess.run(command, env={**os.environ, _INSIDE: "1"}, stderr=errors, check=False)
         errors.seek(0)
+        # A signal ended the child.
         if child.returncode < 0:
             name = signal.Signals(-child.returncode).name
             compiler, package = ("TPU", "libtpu") if is_tpu(topology) else ("CUDA", "version of JAX's CUDA plugin")

@@ -37,7 +37,8 @@ Predicts a label or several, a number, an answer or tags for every row of a file
 Each output has the line of its row. A row that cannot be used is reported on standard error and has no output."""
 
 _STANDARD = "-"
-_CHUNK = 64  # batches that are read at a time, so that rows of similar length share a batch
+# Batches that are read at a time, so that rows of similar length share a batch.
+_CHUNK = 64
 _LINE_EVERY = 30.0  # seconds between two lines of progress without a terminal
 _OPTIONS = {"model": "", "input": "", "output": _STANDARD, "text": "", "pair": "", "batch_size": 16}
 
@@ -75,16 +76,19 @@ def main(argv: list[str]) -> int:
     model = models.load(options["model"], batch_size=options["batch_size"])
     if not isinstance(model, FinetunedModel):
         raise UserError(f"--model={options['model']} was not fine-tuned; use what electra-jax finetune wrote")
+    # Not strict: a model of single texts has one column.
     columns = tuple(
         options[name] or own for name, own in zip(("text", "pair"), predictions.texts_of(model.task), strict=False)
     )
     for name in ("text", "pair")[len(columns) :]:
         if options[name]:
             raise UserError(f"--{name}={options[name]} has no effect: this model reads single texts; leave it out")
+    # Standard output may have the predictions.
     with ConsoleProgress(PlainConsole(stderr=True), _LINE_EVERY) as progress:
         bad = ReportedRows(progress)
         if source != _STANDARD:
             with Path(source).open("rb") as file:
+                # Lines are an upper bound of the rows: a heading and line breaks in quotes count.
                 progress.start("rows", sum(1 for _ in file))
         with _writer(model.task, output) as write:
             done = 0
@@ -108,12 +112,14 @@ def _read(source: str, columns: Sequence[str], bad: BadRows) -> Iterator[Row]:
             texts = tuple(record.values[column] for column in columns)
             wrong = next((name for name, text in zip(columns, texts, strict=True) if not isinstance(text, str)), None)
             if wrong is None:
+                # A place is FILE:LINE, and FILE may contain colons.
                 yield Row(int(record.place.rpartition(":")[2]), texts)
             else:
                 bad.add(record.place, f"{wrong} is {record.values[wrong]!r}, expected a text")
         return
     lines = files.decode_lines(sys.stdin.buffer, "standard input", bad) if source == _STANDARD else None
     for line, text in lines or files.read_lines(path, bad):
+        # A single text may contain tabs.
         texts = tuple(text.split("\t")) if len(columns) > 1 else (text,)
         if len(texts) == len(columns):
             yield Row(line, texts)
@@ -132,6 +138,7 @@ def _writer(task: Task, output: str) -> Iterator[Any]:
     """Context manager: yields a function that writes a line's prediction. On success, renames the file to `output`."""
     if output == _STANDARD:
         if isinstance(sys.stdout, io.TextIOWrapper):
+            # JSON is UTF-8, whatever the locale is.
             sys.stdout.reconfigure(encoding="utf-8")
         yield _Lines(task, sys.stdout, False)
         return
@@ -140,6 +147,7 @@ def _writer(task: Task, output: str) -> Iterator[Any]:
     partial = Path(f"{output}.partial")
     with partial.open("w", encoding="utf-8") as file:
         yield _Lines(task, file, output.endswith(".tsv"))
+    # Not reached after an error: `output` is complete or not written.
     os.replace(partial, output)
 
 

@@ -49,7 +49,8 @@ def main(argv: list[str]) -> int:
         return 0
     chosen = cli.choose(given, options)
     console = PlainConsole()
-    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it also raises what it logs
+    # gcsfs also raises what it logs.
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
     cli.require(chosen, ("input", "output"), "try --input='data/*.txt' --output=data/prepared, or --help")
     report = pipeline.prepare(
         chosen["output"],
@@ -68,7 +69,8 @@ def _runner(chosen: dict[str, Any]) -> Runner:
         return LocalRunner(chosen["workers"])
     if chosen["workers"]:
         raise UserError("--workers has no effect with --beam; leave it out, and set the workers in the options of Beam")
-    from electra_jax.data.beam_runner import BeamRunner  # Beam is an optional dependency
+    # Here, because Beam is an optional dependency.
+    from electra_jax.data.beam_runner import BeamRunner
 
     return BeamRunner(chosen["beam"])
 
@@ -124,6 +126,8 @@ def _histogram(counts: Sequence[int]) -> Table:
     grid.add_column()
     grid.add_column(justify="right")
     for i, count in rows:
+        # Entry i counts lengths of i binary digits.
         label = "none" if i == 0 else "1" if i == 1 else f"{2 ** (i - 1):,} to {2**i - 1:,}"
+        # At least one block, so that rare lengths show.
         grid.add_row(label, "█" * max(1, round(40 * count / most)), f"{count:,}")
     return grid

@@ -48,6 +48,7 @@ def main(argv: list[str]) -> int:
         raise UserError("--workdir and --model were both given: expected one of them")
     source = "model" if options["model"] else "workdir"
     cli.require(options, (source, "repo"), "try --workdir=runs/tiny --repo=USER/NAME, or --help")
+    # By `given`: 0 is a step too, and without the option it is that of the last checkpoint.
     step = options["step"] if "step" in given else None
     console = PlainConsole()
     chosen = {name: options[name] for name in ("every_checkpoint", "private", "onnx", "words")}

@@ -41,7 +41,8 @@ def main(argv: list[str]) -> int:
     tasks = read_task_scores(Path(options["curves"]), runs) if options["curves"] else []
     samples = [make_samples(run, options["samples"]) for run in runs] if options["samples"] else []
     html = make_page(runs, samples, tasks)
-    write_whole(output, html.encode("utf-8", "replace").decode("utf-8"))  # a path may not be valid UTF-8
+    # A path in the page may not be valid UTF-8.
+    write_whole(output, html.encode("utf-8", "replace").decode("utf-8"))
     size = output.stat().st_size / 1000
     said = f"{output}: {len(runs)} run{'s' * (len(runs) > 1)}, {size:.0f} kB"
     PlainConsole().print(said, markup=False, highlight=False)
@@ -52,7 +53,8 @@ def check_output(output: Path) -> None:
     """Raises UserError if the page cannot be written to `output`."""
     if output.is_dir():
         raise UserError(f"--output={output} is a folder: expected a file, such as {output / 'report.html'}")
-    if output.exists() and not output.is_file():  # write_whole would replace a device
+    # `write_whole` would replace a device.
+    if output.exists() and not output.is_file():
         raise UserError(f"--output={output} is not a regular file: expected one, such as report.html")
     if not output.parent.is_dir():
         raise UserError(f"the folder {output.parent} of --output does not exist; create it, or give another")

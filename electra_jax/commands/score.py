@@ -45,16 +45,19 @@ def main(argv: list[str]) -> int:
     if options["by"]:
         check_value("--by", options["by"], one_of(*SCORES))
     columns = (options["good"], options["bad"])
+    # By resolved path: a folder that is named twice counts once.
     found = {Path(name).resolve(): _find(name) for name in filter(None, options["input"].split(";"))}
     if not found:
         raise UserError(
             f"--input={options['input']} names no file: expected files and folders, separated by semicolons"
         )
+    # Before the model is loaded: an error in a file shows at once.
     pairs = {path: _read(path, columns) for paths in found.values() for path in paths}
     model = load(options["model"], batch_size=options["batch_size"])
     table = Table("file", "pairs", "accuracy")
     accuracies: dict[Path, float] = {}
     for name, (path, (good, bad)) in zip(unique_names(list(pairs)), pairs.items(), strict=True):
+        # Strictly higher: a tie is an error.
         higher = model.score(good, by=options["by"] or None) > model.score(bad, by=options["by"] or None)
         accuracies[path] = 100 * float(higher.mean())
         table.add_row(name, f"{len(good):,}", f"{accuracies[path]:.1f}")
@@ -75,6 +78,7 @@ def _find(name: str) -> list[Path]:
     path = Path(name)
     inside = [path]
     if path.is_dir():
+        # The order of a listing differs between file systems.
         inside = sorted(each for each in path.rglob("*") if each.suffix in _SUFFIXES and each.is_file())
     if not inside or not inside[0].is_file() or inside[0].suffix not in _SUFFIXES:
         raise UserError(f"--input={name} is invalid: expected a .jsonl, .tsv or .csv file, or a folder of such files")

@@ -57,6 +57,7 @@ objectives:
 {textwrap.indent(registry.describe(), "  ")}"""
 
 
+# Texts, because step 0 differs from no step.
 OPTIONS = {**distributed.OPTIONS, "rewind_to": "", "skip_batches": ""}
 
 
@@ -66,8 +67,10 @@ def main(argv: list[str]) -> int:
     if arguments is None or arguments.config is None:
         return 0
     rewind = make_rewind(arguments.options["rewind_to"], arguments.options["skip_batches"])
+    # From the start of the process, so that its imports count as set-up.
     clock = goodput.Clock(goodput.process_started())
-    distributed.initialize(arguments.options)  # before JAX is asked for a device or a process
+    # Before JAX is asked for a device or a process.
+    distributed.initialize(arguments.options)
     console = PlainConsole(quiet=not distributed.is_main_process())
     config, workdir = train_config.resolve(arguments.config), resolve(arguments.workdir)
     with compile_cache(config.compile_cache):
@@ -89,7 +92,8 @@ def attach_results(config: TrainConfig, workdir: AnyPath, result: TrainResult, p
         table.write_text(final_table(result), encoding="utf-8")
         files = [table]
         try:
-            from electra_jax.report.page import make_page  # matplotlib is an extra, and takes a second to import
+            # Here, because matplotlib is an extra, and takes a second to import.
+            from electra_jax.report.page import make_page
 
             html = make_page(read_run_logs([home.folder]), [], [])
             page.write_text(html, encoding="utf-8", errors="replace")

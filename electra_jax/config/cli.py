@@ -47,6 +47,7 @@ def read(
             value = "true" if options.get(name) is False else _next_value(argument, rest)
         if isinstance(options.get(name), tuple):
             value = "\n".join([*filter(None, value.split(",")), *_following_values(rest)])
+        # Of a setting that is given again the last value counts, so a command can be extended.
         if name in given and not name.startswith("config."):
             raise UserError(f"--{name} is given twice; give it once")
         given[name] = value
@@ -121,7 +122,8 @@ def _value(text: str, kind: type) -> Any:
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, OverflowError):
         return None
     if kind is int:
-        return int(value) if value == int(value) else None  # 1e5 is an integer
+        # 1e5 is an integer.
+        return int(value) if value == int(value) else None
     return float(value)
 
 

@@ -61,6 +61,7 @@ def parse(
       UserError: an argument, file or setting does not exist, the config has another kind, a setting has no effect, or
         a value has the wrong type.
     """
+    # Before `read`, which would take the next argument for the value of --help-config.
     if config_class is not None and "--help-config" in argv:
         print(describe(config_class))
         return None
@@ -72,7 +73,8 @@ def parse(
     name, _, arg = given.get("config", "").partition(":")
     config = load(name, arg) if name else ConfigDict()
     known = [*options, "config", "workdir", "debug", "help", *(f"config.{setting}" for setting in flatten(config))]
-    for option in given:  # before cli.choose, whose suggestions do not include settings
+    # Before `cli.choose`, whose suggestions do not include settings.
+    for option in given:
         if option not in known:
             raise UserError(f"--{option} is unknown{nearest(option, known, '--')}")
     chosen = cli.choose(given, options, "config", "workdir")
@@ -84,6 +86,7 @@ def parse(
         raise UserError(f"--config={given['config']} has the wrong kind: expected a config for {_KINDS[kind]}")
     of_class = settings_of(config_class) if config_class is not None else {}
     for setting, text in overrides.items():
+        # The setting exists, but not for this objective or task.
         if setting.removeprefix("config.") in of_class.keys() - flatten(config).keys():
             raise UserError(f"--{setting} has no effect with config.{kind}.name={config[kind].name}; leave it out")
         override(config, setting.removeprefix("config."), text)
@@ -114,8 +117,10 @@ def load(name: str | Path, arg: str = "") -> ConfigDict:
     """
     path = _find(name)
     try:
+        # By path: a config file of the user need not be importable.
         get_config = runpy.run_path(str(path)).get("get_config")
         config = get_config(arg) if callable(get_config) else None
+    # The file itself reports a wrong argument.
     except UserError:
         raise
     except Exception as error:

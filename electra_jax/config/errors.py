@@ -81,12 +81,14 @@ def run(main: Callable[[list[str]], int | None], argv: list[str] | None = None) 
     debug = "--debug" in argv
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 must not stop a run
+            # A terminal without UTF-8 must not stop a run.
+            stream.reconfigure(errors="backslashreplace")
     cause: UserError | OSError | MemoryError
     try:
         status = main([arg for arg in argv if arg != "--debug"]) or 0
         if sys.stdout is not None:
-            sys.stdout.flush()  # a closed pipe raises here, where it is reported, and not when Python exits
+            # A closed pipe raises here, where it is reported, and not when Python exits.
+            sys.stdout.flush()
         return status
     except KeyboardInterrupt:
         if debug:
@@ -94,12 +96,14 @@ def run(main: Callable[[list[str]], int | None], argv: list[str] | None = None) 
         report_interrupt()
         return exit_status(signal.SIGINT)
     except MISTAKES as error:
+        # The broken pipe may also be another one, such as that of a worker process.
         if isinstance(error, BrokenPipeError) and _drop_closed_stdout():
             print(f"error: {_CLOSED}", file=sys.stderr)
             return EXIT_BROKEN_PIPE
         if debug:
             raise
         cause = error
+    # Python refuses a path with NUL or a lone surrogate by a ValueError, not by an OSError.
     except ValueError as error:
         refused = _refused_argument(error, argv)
         if debug or refused is None:
@@ -117,9 +121,11 @@ def _drop_closed_stdout() -> bool:
         return False
     poll = select.poll()
     poll.register(stdout, select.POLLOUT)
+    # The write end of a pipe has an error if its read end is closed.
     if not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
         return False
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stdout)  # Python flushes once more when it exits
+    # Python flushes once more when it exits, which would raise again.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stdout)
     return True
 
 

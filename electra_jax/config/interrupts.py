@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from types import FrameType
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
-_GRACE = 3.0  # seconds
+# Seconds from the first signal until the process is ended, whatever it is doing.
+_GRACE = 3.0
 
 
 def exit_status(number: int) -> int:
@@ -42,7 +43,8 @@ class Interrupts:
         self.noticed: int | None = None
         self._debug = debug
         self._unwinds = False
-        self._ending = threading.Lock()  # taken for good by the thread that ends the process
+        # Taken for good by the thread that ends the process.
+        self._ending = threading.Lock()
 
     @contextlib.contextmanager
     def unwinding(self) -> Iterator[None]:
@@ -52,6 +54,7 @@ class Interrupts:
             yield
         finally:
             if self.noticed is not None and not self._debug:
+                # `os._exit` does not flush.
                 with contextlib.suppress(Exception):
                     sys.stdout.flush()
                 self._end(self.noticed)
@@ -62,6 +65,7 @@ class Interrupts:
             return
         report_interrupt()
         _stop_children()
+        # Not sys.exit: this may run in another thread, while the main thread is in native code.
         os._exit(exit_status(number))
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -71,6 +75,7 @@ class Interrupts:
         if not self._unwinds:
             self._end(number)
         timer = threading.Timer(_GRACE, self._end, [number])
+        # A daemon, so that a command that ends in time does not wait for it.
         timer.daemon = True
         timer.start()
         raise KeyboardInterrupt
@@ -81,7 +86,8 @@ class Interrupts:
 
         SIGINT is ignored in a background job of a script, for example.
         """
-        if threading.current_thread() is not threading.main_thread():  # Python has signal handlers there only
+        # Python has signal handlers in the main thread only.
+        if threading.current_thread() is not threading.main_thread():
             yield
             return
         default = (signal.SIG_DFL, signal.default_int_handler)
@@ -89,6 +95,7 @@ class Interrupts:
         for number in before:
             signal.signal(number, self._handle)
         read, write = os.pipe()
+        # Python requires it of the wakeup descriptor.
         os.set_blocking(write, False)
         # Python's C handler writes to the pipe at once, even while the main thread is in native code.
         wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
@@ -100,12 +107,14 @@ class Interrupts:
             os.close(write)  # ends the thread
             for number, handler in before.items():
                 signal.signal(number, handler)
-            atexit.register(_ignore_signals)  # the work is done: let Python end
+            # The work is done: let Python end.
+            atexit.register(_ignore_signals)
 
     def _watch(self, pipe: int) -> None:
         """Ends the process if the main thread does not return to Python, so that `_handle` is never called."""
         with open(pipe, "rb", 0) as signals:
             while number := signals.read(1):
+                # In its loop, `train` has handlers of its own.
                 if signal.getsignal(number[0]) == self._handle:
                     time.sleep(_GRACE)
                     if self.noticed is None:
@@ -130,5 +139,6 @@ def _stop_children() -> None:
 
         for child in multiprocessing.active_children():
             child.kill()
-        with contextlib.suppress(Exception):  # else multiprocessing's resource tracker warns of leaked semaphores
+        # Without this, multiprocessing's resource tracker warns of leaked semaphores.
+        with contextlib.suppress(Exception):
             multiprocessing.util._run_finalizers(0)  # type: ignore[attr-defined]

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from electra_jax.config.errors import UserError
 
 FORM = "SHARE NAME=VALUE ...; SHARE NAME=VALUE ...; ..., where the shares of the steps add up to 1"
+# Without exponents and with few digits: Fraction would expand 1e999999999 to a billion digits.
 _NUMBER = re.compile(r"\d{1,12}(\.\d{0,12})?|\.\d{1,12}|\d{1,12}/[1-9]\d{0,11}", re.ASCII)
 
 
@@ -52,6 +53,7 @@ def parse(text: str) -> list[PhaseText]:
 
 def stops(written: list[PhaseText], steps: int) -> list[int]:
     """Returns the number of steps done at the end of each phase of a run of `steps` steps."""
+    # Running totals are rounded, not shares, so the steps of all phases add up to those of the run.
     return [round(steps * share) for share in itertools.accumulate(phase.share for phase in written)]
 
 
@@ -59,6 +61,7 @@ def _phase(part: str, text: str) -> PhaseText:
     share, *settings = part.split()
     changes = dict(setting.partition("=")[::2] for setting in settings)
     number = fraction(share)
+    # There are fewer changes than settings if a name is given twice.
     if number is None or len(changes) < len(settings) or not all("=" in setting for setting in settings):
         raise UserError(f"config.phases={text!r} is invalid at {part.strip()!r}: expected {FORM}")
     return PhaseText(number, changes)

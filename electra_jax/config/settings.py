@@ -21,7 +21,8 @@ from electra_jax.config.errors import UserError
 
 Config = TypeVar("Config")
 _METADATA = "electra_jax"
-_COLUMNS = 100  # of what --help-config prints
+# Width of what --help-config prints.
+_COLUMNS = 100
 
 # What an error message calls a value of each type.
 TYPE_NAMES: Mapping[type, str] = {
@@ -133,7 +134,8 @@ def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
     """
     flat: dict[str, Any] = {}
     for name, value in _items(config):
-        if dataclasses.is_dataclass(value) or hasattr(value, "items"):  # a ConfigDict is not a Mapping
+        # A ConfigDict is not a Mapping.
+        if dataclasses.is_dataclass(value) or hasattr(value, "items"):
             flat |= flatten(value, f"{prefix}{name}.")
         else:
             flat[prefix + name] = value
@@ -214,6 +216,7 @@ def name_in(config: Any, group: str) -> str:
 
 
 def _typed(known: Setting, value: Any, prefix: str) -> Any:
+    # 1 is a valid number; True is an int to isinstance, but not a number here.
     if known.type is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, known.type) or (known.type is not bool and isinstance(value, bool)):
@@ -228,6 +231,7 @@ def _build(config_class: type[Config], values: Mapping[str, Any], prefix: str) -
         name = prefix + field.name
         if dataclasses.is_dataclass(types[field.name]):
             given[field.name] = _build(types[field.name], values, f"{name}.")
+        # An optional setting may be missing; its field has the default.
         elif name in values:
             given[field.name] = values[name]
     return config_class(**given)
@@ -269,6 +273,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str
 
 def nearest(name: str, names: Sequence[str], prefix: str) -> str:
     """Returns the end of a message about an unknown name: a suggestion of the most similar name, if there is one."""
+    # A right name in a wrong or missing group comes before a similar spelling.
     same_ending = [other for other in names if other.rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1]]
     similar = sorted(same_ending, key=len) or difflib.get_close_matches(name, names, n=1)
     return f"; did you mean {prefix}{similar[0]}?" if similar else ""
@@ -297,6 +302,7 @@ def markdown_table(config_class: type) -> str:
     for each in settings_of(config_class).values():
         default = f"`{_as_argument(each.default)}`" if each.default != "" else ""
         cells = [f"`{each.name}`", default, _valid(each), each.doc, "may change" if each.resumable else ""]
+        # A | would end the cell.
         rows.append(f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |")
     return "\n".join(rows) + "\n"
 

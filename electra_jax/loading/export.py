@@ -45,10 +45,12 @@ def export(
     workdir, output = Path(workdir), Path(output).resolve()
     if output.is_relative_to((workdir / "checkpoints").resolve()):
         raise UserError(f"{output} is inside the run's checkpoints; use another --output")
+    # What can be refused at once is refused before the checkpoint is read.
     check_output(output)
     if onnx:
         onnx_file.check_installed()
     run = load_run_checkpoint(workdir, step, average)
+    # On lines of the run's own text; `directory.write` checks lines that are made from the vocabulary.
     tokenizer_files.check(run.tokenizer, converted.convert(run.tokenizer), _heldout_lines(run, workdir))
     with new_folder(output) as partial:
         partial.mkdir(parents=True)
@@ -72,6 +74,7 @@ def _write(
     config, params = run.shape, run.params
     encoder, generator = (extract(config, params, network) for network in ("encoder", "generator"))
     assert encoder is not None
+    # `copy_gate` is left out: transformers has no class for it.
     heads = [head for head in (*encoder.config.heads, None) if head in _DIRECTORIES]
     if as_bert:
         bert.check(encoder.config)
@@ -81,6 +84,7 @@ def _write(
         directories.append((networks.GENERATOR, generator, "mlm_head"))
     mask = run.tokenizer.name_of(run.tokenizer.special.mask)
     for name, network, head in directories:
+        # Fine-tunings start from the encoder, so their scores say nothing about the generator.
         about = description._replace(downstream=()) if name == networks.GENERATOR else description
         if name == networks.ENCODER and layers:
             fact = ("layers", f"the first {layers} of {network.config.encoder.layers}")
@@ -107,6 +111,7 @@ def _describe(run: RunCheckpoint, workdir: Path) -> card.RunDescription:
     environment = read_json(path) if path.exists() else {}
     packages = environment.get("packages", {})
     shapes = [f"{phase.batch_size} sequences of {phase.length} tokens" for phase in done]
+    # Neighboring phases may have the same shape and differ in other settings.
     shapes = [shape for shape, _ in itertools.groupby(shapes)]
     pieces = "SentencePiece" if isinstance(run.tokenizer, SentencePiece) else "pieces (tokenizers library)"
     facts = [
@@ -121,6 +126,7 @@ def _describe(run: RunCheckpoint, workdir: Path) -> card.RunDescription:
         ("precision", config.model.dtype),
         ("code", f"electra_jax {environment.get('commit') or ''}, jax {packages.get('jax', 'unknown')}"),
     ]
+    # Inserted before the facts at 1 below, which move the later ones.
     if len(run.averaged) > 1:
         facts.insert(3, ("weights", f"the mean of the checkpoints of steps {', '.join(map(str, run.averaged))}"))
     initial = {"encoder": config.init_from, "generator": config.generator_from}

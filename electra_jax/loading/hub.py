@@ -49,12 +49,14 @@ def local(path: Path) -> Path:
     _check_name(name, str(path))
     try:
         folder = Path(snapshot_download(name, revision=revision or None, allow_patterns=list(_FILES)))
+        # The list takes another request, and is only needed to say why there are no weights.
         others = () if any(folder.rglob("*.safetensors")) else HfApi().list_repo_files(name, revision=revision or None)
     except Exception as error:  # the HTTP library depends on the version of huggingface_hub
         raise UserError(
             f"{path} cannot be downloaded ({first_line(error)[:_REASON]}); check name and network, or log in with "
             "`hf auth login`"
         ) from error
+    # Outside of the `try`, which would report this as an error of the Hub.
     if pickles := [file for file in others if file.startswith("pytorch_model")]:
         raise UserError(
             f"{path} has its weights in {pickles[0]}, a pickle, which electra_jax does not read because it can run "
@@ -89,6 +91,7 @@ def upload(folder: Path, repo: str, message: str, revision: str | None = None, p
     try:
         # None leaves the choice to the organization. Neither value changes a repository that exists.
         api.create_repo(repo, private=private or None, exist_ok=True)
+        # Before anything is uploaded. The error is raised below: the `except` would report it as one of the Hub.
         is_public = private and not api.model_info(repo).private
         if not is_public:
             if revision is not None:

@@ -68,6 +68,7 @@ class Inference:
         # An empty row has no window, and `np.concatenate` needs at least one array.
         parts: list[list[np.ndarray]] = [[np.zeros(0, np.float32)] for _ in rows]
         for owner, window, output in zip(owners, windows, outputs, strict=True):
+            # Between [CLS] at 0 and [SEP]; what follows is padding.
             parts[owner].append(output[1 : len(window) + 1])
         return [np.concatenate(part) for part in parts]
 
@@ -77,6 +78,7 @@ class Inference:
 
         def compute(batch: Batch, indices: list[int]) -> Array:
             positions_B = np.zeros(len(batch.input_ids), np.int32)
+            # Rows of padding predict at position 0; `_map` drops them.
             positions_B[: len(indices)] = shifted[indices]
             return self._predict(self._params, batch, positions_B)
 
@@ -116,11 +118,13 @@ class Inference:
 
     @functools.cached_property
     def _params(self) -> Any:
+        # Once: the parameters are NumPy arrays, which every call would copy to the device again.
         return jax.device_put(self.network.params)
 
     @functools.cached_property
     def _encode(self) -> dict[Pooling, Callable[[Any, Batch], Array]]:
         poolings: tuple[Pooling, ...] = ("mean", "cls", None)
+        # The parameters are an argument: a closure would compile them into each program as constants.
         return {pooling: jax.jit(functools.partial(encode, self.network, pooling)) for pooling in poolings}
 
     @functools.cached_property
@@ -155,14 +159,17 @@ def discriminate(network: Network, params: Any, batch: Batch) -> Array:
 def log_probs(network: Network, params: Any, batch: Batch) -> Array:
     """Computes the log-probability of each input token, [B, L] float32."""
     logits_BLV = electra.mlm_logits(network.model, params, electra.encode(network.model, params, batch))
+    # Entries that only pad the table have the lowest float as logit, and so no share in the softmax.
     nll_BL: Array = optax.softmax_cross_entropy_with_integer_labels(logits_BLV, batch.input_ids)
     return -nll_BL
 
 
 def predict(network: Network, params: Any, batch: Batch, positions_B: Array) -> Array:
     """Computes log-probabilities over the vocabulary at one position of each row, [B, V] float32."""
+    # [B, L, D] -> [B, 1, D] before the head: logits of all positions would take L times the memory.
     states_B1D = electra.gather_positions(electra.encode(network.model, params, batch), positions_B[:, None])
     logits_B1V = electra.mlm_logits(network.model, params, states_B1D)
+    # [B, 1, padded V] -> [B, V]: the entries that only pad the table are no tokens.
     return jax.nn.log_softmax(logits_B1V[:, 0, : network.config.vocab_size])
 
 

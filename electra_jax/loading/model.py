@@ -78,6 +78,7 @@ class Model:
             raise UserError(f"batch_size={batch_size} is invalid: expected 1 or more")
         self.name, self.tokenizer, self.notes = name, tokenizer, networks.notes
         self.encoder, self.generator = networks.encoder, networks.generator
+        # Electric alone has `scores`: its logit is an energy and not the log odds.
         self._scores_are_energies = bool(networks.scores)
         # An encoder with both heads was trained on [MASK] too; others that have a generator have never read one.
         both = {"discriminator_head", "mlm_head"} <= set(self.encoder.config.heads)
@@ -135,6 +136,7 @@ class Model:
             return outputs[0]
         if pooling is None:
             return outputs
+        # `np.stack` refuses an empty list; no texts are [0, D].
         return np.stack(outputs) if outputs else np.zeros((0, self.encoder.config.encoder.width), np.float32)
 
     @overload
@@ -166,6 +168,7 @@ class Model:
         given = check_texts(texts)
         tokenized = [self._tokenize_with_spans(text) for text in given]
         logits = self._encoder_inference.discriminate([ids for ids, _ in tokenized])
+        # By `logaddexp`, because 1 / (1 + exp(-logit)) overflows where a logit is far below 0.
         words = [
             list(self._words(text, ids, spans, np.exp(-np.logaddexp(0, -logit))))  # sigmoid
             for text, (ids, spans), logit in zip(given, tokenized, logits, strict=True)
@@ -216,6 +219,7 @@ class Model:
         if by == "detection":
             self._check_detects("score(by='detection')")
             logits = self._encoder_inference.discriminate(rows)
+            # log(1 - sigmoid(x)) is -log(1 + exp(x)), by `logaddexp` because exp(x) overflows.
             terms = [-x if self._scores_are_energies else -np.logaddexp(0, x) for x in logits]
         else:
             other = "; or use by='detection'" if "discriminator_head" in heads else ""
@@ -223,8 +227,10 @@ class Model:
             terms = (
                 self._mask_inference.masked_log_probs(rows) if by == "masks" else self._mask_inference.log_probs(rows)
             )
+        # Summed in float64: the rounding of a long float32 sum could decide between two close texts.
         sums = np.array([term.sum(dtype=np.float64) for term in terms], np.float64)
         if per_token:
+            # 1 for an empty text, whose score is 0 and not 0 / 0.
             sums /= np.array([max(1, len(row)) for row in rows], np.float64)
         return float(sums[0]) if isinstance(texts, str) else sums
 
@@ -257,6 +263,7 @@ class Model:
           (3, 3, True)
         """
         self._check_fills_masks("fill", "a generator or an MLM head")
+        # [CLS] and [SEP] take two positions.
         longest = self._mask_inference.network.config.longest - 2
         rows, positions, counts = [], [], []
         for text in check_texts(texts):
@@ -266,6 +273,7 @@ class Model:
             masks = [i for i, token in enumerate(row) if token == self.tokenizer.special.mask]
             if not masks:
                 raise UserError(f"text {text[:40]!r} has no mask: expected [MASK] in place of a word")
+            # `predict` reads one position of a row, so a row with several masks is computed once for each.
             rows += [row] * len(masks)
             positions += masks
             counts.append(len(masks))
@@ -286,6 +294,7 @@ class Model:
 
     def _candidates(self, log_probs: np.ndarray, top: int) -> list[Candidate]:
         pieces = log_probs[: len(self.tokenizer)]  # some released models have more embeddings than pieces
+        # Stable, so that of equal probabilities the lower id comes first on every machine.
         best = np.argsort(-pieces, kind="stable")[:top].tolist()
         return [Candidate(self.tokenizer.decode([token]).strip(), float(np.exp(log_probs[token]))) for token in best]
 
@@ -297,6 +306,7 @@ class Model:
         else:  # then words begin after a gap between spans
             starts = [i for i, (begin, _) in enumerate(spans) if i == 0 or begin > spans[i - 1][1]]
         for first, end in itertools.pairwise([*starts, len(ids)]):
+            # A piece of space has no character of its own; a word of such pieces alone is left out.
             visible = [span for span in spans[first:end] if span[1] > span[0]]
             if visible:
                 begin, stop = visible[0][0], visible[-1][1]
@@ -323,6 +333,7 @@ class Model:
         raise UserError(f"{self.name} was not fine-tuned, so it cannot predict; use what electra-jax finetune wrote")
 
     def _tokenize(self, texts: list[str]) -> list[list[int]]:
+        # As `prepare` does it: models have read no white space other than single spaces.
         return self.tokenizer.encode([" ".join(text.split()) for text in texts])
 
     def _tokenize_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:

@@ -66,6 +66,7 @@ def load_networks(path: Path, step: int | None = None, average: int = 1) -> Pret
     _check_no_step(path, step)
     first_path = _encoder_directory(path)
     first = directory.read(first_path)
+    # An encoder with two heads is exported as two directories: transformers has no class with both.
     for other in (path / DISCRIMINATOR, path / MASKED_LM):
         if other != first_path and (other / directory.CONFIG).is_file():
             first = _with_heads(first, directory.read(other), other)
@@ -81,6 +82,7 @@ def _with_heads(first: Directory, other: Directory, path: Path) -> Directory:
     network, more = first.network, other.network
     shapes = [_shape(each.config) for each in (network, more)]
     ours, theirs = (flatten_params({part: each.params[part] for part in _SHARED}) for each in (network, more))
+    # Equal in every bit, as one export writes them.
     if shapes[0] != shapes[1] or not all(np.array_equal(value, theirs[name]) for name, value in ours.items()):
         raise UserError(
             f"{path} has another encoder than the directory beside it; export both again, or load one of them"

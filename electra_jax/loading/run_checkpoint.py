@@ -57,6 +57,7 @@ def trained_shape(config: TrainConfig, objective: Objective, step: int) -> Elect
     far has trained.
     """
     shape = objective.model.config
+    # In bfloat16 a run would answer with other numbers than its export.
     encoder, generator = (
         network and dataclasses.replace(network, dtype=jnp.dtype("float32"))
         for network in (shape.encoder, shape.generator)
@@ -84,6 +85,7 @@ def load_run_checkpoint(workdir: Path, step: int | None = None, average: int = 1
     checkpoints = Checkpoints(workdir / "checkpoints", read_only=True)
     try:
         step = _existing_step(checkpoints, workdir, step)
+        # Step 0 is never saved, so there may be no checkpoint up to it.
         before = [each for each in checkpoints.steps() if each <= step] or [0]
         if not 1 <= average <= len(before):
             raise UserError(
@@ -97,7 +99,9 @@ def load_run_checkpoint(workdir: Path, step: int | None = None, average: int = 1
                 raise UserError(f"{workdir} at step 0 has the parameters of {config.starts_from}; use that")
             params = sharded_step.fresh_params()
             return RunCheckpoint(config, vocabulary, sharded_step.objective, 0, params, _NOTHING_DONE)
+        # Without Adam's moments, which are two thirds of a float32 checkpoint.
         like, averaged = {"params": sharded_step.state.params}, tuple(before[-average:])
+        # A generator: each checkpoint is read when it is added, and freed afterwards.
         restored = (checkpoints.restore(each, like, partial=True)["params"] for each in (step, *averaged[:-1]))
         params = functools.reduce(functools.partial(jax.tree.map, jnp.add), restored)
         if average > 1:
@@ -118,6 +122,7 @@ def read_metadata(workdir: Path, step: int | None = None) -> tuple[int, dict[str
     checkpoints = Checkpoints(workdir / "checkpoints", read_only=True)
     try:
         step = _existing_step(checkpoints, workdir, step)
+        # At step 0 the config stands for the weights, which are drawn from its seed: `find_source` digests this.
         return step, checkpoints.metadata(step) if step else _NOTHING_DONE | {"config": run_log.read_config(workdir)}
     finally:
         checkpoints.close()
@@ -130,6 +135,7 @@ def corpus_folder(workdir: Path, run: RunCheckpoint) -> Path:
       UserError: the corpus no longer exists, or its manifest is damaged.
     """
     key = str(run.metadata.get("corpus"))
+    # The keys are compared, because another text may have been prepared at the input since.
     for folder in (workdir / "data" / key, Path(run.config.data.input)):
         if corpus.is_prepared(folder) and corpus.read_manifest(folder)["key"] == key:
             return folder
@@ -166,6 +172,7 @@ def step_on_one_device(config: TrainConfig, vocabulary: Tokenizer) -> ShardedSte
     objective = registry.make(
         config.objective, config.model, config.steps, len(vocabulary), None, vocabulary.special, vocabulary.word_starts
     )
+    # One device, whatever the run's mesh was: Orbax restores into any sharding.
     mesh = sharding.make_mesh(sharding.ONE_DEVICE, config.batch_size, devices=jax.local_devices()[:1])
     return ShardedStep(config, objective, mesh)
 

@@ -56,10 +56,12 @@ def sample_fakes(
       count: number of sentences; fewer if the text has fewer lines of a sentence's length.
       out_shardings: as in `jax.jit`.
     """
+    # From the seed alone: with several processes all must pass the same arrays to `detect`.
     sentences = sample_sentences(heldout, count, length, seed, tokenizer.special)
     if not len(sentences.input_ids):
         return []
     key = rng.stream_key(seed, rng.Stream.SAMPLES)
+    # With several processes, `device_get` reads only what each process holds in full: the caller replicates it.
     detect = jax.jit(lambda *inputs: corrupt_and_detect(objective, *inputs), out_shardings=out_shardings)
     corrupted, labels, probabilities = jax.device_get(detect(params, step, sentences, key))
     rows = zip(np.asarray(sentences.input_ids), corrupted, labels, probabilities, strict=True)
@@ -80,7 +82,9 @@ def sample_sentences(split: Split, count: int, length: int, seed: int, special: 
     """Draws up to `count` random lines of `split` that are as long as a sentence, as a batch [n, length]."""
     shortest, longest = _TOKENS
     sizes = np.diff(split.lines)
+    # Room for [CLS] and [SEP], which `pad_rows` adds.
     fitting = np.flatnonzero((sizes >= shortest) & (sizes <= min(longest, length - 2)))
+    # `choice` without replacement would refuse to draw more lines than there are.
     chosen = np.random.default_rng(seed).permutation(fitting)[:count]
     return pad_rows([split.tokens.take(split.lines[[line]], sizes[[line]]) for line in chosen], length, special)
 
@@ -91,6 +95,7 @@ def mark_words(words: Sequence[SampledWord]) -> tuple[str, list[Mark]]:
     for word in words:
         end = position + len(word.text)
         marks.append(Mark(position, end, word.probability, word.original is not None))
+        # One space joins the words.
         position = end + 1
     return " ".join(word.text for word in words), marks
 

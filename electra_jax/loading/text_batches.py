@@ -25,6 +25,7 @@ def check_texts(texts: object) -> list[str]:
         if not isinstance(text, str):
             raise UserError(f"text {number} is {text!r}: expected a string; leave it out or put one in its place")
         try:
+            # The tokenizers library refuses a lone surrogate with a message about types.
             text.encode()
         except UnicodeEncodeError as error:
             raise UserError(
@@ -41,6 +42,7 @@ def bucket_lengths(longest: int) -> list[int]:
     """
     lengths, length = [], _SHORTEST
     while length < longest:
+        # Steps by 3/2 and 4/3: in a row of more than 16 tokens less than a third is padding.
         lengths += [length, length * 3 // 2]
         length *= 2
     return [*(length for length in lengths if length < longest), longest]
@@ -61,9 +63,11 @@ def length_batches(lengths: Sequence[int], longest: int, batch_size: int) -> Ite
       all calls.
     """
     buckets = bucket_lengths(longest)
+    # Callers have cut or split rows to `longest`: a longer row would be in no bucket, and lost.
     bucket_of_row = np.searchsorted(buckets, np.asarray(lengths, np.int64))
     for bucket, length in enumerate(buckets):
         rows = np.flatnonzero(bucket_of_row == bucket).tolist()
+        # At least one row: the tokens of `batch_size` rows of 512 may be fewer than those of one longer row.
         size = max(1, min(batch_size, batch_size * _FULL_ROWS // length))
         for begin in range(0, len(rows), size):
             part = rows[begin : begin + size]

@@ -56,6 +56,7 @@ def _check_run(workdir: Path) -> Iterator[Finding]:
     key, last_step = None, 0
     for step, found_key, finding in _check_checkpoints(workdir, config, vocabulary):
         yield finding
+        # Steps ascend: the newest readable checkpoint says which corpus the run needs, and how far it has come.
         if found_key is not None:
             key, last_step = found_key, step
     text = _find_corpus(workdir, config, key)
@@ -72,6 +73,7 @@ def _check_checkpoints(
     if not (workdir / "checkpoints").is_dir():
         yield 0, None, Finding(True, f"{workdir / 'checkpoints'}: none yet")
         return
+    # Without config or vocabulary no shapes are expected, but the checksums still tell damage.
     model = None
     if config is not None and vocabulary is not None:
         model, error = _attempt(lambda: run_checkpoint.step_on_one_device(config, vocabulary).state)
@@ -91,6 +93,7 @@ def _check_checkpoint(checkpoints: Checkpoints, step: int, model: Any) -> tuple[
     """Reads one checkpoint. Returns (key of its corpus or None if unreadable, findings)."""
     metadata, metadata_error = _attempt(lambda: checkpoints.metadata(step))
     arrays, arrays_error = _attempt(lambda: _read_arrays(checkpoints, step, model))
+    # Damaged checksums fail both reads, with the same message.
     if errors := dict.fromkeys(filter(None, (metadata_error, arrays_error))):
         findings = [Finding(False, error) for error in errors]
     else:
@@ -115,6 +118,7 @@ def _read_arrays(checkpoints: Checkpoints, step: int, model: Any) -> int:
 
 def _find_corpus(workdir: Path, config: TrainConfig | None, key: str | None) -> Path | None:
     """Returns the folder of the run's corpus; None if it is unknown."""
+    # A prepared corpus is read where it is; other text is prepared in the work directory, under its key.
     if config is not None and corpus.is_prepared(Path(config.data.input)):
         return Path(config.data.input)
     return workdir / "data" / key if key is not None else None

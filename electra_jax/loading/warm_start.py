@@ -70,6 +70,7 @@ def load_donors(config: TrainConfig, say: Callable[[str], None]) -> list[Donor]:
         name, networks = load("init_from", config.init_from)
         donors.append(Donor(name, "encoder", networks.encoder, networks.tokenizer, config.init.layers))
         _check_shape(config, donors[-1], shape)
+        # First, because the setting asks for the encoder's layers even where `init_from` has a generator.
         if config.init.generator != "random":
             donors.append(Donor(name, "generator", networks.encoder, networks.tokenizer, config.init.generator))
             _check_shape(config, donors[-1], shape)
@@ -82,6 +83,7 @@ def load_donors(config: TrainConfig, say: Callable[[str], None]) -> list[Donor]:
                 donors.append(donor)
     if config.generator_from:
         name, networks = load("generator_from", config.generator_from)
+        # A masked language model has no generator beside it: its encoder can be one.
         network = networks.generator or networks.encoder
         if "mlm_head" not in network.config.heads:
             raise UserError(f"{name} has no generator and no MLM head; use a run or directory that has one")
@@ -149,6 +151,7 @@ class WarmStart:
         assert fresh is not None
         flat, initial = (flatten_params(tree) for tree in (donor.network.params, fresh.params))
         flat = {path: value for path, value in flat.items() if path in initial}  # without heads that the run lacks
+        # After these three, only shapes that nothing adapts can differ.
         flat = self._fit_vocabulary(donor, flat, initial)
         flat = self._fit_positions(donor, flat, initial)
         flat = self._fit_layers(donor, flat, initial)
@@ -163,6 +166,7 @@ class WarmStart:
         result = dict(flat)
         for path in ("embeddings/word", "mlm_head/bias"):
             if path in flat:
+                # A copy, because NumPy's view of a JAX array is read-only.
                 result[path] = np.array(initial[path])
                 result[path][list(rows)] = flat[path][list(rows.values())]
         return result
@@ -206,10 +210,12 @@ class WarmStart:
             return flat
         old, new = len(flat[path]), len(initial[path])
         self.say(f"{donor.name}, {donor.part}: took the first {min(old, new)} of {old} positions for {new}")
+        # A longer table keeps its random rows beyond the donor's.
         return {**flat, path: np.concatenate([flat[path][:new], initial[path][old:]])}
 
     def _fit_layers(self, donor: Donor, flat: Flat, initial: Mapping[str, np.ndarray]) -> Flat:
         paths = [path for path in flat if path.startswith(_LAYERS)]
+        # Layers are stacked on the first axis.
         old, new = (len(tree[paths[0]]) for tree in (flat, initial))
         if old == new:
             return flat
@@ -217,6 +223,7 @@ class WarmStart:
             self.say(f"{donor.name}, {donor.part}: took the first {min(old, new)} of {old} layers for {new}")
             first = {path: np.concatenate([flat[path][:new], initial[path][old:]]) for path in paths}
             return {**flat, **first}
+        # Evenly spread from layer 0 on; a deeper network repeats layers: 4 of 2 are 0, 0, 1, 1.
         chosen = [i * old // new for i in range(new)]
         self.say(f"{donor.name}, {donor.part}: took layers {', '.join(map(str, chosen))} of {old}, counted from 0")
         return {**flat, **{path: flat[path][chosen] for path in paths}}
@@ -228,6 +235,7 @@ class WarmStart:
         tables, generator_tables = encoder_tree.pop("embeddings", None), generator_tree.pop("embeddings", None)
         result |= encoder_tree
         if generator_tree:
+            # An encoder without an MLM head leaves the generator's head random.
             result["generator_head"] = generator_tree.get("mlm_head", result["generator_head"])
             if tying != "all":
                 result["generator"] = generator_tree["encoder"]
@@ -275,8 +283,10 @@ def _mismatch(config: TrainConfig, donor: Donor, shape: ElectraConfig) -> tuple[
     if wanted is None:
         return (f"{donor.name}: this objective's generator has two towers; it cannot start from a network",)
     networks = (donor.network.config, wanted)
+    # Settings of layers that only one of the networks has need not match.
     layers = min(network.encoder.layers for network in networks)
     theirs, ours = (_shape_settings(network, donor.layers, config.init.positions, layers) for network in networks)
+    # A head that is not taken over may have another form.
     if all("discriminator_head" in network.heads for network in networks):
         for settings, network in zip((theirs, ours), networks, strict=True):
             e = network.encoder

@@ -134,8 +134,10 @@ def estimate(
     """
     config = train_config.resolve(config)
     target = find_target(topology, slices)
+    # The config's options come last: of equal names, the last one counts.
     options = ",".join(filter(None, (target.options, config.compiler_options)))
     config = replace(config, compiler_options=options)
+    # Every phase's batch must be split evenly over the mesh, not only the run's.
     sizes = [phase.batch_size for phase in train_config.phases(config)]
     mesh = sharding.make_mesh(config.mesh, config.batch_size, config.grad_accum_steps, target.devices, sizes)
     sharding.check_divisible(config.model.heads, config.model.ffn, mesh)
@@ -147,8 +149,10 @@ def estimate(
     peak *= len(target.devices)
     flops = {name: sum_networks(count(*segment.cost, config.optim.name)) for name, count in ACCOUNTINGS.items()}
     whole = count_flops(run.segments, config.steps, config.optim.name)
+    # The run's length in steps of this segment's cost; a cheaper step is a part of one.
     steps = whole["model"] / flops["model"]
     attention, virtual = functools.partial(fused_attention.chosen, length=segment.length), mesh.abstract_mesh
+    # XLA counted plain attention; the run may use a kernel, or blocks in local layers.
     xla = _xla_flops(config, objective) + attention_flops.change(
         *segment.cost,
         is_fused=lambda network: attention(network, mesh=virtual) == "fused",
@@ -180,6 +184,7 @@ def estimate(
         with compile_cache(NONE):  # JAX cannot read back programs for devices that it does not have
             compiled = run.compile(segment)
     except jax.errors.JaxRuntimeError as error:
+        # A program that is too large is a result; any other failure of the compiler is an error.
         needed = _needed(str(error))
         if needed is None:
             raise
@@ -221,6 +226,7 @@ def _timed(
         expected = gpu_forecast.forecast(program, plan.devices, gpu_forecast.rates_of(*speeds), kernels)
     else:
         expected = forecast(program, plan.devices, Rates(target.clock, *speeds), kernels)
+    # No step is faster than the bound, whatever was estimated.
     step = max(expected.seconds, times[bound]) if expected else None
     return dataclasses.replace(
         plan,
@@ -244,6 +250,7 @@ def most_expensive(run: ShardedStep) -> Segment:
     """Returns the segment whose steps have the most FLOPs, the first of equals."""
     count, optimizer = ACCOUNTINGS["model"], run.config.optim.name
     costs = [sum_networks(count(*segment.cost, optimizer)) for segment in run.segments]
+    # Without `key`, equal costs would compare the segments.
     return max(zip(costs, run.segments, strict=True), key=lambda each: each[0])[1]
 
 
@@ -296,6 +303,7 @@ def _xla_flops(config: TrainConfig, objective: Objective) -> float:
     Attention is plain, because XLA sees no operations inside a kernel.
     """
     unrolled = replace(config, model__unroll="true", model__attention="plain", grad_accum_steps=1)
+    # Lowered for a CPU, whatever the target: the count is that before optimization.
     mesh = sharding.make_mesh(sharding.ONE_DEVICE, config.batch_size, 1, jax.local_devices(backend="cpu")[:1])
     vocab_size = objective.model.config.vocab_size
     run = ShardedStep(unrolled, registry.make(unrolled.objective, unrolled.model, unrolled.steps, vocab_size), mesh)
@@ -309,6 +317,7 @@ def _memory(run: ShardedStep, compiled: Any) -> dict[str, float]:
     memory = {
         **state,
         "batch and padding": float(analysis.argument_size_in_bytes) - sum(state.values()),
+        # The new state is aliased to the donated one; only the metrics take memory.
         "results": float(analysis.output_size_in_bytes - analysis.alias_size_in_bytes),
         "temporary": float(analysis.temp_size_in_bytes),
         "program": float(analysis.generated_code_size_in_bytes),

@@ -94,6 +94,7 @@ def forecast(
         return None
     total = sum(parts.values())
     named = [(seconds, name) for name, seconds in clock.unestimated.items() if seconds > _NAMED * total]
+    # Kernels are named however short they are: their time is a model's, not the compiler's.
     named += [(seconds, name) for name, seconds in clock.kernels.items()]
     return Forecast({name: parts[name] for name in PARTS}, sorted(named, reverse=True))
 
@@ -120,10 +121,12 @@ class _Clock:
             opcode = instruction.opcode
             if opcode.endswith("-start"):
                 part, seconds = self._in_background(instruction, computation, times)
+                # One at a time: it waits for those that started before it.
                 free[part] = max(free[part], now) + seconds
                 ends[instruction.name] = (free[part], part)
                 continue
             if opcode.endswith("-done"):
+                # A start in another computation is unknown here; it counts as ended.
                 end, part = ends.get(instruction.operands[0], (now, "copies")) if instruction.operands else (now, "")
                 spent = Counter({part: max(0.0, end - now)})
             elif opcode == "while":
@@ -134,6 +137,7 @@ class _Clock:
                 spent = self.run(instruction.callee, times)
             elif opcode == "conditional":
                 branches = [self.run(branch, times) for branch in self._program.branches(instruction)]
+                # Which branch runs is known at run time only: the longest counts.
                 spent = max(branches, key=lambda branch: sum(branch.values()), default=Counter())
             else:
                 part, seconds = self._one(instruction, computation, times)
@@ -175,6 +179,7 @@ class _Clock:
 
     def _wire(self, instruction: hlo.Instruction, computation: hlo.Computation) -> float | None:
         """Returns the seconds that a collective occupies the links; None if the instruction is not a collective."""
+        # For one execution: `run` multiplies by the trip count.
         collective = self._counter.collective(instruction, computation, 1)
         return None if collective is None else collective.sent / self._rates.interconnect
 
@@ -186,6 +191,7 @@ class _Clock:
             if stated is None:
                 seconds = self._counter.bytes(instruction, computation) / self._rates.bandwidth
                 return seconds, f"kernel {name}, by its bytes alone"
+            # As floats, because XLA prints these numbers as strings.
             cost = KernelCost(float(stated.get("flops", 0)), float(stated.get("transcendentals", 0)))
             remark = ", by its cost estimate alone"
         elif not cost.known:

@@ -19,6 +19,7 @@ from electra_jax.planning.forecast import Forecast
 from electra_jax.planning.kernels import KernelCost, Signature, signature
 
 PARTS = ("products", "attention", "memory", "collectives", "launches")
+# Fitted to the steps in benchmarks/results/h100_steps.json, measured on one H100.
 _PRODUCTS, _ATTENTION = 0.61, 0.30  # fractions of the peak
 _MEMORY = 0.75  # fraction of the bandwidth
 _LAUNCH = 1.5e-6  # seconds
@@ -55,6 +56,7 @@ def rates_of(peak: float, vector: float, bandwidth: float, interconnect: float) 
       bandwidth: bytes/s between memory and the device.
       interconnect: bytes/s to other devices.
     """
+    # The data sheet counts a multiply-add as two operations; here an element-wise one counts as one.
     return GpuRates(_PRODUCTS * peak, _ATTENTION * peak, vector / 2, _MEMORY * bandwidth, interconnect)
 
 
@@ -73,6 +75,7 @@ def forecast(program: hlo.Program, devices: int, rates: GpuRates, kernels: Mappi
         for instruction in filter(traffic.is_counted, computation.values()):
             collective = counter.collective(instruction, computation, times)
             if collective is not None:
+                # For all executions already: `collective` has multiplied by `times`.
                 parts["collectives"] += collective.sent / rates.interconnect
                 continue
             part, computing = _compute(program, instruction, computation, rates, kernels)
@@ -107,8 +110,10 @@ def _products(program: hlo.Program, instruction: hlo.Instruction, computation: h
     contracted = _CONTRACTED.search(instruction.attributes)
     if contracted is None or (instruction.opcode != "dot" and _CUBLAS not in instruction.attributes):
         return 0.0
+    # 2 x M x N x K: K are the contracted axes of the left operand, M x N the result.
     left = hlo.dimensions(computation[instruction.operands[0]].result)
     length = math.prod(left[int(axis)] for axis in re.findall(r"\d+", contracted[1]))
+    # cuBLAS also returns its scratch space; `dimensions` reads the first array.
     return 2.0 * length * math.prod(hlo.dimensions(instruction.result))
 
 

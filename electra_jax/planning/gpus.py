@@ -82,12 +82,14 @@ def gpus_of(topology: str) -> tuple[GpuSpecs, list[Any]]:
       UserError: such GPUs do not exist, or the compiler is not installed or refuses them.
     """
     kind, _, count = topology.partition(":")
+    # 0 stands for a count that is no number, and is refused below.
     number = int(count) if count.isdecimal() else 0 if count else 1
     if kind not in GPUS or not 1 <= number <= MOST:
         raise UserError(
             f"--topology={topology} is invalid: expected one of {', '.join(GPUS)}, with 1 to {MOST} GPUs, for example "
             "h100:8"
         )
+    # The extras `cuda` and `cuda12` install one of the two.
     if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
         raise UserError(
             "JAX's CUDA plugin, which compiles for GPUs, is not installed: run pip install 'electra_jax[cuda]'"
@@ -113,6 +115,7 @@ def usable_memory(gpu: GpuSpecs) -> float:
     Raises:
       UserError: that variable is not a number.
     """
+    # The second name is deprecated; jaxlib refuses both at once.
     for name in ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"):
         if name in os.environ:
             try:
@@ -125,6 +128,7 @@ def usable_memory(gpu: GpuSpecs) -> float:
 def _target_config(gpu: GpuSpecs) -> str:
     """Formats XLA's `GpuTargetConfigProto`. Limits that all these GPUs share are from the CUDA programming guide."""
     major, minor = gpu.capability
+    # CUDA reserves 1 KiB of shared memory per block, so a block gets 1 KiB less than its multiprocessor has.
     return f"""
 gpu_device_info {{
   threads_per_block_limit: 1024

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 _BITS = {"pred": 8, "bf16": 16, "token": 0, "opaque": 0}  # the names of other types end in their bits: f32, u8, s4
+# dtype[dimensions]{layout}; a dtype may have letters after its bits: f8e4m3fn.
 _ARRAY = re.compile(r"\b([a-z]+\d*(?:e\dm\d\w*)?)\[([\d,]*)\](?:\{([^}]*)\})?")
 _INSTRUCTION = re.compile(r"^\s*(ROOT )?%(\S+) = (.*)$")
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%(\S+) \(.*\{$")
@@ -58,6 +59,7 @@ class Instruction(NamedTuple):
         """Shapes of the computed arrays: `result` without the operands and the context of an asynchronous fusion."""
         if self.opcode != "fusion-start":
             return self.result
+        # ((operands), results, context) -> results
         inner = self.result[1:-1]
         return inner[_closing(inner, 0) + 1 : inner.rindex(",")]
 
@@ -116,8 +118,10 @@ def place(source: str) -> str:
     `encoder/layers/ffn_out, backward`.
     """
     direction = "backward" if "transpose(" in source else "forward" if "jvp(" in source else ""
+    # Words with brackets are transformations such as jit(...) and jvp(...); the last word is the operation.
     words = [word for word in source.split("/")[:-1] if "(" not in word and word not in _LOOPS]
     name = "/".join(words) or ("loss and sampling" if direction else "masking and optimizer")
+    # A scan writes what its backward pass needs into stacked arrays.
     if "dynamic_update_index_in_dim" in source and direction == "forward":
         return f"{name}, kept for backward"
     return f"{name}, {direction}" if direction else name
@@ -161,6 +165,7 @@ class Program:
         yield computation, times
         for instruction in computation.values():
             if instruction.opcode == "while":
+                # Without the condition: that of a scan only compares a counter.
                 yield from self._run(instruction.called("body") or "", times * self.trips(instruction))
             elif instruction.opcode in ("call", "async-start"):
                 yield from self._run(instruction.callee, times)
@@ -180,6 +185,7 @@ class Program:
         known = re.search(r'known_trip_count"?:\{"?n"?:"?(\d+)', loop.attributes)
         if known:
             return int(known[1])
+        # A scan counts from 0 to a constant, its length.
         numbers = [
             int(match[1])
             for instruction in self.inside(loop.called("condition") or "")
@@ -212,6 +218,7 @@ def _parse(line: str) -> Instruction | None:
     if not match:
         return None
     root, name, rest = match.groups()
+    # Several results are a tuple in brackets, with spaces inside; a single one ends at the first space.
     end = _closing(rest, 0) if rest.startswith("(") else rest.index(" ") - 1
     result, rest = rest[: end + 1], rest[end + 1 :].lstrip()
     opcode, bracket, _ = rest.partition("(")
@@ -221,6 +228,7 @@ def _parse(line: str) -> Instruction | None:
     end = _closing(rest, start)
     inner = rest[start + 1 : end]
     operands = re.findall(r"%([^\s,(){}]+)", inner)
+    # In the brackets of a constant is its value, of a parameter its number: no operands.
     attributes = rest[start : end + 1] + rest[end + 1 :] if opcode in ("constant", "parameter") else rest[end + 1 :]
     return Instruction(name, opcode, result, operands, attributes, bool(root))
 

@@ -50,6 +50,7 @@ def count_kernels(jaxpr: Any) -> dict[Signature, KernelCost]:
     found: dict[Signature, KernelCost] = {}
     for equation in _plain(jaxpr).eqns:
         if equation.primitive.name == "pallas_call":
+            # A size of the grid that is known at run time only counts as 1.
             programs = math.prod(size if isinstance(size, int) else 1 for size in equation.params["grid_mapping"].grid)
             results = tuple(_shape(each.aval) for each in equation.outvars)
             found[_kernel_name(equation.params), results] = _cost(equation.params["jaxpr"]) * programs
@@ -73,6 +74,7 @@ def _cost(jaxpr: Any) -> KernelCost:
         name, inner = equation.primitive.name, _inner(equation)
         if name == "dot_general":
             ((contracted, _), _), (left, _) = equation.params["dimension_numbers"], equation.invars
+            # 2 x M x N x K: K are the contracted axes, M x N the result, batch axes included.
             length = math.prod(left.aval.shape[axis] for axis in contracted)
             total += KernelCost(flops=2.0 * length * _size(equation.outvars[0]))
         elif name == "scan":
@@ -85,6 +87,7 @@ def _cost(jaxpr: Any) -> KernelCost:
             for each in inner:
                 total += _cost(each)
         elif name in _REDUCTIONS:
+            # A reduction works on all that it reads, not on its small result.
             total += KernelCost(vector=_size(equation.invars[0]))
         elif name in _ONE or name in _TRANSCENDENTAL:
             total += KernelCost(vector=_TRANSCENDENTAL.get(name, 1) * _size(equation.outvars[0]))
@@ -93,6 +96,7 @@ def _cost(jaxpr: Any) -> KernelCost:
 
 def _inner(equation: Any) -> list[Any]:
     """Returns the jaxprs in the parameters of an equation."""
+    # `cond` has a tuple of branches; other parameters are single jaxprs.
     values = [each for value in equation.params.values() for each in (value if isinstance(value, tuple) else (value,))]
     return [value for value in values if hasattr(value, "eqns") or hasattr(value, "jaxpr")]
 
@@ -108,6 +112,7 @@ def _size(variable: Any) -> float:
 
 
 def _shape(aval: Any) -> str:
+    # float32 -> f32, bfloat16 -> bf16, int8 -> s8, bool -> pred.
     kind = aval.dtype.name.rstrip("0123456789")
     letter = _LETTERS.get(kind)
     dtype = "pred" if letter is None else letter + aval.dtype.name.removeprefix(kind)

@@ -9,6 +9,7 @@ from electra_jax.planning import gpus
 from electra_jax.planning.flops import devices as device_table
 from electra_jax.planning.slices import slice_of
 
+# Slices are named v2 to v6e, but tpu7x.
 _TPU = re.compile(r"(v\d|tpu)")
 
 
@@ -86,6 +87,7 @@ def find_target(topology: str, slices: int = 1) -> Target:
 
 def _slices(topology: str, slices: int) -> Target:
     tpus = slice_of(topology, slices)
+    # A kind that the table lacks keeps its name for the error.
     kind = device_table.known(tpus[0].device_kind) or tpus[0].device_kind
     if kind not in device_table.TPU_SPECS:
         raise UserError(

@@ -104,15 +104,19 @@ class Counter:
         result = size(instruction.outcome) - _scratch(instruction)
         operands = [size(computation[name].result) if name in computation else 0.0 for name in instruction.operands]
         if instruction.opcode in ("slice", "dynamic-slice", "gather"):
+            # Reads and writes the slice, however large its operand is, and reads the indices.
             return 2 * result + sum(operands[1:])
         if instruction.opcode == "dynamic-update-slice":
+            # In place: the update is read and written, and the target stays where it is.
             return 2 * operands[1]
         if instruction.opcode == "scatter":
+            # In place, too; the operands are the target, the indices and the updates.
             return 2 * operands[-1] + sum(operands[1:-1])
         if instruction.opcode == "copy-start":  # its result: the copy, the original, and a semaphore
             return sizes(instruction.result)[0] + operands[0]
         if instruction.opcode == "slice-start":  # its result: the operand, the slice, and a semaphore
             return sizes(instruction.result)[1] + sizes(instruction.result, anywhere=True)[1] * bool(operands[0])
+        # Memory that is reserved and not written.
         if 'custom_call_target="AllocateBuffer"' in instruction.attributes:
             return 0.0
         if instruction.opcode in ("fusion", "fusion-start"):
@@ -121,6 +125,7 @@ class Counter:
 
     def _fused(self, instruction: Instruction, operands: list[float], result: float) -> float:
         callee = instruction.callee
+        # At most the whole: several slices of an operand may overlap.
         read = sum(min(whole, self._read(callee, number, whole)) for number, whole in enumerate(operands))
         return read + min(result, self._written(callee, result))
 
@@ -130,6 +135,7 @@ class Counter:
         parameter = next((p for p in inside.values() if p.opcode == "parameter" and _number(p) == number), None)
         if parameter is None:
             return whole
+        # Followed through bitcasts, which are the same bytes in another shape.
         total, values = 0.0, [parameter.name]
         while values:
             value = values.pop()
@@ -180,6 +186,7 @@ class Counter:
         kind = instruction.opcode.removesuffix("-start")
         if kind not in COLLECTIVES:
             return None
+        # Wherever the arrays are: those in fast memory cross the links too.
         given = sum(size(computation[name].result, True) for name in instruction.operands if name in computation)
         both = instruction.opcode.endswith("-start") and kind != "all-reduce"  # the result includes the operands
         result = size(instruction.result, True) - (given if both else 0)
@@ -202,6 +209,7 @@ class Counter:
 
     def _group(self, attributes: str) -> int:
         """Returns the number of devices in each replica group."""
+        # Three notations: {{0,1},{2,3}}; [groups,devices]; axes of a mesh, where 'x':(n)m is a part of m devices.
         listed = re.search(r"replica_groups=\{\{([\d,]+)\}", attributes)
         if listed:
             return len(listed[1].split(","))
@@ -213,6 +221,7 @@ class Counter:
             sizes = dict(re.findall(r"'(\w+)'=(\d+)", named[1]))
             axes = re.findall(r"'(\w+)'(?::\(\d+\)(\d+))?", named[2])
             return math.prod(int(part or sizes[axis]) for axis, part in axes)
+        # Without groups, all devices are one.
         return self._devices
 
 

@@ -37,12 +37,14 @@ def count_vector(program: hlo.Program, packed16: bool = False) -> float:
 def _operations(program: hlo.Program, computation: hlo.Computation, weight: Callable[[str], float]) -> float:
     total = 0.0
     for instruction in computation.values():
+        # Bodies of loops are not entered: `executed` yields them with their trip counts.
         if instruction.opcode == "fusion":
             total += _operations(program, program.computations.get(instruction.callee, {}), weight)
         elif instruction.opcode in _ELEMENTWISE:
             if not (instruction.opcode in _ON_MASKS and instruction.result.startswith("pred[")):
                 total += hlo.elements(instruction.result) * weight(instruction.result)
         elif instruction.opcode in _REDUCTIONS:
+            # The first operand is the array; an initial value follows.
             read = computation.get(instruction.operands[0])
             total += hlo.elements(read.result) * weight(read.result) if read else 0.0
     return total

@@ -75,6 +75,7 @@ def plot_all(
       by: `run` for a line per run, `objective` for a line per objective.
     """
     for name in FILES:
+        # Not every plot is drawn each time; an old one would show other scores.
         (output / name).unlink(missing_ok=True)
     lines, metrics = lines_by_task(rows, accounting, by), metrics_by_task(rows)
     plot_scores(output / "scores", lines, metrics, accounting)
@@ -93,12 +94,15 @@ def lines_by_task(rows: Sequence[ScoreRow], accounting: str, by: str = "run") ->
         of all its runs.
     """
     label = {row["run"]: row["run"] if by == "run" else row["objective"] for row in rows}
+    # Not `row[accounting]`: the keys of a TypedDict are literals.
     at = {(row["run"], row["step"]): row["flops"] if accounting == "flops" else row["flops_paper"] for row in rows}
     lines: dict[str, list[Line]] = {}
     for task, by_run in group_by_task(rows).items():
+        # All names in every task, so that a line has the same colour in every panel.
         points: dict[str, list[tuple[float, list[float]]]] = {name: [] for name in label.values()}
         for run, steps in by_run.items():
             points[label[run]] += [(at[run, step], list(seeds.values())) for step, seeds in steps.items()]
+        # By FLOPs, because a line may join the points of several runs.
         lines[task] = [Line(name, sorted(of_line)) for name, of_line in points.items()]
     return lines
 
@@ -136,6 +140,7 @@ def plot_beside_paper(path: Path, lines: Sequence[Line], tasks: Sequence[str], a
                 fontsize=6.5,
                 color=_GREY,
             )
+        # No points: the legend has one entry for all of the paper's.
         panel.plot([], [], "x", color=_GREY, markersize=5, label="the paper: GLUE dev, eight tasks")
         panel.set_ylabel(f"average of {', '.join(tasks)}")
         panel.margins(x=0.12)
@@ -177,6 +182,7 @@ def _plot_line(panel: Axes, line: Line, number: int) -> None:
     median = [each.median for each in spreads]
     panel.plot(x, median, label=_legend_text(line.name), color=colour, marker=marker, markersize=4, linewidth=1.4)
     lowest, highest = [each.lowest for each in spreads], [each.highest for each in spreads]
+    # A band of one point would have no width, so a bar shows its range.
     if len(x) > 1:
         panel.fill_between(x, lowest, highest, color=colour, alpha=0.15, linewidth=0)
     elif lowest != highest:
@@ -211,8 +217,10 @@ def _panels(path: Path, count: int, accounting: str, size: tuple[float, float] |
             panel.xaxis.set_major_formatter(ticker.LogFormatterSciNotation(minor_thresholds=(math.inf, math.inf)))
             panel.xaxis.set_minor_formatter(ticker.NullFormatter())  # minor labels would overlap
             panel.set_xlabel(_X_LABELS[accounting])
+        # One legend serves all panels, which have the same lines.
         _add_legend(figure, panels[0])
         figure.savefig(path.with_suffix(".png"), dpi=150)
+        # Without the date, equal scores give equal files.
         figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
 
 

@@ -50,6 +50,7 @@ def legend(keys: Sequence[Key]) -> str:
 def table(columns: Sequence[Key], bodies: Sequence[str], caption: str) -> str:
     """Returns a table in a scrolling box, with a column for each key; `bodies` are its `<tbody>` elements."""
     head = "".join(f'<th scope="col">{key.html}</th>' for key in columns)
+    # With a `tabindex` the keyboard can scroll the box.
     return (
         f'<div class="card scroll" tabindex="0"><table><caption><span>{escape(caption)}</span></caption>'
         f"<thead><tr><td></td>{head}</tr></thead>{''.join(bodies)}</table></div>"

@@ -104,6 +104,7 @@ def _list_charts(runs: Sequence[RunLog]) -> Mapping[str, list[_Chart]]:
         _Chart("goodput", "Goodput", Axis("share of the time of all starts", zero=True)),
         _Chart("mfu", "Model FLOPs utilization", Axis("share of the peak", zero=True)),
     ]
+    # Charts of these two groups are left out where no run has a number; the others are listed from the log.
     by_source, step = (
         [chart for chart in charts if any(run.points("step", chart.metric) for run in runs)]
         for charts in (by_source, step)
@@ -129,6 +130,7 @@ def _heldout_loss(metric: str, source: str = "") -> _Chart:
 
 def _make_figure(runs: Sequence[RunLog], keys: Sequence[Key], chart: _Chart, axes: Sequence[XAxis]) -> str:
     images = []
+    # An image per x-axis, of which the style sheet shows the one that is selected.
     for x in axes:
         series = [*_make_lines(runs, keys, chart, x), *_make_baselines(runs, keys, chart, x)]
         images.append(plots.draw_chart(chart.title, Axis(x.label, zero=True), chart.axis, series, x.css))
@@ -159,9 +161,11 @@ def _make_baselines(runs: Sequence[RunLog], keys: Sequence[Key], chart: _Chart, 
     by_values: dict[tuple[float, ...], list[Series]] = {}
     for run, key in measured:
         line = Series(chart.baseline_name, _points(run, chart.baseline, x), key.colour, dashed=True)
+        # The distinct values: runs that were measured on the same text have the same one.
         by_values.setdefault(tuple(dict.fromkeys(value for _, value in line.points)), []).append(line)
     baselines = []
     for values, lines in by_values.items():
+        # One grey line for a constant that runs share; a run's own baseline has its colour.
         if len(values) == 1 and (len(lines) > 1 or len(by_values) == 1):
             baselines.append(_make_level(chart, values[0], max(line.points[-1][0] for line in lines)))
         else:

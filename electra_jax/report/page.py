@@ -41,6 +41,7 @@ def _head(runs: Sequence[RunLog], chart_classes: list[str]) -> str:
     unfinished = [run.name for run in runs if run.last["step"] < run.steps]
     lead = f"Objective{'s' if len(objectives) > 1 else ''}: {', '.join(objectives)}. "
     lead += f"Not finished: {', '.join(unfinished)}." if unfinished else "Finished."
+    # The content security policy keeps the page's promise: no script, and nothing from the network.
     return f"""\
 <!DOCTYPE html>
 <html lang="en">
@@ -88,6 +89,7 @@ def _differences(runs: Sequence[RunLog], keys: Sequence[Key]) -> str:
 
 
 def _setting(value: Any) -> str:
+    # `repr` shows an empty text as two quotes.
     exact = summary.NONE if value is None else str(value) or repr(value)
     return elements.cell(f"{value:.4g}" if isinstance(value, float) and len(exact) > 8 else exact, exact=exact)
 
@@ -115,6 +117,7 @@ def _word(word: SampledWord) -> str:
     shade = f' style="--p:{word.probability:.2f}"' if word.probability >= _FAINT else ""
     tooltip = f"{word.probability:.0%}" + (f", was: {word.original}" if word.original is not None else "")
     tag = "span" if word.original is None else "u"
+    # The text of a corpus, and names of runs, may hold markup.
     return f'<{tag}{shade} title="{escape(tooltip)}">{escape(word.text)}</{tag}>'
 
 

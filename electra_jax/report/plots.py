@@ -29,6 +29,7 @@ _MOST_MARKS = 40  # a line of up to this many points has a mark with a tooltip a
 _SMALLEST = 1e-100  # smaller numbers, except 0, are left out: ratios of the others still fit into a float
 _MARGIN = 0.05  # fraction of the y-axis above and below the lines
 _TICKS = 5
+# Text stays text instead of becoming paths, so that the page sets its font.
 _SETTINGS: dict[Any, Any] = {"svg.fonttype": "none", "font.size": 12, "svg.hashsalt": "electra_jax"}
 
 Point = tuple[float, float]
@@ -125,6 +126,7 @@ def thin(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
     kept = [points[0]]
     for i in range(stretches):
         part = range(len(inner) * i // stretches, len(inner) * (i + 1) // stretches)
+        # Both extremes, because a mean would hide spikes.
         extremes = {min(part, key=lambda at: inner[at][1]), max(part, key=lambda at: inner[at][1])}
         kept += [inner[at] for at in sorted(extremes)]
     return [*kept, points[-1]]
@@ -137,6 +139,7 @@ class _Chart:
         self._series = sorted(series, key=lambda line: not line.dashed)  # baselines are drawn first
         self._x = x
         self._classes: dict[str, str] = {}  # by gid
+        # At 72 dots per inch matplotlib's points are the pixels of the SVG.
         self._figure = Figure(figsize=(_WIDTH / 72, _HEIGHT / 72), dpi=72)
         with matplotlib.rc_context(_SETTINGS):
             self._axes = self._figure.add_axes((0, 0, 1, 1))
@@ -147,6 +150,7 @@ class _Chart:
 
     def append_to(self, root: ElementTree.Element) -> None:
         """Appends the content of the figure to an SVG element."""
+        # Again with the settings, because `savefig` reads them when it draws.
         file = io.StringIO()
         with matplotlib.rc_context(_SETTINGS):
             self._figure.savefig(file, format="svg")
@@ -157,6 +161,7 @@ class _Chart:
 
     def _mark(self, css: str) -> str:
         """Returns a new gid for an artist that gets the class `css`."""
+        # matplotlib writes it as the id of the artist's group, by which `_flatten` finds the class.
         gid = f"gid{len(self._classes)}"
         self._classes[gid] = css
         return gid
@@ -182,6 +187,7 @@ class _Chart:
             tick.gridline.set_gid(self._mark("gridline"))
         axes.spines[["top", "left", "right"]].set_visible(False)
         axes.spines["bottom"].set_gid(self._mark("axis"))
+        # The background is that of the page, light or dark.
         for patch in (axes.patch, self._figure.patch):
             patch.set_visible(False)
         right = axes.get_position().x1 * _WIDTH
@@ -192,13 +198,16 @@ class _Chart:
         """Positions the axes so that each label at the end of a line has room."""
         low, high = self._axes.get_xlim()
         transform = self._axes.transScale.transform
+        # y is 1, because a logarithmic axis has no place for 0.
         (begin, _), (end, _) = transform([(low, 1), (high, 1)])
         right: float = _WIDTH - _RIGHT
         for line in self._series:
             if line.label and line.points:
                 share = (transform((line.points[-1][0], 1))[0] - begin) / (end - begin)
                 if share > 0:
+                    # The line ends at `share` of the axis, and its label's width must remain.
                     right = min(right, left + (_WIDTH - _label_width(line.label) - left) / share)
+        # A label may be wider than the chart; axes need some width.
         right = max(right, left + 1)
         height = _HEIGHT - _BOTTOM - _TOP
         self._axes.set_position((left / _WIDTH, _BOTTOM / _HEIGHT, (right - left) / _WIDTH, height / _HEIGHT))
@@ -206,6 +215,7 @@ class _Chart:
     def _draw_line(self, line: Series) -> None:
         if not line.points:
             return
+        # A band of one point would have no width.
         if len(line.band) > 1:
             x, lowest, highest = ([at[i] for at in line.band] for i in range(3))
             band = self._axes.fill_between(x, lowest, highest, clip_on=False)
@@ -230,6 +240,7 @@ class _Chart:
 
     def _write(self, text: str, pixel: Point, align: str, css: str) -> None:
         """Draws text with its baseline at a pixel."""
+        # A $ in a name does not begin a formula.
         self._figure.text(
             pixel[0] / _WIDTH, pixel[1] / _HEIGHT, text, ha=align, va="baseline", gid=self._mark(css), parse_math=False
         )
@@ -244,6 +255,7 @@ class _Chart:
             last = i == len(line.points) - 1
             if last or len(line.points) <= _MOST_MARKS:
                 x, y = self._pixel(point)
+                # y counts downwards in SVG, upwards in matplotlib.
                 at = {"cx": f"{x:.1f}", "cy": f"{_HEIGHT - y:.1f}", "r": "3.5" if last else "1.8"}
                 circle = ElementTree.Element("circle", {"class": f"{'end ' if last else ''}{line.css}", **at})
                 tooltip = f"{line.name}: {point[1]:.5g} at {short_number(point[0])} {self._x.label}"
@@ -255,6 +267,7 @@ def _flatten(root: ElementTree.Element, classes: dict[str, str], css: str = "") 
     """Yields the paths and texts of matplotlib's SVG, with classes instead of ids and styles."""
     for element in root:
         own = classes.get(element.get("id", ""), css)
+        # Without the namespace. Elements of no branch, such as `defs`, are left out.
         tag = element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
         if tag == "g":
             yield from _flatten(element, classes, own)
@@ -282,6 +295,7 @@ def limits(axis: Axis, values: Sequence[float]) -> tuple[float, float]:
         return (low, high) if high > 1.05 * low else (low / 1.5, high * 1.5)
     if axis.zero:
         low, high = min(low, 0.0), max(high, 0.0)
+    # 1 where all values are 0.
     least = 0.01 * max(abs(low), abs(high)) or 1.0
     if high - low >= least:
         return low, high
@@ -300,8 +314,10 @@ def ticks(axis: Axis, low: float, high: float) -> list[float]:
     """Returns about five round numbers from `low` to `high`."""
     linear = ticker.MaxNLocator(_TICKS, steps=[1, 2, 5, 10]).tick_values(low, high)
     if not axis.log:
+        # By rounding, a tick at the end of the axis may lie just outside.
         slack = 1e-9 * (high - low)
         return _within(linear, low - slack, high + slack)
+    # Powers of ten if at least three fit, else with multiples between them, else evenly spaced numbers.
     for factors in ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0)):
         values = ticker.LogLocator(subs=factors, numticks=_TICKS + 1).tick_values(low, high)
         within = _within(values, low * (1 - 1e-9), high * (1 + 1e-9))
@@ -324,10 +340,12 @@ def place_label(height: float, labels: Sequence[float], lines: Sequence[float], 
       low: the minimum height.
       high: the maximum height.
     """
+    # Up and down in turn, by up to 20 lines, which is more than the height of the chart.
     moves = sorted((k * _LINE / 3 for k in range(-60, 61)), key=abs)
     heights = [height + move for move in moves if low <= height + move <= high]
     free = [at for at in heights if all(abs(at - label) >= _LINE for label in labels)]
     clear = [at for at in free if abs(at - height) <= _FAR and all(abs(at - line) > _LINE / 2 for line in lines)]
+    # A label may cross a line that has no room beside it, and another label only if there is no room at all.
     return next(iter([*clear, *free]), height)
 
 
@@ -335,6 +353,7 @@ def _crossing(lines: Sequence[np.ndarray], begin: float, end: float) -> list[flo
     """Samples the heights of lines, each [N, 2] in pixels, between two places on the x-axis."""
     heights: list[float] = []
     for line in lines:
+        # Only where the line is: `np.interp` would go on with its last height.
         x = np.arange(max(begin, line[0, 0]), min(end, line[-1, 0]) + 1, 4)
         heights += np.interp(x, line[:, 0], line[:, 1]).tolist()
     return heights

@@ -35,12 +35,14 @@ def make_samples(run: RunLog, count: int) -> Samples:
     If that is not possible, there are no sentences and the note says why.
     """
     spec = registry.SYSTEMS.get(run.objective)
+    # A log of another version may name an objective that this one lacks.
     if spec is None:
         return Samples(None, [], f"The objective {run.objective} is unknown to this version of electra_jax.")
     if spec.detect is None:
         return Samples(None, [], f"{run.objective} predicts tokens and does not detect replaced ones: no samples.")
     try:
         return _sample(run.workdir, count)
+    # The page is made all the same: a run may have lost its checkpoints or its text.
     except UserError as error:
         return Samples(None, [], f"No samples: {explain(error)}.")
 
@@ -49,7 +51,9 @@ def _sample(workdir: Path, count: int) -> Samples:
     checkpoint = run_checkpoint.load_run_checkpoint(workdir)
     config, tokenizer, step = checkpoint.config, checkpoint.tokenizer, checkpoint.step
     text = corpus.load(run_checkpoint.corpus_folder(workdir, checkpoint))
+    # Made again with the text: the checkpoint's objective has no token frequencies and clusters to draw fakes from.
     whole = registry.make_for_text(config.objective, config.model, config.steps, text)
+    # As the last step corrupted its text: a phase may change the masking.
     objective = segment_at(make_segments(whole, train_config.phases(config)), step - 1).objective
     length, seed = config.data.seq_length, config.seed
     at = jnp.int32(step)

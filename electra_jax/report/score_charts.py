@@ -28,6 +28,7 @@ def _make_keys(tasks: Sequence[TaskScores], runs: Sequence[RunLog]) -> dict[str,
     """Returns the key of each run, by its name in the scores."""
     indices = {curve.run: curve.page_index for task in tasks for curve in task.curves}
     others = [name for name, index in indices.items() if index is None]
+    # Runs that the page is not about get the colours after those of its runs.
     colours = [len(runs) + others.index(name) if index is None else index for name, index in indices.items()]
     return {key.name: key for key in elements.keys(list(indices), colours)}
 
@@ -36,6 +37,7 @@ def _make_figure(task: TaskScores, keys: Mapping[str, Key], ends: tuple[float, f
     series = []
     for curve in task.curves:
         key = keys[curve.run]
+        # Step 0 has no place on a logarithmic axis: its score is a dashed line across.
         trained = [point for point in curve.points if point.flops > 0]
         band = [(point.flops, point.score.lowest, point.score.highest) for point in trained]
         median = [(point.flops, point.score.median) for point in trained]

@@ -115,6 +115,7 @@ def switch(names: list[str]) -> str:
     """
     rules = [f".{name} {{ display: none; }}" for name in names[1:]]
     for name in names:
+        # `~` selects the later siblings of the button, so that no script is needed.
         rules += [
             f"#{name}:checked ~ .all .{other} {{ display: {'block' if other == name else 'none'}; }}" for other in names
         ]

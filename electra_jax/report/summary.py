@@ -46,6 +46,7 @@ def title_of(metric: str) -> str:
     stem, _, kind = metric.rpartition("_")
     if f"{stem}_loss" in LOSSES:
         name = LOSSES[f"{stem}_loss"].name
+        # Not by `capitalize`, which makes MLM Mlm.
         return f"{name[0].upper()}{name[1:]} {kind}"
     return "Total loss" if metric == "loss" else metric.replace("_", " ").capitalize()
 
@@ -76,6 +77,7 @@ def make_groups(runs: Sequence[RunLog]) -> list[Group]:
         Group(heading, [(name, [make_cell(run) for run in runs]) for name, make_cell in rows])
         for heading, rows in tables
     ]
+    # Step 0 stands for a run without an evaluation.
     last = [run.heldout() or Evaluation(0, {}) for run in runs]
     at_step = ("at step", [_count(evaluation.step or None) for evaluation in last])
     groups[2:2] = [
@@ -128,6 +130,7 @@ def _steps(run: RunLog) -> Cell:
 
 
 def _encoder(run: RunLog) -> Cell:
+    # With `get` throughout, because another version's config may lack a setting.
     m = run.settings["model"]
     return Cell(
         f"{m.get('encoder', NONE)}, {m.get('layers', NONE)} × {m.get('width', NONE)}",
@@ -192,6 +195,7 @@ def _goodput(run: RunLog) -> Cell:
     total = sum(known.values())
     if not is_number(share) or total <= 0:
         return Cell(NONE)
+    # Less than .5% would be shown as 0%.
     rest = sorted((name for name in known if name != "step" and known[name] / total >= 0.005), key=lambda n: -known[n])
     beside = " · ".join(f"{name} {known[name] / total:.0%}" for name in rest)
     return Cell(f"{share:.1%}", beside, ", ".join(f"{name} {value:.1f} s" for name, value in known.items()))

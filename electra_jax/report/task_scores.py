@@ -77,6 +77,7 @@ def read_task_scores(folder: Path, runs: Sequence[RunLog] = ()) -> list[TaskScor
         ]
         return ScoreCurve(run, indices[run], sorted(points))
 
+    # The average has no metric of its own, since those of the tasks differ.
     return [
         TaskScores(task, metrics.get(task, "score"), [make_curve(run, by_step) for run, by_step in by_run.items()])
         for task, by_run in curves.group_by_task(rows).items()
@@ -100,6 +101,7 @@ def _find_run(name: str, digests: Mapping[int, str], runs: Sequence[RunLog], fol
     """
     # The name may be the path given to --runs, the name of its folder, or its name on the page.
     candidates = [i for i, run in enumerate(runs) if name in (str(run.workdir), run.workdir.name, run.name)]
+    # None where no scored checkpoint is left to compare.
     matches = {i: _has_weights(runs[i], digests) for i in candidates}
     certain = [i for i in candidates if matches[i]]
     possible = [i for i in candidates if matches[i] is None]
@@ -110,6 +112,7 @@ def _find_run(name: str, digests: Mapping[int, str], runs: Sequence[RunLog], fol
         )
     if certain:
         return certain[0]
+    # By its name alone, if no other run may be meant.
     return possible[0] if len(possible) == 1 else None
 
 
@@ -117,6 +120,7 @@ def _has_weights(run: RunLog, digests: Mapping[int, str]) -> bool | None:
     """Returns True if the checkpoints of `run` have these digests; None if none of these checkpoints is left."""
     own = {}
     for step in digests:
+        # The run may have deleted the checkpoint since.
         with contextlib.suppress(UserError):
             own[step] = networks.find_source(run.workdir, step).digest
     return all(own[step] == digests[step] for step in own) if own else None

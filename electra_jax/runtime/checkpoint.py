@@ -58,6 +58,7 @@ def _shares(text: str) -> list[Fraction] | None:
 
 @functools.cache  # asked for after every step
 def _kept_steps(text: str, steps: int) -> frozenset[int]:
+    # At least 1: a run saves no step 0.
     return frozenset(max(1, round(steps * share)) for share in _shares(text) or ())
 
 
@@ -171,6 +172,7 @@ class Checkpoints:
             )
         arrays = {name: summary.checksum for name, summary in summaries.items()}
         checksums = {"step": step, "arrays": arrays, "progress": json_checksum(metadata)}
+        # Without a checksum of its own, damage to this item would pass for damage to the arrays.
         checksums["checksum"] = json_checksum(checksums)
         retry = self._previous_failed(step)
         with _report_disk_errors(self.folder):
@@ -181,6 +183,7 @@ class Checkpoints:
             )
             # `force` turns off Orbax's own decision when to save: the loop has decided.
             self._manager.save(step, args=args, force=True)
+            # Waits, so that a second failure ends the run now and not after the next steps.
             if retry:
                 self._manager.wait_until_finished()
 
@@ -225,6 +228,7 @@ class Checkpoints:
         checksums = self._read_json(step, "checksums")
         if not isinstance(checksums, dict) or checksums.pop("checksum", None) != json_checksum(checksums):
             raise self._damaged(step, "its checksums have changed since they were written")
+        # A folder may have been renamed, or copied from another step.
         if checksums["step"] != step:
             raise self._damaged(step, f"it was written as the checkpoint of step {checksums['step']}")
         return checksums

@@ -58,6 +58,7 @@ def summarize(arrays: Mapping[str, jax.Array]) -> dict[str, Summary]:
     small = jax.device_get([[part for part in of_array if part.values.size <= _SMALL] for of_array in parts])
     for row, (on_device, on_host) in enumerate(zip(large, small, strict=True)):
         for of_part in (*jax.device_get(on_device), *(_sums(np, *part) for part in on_host)):
+            # The sums wrap around, which is the modulo of the definition.
             sums[row] += np.stack(of_part)
     shared = [row for row, array in enumerate(arrays.values()) if not array.is_fully_addressable]
     if shared:
@@ -86,6 +87,7 @@ class _Part(NamedTuple):
 
 def _parts(array: jax.Array) -> Iterator[_Part]:
     """Yields the shards that this process sums; replicas of a shard are summed once."""
+    # Modulo 2**32 as the index itself; NumPy refuses to convert a larger number.
     strides = [np.uint32(math.prod(array.shape[axis + 1 :]) % 2**32) for axis in range(array.ndim)]
     for shard in array.addressable_shards:
         if shard.replica_id == 0:
@@ -95,9 +97,11 @@ def _parts(array: jax.Array) -> Iterator[_Part]:
 
 def _sums(xp: Any, x: Any, starts: Sequence[Any], strides: Sequence[Any]) -> tuple[Any, ...]:
     """Computes a checksum's two sums and the number of non-finite elements, with NumPy or `jax.numpy`."""
-    x = xp.atleast_1d(x)  # NumPy warns where scalars overflow
+    # NumPy warns where scalars overflow, but not where arrays do.
+    x = xp.atleast_1d(x)
     first = _mix(_bits(x) ^ _mix(_numbers(xp, x.shape, starts, strides) ^ _KEY))
-    with np.errstate(invalid="ignore"):  # NumPy warns of signalling NaNs in bfloat16
+    # NumPy warns of signalling NaNs in bfloat16.
+    with np.errstate(invalid="ignore"):
         finite = xp.isfinite(x)
     operands = (first, _mix(first ^ _KEY), (~finite).astype(np.uint32))
     if xp is np:

@@ -13,8 +13,10 @@ from electra_jax.config.settings import Check, setting
 from electra_jax.runtime import io, jax_errors
 
 AUTO, NONE = "auto", "none"
-_MOST = 4 * 2**30  # bytes in the user's cache folder: hundreds of train steps; JAX evicts the least recently used
-_SHORTEST = 0.2  # minimum compile time of cached programs, seconds; JAX's default of 1 excludes most programs of `load`
+# Bytes in the user's cache folder: hundreds of train steps. JAX evicts the least recently used.
+_MOST = 4 * 2**30
+# Minimum compile time of cached programs, seconds; JAX's default of 1 excludes most programs of `load`.
+_SHORTEST = 0.2
 
 _chosen = False  # True inside a `compile_cache`
 
@@ -29,7 +31,7 @@ def cache_setting() -> Any:
 def compile_cache(choice: str) -> Iterator[None]:
     """Context manager that caches compiled programs in a folder, and uses the cached ones.
 
-    JAX opens its cache only once, so this resets it to change settings; the earlier settings are restored on exit.
+    The earlier settings are restored on exit.
 
     Args:
       choice: a folder, also gs://BUCKET/FOLDER; `auto`: the folder that JAX has been given
@@ -72,6 +74,7 @@ def _changes(choice: str) -> dict[str, Any]:
     if choice != AUTO:
         return {"jax_compilation_cache_dir": choice}
     own = io.user_cache() / "compiled"
+    # JAX_COMPILATION_CACHE_DIR or an outer `compile_cache` has chosen a folder already.
     if folder() is not None or not _is_writable(own):
         return {}
     return {
@@ -91,4 +94,5 @@ def _update(settings: dict[str, Any]) -> None:
     for name, value in settings.items():
         jax.config.update(name, value)
     if settings:
+        # JAX opens its cache once, and would keep the settings of that time.
         compilation_cache.reset_cache()

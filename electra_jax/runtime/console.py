@@ -20,8 +20,10 @@ class PlainConsole(Console):
         """Takes the options of rich's `Console`."""
         super().__init__(soft_wrap=True, **options)
 
-    def render_str(self, text: str, **options: Any) -> Text:  # called for every string, table cells included
+    # Rich calls this for every string, table cells included.
+    def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(printable(text), **options)
 
     def on_broken_pipe(self) -> NoReturn:
-        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))  # rich would exit silently
+        # Rich itself would exit silently.
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))

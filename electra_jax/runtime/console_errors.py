@@ -9,6 +9,7 @@ from absl import logging as _absl_logging  # noqa: F401 - makes its logger on im
 
 from electra_jax.config.interrupts import Interrupts
 
+# The system's texts for ENOSPC, EDQUOT and EFBIG, which TensorStore quotes.
 _REPORTED = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
@@ -34,8 +35,10 @@ def quiet_libraries(interrupts: Interrupts | None = None) -> None:
     Args:
       interrupts: once it has noticed a signal, errors in threads and callbacks are not printed either.
     """
+    # Orbax logs to absl's logger.
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    # Coroutines of reads that Orbax abandons after an error.
     warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
 
     def is_interrupted() -> bool:

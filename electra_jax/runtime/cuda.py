@@ -8,7 +8,8 @@ import jax
 
 from electra_jax.config.errors import UserError
 
-_OLDEST_DRIVERS = {13: 580, 12: 525}  # minimum driver by CUDA version; docs.nvidia.com/deploy/cuda-compatibility
+# Minimum driver by CUDA version; docs.nvidia.com/deploy/cuda-compatibility.
+_OLDEST_DRIVERS = {13: 580, 12: 525}
 _DEVICES, _VERSION = Path("/dev"), Path("/proc/driver/nvidia/version")
 
 
@@ -26,6 +27,7 @@ def check_is_used() -> None:
     installed = [cuda for cuda in _OLDEST_DRIVERS if importlib.util.find_spec(f"jax_cuda{cuda}_plugin")]
     if not installed:
         return
+    # The version of the kernel module is that of the driver.
     found = re.search(r"Kernel Module\D*(\d[\d.]*)", _VERSION.read_text()) if _VERSION.exists() else None
     driver, cuda = found[1] if found else "unknown", installed[0]
     raise UserError(

@@ -28,7 +28,8 @@ USAGE = """\
   --patience=300                     seconds to wait for a process that has not started or no longer answers"""
 
 Result = TypeVar("Result")
-_FOREVER = 10**10  # milliseconds; JAX ends a process that waits for a lost one
+# Milliseconds. JAX ends a process that waits for a lost one.
+_FOREVER = 10**10
 
 
 def initialize(given: Mapping[str, Any]) -> None:
@@ -46,6 +47,7 @@ def initialize(given: Mapping[str, Any]) -> None:
     count, this, patience = given["processes"], given["process"], given["patience"]
     if patience < 1:
         raise UserError(f"--patience={patience} is invalid: expected seconds, 1 or more")
+    # JAX is not asked: it would connect to the cluster that it detects.
     if count == 1:
         return
     explicit = bool(given["coordinator"]) or count > 0 or this >= 0
@@ -110,6 +112,7 @@ def main_process_first(make: Callable[[], Result], others: Callable[[], Result])
     try:
         result = make()
     except MISTAKES as failure:
+        # The others wait for this text. Any other error is a bug: when process 0 ends, JAX aborts them.
         broadcast(explain(failure))
         raise
     broadcast("")
@@ -120,6 +123,7 @@ def check_shared_folder(folder: AnyPath) -> None:
     """Creates `folder`; raises UserError unless all processes see the files that process 0 writes to it."""
     if not is_multi_process():
         return
+    # A random name: a file that an earlier start left behind would prove nothing.
     path = folder / f".shared-{broadcast(secrets.token_hex(4) if is_main_process() else None)}"
 
     def write() -> None:
@@ -129,6 +133,7 @@ def check_shared_folder(folder: AnyPath) -> None:
     main_process_first(write, others=lambda: None)
     seen = all_gather(str(path.exists()))
     if is_main_process():
+        # All processes have answered, so none still looks for the file.
         path.unlink()
     if set(seen) != {"True"}:
         blind = ", ".join(str(number) for number, answer in enumerate(seen) if answer != "True")
@@ -146,7 +151,8 @@ def check_same(what: str, value: str, way_out: str = "make them the same") -> No
         raise UserError(f"process {odd[0]} has {what} that differs from that of process 0; {way_out}")
 
 
-_exchange = itertools.count()  # every process makes the same exchanges in the same order
+# Every process makes the same exchanges in the same order, so the number identifies one.
+_exchange = itertools.count()
 
 
 # Text goes through process 0's key-value store and not through the devices, whose collectives have time limits: one
@@ -155,7 +161,8 @@ def broadcast(text: str | None = None) -> str:
     """Returns the `text` of process 0 in all processes; the others pass None and wait for it."""
     key = f"broadcast/{next(_exchange)}"
     if text is not None:
-        _client().key_value_set(key, f"={text}")  # JAX refuses an empty value
+        # JAX refuses an empty value.
+        _client().key_value_set(key, f"={text}")
     return str(_client().blocking_key_value_get(key, _FOREVER))[1:]
 
 
@@ -163,6 +170,7 @@ def share(names: Iterable[str]) -> list[str]:
     """Returns the `names` of process 0 in all processes."""
     if not is_multi_process():
         return [*names]
+    # JSON, because a name may contain any character.
     return list(json.loads(broadcast(json.dumps([*names]) if is_main_process() else None)))
 
 
@@ -197,6 +205,7 @@ class PreemptionGuard:
             os.kill(os.getpid(), signal.SIGTERM)
             return
         self._signalled = True
+        # A second Ctrl-C does what the first one would have done outside the loop.
         signal.signal(signal.SIGINT, self._interrupt)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:

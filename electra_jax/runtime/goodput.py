@@ -16,7 +16,8 @@ from electra_jax.runtime.metric_text import format_duration
 PHASES = ("setup", "compile", "data", "step", "evaluation", "checkpoint")
 CATEGORIES = (*PHASES, "lost")
 """What the time of all starts is divided into."""
-_REDONE = ("data", "step")  # phases whose time after the last checkpoint is lost if the process is killed
+# Phases whose time after the last checkpoint is lost if the process is killed.
+_REDONE = ("data", "step")
 
 Seconds = dict[str, float]
 
@@ -53,6 +54,7 @@ class Clock:
 
     def seconds(self) -> Seconds:
         """Returns the seconds spent in each of `CATEGORIES`, summed over all restarts of the run."""
+        # The time of the current phase is added when it ends.
         return {**self._seconds, self._phase: self._seconds[self._phase] + self._now() - self._since}
 
     def lap(self) -> Seconds:
@@ -70,6 +72,7 @@ class Clock:
         """Adds the `totals` of earlier starts."""
         for name in CATEGORIES:
             self._seconds[name] += earlier[f"seconds_{name}"]
+            # A lap counts the time of this process only.
             self._lapped[name] += earlier[f"seconds_{name}"]
 
 
@@ -98,6 +101,7 @@ def time_of_earlier_starts(saved: Mapping[str, float], logged: Mapping[str, floa
       logged: the last line of metrics.jsonl, which may be of a later step; empty if there is none.
     """
     kept = {name: saved.get(f"seconds_{name}", 0.0) for name in CATEGORIES}
+    # A step is logged before its checkpoint is saved, so the checkpoint may hold more seconds than the line.
     after = {name: max(0.0, logged.get(f"total_seconds_{name}", 0.0) - kept[name]) for name in CATEGORIES}
     for name in CATEGORIES:
         kept["lost" if name in _REDONE else name] += after[name]
@@ -108,6 +112,7 @@ def process_started() -> float:
     """Returns when this process started, on the clock of `time.monotonic()`; now if the system does not tell."""
     try:
         with open("/proc/self/stat") as stat:
+            # After the last parenthesis: the name of the command, in parentheses, may contain spaces and parentheses.
             ticks = int(stat.read().rpartition(")")[2].split()[19])  # proc(5): field 22, starttime, since boot
         return time.monotonic() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
     except (OSError, ValueError, AttributeError):

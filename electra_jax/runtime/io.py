@@ -15,6 +15,7 @@ from electra_jax.config.errors import UserError
 
 def write_whole(path: Path, text: str) -> None:
     """Writes a file atomically: a reader sees the old text or the new one, never a part."""
+    # In the same folder, because a rename is atomic only within a file system.
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)
@@ -33,7 +34,8 @@ def new_folder(path: Path) -> Iterator[Path]:
     Raises:
       OSError: on the rename, `path` exists and is not empty.
     """
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")  # no other process writes there
+    # A random name, so that no other process writes there.
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         yield partial
         os.replace(partial, path)
@@ -67,6 +69,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     check_regular(path)
     try:
+        # `json` refuses a byte-order mark, with which some editors begin a file.
         value = from_json(path.read_text(encoding="utf-8-sig"))
     except ValueError as error:
         raise UserError(f"{path} is not valid JSON ({error}); restore or download the file") from error

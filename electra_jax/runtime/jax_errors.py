@@ -20,8 +20,10 @@ def reported(advice: str = _MEMORY) -> Iterator[None]:
     """
     try:
         yield
-    except (RuntimeError, ValueError) as error:  # JaxRuntimeError is a RuntimeError; XLA raises it, or a ValueError
+    # XLA raises a JaxRuntimeError, which is a RuntimeError, or a ValueError.
+    except (RuntimeError, ValueError) as error:
         text = first_line(error)[:_REASON]
+        # XLA's status for too little memory.
         if "RESOURCE_EXHAUSTED" in str(error):
             raise UserError(f"the memory of a device is not enough ({text}); {advice}") from error
         if "Unable to initialize backend" in text:

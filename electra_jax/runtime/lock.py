@@ -30,9 +30,11 @@ def lock(folder: AnyPath, say: Callable[[str], None]) -> Iterator[None]:
       UserError: another run holds it.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    # gs:// has no locks.
     if not isinstance(folder, Path):
         yield
         return
+    # `a+` does not truncate: the file may name the holder.
     with open(folder / LOCK, "a+", encoding="utf-8", errors="replace") as file:
         file.seek(0)
         try:
@@ -45,7 +47,8 @@ def lock(folder: AnyPath, say: Callable[[str], None]) -> Iterator[None]:
             ) from error
         except OSError as error:  # of several kinds: not supported, no lock server
             say(f"{folder} cannot be locked ({error.strerror}): make sure that no other run uses it")
-        with contextlib.suppress(OSError):  # the disk may be full, which the run itself reports
+        # The disk may be full, which the run itself reports.
+        with contextlib.suppress(OSError):
             file.truncate(0)
             file.write(f"{socket.gethostname()}, process {os.getpid()}\n")
             file.flush()

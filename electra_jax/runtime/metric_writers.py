@@ -23,6 +23,7 @@ from electra_jax.runtime.run_log import METRICS, read_metrics
 @contextlib.contextmanager
 def _without(package: str) -> Iterator[None]:
     """Context manager in which an import of the package fails, unless it has been imported before."""
+    # The import of a name for which `sys.modules` has None fails.
     hidden = sys.modules.setdefault(package, None) is None  # type: ignore[arg-type]
     try:
         yield
@@ -31,7 +32,8 @@ def _without(package: str) -> Iterator[None]:
             del sys.modules[package]
 
 
-with _without("torch"):  # its import takes seconds; tensorboardX needs it only for tensors
+# The import of torch takes seconds; tensorboardX needs it only for tensors.
+with _without("torch"):
     from tensorboardX.event_file_writer import EventsWriter
     from tensorboardX.proto.event_pb2 import Event, SessionLog
     from tensorboardX.summary import scalar
@@ -52,6 +54,7 @@ class MetricsWriter:
         """
         path = workdir / METRICS
         if path.exists():
+            # This also drops a partial last line, to which the next one would be appended.
             kept = (line for line in read_metrics(workdir) if line["step"] <= step)
             write_whole(path, "".join(json.dumps(line) + "\n" for line in kept))
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - open as long as the run
@@ -61,6 +64,7 @@ class MetricsWriter:
         """Writes the metrics of a step; numbers that are not finite become null, because JSON has no NaN."""
         finite = {k: v if v is not None and math.isfinite(v) else None for k, v in metrics.items()}
         self._file.write(json.dumps({"step": step, **finite}) + "\n")
+        # A kill then loses no line.
         self._file.flush()
         if self._events is not None:
             self._events.write(step, finite_numbers(metrics))

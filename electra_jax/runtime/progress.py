@@ -88,6 +88,7 @@ class ConsoleProgress(Progress):
         self._task = rich_progress.TaskID(0)
 
     def say(self, text: str) -> None:
+        # Without markup: the text may contain square brackets.
         self.console.print(text, markup=False, highlight=False)
 
     def start(self, stage: str, total: float = 1.0, completed: float = 0.0) -> None:
@@ -101,11 +102,13 @@ class ConsoleProgress(Progress):
 
     def update(self, completed: float, numbers: str = "") -> None:
         if self._bar is not None:
+            # The bar keeps the last numbers: most steps have none.
             self._numbers = printable(numbers) or self._numbers
             name = self._name(completed)
             self._bar.update(self._task, completed=completed, description=name, numbers=self._numbers)
         elif not self.console.is_terminal and self._is_line_due(numbers):
             self._line_at = self._clock()
+            # A stage without work has a total of 0.
             share = f"{completed / self._total:.0%}" if self._total else "100%"
             name = f"{self._name(completed)} ({share})" if self._counts else f"{self._stage}: {share}"
             self.say(_SEPARATOR.join(filter(None, (name, numbers))))
@@ -136,12 +139,14 @@ class _Numbers:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         text = Text(self._text)
+        # Cells and not characters: a wide character takes two.
         while text.cell_len > options.max_width and _SEPARATOR in text.plain:
             text = Text(text.plain.rpartition(_SEPARATOR)[0])
         text.truncate(options.max_width, overflow="ellipsis")
         yield text
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        # A minimum of 1 lets the table shrink this column.
         return Measurement(1, Text(self._text).cell_len)
 
 

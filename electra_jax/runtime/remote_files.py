@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 _PACKAGES = {"gs": ("gcsfs", "gcs"), "gcs": ("gcsfs", "gcs"), "s3": ("s3fs", "s3"), "s3a": ("s3fs", "s3")}
-_BLOCK = 2**23  # bytes per request: few requests, and a reader needs little memory
+# Bytes per request: few requests, and a reader needs little memory.
+_BLOCK = 2**23
 # Keys of a listing that tell the version of a file's content, in order of preference; each store has one of them.
 _VERSIONS = ("ETag", "etag", "md5Hash", "generation", "blob_id", "mtime", "LastModified", "last_modified", "created")
 
@@ -67,6 +68,7 @@ def list_files(pattern: str) -> tuple[list[RemoteFile], bool]:
         except FileNotFoundError:
             return [], False
         listed = [
+            # A web server may not tell the size.
             RemoteFile(files.unstrip_protocol(name), int(info["size"] or 0), _version(info))
             for name, info in sorted(found.items())
             if info["type"] == "file"
@@ -123,6 +125,7 @@ def _open_store(url: str) -> tuple["AbstractFileSystem", str]:
     from fsspec.core import url_to_fs  # here, because most text is on this machine
 
     require_package(url)
+    # A chain of fsspec's, such as zip://FILE::s3://BUCKET/ARCHIVE.
     if "::" in url:
         raise UserError(f"{url} is a chain of addresses: expected one; unpack the archive, or copy the file first")
     try:

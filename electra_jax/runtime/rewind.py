@@ -49,6 +49,7 @@ def read(home: WorkDir) -> Rewinds:
     Raises:
       UserError: the file is damaged.
     """
+    # Where process 0 publishes it: all processes read it, and on gs:// only process 0 fetches it.
     path = home.path / FILE
     if not path.exists():
         return Rewinds([], False)
@@ -83,6 +84,7 @@ def record(home: WorkDir, asked: Rewind, steps: Sequence[int]) -> None:
     if asked.step not in steps:
         found = f"expected one of {', '.join(map(str, steps))}" if steps else "it has none yet; leave --rewind_to out"
         raise UserError(f"{home.path} has no checkpoint of --rewind_to={asked.step}: {found}")
+    # Before a checkpoint is deleted: a start after a kill in between must know that it has to delete the rest.
     _write(home, Rewinds([*(each for each in made if each.step < asked.step), asked], pending=True))
 
 

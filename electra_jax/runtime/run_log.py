@@ -17,7 +17,8 @@ from electra_jax.runtime.io import check_regular, from_json, read_json
 
 METRICS = "metrics.jsonl"
 HELDOUT = "heldout_"  # prefix of the metrics of an evaluation
-_LARGEST = 1e100  # sums, products and axes of such numbers still fit into a float
+# Sums, products and axes of such numbers still fit into a float.
+_LARGEST = 1e100
 _CONFIG_TYPES = {"objective": dict, "model": dict, "data": dict, "steps": int}
 _ENVIRONMENT_TYPES = {"python": str, "packages": dict, "devices": list, "processes": int, "commit": str}
 
@@ -87,6 +88,7 @@ def read_run_logs(workdirs: Sequence[Path]) -> list[RunLog]:
     """
     given: dict[Path, Path] = {}
     for workdir in workdirs:
+        # By resolved path: a folder may be given under two names.
         if given.setdefault(workdir.resolve(), workdir) is not workdir:
             raise UserError(f"--runs names {workdir} twice; name each run once")
     names = unique_names(workdirs)
@@ -148,6 +150,7 @@ def read_metrics(workdir: Path) -> list[dict[str, Any]]:
     path = workdir / METRICS
     check_regular(path)
     by_step: dict[int, dict[str, Any]] = {}
+    # `replace`: a damaged byte spoils its own line only.
     for text in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
         if (line := _logged_line(text)) is not None:
             by_step[line["step"]] = line
@@ -174,7 +177,8 @@ def check_metrics(workdir: Path) -> tuple[int, list[str]]:
         raise UserError(f"{path} is missing: report and curves need it; restore a copy")
     texts = path.read_text(encoding="utf-8", errors="replace").split("\n")
     problems, last = [], -1
-    for number, text in enumerate(texts[:-1], 1):  # what follows the last line break is empty or incomplete
+    # What follows the last line break is empty or incomplete.
+    for number, text in enumerate(texts[:-1], 1):
         line = _logged_line(text)
         if line is None:
             problems.append(f"{path}:{number} is not a JSON object with a step; restore a copy, or delete the line")

@@ -110,7 +110,9 @@ def make_mesh(
         per_slice = (sizes[0] // slices, *sizes[1:])
         grid = mesh_utils.create_hybrid_device_mesh(per_slice, (slices, 1, 1), devices, allow_split_physical_axes=True)
     else:
+        # A mesh axis may split an axis of the slice, as 2 x 2 splits a row of 4 chips.
         grid = mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+    # Auto: the step is written for one device, and XLA's partitioner splits it.
     return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 3)
 
 
@@ -137,6 +139,7 @@ def _sizes(settings: MeshConfig, devices: int) -> tuple[int, ...]:
     sizes = [getattr(settings, axis) for axis in AXES]
     given = math.prod(size for size in sizes if size != -1)
     if -1 in sizes and devices % given == 0:
+        # One -1 is replaced; a second one makes the product negative.
         sizes[sizes.index(-1)] = devices // given
     if math.prod(sizes) != devices:
         asked = " x ".join(f"config.mesh.{axis}={getattr(settings, axis)}" for axis in AXES)
@@ -183,6 +186,7 @@ def gather_over_data(mesh: Mesh, params: Tree, dtype: Any) -> Tree:
         name = _name(path)
         axes = _split_by_rule(mesh, name, leaf.shape)
         stored = _split_over_data(mesh, name, leaf.shape, axes)
+        # Not sharded along `data`, so there is nothing to gather.
         if stored == axes:
             return leaf
         if name.endswith("kernel"):
@@ -246,6 +250,7 @@ def put_tree(tree: Any, shardings: Any) -> Any:
 def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     """Returns the indices of the examples of a global batch that are on devices of this process, in order."""
     indices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,))
+    # Devices along `tensor` have the same examples.
     return np.unique(np.concatenate([np.arange(batch_size)[index] for index in indices.values() if index is not None]))
 
 
@@ -262,6 +267,7 @@ def put_batch(batch: Tree, mesh: Mesh, batch_size: int) -> Tree:
 
     def put(value: np.ndarray) -> jax.Array:
         shape = (batch_size, *value.shape[1:])
+        # `rows` is sorted, so the search gives the place in `value` of each example of the device.
         return _put(shape, sharding, lambda index: value[np.searchsorted(rows, numbers[index[0]])])
 
     return cast(Tree, jax.tree.map(put, batch))
@@ -270,5 +276,6 @@ def put_batch(batch: Tree, mesh: Mesh, batch_size: int) -> Tree:
 def _put(shape: tuple[int, ...], sharding: NamedSharding, part: Callable[[Any], np.ndarray]) -> jax.Array:
     """Makes a global array; each device of this process gets `part(index)` for its own index."""
     indices = sharding.addressable_devices_indices_map(shape)
+    # An explicit transfer, which the transfer guard of the train loop allows.
     parts = [jax.device_put(part(index), device) for device, index in indices.items()]
     return jax.make_array_from_single_device_arrays(shape, sharding, parts)

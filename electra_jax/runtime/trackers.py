@@ -17,8 +17,10 @@ from electra_jax.config.errors import UserError, first_line
 from electra_jax.config.settings import flatten
 from electra_jax.runtime.io import read_json, write_whole
 
-TENSORBOARD = "tensorboard"  # an event file, which `metric_writers` writes
-FILE = "trackers.json"  # the ids by which a restarted run is resumed in its trackers
+# An event file, which `metric_writers` writes; the others are in `TRACKERS`.
+TENSORBOARD = "tensorboard"
+# The ids by which a restarted run is resumed in its trackers.
+FILE = "trackers.json"
 _PROJECT = "electra_jax"
 _REASON = 200  # characters of an error that are shown
 
@@ -70,7 +72,8 @@ class Wandb(Tracker):
         import wandb
 
         mode = os.environ.get("WANDB_MODE", "online")
-        if mode == "online" and not wandb.api.api_key:  # it would ask on a terminal
+        # Without a login, W&B would ask for one on a terminal.
+        if mode == "online" and not wandb.api.api_key:
             raise RuntimeError("not logged in: `wandb login`, or WANDB_MODE=offline")
         self.id = id_ or secrets.token_hex(4)
         self._run = wandb.init(
@@ -107,6 +110,7 @@ class Trackio(Tracker):
     def __init__(self, run: TrackedRun, id_: str | None):
         import trackio
 
+        # Trackio resumes a run by its name.
         self.id = id_ or f"{run.name}-{secrets.token_hex(4)}"
         config = {name: value for name, value in flatten(run.config).items() if value is not None}
         self._run = trackio.init(
@@ -152,6 +156,7 @@ class Mlflow(Tracker):
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
         from mlflow.entities import Metric
 
+        # MLflow's timestamps are in milliseconds.
         now = int(time.time() * 1000)
         self._client.log_batch(self.id, metrics=[Metric(name, value, now, step) for name, value in numbers.items()])
 
@@ -200,6 +205,7 @@ class Trackers:
                 except Exception as error:
                     self._report(name, error)
         started = {name: tracker.id for name, tracker in self._running.items()}
+        # Ids of trackers that did not start now are kept for a later start.
         if {**ids, **started} != ids:
             write_whole(path, json.dumps({**ids, **started}, indent=2) + "\n")
 
@@ -216,6 +222,7 @@ class Trackers:
         self._running.clear()
 
     def _each(self, call: Callable[[Tracker], None]) -> None:
+        # A copy, because trackers that fail are removed meanwhile.
         for name, tracker in list(self._running.items()):
             try:
                 call(tracker)

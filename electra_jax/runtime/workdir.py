@@ -23,6 +23,7 @@ from electra_jax.runtime.remote_files import require_package
 _log = logging.getLogger(__name__)
 AnyPath: TypeAlias = Path | epath.Path  # on gs:// an `epath.Path`, which has the methods of a `Path`
 LOCK = ".lock"  # lock file of the run in the folder, see lock.py
+# On gs://, each host has its own copy of a corpus, and Orbax writes checkpoints there itself.
 _NOT_COPIED = ("data", "checkpoints", "wandb", LOCK)
 # Left by a process that was killed before it wrote config.json, or written by a shell or a scheduler.
 _LEFT = re.compile(r"data|checkpoints|\..*|.*\.(tmp|log|out|err)")
@@ -35,7 +36,8 @@ def resolve(text: str) -> AnyPath:
     Raises:
       UserError: `text` is neither a path nor on gs://, or gcsfs is not installed.
     """
-    if "\0" in text or text.encode("utf-8", "ignore") != text.encode("utf-8", "surrogatepass"):  # TensorStore's limits
+    # TensorStore refuses such paths.
+    if "\0" in text or text.encode("utf-8", "ignore") != text.encode("utf-8", "surrogatepass"):
         raise UserError(f"work directory {text!r} is invalid: expected UTF-8 without NUL; use another name")
     if "://" not in text:
         return Path(text)
@@ -78,6 +80,7 @@ class WorkDir:
             if not run_log.is_run_config(read_json(self.path / "config.json")):
                 raise self._holds_other_files("config.json")
             return
+        # A run writes config.json before its first checkpoint, so here it was lost.
         if self.checkpoints.exists() and any(self.checkpoints.iterdir()):
             raise UserError(f"{self.path} has checkpoints but no config.json; use another --workdir")
         for entry in sorted(entry.name for entry in self.path.iterdir()):
@@ -102,6 +105,7 @@ class WorkDir:
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self.is_remote:
             return
+        # What is only in the cache is of an earlier run at this path, or was never published.
         for old in self.folder.iterdir():
             if old.name not in _NOT_COPIED:
                 shutil.rmtree(old) if old.is_dir() else old.unlink()
@@ -128,7 +132,8 @@ class WorkDir:
         """Like `publish`, but if the store fails, warns and leaves the files to the next call: training continues."""
         try:
             self.publish()
-        except Exception as error:  # of as many kinds as there are libraries for stores
+        # Each library for a store has its own kinds of errors.
+        except Exception as error:
             text = "warning: logs were not copied to %s (%s); the next checkpoint tries again"
             _log.warning(text, self.path, describe(error))
 
@@ -138,11 +143,13 @@ class WorkDir:
 
         On gs://, only one process of a host is inside at a time; the next ones reuse its corpus.
         """
-        if not self.is_remote:  # all processes share the folder, and process 0 prepares
+        # All processes share the folder, and process 0 prepares.
+        if not self.is_remote:
             yield self.folder / "data"
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder.parent / f".{self.folder.name}.lock", "w") as lock:
+            # Waits for the holder; the kernel releases the lock if that dies.
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield self.folder / "data"
 

@@ -19,6 +19,7 @@ _NAMES = {
     "generator_lm_head.bias": "cls.predictions.bias",
     "generator_lm_head.weight": "cls.predictions.decoder.weight",
 }
+# BERT's pooler and classifier, which compute tanh where ELECTRA's head has GELU: `head=bert` fine-tunes with tanh.
 _CLASSIFIER = {"classifier.dense.": "bert.pooler.dense.", "classifier.out_proj.": "classifier."}
 _OWN_SETTINGS = ("embedding_size", "summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout")
 _WAY_OUT = "leave --as=bert, or head=bert, out"
@@ -56,6 +57,7 @@ def write(config: Mapping[str, Any], state: State) -> tuple[dict[str, Any], Stat
 
 def read_config(described: Mapping[str, Any]) -> dict[str, Any]:
     """Converts the config.json of a BERT to ELECTRA's. `BertForPreTraining` becomes a model with an MLM head."""
+    # BERT has no projection between E and D.
     result = {**described, "model_type": "electra", "embedding_size": described.get("hidden_size")}
     architectures = described.get("architectures")
     if isinstance(architectures, list) and architectures and isinstance(architectures[0], str):
@@ -67,6 +69,7 @@ def read_config(described: Mapping[str, Any]) -> dict[str, Any]:
 def read(state: State) -> State:
     """Converts the tensors of a BERT to ELECTRA's names. Tensors that an encoder with an MLM head does not have are
     dropped."""
+    # Without `_CLASSIFIER`: heads of fine-tuned models are written, but never read.
     back = {bert: electra for electra, bert in _NAMES.items()}
     renamed = {}
     for name, value in state.items():

@@ -143,11 +143,13 @@ def write_card(
       as_bert: whether the network is written as a BERT.
     """
     tags = ["electra_jax", hf_config.model_type(encoder, as_bert), "replaced-token-detection"]
+    # A model that was trained on fakes alone has never read [MASK], so fill-mask would mislead.
     read = "fakes" if name == "masked_lm" and not run.reads_masks else head
     class_name = hf_config.class_name(encoder, head, as_bert)
     task, use = _USE.get((encoder.architecture.detector_class(encoder), read)) or _USE["any", read]
     task_line = f"pipeline_tag: {task}\n" if task else ""
     longer = "fine-tune on texts as long as yours first"
+    # Rotary and relative positions have no table entry that training must have seen.
     if encoder.architecture.absolute:
         longer = "later positions are as they were drawn. Pass `truncation=True` and keep `model_max_length`"
     facts = "\n".join(f"| {fact} | {value} |" for fact, value in run.facts)

@@ -86,6 +86,7 @@ def write(
     config = hf_config.write(network.config, head, tokenizer.special)
     if as_bert:
         config, state = bert.write(config, state)
+    # Before the folder is made, so that weights that are refused leave nothing behind.
     _check_finite(state, "the checkpoint")
     state = _stored(state, dtype)
     folder.mkdir(parents=True)
@@ -132,14 +133,17 @@ def read(folder: Path) -> Directory:
     if is_tagger and described.get("id2label") != LABELS:
         head = None  # a classifier for another task
     config = hf_config.read(described, head, str(path))
+    # Exports limit the tokenizer to the trained length: later entries of BERT's position table are untrained.
     config = dataclasses.replace(config, trained_length=tokenizer_files.longest(folder))
     factored = _arrays(folder / FACTORS) if (folder / FACTORS).is_file() else {}
     if factored:
         word = factored.get("embeddings/word", np.empty(0))
         if word.ndim != 2 or not architecture.folds:
             raise UserError(f"{folder / FACTORS} is not a file of embedding factors; delete it")
+        # config.json describes the folded tables [V, D]; the factor is [V, E].
         config = dataclasses.replace(config, embedding_size=word.shape[1])
     notes: list[str] = []
+    # ELECTRA's class in transformers ties the two whatever the file has; ModernBERT's may have two matrices.
     if head == "mlm_head" and not factored and _has_another_decoder(architecture, state):
         if architecture.folds:
             raise UserError(
@@ -164,6 +168,7 @@ def read(folder: Path) -> Directory:
     vocabulary = tokenizer_files.load(folder)
     tokenizer = vocabulary and vocabulary.tokenizer
     notes += vocabulary.notes if vocabulary else ()
+    # Fewer pieces are fine: released models have rows that no piece uses.
     if tokenizer is not None and len(tokenizer) > config.vocab_size:
         raise UserError(
             f"{folder} has a tokenizer of {len(tokenizer)} pieces but embeddings for {config.vocab_size}; replace it "
@@ -201,6 +206,7 @@ def digest(folder: Path) -> str:
     """Computes a digest of the weights of a directory, in one file or several; empty if it has none."""
     if (folder / WEIGHTS).is_file():
         return sha256(folder / WEIGHTS)
+    # Sorted, because the order of `glob` is that of the file system.
     parts = sorted(folder.glob("*.safetensors")) if (folder / _INDEX).is_file() else []
     return hashlib.sha256("".join(map(sha256, parts)).encode()).hexdigest() if parts else ""
 
@@ -244,6 +250,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
 
 def _check_finite(arrays: Mapping[str, np.ndarray], place: str) -> None:
     for name, value in arrays.items():
+        # Not `kind == "f"`, because NumPy gives bfloat16 the kind "V".
         if value.dtype.kind not in "iub" and not np.all(np.isfinite(value)):
             raise UserError(f"{place}: {name} has NaN or infinite values; use another checkpoint")
 

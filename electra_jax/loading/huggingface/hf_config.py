@@ -81,9 +81,11 @@ def read(described: Mapping[str, Any], head: str | None, place: str) -> ElectraC
       UserError: the architecture differs from electra_jax's, for example in the activation.
     """
     architecture = architecture_of(described, place)
+    # The file's own values come last: `unnamed` is for settings that it does not name.
     described = architecture.normalized({**architecture.unnamed, **described}, place)
     for name, value in architecture.fixed.items():
         given = described.get(name, value)
+        # Tying is of no concern where no head predicts tokens.
         if given != value and (name != "tie_word_embeddings" or head == "mlm_head"):
             raise different(place, name, given, repr(value))
 
@@ -91,9 +93,11 @@ def read(described: Mapping[str, Any], head: str | None, place: str) -> ElectraC
         given = described.get(name, default)
         least = least if whole else 0
         most = _MOST_LAYERS if name == "num_hidden_layers" else _LARGEST
+        # `True` is an int in Python.
         if isinstance(given, bool) or not isinstance(given, int if whole else int | float) or given < least:
             kind = "an integer" if whole else "a number"
             raise UserError(f"{place} has {name}={given!r}: expected {kind} of {least} or more; check the file")
+        # Not `given > most`, which is false for the NaN that Python's JSON allows.
         if not given <= most:
             raise UserError(f"{place} has {name}={str(given)[:_SHOWN]}: expected at most {most:,}; check the file")
         return given
@@ -117,6 +121,7 @@ def read(described: Mapping[str, Any], head: str | None, place: str) -> ElectraC
     )
     return ElectraConfig(
         vocab_size=number("vocab_size"),
+        # A folded model does not tell E; `directory.read` takes it from the factors.
         embedding_size=width if architecture.folds else number("embedding_size", width),
         max_length=number("max_position_embeddings"),
         encoder=network,

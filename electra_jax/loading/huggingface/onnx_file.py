@@ -48,11 +48,13 @@ def copy_with_onnx(source: Path, output: Path) -> str:
         transformers has no such class, or there is no tokenizer.
     """
     check_output(output)
+    # The copy would contain itself.
     if output.is_relative_to(source.resolve()):
         raise UserError(f"{output} is inside {source}; use another --output")
     check_installed()
     import transformers
 
+    # A model that this package does not read is refused before it is copied.
     if directory.read(source).tokenizer is None:
         raise UserError(f"{source} has no tokenizer: expected tokenizer.json; save the tokenizer there")
     path = source / directory.CONFIG
@@ -90,11 +92,13 @@ def write(folder: Path) -> None:
     path.parent.mkdir()
     with _quiet():
         pooler = {"add_pooling_layer": False} if name == "BertModel" else {}  # sentence vectors do not read it
+        # In float32, whatever the weights are stored in: the other two files are made from this one.
         model = getattr(transformers, name).from_pretrained(folder, dtype=torch.float32, **pooler).eval()
         for norm in filter(lambda module: isinstance(module, torch.nn.LayerNorm), model.modules()):
             if norm.bias is None:  # onnxruntime's optimizer requires one
                 norm.bias = torch.nn.Parameter(torch.zeros_like(norm.weight))
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        # Two rows of several tokens: torch.export takes a dimension of size 1 for a constant.
         inputs = dict(tokenizer(["a text", "another one"], padding=True, truncation=True, return_tensors="pt"))
         with torch.no_grad():
             outputs = model(**inputs)

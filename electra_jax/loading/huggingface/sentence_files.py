@@ -28,6 +28,7 @@ def files(width: int, max_length: int) -> dict[str, str]:
             "default_prompt_name": None,
             "similarity_fn_name": "cosine",  # sentence-transformers' own default
         },
+        # The tokenizer lowercases by itself; `do_lower_case` would do so for cased models too.
         "sentence_bert_config.json": {"max_seq_length": max_length, "do_lower_case": False},
         "1_Pooling/config.json": {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True},
     }

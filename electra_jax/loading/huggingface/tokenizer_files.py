@@ -52,9 +52,11 @@ def files(ours: Tokenizer, max_length: int, segments: bool, sentencepiece_file: 
         result["vocab.txt"] = "".join(f"{piece}\n" for piece in pieces).encode()
         kind = {"tokenizer_class": "BertTokenizer", **bert}
     names = {role: model.id_to_token(id_) for role, id_ in zip(_SPECIAL_NAMES, ours.special, strict=True)}
+    # Only in the export is "[MASK]" in a text the mask: in text for training, only training may mask.
     model.add_special_tokens([_special(model, name) for name in names.values()])
     check(ours, model, proof.lines(ours))
     cls, sep = names["cls_token"], names["sep_token"]
+    # The second text of a pair has segment 1, [SEP] included, as in BERT.
     model.post_processor = processors.TemplateProcessing(
         single=f"{cls}:0 $A:0 {sep}:0",
         pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
@@ -76,6 +78,7 @@ def files(ours: Tokenizer, max_length: int, segments: bool, sentencepiece_file: 
 def _bert_settings(described: Mapping[str, Any]) -> dict[str, object]:
     """Returns the settings of a `BertTokenizer` that is equivalent to a tokenizer.json; empty if there is none."""
     model, normalizer = described["model"], described.get("normalizer") or {}
+    # vocab.txt has a piece per line, in the order of ids: it can express neither gaps nor added tokens.
     if (
         {name: model.get(name) for name in _BERT} != _BERT
         or sorted(model["vocab"].values()) != list(range(len(model["vocab"])))

@@ -38,6 +38,7 @@ def export(network: Network, head: str | None) -> State:
     flat = flatten_params(network.params)
     state: State = {}
     for tensor in _table(c.encoder, head, prefixed=head is not None):
+        # The projection between E and D exists only where they differ.
         if tensor.ours not in flat:
             continue
         value = flat[tensor.ours]
@@ -58,7 +59,9 @@ def folded(network: Network, head: str | None) -> State:
     """Returns the tables with the projections folded in: the word table, and for an MLM head the decoder's."""
     flat, architecture = flatten_params(network.params), network.config.encoder.architecture
     word = flat["embeddings/word"][: network.config.vocab_size]
+    # [V, E] x [E, D] -> [V, D].
     tables = {word_table(architecture, prefixed=head is not None): word @ flat[_FOLDED[0]]}
+    # The head's projection is [D, E], so its transpose goes the same way.
     return tables | ({architecture.decoder: word @ flat[_FOLDED[1]].T} if head == "mlm_head" else {})
 
 
@@ -99,6 +102,7 @@ def load(config: ElectraConfig, state: Mapping[str, np.ndarray], factored: Mappi
     def find(name: str) -> np.ndarray:
         if name not in state:
             raise UserError(f"{place} lacks the tensor {name}, which config.json requires; download or export it again")
+        # Files may have float16 or bfloat16; parameters here are always float32.
         return np.asarray(state[name], np.float32)
 
     def read(path: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -107,6 +111,7 @@ def load(config: ElectraConfig, state: Mapping[str, np.ndarray], factored: Mappi
             size = (config.vocab_size, *shape[1:]) if path in _VOCABULARY_ROWS else shape
             if value.shape != size:
                 raise UserError(f"{place}: factor {path} has shape {value.shape}: expected {size}, from config.json")
+            # Rows that only pad the vocabulary may have any value: the head masks their logits.
             return np.pad(value, [(0, whole - part) for whole, part in zip(shape, size, strict=True)])
         if path not in tensors:
             raise UserError(
@@ -117,6 +122,7 @@ def load(config: ElectraConfig, state: Mapping[str, np.ndarray], factored: Mappi
         result[: tensor.first] = 1  # the scale of a norm that no layer uses
         rows = slice(config.vocab_size) if path in _VOCABULARY_ROWS else slice(None)
         for where, names in _entries(tensor, config.encoder.layers):
+            # A view into `result`, because both are basic indices; a list of rows would give a copy.
             part = result[where][rows]
             part[...] = _to_ours(tensor, names, find, part.shape, place)
         return result
@@ -127,8 +133,10 @@ def load(config: ElectraConfig, state: Mapping[str, np.ndarray], factored: Mappi
 
 def unread(config: ElectraConfig, names: Iterable[str]) -> list[str]:
     """Returns the tensors in `names` that `load` ignores, without those in `_NEVER_READ`."""
+    # The decoder is tied to the word table, which is read under its own name.
     read = {config.encoder.architecture.decoder}
     head = config.heads[0] if config.heads else None
+    # With and without prefix: classes with a head that electra_jax lacks have it too.
     for tensor in (tensor for prefixed in (True, False) for tensor in _table(config.encoder, head, prefixed)):
         read |= {name for _, names in _entries(tensor, config.encoder.layers) for name in names}
     return sorted(name for name in names if name not in read and not name.endswith(_NEVER_READ))
@@ -155,10 +163,12 @@ def _entries(tensor: Tensor, layers: int) -> list[tuple[Any, tuple[str, ...]]]:
 
 
 def _to_theirs(tensor: Tensor, names: tuple[str, ...], value: np.ndarray) -> State:
+    # Flax [*in, *out] -> PyTorch [out, in]; rows of query, key and value follow each other.
     if tensor.inputs:
         value = value.reshape(int(np.prod(value.shape[: tensor.inputs])), -1).T
     elif len(names) > 1 or tensor.theirs[0].endswith(".bias"):
         value = value.reshape(-1)
+    # transformers has a logit per label, 0 for "original"; ours is the logit of "replaced" alone.
     if tensor.labels:
         value = np.concatenate([np.zeros_like(value), value])
     return dict(zip(names, np.split(value, len(names)), strict=True))
@@ -168,6 +178,7 @@ def _to_ours(
     tensor: Tensor, names: tuple[str, ...], find: Callable[[str], np.ndarray], shape: tuple[int, ...], place: str
 ) -> np.ndarray:
     """Inverts `_to_theirs`: returns our array of `shape`."""
+    # The conversion of an empty array says which shapes the file must have.
     wanted = {name: like.shape for name, like in _to_theirs(tensor, names, np.empty(shape, np.float32)).items()}
     parts = [find(name) for name in names]
     for name, part in zip(names, parts, strict=True):

@@ -49,6 +49,7 @@ def change(
         assert network is not None
         towers = 2 if config.two_towers and each.network == "generator" else 1
         pairs = _change_in_pairs(network, length, is_fused(network), is_gpu, is_unrolled(network), each.trained)
+        # The heads share the width, so a product over a pair takes 2 D operations whatever their number.
         total += towers * batch * 2 * network.width * pairs
     return total
 
@@ -76,5 +77,6 @@ def _change_in_pairs(
             pairs = pallas_tiles.pairs(Form(network.heads, reach=reached), length, network.width)
         else:
             pairs = plain_attention.pairs(length, reached)
+        # XLA counts the larger branch, global attention, for local layers too.
         total += executed[network.remat] * pairs - counted[network.remat] * length**2
     return total

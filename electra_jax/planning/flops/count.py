@@ -73,6 +73,7 @@ class RunFlops:
         if kind is None:
             raise UserError(f"device {device!r} is unknown: expected one of {', '.join(devices.PEAK_FLOPS)}")
         peak = devices.PEAK_FLOPS[kind][self.precision]
+        # The peak is that of one device; a chip of v2, v3 and 7x has two.
         count = chips * devices.DEVICES_A_CHIP.get(kind, 1)
         return self.total["model"] / (peak * count * mfu) / 3600
 
@@ -118,6 +119,7 @@ def make_objective(config: TrainConfig) -> Objective:
     """
     data = config.data
     prepared = pipeline.settings_of(Path(data.input))
+    # The setting `vocab_size` is for a vocabulary that is yet to be trained.
     if prepared:
         vocab_size = prepared["vocab_size"]
     else:

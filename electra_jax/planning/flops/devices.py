@@ -92,6 +92,7 @@ def find(text: str) -> str | None:
     if exact is not None:
         return exact
     names = [name for name in PEAK_FLOPS if text.lower() in name.lower()]
+    # H100 is a part of three names, but the end of one, which is meant.
     ends = [name for name in names if name.lower().endswith(text.lower())]
     return next((found[0] for found in (ends, names) if text and len(found) == 1), None)
 

@@ -27,6 +27,7 @@ def encoder(config: EncoderConfig, embedding_size: int, batch: int, length: int)
     d, f = config.width, config.ffn
     # queries, keys, values and output: 4 D^2; scores and weighted sum: 2 L D
     attention = config.layers * tokens * 2 * (4 * d * d + 2 * length * d)
+    # DeBERTa's two relative terms; queries and keys of its relative embeddings are computed once per batch.
     pairs, rows = config.architecture.relative(config, length)
     attention += config.layers * 2 * (batch * 2 * pairs * d + rows * 2 * d * d)
     return Parts(
@@ -52,12 +53,14 @@ def forward(config: ElectraConfig, network_pass: Pass, batch: int, length: int, 
         towers = 2 if config.two_towers else 1
         parts, states = encoder(network, e, batch, length) * towers, network.width * towers
     for head in network_pass.heads:
+        # Masked positions are as many as the step computes, fillers included.
         read = batch * (length if head.everywhere else max_masked(length, mask_prob))
         if head.name == "discriminator":
             dense = 0 if network.architecture.detector(network) == "linear" else network.width
             parts += Parts(head=2 * read * states * (dense + 1))
         else:
             width = network.width if network.architecture.normed_heads else e
+            # A dense layer, a projection to E where the widths differ, and the copy gate D -> 1.
             matrices = states * width + (width * e if width != e else 0) + (states if head.name == "copy" else 0)
             parts += Parts(head=2 * read * matrices, softmax=2 * read * e * config.padded_vocab_size)
     return parts
@@ -70,11 +73,13 @@ def newton_schulz(config: EncoderConfig) -> Parts:
     """
 
     def matrix(inputs: int, outputs: int) -> int:
+        # optax transposes a matrix of more rows than columns, so that X X^T is the smaller product.
         m, n = sorted((inputs, outputs))
         return optim.MUON_STEPS * 2 * (2 * m * m * n + m**3)
 
     d, f = config.width, config.ffn
     ffn = _ffn_matrices(config) * matrix(d, f)
+    # Query, key, value and output are orthogonalized one by one, and so are the two halves of a gated layer.
     return Parts(attention=config.layers * 4 * matrix(d, d), ffn=config.layers * ffn)
 
 
@@ -97,6 +102,7 @@ def train_step(
     if optimizer == "muon":
         c = objective.model.config
         counted["optimizer"] = newton_schulz(c.encoder)
+        # With tying=all the generator has no layers of its own.
         if c.generator is not None and c.tying != "all":
             counted["optimizer"] += newton_schulz(c.generator) * (2 if c.two_towers else 1)
     return counted

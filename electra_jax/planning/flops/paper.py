@@ -77,19 +77,24 @@ class Transformer:
         h, s, e = self.width, self.length, self._embedding_size
         i, heads, a = self.ffn or 4 * h, self.heads or max(h // 64, 1), self.attention_width or h
         attention = (
+            # Queries, keys and values, with biases.
             3 * 2 * h * a
             + 3 * a
+            # Scores, and softmax, dropout and scale of each.
             + 2 * a * s
             + (_SOFTMAX + _DROPOUT + 1) * s * heads
+            # The weighted sum and the output, with h even where heads are wider in total, as the script has it.
             + 2 * h * s
             + 2 * h * h
             + h
             + _DROPOUT * h
             + h
+            # The script's error: 5 operations per position instead of per element.
             + _LAYER_NORM * (1 if self.norm_slip else h)
         )
         relative = 2 * (2 * a * self.relative[0] / s + s * heads) if self.relative[0] else 0
         ffn = 2 * (2 + self.gated) * h * i + _GELU * i + i + h + _DROPOUT * h + h + _LAYER_NORM * h
+        # One-hot products with the words, and with s positions and 2 segments, which are then added.
         lookup = 2 * e * self.vocabulary + (_LAYER_NORM + _DROPOUT) * e
         lookup += 2 * e * (s + 2) + 2 * e if self.absolute else 0
         lookup += self.towers * (2 * h * e + h) if e != h else 0
@@ -112,6 +117,7 @@ class Transformer:
         positions = share * self.length
         w = self.width if self.wide_head else e
         head = 2 * h * w + w + (_GELU + _LAYER_NORM) * w + (2 * w * e if w != e else 0)
+        # The softmax's 2 V are the script's one-hot product for the target word.
         return Parts(head=head * positions, softmax=(2 * e * v + _SOFTMAX * v + 2 * v) * positions)
 
     def discriminator(self) -> Parts:
@@ -165,6 +171,7 @@ def train_step(
         )
         parts = shape.body()
         for head in network_pass.heads:
+            # 15.625% whatever the masking rate, as in the script.
             predicted = 1.0 if head.everywhere else OUTPUT_SHARE
             parts += shape.discriminator() if head.name == "discriminator" else shape.mlm(predicted)
         counted[network_pass.network] = (parts * batch + shape.relative_rows()) * (2 if network_pass.trained else 1)

@@ -26,6 +26,7 @@ def count_flops(segments: Sequence[Segment], steps: int, optimizer: str = "adam"
     def count(train_step: Callable[[Objective, Stage, int, int, str], dict[str, Parts]]) -> float:
         total = 0.0
         for segment in segments:
+            # Negative for a segment that begins after `steps`.
             done = min(segment.stop, steps) - segment.start
             if done > 0:
                 total += done * sum_networks(train_step(*segment.cost, optimizer))
