@@ -64,20 +64,24 @@ def _read_tar(file: InputFile) -> Iterator[Member]:
     with _errors(file):
         # Invalid bytes in names become U+FFFD, so that the names can be printed.
         archive = _Tar.open(
+            # Stream mode never seeks: the archive may be compressed, or in an object store.
             mode="r|",
             fileobj=cast(IO[bytes], Stream(file.blocks())),
             bufsize=_BLOCK,
             tarinfo=_Header,
-            ignore_zeros=True,  # an end mark, after which another archive may follow
+            # Else tarfile stops at the first end mark, after which another archive may follow.
+            ignore_zeros=True,
             encoding="utf-8",
             errors="replace",
         )
         with archive:
             while (info := archive.next()) is not None:
-                archive.members.clear()  # tarfile keeps all, and there may be millions
+                # tarfile keeps all members, and there may be millions.
+                archive.members.clear()
                 if not info.isdir() and not _is_hidden(info.name):
                     opened = archive.extractfile(info) if info.isreg() else None
                     yield _member(file, info.name, opened, lambda: file.position), info.isreg()
+            # Between two members, tarfile takes the end of the file for the end of the archive.
             if not archive.has_end:
                 raise tarfile.ReadError("it ends before its end mark")
 
@@ -96,9 +100,11 @@ class _Header(tarfile.TarInfo):
     def fromtarfile(cls, tarfile_: Any) -> Any:
         try:
             header = super().fromtarfile(tarfile_)
+        # A block of zeros, over which tarfile steps.
         except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
             tarfile_.has_end = True
             raise
+        # tarfile would step over an invalid header, and take a truncated one for the end.
         except (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError) as error:  # type: ignore[attr-defined]
             raise tarfile.ReadError(f"header at byte {tarfile_.offset}: {error}") from None
         tarfile_.has_end = False
@@ -109,6 +115,7 @@ def _read_zip(file: InputFile) -> Iterator[Member]:
     """Yields (member, True). The directory is at the end, so the zip file must be seekable: not compressed again."""
     if file.is_compressed:
         raise UserError(f"{file.name} is a zip archive that was compressed again; unpack it")
+    # zipfile seeks, which is impossible in a file that is read as blocks: the archive is opened again.
     file.close()
     with _errors(file), open_binary(file.name) as raw, zipfile.ZipFile(raw) as archive:
         _check_count(archive, raw)
@@ -124,6 +131,7 @@ def _read_zip(file: InputFile) -> Iterator[Member]:
 
 def _check_count(archive: zipfile.ZipFile, raw: IO[bytes]) -> None:
     """Raises BadZipFile if the directory has not as many files as the end record says, which zipfile does not check."""
+    # Only the comment follows the end record.
     raw.seek(-_END.size - len(archive.comment), os.SEEK_END)
     (count,) = _END.unpack(raw.read(_END.size))
     found = len(archive.infolist())
@@ -147,6 +155,7 @@ def _errors(file: InputFile) -> Iterator[None]:
     except NotImplementedError as error:  # an unsupported compression method
         raise UserError(f"{file.name}: {error}; unpack it, and give the files") from error
     except (*_ERRORS, OSError) as error:
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # the system's; EINVAL is a negative offset
+        # The system's errors pass. EINVAL is zipfile's: it seeks below 0 if an offset in the archive is damaged.
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
         raise UserError(f"{file.name}: broken archive ({first_line(error)}); download it again") from error

@@ -108,6 +108,7 @@ def training_batches(
         drawn = drawn if following == order else 0
         order = following
         numbers = order.numbers(seed).slice(slice(drawn, drawn + size * count))
+        # Indices are batched before examples are made: `make_batch` reads the ids of all rows in one call.
         parts.append(numbers.batch(size).map(_MakeBatch(examples, rows(size))))
         drawn += size * count
     dataset = grain.MapDataset.concatenate(parts) if len(parts) > 1 else parts[0]
@@ -120,11 +121,13 @@ def heldout_batches(
     examples: Examples, batch_size: int, limit: int, seed: int, special: Special
 ) -> Iterator[HeldoutBatch]:
     """Yields at most `limit` batches of a fixed shuffle of `examples`, each example once; the last is padded."""
+    # The whole permutation, then its beginning: a larger `limit` adds batches and changes none.
     order = np.random.default_rng(seed).permutation(len(examples))[: limit * batch_size]
     for start in range(0, len(order), batch_size):
         chosen = order[start : start + batch_size]
         batch = examples.make_batch(chosen)
         rows, length = batch.input_ids.shape
+        # A full batch: the compiled evaluation has one shape.
         padding = _empty_batch(batch_size - rows, length, special)
         whole = Batch(*(np.concatenate(parts) for parts in zip(batch, padding, strict=True)))
         sources_B = np.full(batch_size, -1, np.int32)
@@ -161,6 +164,7 @@ class _Order(NamedTuple):
     def numbers(self, seed: int) -> grain.MapDataset[int]:
         """Returns an endless data set of example indices, reshuffled every epoch."""
         bounds = self.examples.sources.tolist() if self.weights else [0, len(self.examples)]
+        # Each source has a seed of its own, else two of equal size would be shuffled alike.
         orders = [
             grain.MapDataset.range(begin, end).seed(seed + number).shuffle().repeat()
             for number, (begin, end) in enumerate(itertools.pairwise(bounds))
@@ -168,6 +172,7 @@ class _Order(NamedTuple):
         if not self.weights:
             return orders[0]
         starts = self.starts or (0,) * len(orders)
+        # Grain divides by the smallest weight, so sources of weight 0 are left out.
         used = [
             (order.slice(slice(start, None)), weight)
             for order, start, weight in zip(orders, starts, self.weights, strict=True)
@@ -208,6 +213,7 @@ class SegmentPairs:
             target = np.where(short, rng.integers(_SHORTEST, length + 1, len(begin)), length)
             reached = np.searchsorted(lines, lines[begin] + target)  # the first line boundary at or past the target
             stop = np.minimum(np.maximum(reached, begin + 1), end)
+            # Lines that have no tokens make no example.
             full = lines[stop] > lines[begin]
             first_lines.append(begin[full])
             last_lines.append(stop[full])
@@ -215,10 +221,12 @@ class SegmentPairs:
             begin = stop
         none = np.zeros(0, np.int64)
         self._first, self._last = np.concatenate([none, *first_lines]), np.concatenate([none, *last_lines])
+        # Back to the order of the text, in which `searchsorted` finds where each source begins.
         order = np.argsort(self._first)
         self._first, self._last = self._first[order], self._last[order]
         single = rng.random(len(order)) < _SINGLE_SEGMENT
         half = (np.concatenate([none, *targets])[order] - 3) // 2  # 3: [CLS] and two [SEP]
+        # All lines of a single segment fit below its target; the reference has 100,000 there.
         self._targets = np.where(single, np.iinfo(np.int64).max, half)
         self._coins = rng.random(len(order)) < 0.5  # one per example is enough, see `_second_segment`
         self.sources = np.searchsorted(self._first, split.documents[split.sources])
@@ -238,6 +246,7 @@ class SegmentPairs:
         # Where each line begins within its segment, and how much of it fits.
         size_a, begin_a = _within_rows(np.where(in_b, 0, lengths), row, len(examples_B))
         size_b, begin_b = _within_rows(np.where(in_b, lengths, 0), row, len(examples_B))
+        # As in the reference: A may fill the example, B has what A and the special tokens leave.
         size_a = np.minimum(size_a, self._length - 2)
         size_b = np.minimum(size_b, np.maximum(self._length - size_a - 3, 0))
         inside = np.where(in_b, begin_b, begin_a)
@@ -280,9 +289,11 @@ class Packed:
         pieces = [np.zeros((4, 0), np.int64)]
         while len(group):
             left = bounds[document + 1] - position
+            # A piece has [CLS], at least one token, and [SEP].
             full = room < 3
             room, example = np.where(full, length, room), example + full
             taken = np.minimum(left, room - 2)
+            # A document without tokens has no piece.
             some = taken > 0
             pieces.append(np.stack([group, example, position, position + taken])[:, some])
             room = room - np.where(some, taken + 2, 0)
@@ -327,11 +338,13 @@ def _empty_batch(batch_size: int, length: int, special: Special) -> Batch:
 
 def _place(array_BL: Ints, rows: Ints, columns: Ints, values: Ints, lengths: Ints) -> None:
     """Writes pieces, which are concatenated in `values`, each beginning at its row and column."""
+    # The flat view of the array: all pieces are one assignment.
     array_BL.ravel()[spans(rows * array_BL.shape[1] + columns, lengths)] = values
 
 
 def _within_rows(lengths: Ints, row: Ints, rows: int) -> tuple[Ints, Ints]:
     """Returns (sum of each row's lengths, offset of each piece within its row); `row` must be ascending."""
+    # bincount sums in float64, exact up to 2^53.
     sums = np.bincount(row, lengths, rows).astype(np.int64)
     before = np.cumsum(lengths) - lengths
     return sums, before - (np.cumsum(sums) - sums)[row]

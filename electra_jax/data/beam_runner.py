@@ -42,6 +42,7 @@ class BeamRunner(Runner):
         """
         self._options = PipelineOptions(options.split())
         try:
+            # Built only to check the options, before any work.
             beam.Pipeline(options=self._options)
         except (ValueError, SystemExit) as error:  # argparse prints its own message
             raise UserError(f"--beam={options} is invalid ({error}); see Apache Beam's pipeline options") from error
@@ -63,6 +64,7 @@ class BeamRunner(Runner):
             write = beam.ParDo(_WriteShard(job.folder, tokenizer.file, job.config.heldout_fraction))
             return joined | "write" >> write | beam.combiners.ToList()
 
+        # Beam has no order; names sort in the order of the text.
         return sorted(self._run(job, write), key=lambda shard: shard.name)
 
     def _run(self, job: Job, transform: Callable[[Any], Any]) -> Any:
@@ -127,6 +129,7 @@ def _digests(named: tuple[str, Chunk]) -> Iterator[tuple[bytes, tuple[str, int]]
 
 def _all_but_first(equal: tuple[bytes, Iterable[tuple[str, int]]]) -> Iterator[tuple[str, int]]:
     """Yields (chunk name, index in the chunk) for each of these equal documents but the first in text order."""
+    # The same documents are left out as by `LocalRunner`: names sort in the order of the text.
     yield from sorted(equal[1])[1:]
 
 
@@ -137,9 +140,11 @@ class _WriteShard(beam.DoFn):  # type: ignore[misc] # Beam has no types
         self._folder, self._file, self._heldout_fraction = folder, tokenizer_file, heldout_fraction
 
     def setup(self) -> None:
+        # Beam pickles this object before it is set up, so workers load the tokenizer from its file.
         self._tokenizer = load_tokenizer(self._folder / self._file)
 
     def process(self, joined: tuple[str, tuple[Iterable[Chunk], Iterable[int]]]) -> Iterator[Shard]:
+        # Names are unique: a key has one chunk.
         (chunk,), duplicates = joined[1]
         distinct = chunk.without(dict.fromkeys(duplicates, DUPLICATE))
         yield write_shard(self._folder, distinct, self._tokenizer, self._heldout_fraction)

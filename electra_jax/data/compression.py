@@ -15,7 +15,8 @@ import zstandard
 # What the libraries raise on broken data; an OSError with an errno is the system's.
 ERRORS = (EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError, OSError)
 
-_ZST_PIECE = 2**10  # 4 bytes can encode a block of 128 KiB (RFC 8878, 3.1.1.2), so this unpacks to at most 32 MiB
+# 4 bytes can encode a block of 128 KiB (RFC 8878, 3.1.1.2), so these 1,024 bytes unpack to at most 32 MiB.
+_ZST_PIECE = 2**10
 _MAGIC = {
     ".gz": rb"\x1f\x8b",
     ".xz": rb"\xfd7zXZ\0",
@@ -51,6 +52,7 @@ class Stream:
         """Reads at most `size` bytes; returns none at the end."""
         if self._at == len(self._data):
             self._data, self._at = next(self._blocks, b""), 0
+        # From one block only, so there may be fewer bytes than asked for before the end, as in a raw file.
         taken = self._data[self._at : self._at + size]
         self._at += len(taken)
         return taken
@@ -88,6 +90,7 @@ def decompress(suffix: str, raw: Readable, block: int) -> Iterator[bytes]:
 
 
 def _read_gz(raw: Readable, block: int) -> Iterator[bytes]:
+    # Unlike lzma.open and bz2.open, gzip refuses trailing data that is no stream.
     return read_plain(gzip.open(cast(IO[bytes], raw)), block)
 
 
@@ -97,12 +100,14 @@ def _read_streams(make_decompressor: Callable[[], Any], raw: Readable, block: in
     data = b""
     while True:
         if stream is None:
-            data = (data or raw.read(block)).lstrip(b"\0")  # padding between streams
+            # Zeros may pad the file between streams (the .xz file format, 2.2).
+            data = (data or raw.read(block)).lstrip(b"\0")
             if not data:
                 if not (data := raw.read(block)):
                     return
                 continue
             stream = make_decompressor()
+        # At most `block` bytes at a time: a small file may unpack to gigabytes.
         if unpacked := stream.decompress(data, block):
             yield unpacked
         data = b""
@@ -113,11 +118,9 @@ def _read_streams(make_decompressor: Callable[[], Any], raw: Readable, block: in
 
 
 def _read_zst(raw: Readable, block: int) -> Iterator[bytes]:
-    """Decompresses frame by frame, because the library's stream reader does not report a truncated file.
-
-    Reads small pieces, because the library unpacks everything that it is given at once.
-    """
+    """Decompresses frame by frame, because the library's stream reader does not report a truncated file."""
     frame, unpacked, size = None, list[bytes](), 0
+    # Small pieces, because the library unpacks everything that it is given at once.
     while data := raw.read(_ZST_PIECE):
         while data:
             # The largest window there is, as `zstd --long=31` writes; the library's default limit is smaller.

@@ -32,6 +32,7 @@ class CorpusConfig:
         "",
         "A SentencePiece model, tokenizer.json or vocab.txt to use; empty: train a vocabulary.",
     )
+    # As in BERT and ELECTRA. The least is five special tokens and a piece.
     vocab_size: int = setting(30522, "Vocabulary size, if a vocabulary is trained.", within(6, 1e6))
     model_type: str = setting(
         "unigram",
@@ -45,6 +46,7 @@ class CorpusConfig:
         one_of(*NORMALIZATIONS),
     )
     byte_fallback: bool = setting(False, "Encode characters outside the vocabulary as bytes instead of [UNK].")
+    # SentencePiece's default, and the range that it accepts.
     character_coverage: float = setting(
         0.9995, "Fraction of the text's characters that get a piece; 1 suits small alphabets.", within(0.98, 1)
     )
@@ -100,6 +102,7 @@ class DataConfig(CorpusConfig):
         "How examples are built: pairs of segments as in the reference, or whole documents packed end to end.",
         one_of("pairs", "packed"),
     )
+    # The reference's shortest examples have a target of 5 tokens, see `batches.py`.
     seq_length: int = setting(128, "Sequence length, in tokens.", above(4))
     weights: str = setting(
         "",

@@ -40,7 +40,9 @@ def convert(vocabulary: Tokenizer) -> tokenizers.Tokenizer:
     result.normalizer = normalizers.Sequence(_normalizers(spm.normalizer_spec, vocabulary.normalization))
     splits: list[pre_tokenizers.PreTokenizer] = []
     if not any(WORD_START in piece.piece[1:] for piece in spm.pieces):  # otherwise pieces may span a space
+        # It only splits: the normalizer writes the space before the text.
         splits.append(pre_tokenizers.Metaspace(prepend_scheme="never"))
+    # Longest first: a regular expression takes the first alternative that fits, SentencePiece the longest symbol.
     symbols = sorted((piece.piece for piece in spm.pieces if piece.type == proto.USER_DEFINED), key=len, reverse=True)
     if symbols:  # not as added tokens: the library would normalize what is between two of them as a text of its own
         splits.append(pre_tokenizers.Split(Regex("|".join(map(re.escape, symbols))), "isolated"))

@@ -95,7 +95,8 @@ class CorpusReport:
 
 def is_prepared(folder: Path) -> bool:
     """True if `folder` holds a prepared corpus."""
-    return os.path.isfile(folder / MANIFEST)  # unlike Path.is_file, False for names that are too long
+    # Unlike Path.is_file, it is False for names that are too long.
+    return os.path.isfile(folder / MANIFEST)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -111,11 +112,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         version, checksum = manifest["format"], manifest.pop("checksum", None)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _damaged(folder / MANIFEST) from error
+    # Before the checksum: a manifest of another version is not damaged.
     if version != shards.FORMAT:
         raise UserError(
             f"{folder} was prepared by another version of electra_jax (format {version}, not {shards.FORMAT}); "
             "prepare the text again into another folder"
         )
+    # Refuses an edited manifest, too.
     if checksum != json_checksum(manifest):
         raise _damaged(folder / MANIFEST)
     return manifest
@@ -129,6 +132,7 @@ def load(folder: Path) -> Corpus:
     """
     manifest = read_manifest(folder)
     parts = _shards(manifest)
+    # Token files are large, and ArrayRecord checks each record that it reads, so they need only be there.
     for name, checksum in _checksums(manifest).items():
         has_tokens = name.endswith(shards.TOKENS_SUFFIX)
         if not (folder / name).is_file() or (not has_tokens and sha256(folder / name) != checksum):
@@ -136,9 +140,11 @@ def load(folder: Path) -> Corpus:
 
     vocabulary = tokenizer.load(folder / manifest["vocabulary"]["file"])
     indexes = [dict(np.load(shards.index_file(folder, shard.name))) for shard in parts]
+    # As `shards.py` wrote them: the files do not name their type.
     dtype = np.min_scalar_type(len(vocabulary) - 1)
 
     def load_split(name: str) -> Split:
+        # A shard without tokens in this split has no file, which is never opened.
         files = [shards.token_file(folder, shard.name, name) for shard in parts]
         documents = [shard.documents[name] for shard in parts]
         by_source = np.bincount([shard.source for shard in parts], documents, minlength=len(manifest["sources"]))
@@ -149,6 +155,7 @@ def load(folder: Path) -> Corpus:
             records.offsets(by_source.astype(np.int64)),
         )
 
+    # A shard's counts are uint32, which their sum may exceed.
     unigram = np.zeros(len(vocabulary), np.int64)
     for index in indexes:
         unigram += index["unigram"]
@@ -180,13 +187,16 @@ def heldout_lines(folder: Path, vocabulary: tokenizer.Tokenizer, most: int) -> l
     for shard in _shards(read_manifest(folder)):
         if len(found) >= most:
             break
+        # Checked here: `load`, which checks every index, is not called.
         index = shards.index_file(folder, shard.name)
         if not index.is_file() or sha256(index) != shard.sha256[index.name]:
             raise _damaged(index)
+        # One entry more than the lines that are wanted: where the last ends.
         ends = records.offsets(np.load(index)["heldout_lines"])[: most - len(found) + 1]
         if len(ends) > 1:
             split = records.Shards([shards.token_file(folder, shard.name, "heldout")], [shard.tokens["heldout"]], dtype)
             lines = np.split(split.take(ends[:1], ends[-1:]), ends[1:-1])
+            # An unknown token does not decode to its text.
             found += [vocabulary.decode(line) for line in lines if vocabulary.special.unk not in line]
     return found
 
@@ -218,6 +228,7 @@ def _report_sources(sources: Sequence[dict[str, Any]], parts: Sequence[shards.Sh
     own = [[shard for shard in parts if shard.source == number] for number in range(len(sources))]
     tokens = [{split: sum(shard.tokens[split] for shard in some) for split in shards.SPLITS} for some in own]
     weights = [source["weight"] for source in sources]
+    # By size: examples are drawn in proportion to the training tokens.
     if None in weights:
         weights = [counts["train"] for counts in tokens]
     names = [source["name"] for source in sources]
@@ -242,6 +253,7 @@ def check_files(folder: Path) -> Iterator[UserError | None]:
     for name, checksum in _checksums(read_manifest(folder)).items():
         try:
             intact = (folder / name).is_file() and sha256(folder / name) == checksum
+            # Errors are yielded, so that one damaged file does not end the check.
             yield None if intact else _damaged(folder / name)
         except OSError as error:
             yield UserError(f"{folder / name} cannot be read ({error.strerror}); restore a copy, or prepare again")

@@ -42,7 +42,9 @@ def module_files(roots: Iterable[Path], packages: Sequence[str] = ()) -> list[tu
         for folder, folders, names in os.walk(root):
             parents = Path(folder).relative_to(root).parts
             left_out = _TEST_NAMES if parents else _TEST_NAMES | _OTHER_ROOTS
+            # In place: os.walk visits the folders that are left.
             folders[:] = [name for name in folders if name not in left_out]
+            # At the top only: folders below belong to a package that was asked for.
             if not parents and packages:
                 folders[:] = [name for name in folders if name in packages]
                 names = [name for name in names if name.removesuffix(".py") in packages]
@@ -55,6 +57,7 @@ def module_files(roots: Iterable[Path], packages: Sequence[str] = ()) -> list[tu
 
 def default_roots() -> list[Path]:
     """Returns the folders of the standard library and of installed packages."""
+    # purelib and platlib are mostly one folder.
     return [Path(p) for p in dict.fromkeys(sysconfig.get_path(k) for k in ("stdlib", "purelib", "platlib"))]
 
 
@@ -74,8 +77,10 @@ def paragraphs(docstring: str) -> list[str]:
     def flush() -> None:
         text = " ".join(words)
         words.clear()
+        # Roles and links are found by their backquotes, so these are removed last.
         text = _MARKUP.sub("", _LINK.sub(r"\1", _ROLE.sub(r"\1", text)))
-        text = " ".join(text.split()).encode("utf-8", "ignore").decode()  # drops lone surrogates
+        # An escape in a docstring may be a lone surrogate, which UTF-8 cannot encode.
+        text = " ".join(text.split()).encode("utf-8", "ignore").decode()
         letters = sum(c.isalpha() or c == " " for c in text)
         if len(text.split()) >= _MIN_WORDS and letters >= _MIN_LETTERS * len(text):
             prose.append(text)
@@ -83,6 +88,7 @@ def paragraphs(docstring: str) -> list[str]:
     for line in inspect.cleandoc(docstring).splitlines():
         stripped = line.strip()
         indent = len(line) - len(line.lstrip())
+        # First: within a fence, no other mark counts.
         if _FENCE.match(line):
             in_fence = not in_fence
             flush()
@@ -94,6 +100,7 @@ def paragraphs(docstring: str) -> list[str]:
         elif in_doctest or stripped.startswith(">>>"):
             in_doctest = True
             flush()
+        # Code after "::" or a directive lasts while lines are indented deeper, over blank lines too.
         elif code_indent is not None and indent > code_indent:
             continue
         elif _RULE.match(line) or _COLUMNS.search(stripped) or stripped.startswith("|"):
@@ -116,16 +123,19 @@ def paragraphs(docstring: str) -> list[str]:
 
 def docstrings(source: bytes) -> Iterator[str]:
     """Yields the docstrings in a module's source, outermost first; none if it does not parse."""
+    # Parsing is most of the work, and hardly any docstring has other quotes.
     if b'"""' not in source and b"'''" not in source:
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escape sequences in other packages
         try:
             tree = ast.parse(source)
+        # ValueError: a null byte. RecursionError and MemoryError: nesting too deep for the parser.
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return
     nodes: list[ast.AST] = [tree]
-    for node in nodes:  # grows meanwhile: like ast.walk, but over statements only, a tenth of the nodes
+    # The list grows meanwhile: like ast.walk, but over statements only, a tenth of the nodes.
+    for node in nodes:
         for field in _STATEMENTS:
             nodes += getattr(node, field, ())
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

@@ -54,6 +54,7 @@ class Record(NamedTuple):
 
 def make_document(place: str, text: bytes, position: int = 0, note: str = "", numbered: bool = False) -> Document:
     """Makes a `Document`, computing the digest of its text."""
+    # 8 bytes: among 10^8 different texts, two have the same digest with a probability of 0.03%.
     return Document(place, text, blake2b(text, digest_size=8).digest(), position, note, numbered)
 
 
@@ -64,6 +65,7 @@ def make_documents(record: Record, position: int) -> Iterator[Document]:
     while len(text) > LONGEST:
         end = last_break(text, LONGEST)
         yield make_document(record.place, text[:end].strip(), position, note, record.numbered)
+        # Notes count documents, so only the first piece has it.
         text, note = text[end:].strip(), ""
     yield make_document(record.place, text, position, note, record.numbered)
 
@@ -80,7 +82,8 @@ def make_record(values: Mapping[str, Any], field: str, place: str, position: int
     if text is None:
         return Record(place, b"", position, NO_TEXT)
     if isinstance(text, str):
-        text = text.encode("utf-8", "surrogatepass")  # `shards.clean` repairs lone surrogates
+        # JSON can hold lone surrogates; `shards.clean` repairs them.
+        text = text.encode("utf-8", "surrogatepass")
     if not isinstance(text, bytes):
         raise UserError(f"{place}: field {field!r} is of type {type(text).__name__}: expected text; see --field")
     return Record(place, normalize_ends(split_old_lines(text)), position)
@@ -107,11 +110,13 @@ def has_old_line_ends(text: bytes) -> bool:
 
 def last_break(text: bytes, limit: int) -> int:
     """Returns where to split `text` before `limit`: after a line if possible, else a word, else a character."""
+    # In the second half only, else one early break would make a short piece.
     for mark in (b"\n", b" "):
         end = text.rfind(mark, limit // 2, limit)
         if end > 0:
             return end
-    inside = next((back for back in range(4) if text[limit - back] & 0xC0 != 0x80), 0)  # bytes of a split character
+    # At most three continuation bytes (0b10......) precede the limit; the piece ends before their character.
+    inside = next((back for back in range(4) if text[limit - back] & 0xC0 != 0x80), 0)
     return limit - inside
 
 

@@ -20,7 +20,8 @@ from electra_jax.data.documents import Document, make_document
 DUPLICATE = "duplicates of earlier documents, left out"
 NEAR_DUPLICATE = "near-duplicates of earlier documents, left out"
 
-_HASHES = 128  # standard deviation of the estimated similarity: at most 0.044
+# The estimated similarity has a standard deviation of at most sqrt(.25 / 128) = 0.044.
+_HASHES = 128
 _SHINGLE = 5  # words
 _EMPTY = make_document("", b"").digest
 
@@ -66,10 +67,13 @@ def require_package() -> None:
 
 def _signature(text: str) -> list[int]:
     """Computes the MinHash signature of the five-word shingles of a text, ignoring case."""
-    from rensa import RMinHash  # 4 ms per megabyte; datasketch takes 208, which is more than the tokenizer
+    # It takes 4 ms per megabyte; datasketch takes 208, which is more than the tokenizer.
+    from rensa import RMinHash
 
     words = text.lower().split()
+    # A text of fewer than five words is one shingle.
     shingles = [" ".join(words[i : i + _SHINGLE]) for i in range(max(1, len(words) - _SHINGLE + 1))]
+    # Literal: a continued preparation must find the same duplicates.
     minhash = RMinHash(num_perm=_HASHES, seed=0)
     minhash.update(shingles)
     return list(minhash.digest())
@@ -96,6 +100,7 @@ class SeenDocuments:
                 duplicates[i] = DUPLICATE
             elif self._similar and found.signatures is not None and self._similar.has_or_adds(found.signatures[i]):
                 duplicates[i] = NEAR_DUPLICATE
+            # Also that of a near-duplicate: a later copy of it is an exact one.
             self._digests.add(digest)
         return duplicates
 
@@ -106,6 +111,7 @@ class _SimilarDocuments:
     def __init__(self, threshold: float):
         self._needed = int(np.ceil(threshold * _HASHES - 1e-9))  # number of equal values
         bands = _HASHES - self._needed + 1
+        # 128 is seldom a multiple of the number of bands, so their widths may differ by one.
         self._bounds = np.linspace(0, _HASHES, bands + 1).astype(int).tolist()
         self._latest: list[dict[bytes, int]] = [{} for _ in range(bands)]  # by band: its values -> latest document
         self._signatures = np.zeros((1024, _HASHES), np.uint32)
@@ -117,6 +123,7 @@ class _SimilarDocuments:
         data = signature.tobytes()
         keys = [data[4 * begin : 4 * end] for begin, end in zip(self._bounds, self._bounds[1:], strict=False)]
         latest = [chains.get(key, -1) for chains, key in zip(self._latest, keys, strict=True)]
+        # Similar documents are in the same chain of several bands.
         compared = set[int]()
         for band, document in enumerate(latest):
             while document >= 0:
@@ -125,11 +132,13 @@ class _SimilarDocuments:
                     if np.count_nonzero(self._signatures[document] == signature) >= self._needed:
                         return True
                 document = int(self._earlier[document, band])
+        # A document that is left out is not added: later ones are compared with those that are kept.
         self._add(signature, keys, latest)
         return False
 
     def _add(self, signature: Signatures, keys: list[bytes], latest: list[int]) -> None:
         if self._count == len(self._signatures):
+            # Doubled, so that the copies take constant time per document.
             self._signatures = np.concatenate([self._signatures, np.zeros_like(self._signatures)])
             self._earlier = np.concatenate([self._earlier, np.zeros_like(self._earlier)])
         self._signatures[self._count], self._earlier[self._count] = signature, latest

@@ -21,8 +21,7 @@ Extractor = Callable[[bytes], tuple[bytes, str]]
 def make_extractor() -> Extractor:
     """Returns a function that maps a response, header included, to (text in UTF-8, note).
 
-    A page that is left out has a note and no text; others have no note. Common Crawl stores decoded bodies, and renames
-    the header fields that named the encoding.
+    A page that is left out has a note and no text; others have no note.
 
     Raises:
       UserError: resiliparse is not installed.
@@ -41,8 +40,10 @@ def make_extractor() -> Extractor:
         kind = fields.get(b"content-type", b"")
         if kind.partition(b";")[0].strip().lower() not in _HTML or not _SUCCESS.match(response):
             return b"", NOT_HTML
+        # Common Crawl stores decoded bodies, and renames the header fields that named the encoding.
         if any(fields.get(name, b"identity").lower() != b"identity" for name in _ENCODINGS):
             return b"", ENCODED
+        # The header counts before the page's own meta element, as in browsers.
         named = _CHARSET.search(kind)
         encoding = map_encoding_to_html5(named[1].decode(), False) if named else None
         html = bytes_to_str(body, encoding or detect_encoding(body, from_html_meta=True), errors="replace")

@@ -64,6 +64,7 @@ _MOST_BINARY = 0.02  # fraction of the first bytes; random bytes have .07, UTF-1
 _ZEROS = b"\0\0\0\0"  # at the beginning: part of a length in TFRecord, NumPy, pickle or safetensors
 _BEGINNING = 64  # bytes
 
+# Up to the first colon: a brace alone begins other texts too, such as {{Infobox}} in a wiki.
 _KEY = r'\{\s*"(?:[^"\\]|\\.)*"\s*:'
 _JSON = re.compile(rf"\s*(?:\[\s*)?{_KEY}")
 _OBJECT = re.compile(rf"\s*{_KEY}")
@@ -122,6 +123,7 @@ def tell(head: bytes, name: str) -> str:
     Raises:
       UserError: the format is not supported, or is not the one that the name says.
     """
+    # Before `magic`, for which an EPUB is a zip archive. UTF-32's mark begins with UTF-16's, so it comes first.
     for other, mark in _OTHERS.items():
         if re.match(mark, head, re.DOTALL):
             raise _refused(name, other)
@@ -130,9 +132,11 @@ def tell(head: bytes, name: str) -> str:
         return found
     if is_archive(name):
         raise UserError(f"{name} is not an archive, as its name says; download it again, or rename it")
+    # The name is believed: the reader of its format says what is broken, and in which line.
     if by_name != "text":
         return by_name
     if _is_binary(head):
+        # Of UTF-16 without a mark, ASCII has a zero in every second byte; binary formats have runs of zeros.
         raise _refused(name, "UTF-16" if _ZEROS not in head and head.count(b"\0") * 4 > len(head) else "binary data")
     return "json" if _is_json(head) else "text"
 
@@ -167,9 +171,11 @@ def _is_json(head: bytes) -> bool:
     lines = [line for line in re.split(r"[\r\n]+", text) if line.strip()]
     if sum(bool(_OBJECT.match(line)) for line in lines) * 2 > len(lines):
         return True
-    try:  # an array, or objects over several lines
+    try:
+        # An array, or objects over several lines.
         _, end = json.JSONDecoder().raw_decode(text := text.lstrip())
     except (ValueError, RecursionError):
-        return len(head) >= HEAD  # one that does not end within the head
+        # It may go on behind the head; in a shorter file it is broken, so the file is text.
+        return len(head) >= HEAD
     rest = text[end:].lstrip().removeprefix(",")
     return not rest or bool(_OBJECT.match(rest))

@@ -18,8 +18,10 @@ from electra_jax.data.documents import has_old_line_ends
 from electra_jax.runtime import remote_files
 
 _BLOCK = 2**20  # bytes read at a time
-_MARK = 512  # bytes by which compression and archives are detected
-_MOST_LAYERS = 3  # of compression: a server may add one to a compressed file; a file can contain itself
+# Compression and archives are detected by these bytes; a tar header has as many.
+_MARK = 512
+# A server may add a layer of compression to a compressed file; a file that contains itself has no last one.
+_MOST_LAYERS = 3
 
 
 def open_binary(name: str) -> IO[bytes]:
@@ -82,7 +84,8 @@ class InputFile:
         held = b""
         for block in self.blocks():
             block = held + block
-            held = block[-1:] if block.endswith(b"\r") else b""  # the next block may begin with its LF
+            # The next block may begin with the LF of this CR.
+            held = block[-1:] if block.endswith(b"\r") else b""
             yield block[: len(block) - len(held)].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         yield held.replace(b"\r", b"\n")
 
@@ -96,13 +99,17 @@ class InputFile:
             first = True
             try:
                 for block in self._unpack(cast(Readable, raw)):
+                    # In the file on disk, not in its text: progress is measured by the sizes of files.
                     self.position = tell()
+                    # A byte order mark elsewhere is a character, which `shards.clean` removes.
                     yield block.removeprefix(codecs.BOM_UTF8) if first else block
                     first = False
+            # `raw` may be a file in an archive.
             except (tarfile.TarError, zipfile.BadZipFile) as error:
                 raise UserError(f"{self.place}: broken archive ({error}); download it again") from error
             except compression.ERRORS as error:
-                if isinstance(error, OSError) and error.errno is not None:  # the system's, not the decompressor's
+                # With an errno, the error is the system's and not the decompressor's.
+                if isinstance(error, OSError) and error.errno is not None:
                     error.filename = error.filename or self.name
                     raise
                 raise UserError(f"{self.place}: broken compressed file ({error}); download it again") from error
@@ -113,8 +120,10 @@ class InputFile:
         for layer in range(_MOST_LAYERS + 1):
             mark = data.peek(_MARK)[:_MARK]
             found = compression.told_by(mark)
+            # A name such as a.gz counts if the bytes show nothing: the decompressor then reports the damage.
             if not found and layer == 0 and not formats.magic(mark):
                 found = compression.by_name(self.name)
+                # A download that failed; an empty text that was compressed is not empty.
                 if found and not mark:
                     raise EOFError("the file is empty")
             if not found:
@@ -129,6 +138,7 @@ class InputFile:
         Raises:
           UserError: also if a line has more than `longest` bytes, before more of it is kept in memory.
         """
+        # Joined once per line: a line of many blocks would be copied with each of them.
         rest: list[bytes] = []
         self.line = size = 0
         for block in self.text_blocks():
@@ -141,6 +151,7 @@ class InputFile:
                 yield b"".join(rest)
                 rest, size = [following], len(following)
             self._check_length(size, longest)
+        # A last line without LF.
         if any(rest):
             self.line += 1
             yield b"".join(rest)

@@ -26,7 +26,8 @@ from electra_jax.data.tokenizer import load as load_tokenizer
 from electra_jax.runtime.progress import Progress
 
 _SAMPLED_BETWEEN_UPDATES = 1000  # documents between two updates of the progress
-_ENCODERS_A_READER = 4  # reading takes less than a fifth of the time of encoding; with MinHash signatures more
+# Reading takes less than a fifth of the time of encoding; with MinHash signatures it takes more.
+_ENCODERS_A_READER = 4
 
 
 class LocalRunner(Runner):
@@ -37,6 +38,7 @@ class LocalRunner(Runner):
         self._workers = workers or processes.cores()
 
     def draw_sample(self, job: Job) -> Sample:
+        # One process reads a unit as a whole.
         if self._is_alone(job) or len(job.units) == 1:
             return _draw_alone(job)
         return _draw_in_processes(job, self._workers)
@@ -72,6 +74,7 @@ def count_readers(workers: int, config: CorpusConfig) -> int:
 def _sizes_before(job: Job) -> tuple[list[int], int]:
     """Returns (bytes of the units before each unit, bytes of all units); unknown sizes count as 0."""
     *before, total = itertools.accumulate((unit.size for unit in job.units), initial=0)
+    # Docstrings and data sets have no size.
     return before, total or 1
 
 
@@ -104,8 +107,10 @@ def _draw_in_processes(job: Job, workers: int) -> Sample:
 
     with processes.pool(min(workers, len(job.units)), processes.end_with_parent, ()) as pool:
         for unit_number, unit in enumerate(job.units):
+            # Documents at or above the bound would be dropped by the merge, so workers need not return them.
             part = Sample(job.config.sample_bytes, job.config.heldout_fraction, sample.bound)
             running.append((pool.submit(_draw_from_unit, part, unit_number, unit, job.config), unit_number))
+            # One task more than workers: none of them waits for a merge, and few samples are in memory.
             if len(running) > workers + 1:
                 merge_first()
         while running:
@@ -139,28 +144,34 @@ def _write_in_processes(job: Job, tokenizer: Tokenizer, workers: int) -> Iterato
     seen = SeenDocuments(job.config.near_duplicates)
     running: deque[tuple[Future[Shard], float]] = deque()
     arguments = (job.folder, job.folder / tokenizer.file, job.config.heldout_fraction)
+    # In this order: the pool has ended when read_ahead deletes the chunks that its workers read.
     with (
         reading_ahead.read_ahead(job, count_readers(workers, job.config)) as chunks,
         processes.pool(workers, _start_worker, arguments) as pool,
     ):
         for chunk in chunks:
             share = (before[chunk.unit_number] + chunk.position) / total
+            # In this process and in the order of the text, so that the first of several copies is kept.
             duplicates = seen.find_duplicates(chunk.fingerprints)
             running.append((pool.submit(_write_in_worker, chunk.path, duplicates), share))
+            # The oldest first: shards are returned in the order of the text.
             while len(running) > workers + 1:
                 yield running[0][0].result(), running.popleft()[1]
         while running:
             yield running[0][0].result(), running.popleft()[1]
 
 
-_worker: tuple[Path, Tokenizer, float] | None = None  # in a worker process: folder, tokenizer, held-out fraction
+# In a worker process: folder, tokenizer and held-out fraction, which are the same for all of its tasks.
+_worker: tuple[Path, Tokenizer, float] | None = None
 
 
 def _start_worker(folder: Path, tokenizer_file: Path, heldout_fraction: float) -> None:
     global _worker
     processes.end_with_parent()
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
-    gc.disable()  # there are no cycles, and scanning millions of integers for them is slow
+    # The workers are the parallelism: the library's own threads would compete for the same cores.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    # There are no cycles, and scanning millions of integers for them is slow.
+    gc.disable()
     _worker = folder, load_tokenizer(tokenizer_file), heldout_fraction
 
 

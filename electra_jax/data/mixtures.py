@@ -21,6 +21,7 @@ def parse(config: CorpusConfig) -> list[Source]:
     mixture = sources.parse(config.input)
     if config.temperature != 1:
         given = f"temperature={config.temperature:g}"
+        # `sources.parse` accepts weights for all sources or for none.
         if mixture[0].weight is not None:
             raise UserError(
                 f"{given} and the weights in input={config.input!r} exclude each other: expected one of them; leave "
@@ -56,12 +57,14 @@ def labels(names: Sequence[str]) -> list[str]:
     nothing is left of a name, or two become equal, all are numbered from 1: `1_en`.
     """
     words = [_WORD.findall(name) for name in names]
-    spare = min(map(len, words)) - 1 if len(words) > 1 else 0  # so that a word of each is left
+    # A word is left of each name.
+    spare = min(map(len, words)) - 1 if len(words) > 1 else 0
     begin = _count_common(words, spare)
     end = _count_common([each[::-1] for each in words], spare - begin)
     found = ["_".join(each[begin : len(each) - end]) for each in words]
     if all(found) and len(set(found)) == len(found):
         return found
+    # An empty label leaves the number alone.
     return [f"{number}_{label}".rstrip("_") for number, label in enumerate(found, 1)]
 
 

@@ -62,6 +62,7 @@ def at_commit(name: str) -> HubSet:
 
     named = HubSet.parse(name)
     with _one_line(name):
+        # The commit, because a branch may move between two passes over the text.
         return named._replace(revision=HfApi().dataset_info(named.repo, revision=named.revision).sha)
 
 
@@ -88,12 +89,14 @@ def read_hub(name: str, field: str, part: tuple[int, int]) -> Iterator[Record]:
     number, parts = part
     rows = _stream(HubSet.parse(name)).shard(num_shards=parts, index=number)
     if rows.features and field in rows.features:
-        rows = rows.select_columns([field])  # others need not be downloaded from Parquet files
+        # Other columns need not be downloaded from Parquet files.
+        rows = rows.select_columns([field])
     place = f"{HUB}:{name}:" + (f"{number + 1}:" if parts > 1 else "")
     rows = iter(rows)
     row = 0
     while True:
         row += 1
+        # Only the library's work: a UserError of `make_record` keeps its own message.
         with _one_line(name):
             values = next(rows, None)
         if values is None:
@@ -138,12 +141,14 @@ def tfds_splits(name: str) -> Mapping[str, Any]:
     try:
         try:
             builder = tfds.builder(name, file_format="array_record")
-        except Exception:  # a dataset without its code, named with its version, does not accept file_format
+        except Exception:
+            # A data set without its code, named with its version, does not accept file_format.
             builder = tfds.builder(name)
         if not (splits := builder.as_data_source()):
             raise FileNotFoundError("it was not prepared")
         return cast(Mapping[str, Any], splits)
-    except Exception as error:  # of many kinds: unknown name, not prepared, another format, TensorFlow missing
+    # Of many kinds: unknown name, not prepared, another format, TensorFlow missing.
+    except Exception as error:
         raise UserError(
             f"tfds:{name} is not prepared as ArrayRecord ({first_line(error)}); prepare it once with `tfds build "
             f"{name} --file_format=array_record`, for which many datasets need tensorflow besides 'electra_jax[tfds]'"

@@ -20,9 +20,11 @@ def compose(line: str, normalization: str) -> str:
     if normalization.startswith("nfkc"):
         line = _SPACE.sub(" ", line)
     if normalization == "identity" or line.isascii():
-        return line  # the model folds the case of ASCII itself
+        # ASCII has no marks, and the model folds its case itself.
+        return line
     for wide, mark in WIDE_MARKS.items():
         line = line.replace(wide, mark)
+    # NFC last: h with a line below is one character (U+1E96), but no capital is.
     return unicodedata.normalize("NFC", line.lower() if normalization.endswith("_cf") else line)
 
 
@@ -44,6 +46,7 @@ def places(text: str, composed: str, normalization: str) -> list[tuple[int, int]
         for word, other in zip(_WORD.finditer(text), _WORD.finditer(composed), strict=True):
             yield from ((i, i + 1) for i in range(at, word.start()))
             at = word.end()
+            # Equal lengths are not enough: one letter may have become two, and two others one.
             changed = word[0] if word[0] != other[0] and not word[0].isascii() else ""
             if len(word[0]) == len(other[0]) and all(len(compose(letter, normalization)) == 1 for letter in changed):
                 yield from ((i, i + 1) for i in range(*word.span()))

@@ -112,6 +112,7 @@ def corpus_key(config: CorpusConfig) -> str:
     # Settings at their defaults are left out, so that adding a setting does not change the keys of earlier corpora.
     settings = {name: value for name, value in corpus_settings(config).items() if value != defaults[name]}
     if config.vocabulary:
+        # What is in the file counts, not where it is.
         settings["vocabulary"] = blake2b(vocabulary.read(Path(config.vocabulary)).tokenizer.model).hexdigest()
     origin = [shards.FORMAT, settings, sources.fingerprint(mixtures.parse(config))]
     return blake2b(json.dumps(origin).encode(), digest_size=8).hexdigest()
@@ -152,6 +153,7 @@ def find_or_prepare(
                 "run with another --workdir"
             )
         return prepared
+    # Before the sources are listed: they may have changed since, or be gone.
     if key is not None and corpus.is_prepared(folder / key):
         return corpus.load(folder / key)
     current_key = corpus_key(config)
@@ -180,12 +182,14 @@ def build_corpus(
     Raises:
       UserError: a setting is invalid, a file is broken, the text is too small, or `folder` holds something else.
     """
+    # First: a worker that runs the user's script again must not start workers itself.
     processes.check_main_is_guarded()
     runner, progress = runner or LocalRunner(), progress or Progress()
     if config.near_duplicates:
         duplicates.require_package()
     mixture = mixtures.parse(config)
     units = _list_units(mixture, config)
+    # Before the folder is made, so that a refusal leaves nothing behind.
     unused_settings.check(units, config)
     key = corpus_key(config)
     made = not folder.exists()
@@ -196,12 +200,14 @@ def build_corpus(
         vocabulary = _make_vocabulary(job, runner, key)
         progress.start("encoding")
         written = runner.write_shards(job, vocabulary)
+    # BaseException: an interrupt leaves no empty folder, either.
     except BaseException:
         if made and not any(folder.iterdir()):
             folder.rmdir()
         raise
     finally:
         progress.stop()
+    # Only now: documents may turn out to be empty, or duplicates.
     _check_enough(config, mixture, written)
     _write_manifest(job, key, mixture, vocabulary, written)
     return corpus.load(folder)
@@ -209,6 +215,7 @@ def build_corpus(
 
 def _list_units(mixture: Sequence[sources.Source], config: CorpusConfig) -> list[sources.Unit]:
     for source in mixture:
+        # An unfinished corpus has this file, too, but no manifest.
         if os.path.isfile(Path(source.name) / _VOCABULARY_ORIGIN):
             raise UserError(
                 f"{source.name} is a prepared corpus or an unfinished one: expected text; finish the preparation and "
@@ -223,6 +230,7 @@ def _make_folder(folder: Path, mixture: Sequence[sources.Source], units: Sequenc
     Raises:
       UserError: the output folder and the input overlap, or the folder holds other files.
     """
+    # Units without a size are names of data sets or packages, not paths.
     for name in (name for unit in units if unit.size for name in unit.names if not is_url(name)):
         if Path(name).absolute().is_relative_to(folder.absolute()):
             raise UserError(f"{name} is in the output folder {folder}; use an output folder outside the input")
@@ -233,6 +241,7 @@ def _make_folder(folder: Path, mixture: Sequence[sources.Source], units: Sequenc
                 "use an output folder outside the input"
             )
     folder.mkdir(parents=True, exist_ok=True)
+    # Refused and never cleared: the files may be the user's only copy.
     for path in folder.iterdir():
         if not _OWN_FILES.fullmatch(path.name):
             raise UserError(f"{folder} holds other files ({path.name}); use a new folder, or an empty one")
@@ -248,12 +257,14 @@ def _check_split(job: Job) -> None:
     for unit in job.units:
         for document in readers.read_documents(unit, job.config):
             places.append(shards.place_in_split(document.digest))
+            # Comparing with the first is enough: two documents in different splits include one that differs from it.
             if min(places[-1], places[0]) < fraction <= max(places[-1], places[0]):
                 return
     if not places:  # reported later, with what was found instead
         return
     which = "all" if places[0] < fraction else "none"
-    enough = math.floor(min(places) * 1000 + 1) / 1000  # holds out one document
+    # Rounded up, and above the lowest place: a document is held out if its place is below the fraction.
+    enough = math.floor(min(places) * 1000 + 1) / 1000
     advice = f"use heldout_fraction={enough:g}, or " if which == "none" and len(places) > 1 and enough < 0.5 else ""
     documents = f"{len(places)} document{'s' if len(places) > 1 else ''}"
     raise UserError(
@@ -269,6 +280,7 @@ def _make_vocabulary(job: Job, runner: Runner, key: str) -> tokenizer.Tokenizer:
         made = vocabulary.read(Path(config.vocabulary), config.normalization.endswith("_cf"))
     else:
         existing = tokenizer.find_file(job.folder)
+        # The vocabulary may be of other sources, or a kill may have come before its origin was written.
         if existing is not None and _read_json(origin_file) == {"key": key, "sha256": sha256(existing)}:
             return tokenizer.load(existing)
         made = vocabulary.settle(_train_vocabulary(job, runner))
@@ -330,12 +342,14 @@ def _write_manifest(
     left_out = sources.left_out(mixture)
     weights = [source.weight for source in mixture]
     if job.config.temperature != 1:
+        # Only now are the tokens counted.
         sizes = [sum(shard.tokens["train"] for shard in written if shard.source == i) for i in range(len(mixture))]
         weights = [*mixtures.shares(sizes, job.config.temperature)]
     commits = {unit.source: f"{unit.kind}:{unit.names[0]}" for unit in job.units if unit.kind == HUB}
     manifest = {
         "format": shards.FORMAT,
         "key": key,
+        # A given vocabulary has its own size.
         "settings": {**corpus_settings(job.config), "vocab_size": len(vocabulary)},
         "sources": [
             {"name": source.name, "weight": weights[i]} | ({"read": commits[i]} if i in commits else {})
@@ -348,6 +362,7 @@ def _write_manifest(
     manifest["checksum"] = json_checksum(manifest)
     kept = {vocabulary.file, _VOCABULARY_ORIGIN}
     kept |= {name for shard in written for name in (*shard.sha256, f"{shard.name}.json")}
+    # Before the manifest, which says that the folder is finished.
     for path in job.folder.iterdir():
         if path.name not in kept and _OWN_FILES.fullmatch(path.name):
             path.unlink()

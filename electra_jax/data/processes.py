@@ -13,6 +13,7 @@ from typing import Any
 
 from electra_jax.config.errors import UserError
 
+# Spawned, because a run prepares its text in a process with the threads of JAX, which a fork does not copy.
 CONTEXT = multiprocessing.get_context("spawn")
 
 
@@ -27,11 +28,13 @@ def pool(workers: int, start: Callable[..., None], arguments: tuple[Any, ...]) -
     try:
         with starting():
             for _ in range(workers):
-                executor.submit(int)  # the executor starts a process when a task needs one
+                # The executor starts a process only when a task needs one.
+                executor.submit(int)
         yield executor
     except BrokenProcessPool as error:
         raise killed() from error
-    except (KeyboardInterrupt, GeneratorExit):  # nobody waits for their results
+    # Nobody waits for the results.
+    except (KeyboardInterrupt, GeneratorExit):
         for process in multiprocessing.active_children():
             process.terminate()
         raise
@@ -47,7 +50,8 @@ def starting() -> Iterator[None]:
     The workers inherit a blocked SIGINT, so that Ctrl-C does not reach them: this process ends them, and Ctrl-C during
     their imports would print a traceback.
     """
-    resource_tracker.ensure_running()  # else the first semaphore starts it, which unblocks SIGINT
+    # Else the first semaphore starts the tracker, which unblocks SIGINT.
+    resource_tracker.ensure_running()
     with _interrupts_deferred():
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -63,7 +67,8 @@ def _interrupts_deferred() -> Iterator[None]:
     Blocking signals is not enough: the kernel delivers a signal to any thread that does not block it, and Python then
     calls the handler in the main thread.
     """
-    if threading.current_thread() is not threading.main_thread():  # no handler is called there
+    # Python calls handlers in the main thread only, and lets no other thread set them.
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     noticed: list[int] = []
@@ -77,6 +82,7 @@ def _interrupts_deferred() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        # After the handlers are back, and once, however often the user has pressed Ctrl-C.
         for first in noticed[:1]:
             signal.raise_signal(first)
 
@@ -85,7 +91,8 @@ def cores() -> int:
     """Returns the number of cores this process may use: those of its SLURM job, not all of the machine."""
     try:
         return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS
+    # macOS does not have it.
+    except AttributeError:
         return os.cpu_count() or 1
 
 
@@ -103,6 +110,7 @@ def check_main_is_guarded() -> None:
 
 def end_with_parent() -> None:
     """Makes this process exit when its parent does, even if the parent is killed and cannot end it."""
+    # A daemon thread does not keep the process alive when its work is done.
     threading.Thread(target=_wait_for_parent, name="parent", daemon=True).start()
 
 
@@ -110,6 +118,7 @@ def _wait_for_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
+    # sys.exit would end this thread alone.
     os._exit(1)
 
 

@@ -12,9 +12,11 @@ from electra_jax.data.tokenizer import Tokenizer
 
 _LINES = 2000  # random lines, at most
 _PIECES = 12  # of a random line, on average
+# Repeated entries are more frequent: most pieces follow each other directly, or after a space.
 _JOINTS = ("", "", "", "", " ", " ", " ", "  ", "\t", "\u00a0", "\u3000")
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
-_MOST_REPEATED = 12  # runs of a character are shorter: "000" is "00 0" or "0 00", a tie between pieces
+# Runs of a character are shorter: "000" is "00 0" or "0 00", a tie between pieces.
+_MOST_REPEATED = 12
 _EDGES = (
     *("", " ", "  ", "a", " a", "a ", "  a  b  ", "\ta\tb\t", "a\u00a0b", "a\u2009b", "a\u200bb", "\ufeffa", "a\rb"),
     *("He wrote (in 1539) a book.", '"Quoted," she said; twice: "no"!', "e.g. 3.14 % of $1,000.00", "a/b\\c_d-e+f=g"),
@@ -34,12 +36,14 @@ def lines(vocabulary: Tokenizer) -> list[str]:
 
     The number of random lines grows with the vocabulary, up to 2,000.
     """
+    # Sorted, because the order of a set of strings changes from process to process.
     texts = sorted(set(_texts(vocabulary)))
     rng = np.random.default_rng(0)
     made = []
     for _ in range(min(_LINES, 10 * len(texts))):
         picked = rng.integers(len(texts), size=rng.integers(1, 2 * _PIECES))
         joints = rng.integers(len(_JOINTS), size=len(picked))
+        # A few in capitals, which no piece of a vocabulary that folds case has.
         words = [texts[i].upper() if rng.random() < 0.05 else texts[i] for i in picked]
         made.append("".join(word + _JOINTS[joint] for word, joint in zip(words, joints, strict=True)))
     repeated = {text[-1] for text in texts if len(text.strip()) > 1 and len(set(text.strip())) == 1}
@@ -71,6 +75,7 @@ def _texts(vocabulary: Tokenizer) -> Iterator[str]:
     special = {*vocabulary.special}
     for id_ in range(len(vocabulary)):
         name = vocabulary.name_of(id_)
+        # WordPiece decodes a continuation that stands alone with its mark.
         text = vocabulary.decode([id_]).removeprefix("##")
         if text.strip() and id_ not in special and not _BYTE.fullmatch(name):
             yield f" {text}" if vocabulary.word_starts[id_] else text

@@ -24,7 +24,8 @@ from electra_jax.data.input_file import InputFile
 from electra_jax.data.sources import Unit
 from electra_jax.runtime.io import from_json
 
-_LONGEST_LINE = 2**27  # bytes of a JSON line: it is in memory as a whole before its document is cut
+# 128 MiB: a JSON line is in memory as a whole before its document is cut.
+_LONGEST_LINE = 2**27
 _BLANK = re.compile(rb"\n\s*\n")
 _TABLES = {"parquet": tables.read_parquet, "arrow": tables.read_arrow}
 
@@ -40,6 +41,7 @@ def read_documents(unit: Unit, config: CorpusConfig) -> Iterator[Document]:
     Raises:
       UserError: a file is broken or lacks the field, or a package to read it is missing.
     """
+    # A record's position is in its file, a document's in the unit.
     earlier_names = 0
     for name in unit.names:
         position = 0
@@ -65,17 +67,20 @@ def open_files(name: str) -> Iterator[tuple[InputFile, str]]:
             return
         for member, is_read in archives.read_members(file, found):
             told = formats.tell(member.head(), member.name) if is_read else ""
+            # Told by the bytes; `read_members` has refused those with the name of an archive.
             if told in (*formats.ARCHIVES, *formats.TABLES):
                 raise archives.nested(member, file)
             yield member, told
     finally:
+        # Also if the caller wants no more than the first bytes, as `unused_settings` does.
         file.close()
 
 
 def _read(name: str, unit: Unit, config: CorpusConfig) -> Iterator[Record]:
     """Yields the records of one of the unit's names."""
     match unit.kind:
-        case "parquet" | "arrow":  # pyarrow looks at the bytes itself
+        # Not through `open_files`: pyarrow looks at the bytes itself, and reads one part.
+        case "parquet" | "arrow":
             yield from _TABLES[unit.kind](name, config.field, unit.part)
         case named_sets.TFDS:
             yield from named_sets.read_tfds(name, config.field)
@@ -101,9 +106,11 @@ def _read_file(file: InputFile, found: str, config: CorpusConfig) -> Iterator[Re
         case "parquet" | "arrow":
             if file.is_compressed:
                 raise UserError(f"{file.name} is a table that was compressed again; unpack it")
+            # A table that only its bytes show. pyarrow seeks, so it opens the file itself.
             file.close()
             return _TABLES[found](file.name, config.field)
         case "":
+            # A record without text, so that the report counts the file.
             return iter([Record(file.name, b"", file.position, OTHER_MEMBER)])
     raise AssertionError(found)
 
@@ -115,13 +122,15 @@ def _read_text(file: InputFile, whole: bool) -> Iterator[Record]:
         begin = 0
         if not whole:
             for blank in _BLANK.finditer(text):
-                if blank.end() == len(text):  # the next block may continue the blank lines
+                # The next block may continue the blank lines.
+                if blank.end() == len(text):
                     break
                 yield from _text_record(text[begin : blank.start()], file)
                 file.line += text.count(b"\n", blank.start(), blank.end())
                 begin, uncut = blank.end(), True
         text = text[begin:]
-        while len(text) > documents.LONGEST:  # cut it now, so that no more of it is kept in memory
+        # Cut here and not in `make_documents`, so that no more of the text is kept in memory.
+        while len(text) > documents.LONGEST:
             end = last_break(text, documents.LONGEST)
             yield Record(file.place, text[:end].strip(), file.position, CUT if uncut else "", True)
             uncut = False
@@ -146,6 +155,7 @@ def _read_json(file: InputFile, field: str) -> Iterator[Record]:
         try:
             decoded, note = line.decode(), ""
         except UnicodeDecodeError:
+            # Mended before it is parsed, because json refuses bytes that are not UTF-8.
             decoded, note = line.decode(errors="replace"), NOT_UTF8
         try:
             values = from_json(decoded)

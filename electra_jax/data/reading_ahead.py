@@ -44,6 +44,7 @@ def leave(folder: Path, chunk: Chunk, near_duplicates: float) -> Path:
     """Writes the fingerprints of a chunk and the chunk to a file, and returns its path."""
     path = folder / f"{chunk.name}{_SUFFIX}"
     with path.open("wb") as file:
+        # First, because deduplication reads no further.
         pickle.dump(fingerprints(chunk.documents, near_duplicates), file, pickle.HIGHEST_PROTOCOL)
         pickle.dump(chunk, file, pickle.HIGHEST_PROTOCOL)
     return path
@@ -80,20 +81,25 @@ def read_ahead(job: Job, readers: int) -> Iterator[Iterator[ReadChunk]]:
     try:
         with processes.starting():
             for number in range(min(readers, len(job.units))):
+                # At least one chunk, if a shard is larger than what may be read ahead.
                 allowance = processes.CONTEXT.Semaphore(max(1, _AHEAD // job.config.shard_bytes))
                 receiver, sender = processes.CONTEXT.Pipe(duplex=False)
+                # Interleaved: of consecutive units, one reader's are taken while all others wait for their allowance.
                 units = [(i, job.units[i]) for i in range(number, len(job.units), readers)]
                 arguments = (units, job.config, job.config.shard_bytes, job.folder, allowance, sender)
                 process = processes.CONTEXT.Process(target=_read, args=arguments, name=f"reader {number}", daemon=True)
                 process.start()
-                sender.close()  # so that `recv` raises EOFError once the reader has gone
+                # So that `recv` raises EOFError once the reader has gone.
+                sender.close()
                 started.append((process, receiver, allowance))
         yield _in_order(job, [(receiver, allowance) for _, receiver, allowance in started])
     finally:
         for process, receiver, _ in started:
-            process.terminate()  # it has finished, or nobody waits for it
+            # It has finished, or nobody waits for it.
+            process.terminate()
             process.join()
             receiver.close()
+        # Chunks that were not taken, after an error or an interrupt.
         for path in job.folder.glob(f"*{_SUFFIX}"):
             path.unlink(missing_ok=True)
 
@@ -105,6 +111,7 @@ def _in_order(job: Job, readers: list[tuple["Connection[Any, Any]", Semaphore]])
             name, position = message
             path = job.folder / name
             yield ReadChunk(path, read_fingerprints(path), unit_number, position)
+            # Reached when the next chunk is requested: this one has been taken.
             allowance.release()
 
 
@@ -132,9 +139,11 @@ def _read(
     try:
         for unit_number, unit in units:
             for chunk in read_chunks(unit_number, unit, config, size):
+                # Before the chunk is written, so that the allowance bounds the disk space, too.
                 allowance.acquire()
                 path = leave(folder, chunk, config.near_duplicates)
                 sender.send((path.name, chunk.documents[-1].position))
             sender.send(None)
-    except Exception as error:  # raised where the chunks are taken
+    # Sent, to be raised at its place in the order of the text.
+    except Exception as error:
         sender.send(error)

@@ -27,7 +27,9 @@ from electra_jax.config.errors import UserError
 Ints = npt.NDArray[Any]
 
 BLOCK = 2048  # token ids in a record
-_WRITER = "group_size:1,uncompressed"  # records are read one at a time
+# Records are read one at a time, so each is a group of its own.
+_WRITER = "group_size:1,uncompressed"
+# Records are read at random positions, so none is read ahead.
 _READER = "readahead_buffer_size:0,max_parallelism:0"
 
 
@@ -92,6 +94,7 @@ class Shards:
         self._files = list(files)
         self._starts = offsets(sizes)
         self._dtype = np.dtype(dtype).newbyteorder("<")
+        # The same for each shard, so that shard * maximum + block numbers all blocks in order.
         self._most_blocks = -(-max(sizes, default=1) // BLOCK)
         self._most_open = _openable(len(files))
         self._readers: OrderedDict[int, ArrayRecordReader] = OrderedDict()  # least recently read first
@@ -100,6 +103,7 @@ class Shards:
         return int(self._starts[-1])
 
     def take(self, begins: Ints, lengths: Ints) -> Ints:
+        # A piece without tokens has no block.
         kept = lengths > 0
         begins, lengths = begins[kept], lengths[kept]
         shards = np.searchsorted(self._starts, begins, side="right") - 1
@@ -107,6 +111,7 @@ class Shards:
         first = begins // BLOCK
         count = (begins + lengths - 1) // BLOCK - first + 1  # blocks of each piece
         needed = np.repeat(shards, count) * self._most_blocks + spans(first, count)
+        # Pieces may share a block, which is read once.
         blocks, rows = np.unique(needed, return_inverse=True)
         ids = self._read(blocks)
         # The blocks of a piece need not be neighbors in `ids`, so the row of each token is looked up.
@@ -123,6 +128,7 @@ class Shards:
         """
         blocks_read = np.zeros((len(blocks), BLOCK), self._dtype)
         shards, numbers = np.divmod(blocks, self._most_blocks)
+        # One read per file: blocks are in order, so those of a shard are neighbors.
         edges = [0, *(np.flatnonzero(np.diff(shards)) + 1).tolist(), len(blocks)]
         for begin, end in itertools.pairwise(edges):
             if begin < end:
@@ -133,9 +139,11 @@ class Shards:
 
     def _records(self, shard: int, numbers: list[int]) -> list[bytes]:
         try:
+            # Popped, so that it goes back as the one read last, and a reader that fails is not kept.
             reader = self._readers.pop(shard, None) or ArrayRecordReader(str(self._files[shard]), _READER)
             records = list(reader.read(numbers))
         except (RuntimeError, ValueError, IndexError, OSError) as error:
+            # Only the text of the library's error tells this from damage.
             if os.strerror(errno.EMFILE) in str(error):
                 raise UserError("this process has too many open files; allow more: ulimit -n 65536") from error
             reason = " ".join(str(error).split())[:200]
@@ -161,6 +169,7 @@ def _openable(files: int) -> int:
             raised = min(4 * files, most)
             resource.setrlimit(resource.RLIMIT_NOFILE, (raised, limits[1]))
             now = raised
+    # A quarter of the limit for each of two splits leaves half of it for all else.
     return max(1, min(files, now // 4))
 
 

@@ -18,7 +18,8 @@ class Sample:
     def __init__(self, size: int, heldout_fraction: float, bound: int = _HASHES):
         """Starts an empty sample of at most `size` bytes, or one document, from those with a hash below `bound`."""
         self._limit, self._heldout_fraction = size, heldout_fraction
-        self._drawn: list[tuple[int, tuple[int, int], Document]] = []  # a heap; the highest hash is dropped first
+        # A heap has its lowest entry first: hashes are negated, so that the highest is dropped.
+        self._drawn: list[tuple[int, tuple[int, int], Document]] = []
         self._size = 0
         self._bound = bound  # documents with this hash or a higher one did not fit
 
@@ -38,6 +39,7 @@ class Sample:
         self._bound = min(self._bound, other._bound)
         for negative_hash, order, document in other._drawn:
             self._push(-negative_hash, order, document)
+        # The bound of the other sample may exclude documents of this one.
         self._drop()
 
     def lines(self) -> list[str]:
@@ -55,4 +57,5 @@ class Sample:
         while len(self._drawn) > 1 and (self._size > self._limit or -self._drawn[0][0] >= self._bound):
             negative_hash, _, document = heapq.heappop(self._drawn)
             self._size -= len(document.text)
+            # Higher hashes are out from now on, else the sample would depend on the order of the documents.
             self._bound = min(self._bound, -negative_hash)

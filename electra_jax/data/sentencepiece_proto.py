@@ -12,6 +12,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # types of pieces
 UNIGRAM, BPE = 1, 2  # types of models
 
 _Field = descriptor_pb2.FieldDescriptorProto
+# Numbers and defaults are those of sentencepiece_model.proto; its enums are int32 here, which is the same on the wire.
 _MESSAGES: dict[str, list[tuple[Any, ...]]] = {  # name, number, type or message, and a default
     "Piece": [("piece", 1, _Field.TYPE_STRING), ("score", 2, _Field.TYPE_FLOAT), ("type", 3, _Field.TYPE_INT32, "1")],
     "Trainer": [
@@ -32,6 +33,7 @@ _MESSAGES: dict[str, list[tuple[Any, ...]]] = {  # name, number, type or message
 
 def _model_class() -> Any:
     package = "electra_jax.sentencepiece"
+    # proto2, as the original: proto3 has no default values.
     file = descriptor_pb2.FileDescriptorProto(name="electra_jax/sentencepiece.proto", package=package, syntax="proto2")
     for name, fields in _MESSAGES.items():
         message = file.message_type.add(name=name)
@@ -64,6 +66,7 @@ def parse(model: bytes) -> Any:
         message.ParseFromString(model)
     except DecodeError as error:
         raise ValueError(str(error)) from error
+    # Other bytes can parse as a message of unknown fields.
     if not message.pieces:
         raise ValueError("it has no pieces")
     return message

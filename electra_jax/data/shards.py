@@ -149,9 +149,12 @@ def write_shard(folder: Path, chunk: Chunk, tokenizer: Tokenizer, heldout_fracti
         shard.tokens[split], shard.documents[split] = len(ids), len(line_counts)
         index |= {f"{split}_lines": line_lengths, f"{split}_documents": line_counts}
         if split == "train":
+            # Of the training text alone: held-out losses are compared with these frequencies.
             index["unigram"] = np.bincount(ids, minlength=len(tokenizer)).astype(np.uint32)
+        # A split without tokens has no file.
         if len(ids):
             records.write(token_file(folder, chunk.name, split), ids)
+    # It stores no times, so that equal shards have equal bytes.
     np.savez(index_file(folder, chunk.name), **index)  # type: ignore[arg-type]
     written = [token_file(folder, chunk.name, split) for split in SPLITS if shard.tokens[split]]
     shard.sha256 = {path.name: sha256(path) for path in (index_file(folder, chunk.name), *written)}
@@ -183,7 +186,9 @@ def clean(document: Document, notes: Notes) -> list[str]:
         first_lines[NOT_UTF8] = document.text.count(b"\n", 0, error.start)
     lines: list[str] = []
     for number, line in enumerate(decoded.split("\n")):
-        if not line.isprintable():  # a fast test; the space is the only printable white space
+        # A fast test for most lines: of all white space, only the space is printable.
+        if not line.isprintable():
+            # White space first: that it becomes single spaces is not noted as a repair.
             plain = " ".join(line.split())
             line = " ".join(_CONTROL.sub("", plain).split())
             if line != plain:
@@ -197,6 +202,7 @@ def clean(document: Document, notes: Notes) -> list[str]:
             lines += pieces
         elif line:
             lines.append(line)
+    # A record without text for another reason is counted for that reason only.
     if not lines and document.note not in LEFT_OUT:
         first_lines[EMPTY] = 0
     for note, number in first_lines.items():
@@ -226,6 +232,7 @@ def longest_documents(candidates: Iterable[tuple[int, str, str]]) -> list[tuple[
 
 def _cut_line(line: str) -> Iterator[str]:
     """Yields pieces of at most `LONGEST_LINE` characters, cut between words if possible."""
+    # An index: cutting pieces off the line would copy its rest each time.
     begin = 0
     line = " ".join(line.split())
     while len(line) - begin > LONGEST_LINE:
@@ -243,6 +250,7 @@ def _place_below(place: str, lines: int) -> str:
 
 
 def _shard_key(chunk: Chunk, tokenizer: Tokenizer, heldout_fraction: float) -> str:
+    # Places and notes are in the shard's JSON file, too.
     described = [(document.place, document.note) for document in chunk.documents]
     settings = [FORMAT, blake2b(tokenizer.model).hexdigest(), heldout_fraction, chunk.source, chunk.notes]
     digests = b"".join(document.digest for document in chunk.documents)
@@ -273,6 +281,7 @@ class _Encoded(NamedTuple):
 
     def split(self, name: str) -> tuple[Ints, Ints, Ints]:
         """Returns token ids, line lengths and line counts of one split."""
+        # [documents] -> [lines] -> [tokens]
         documents = self.heldout == (name == "heldout")
         lines = np.repeat(documents, self.line_counts)
         tokens = np.repeat(lines, self.line_lengths)
@@ -283,7 +292,9 @@ def _encode(
     documents: list[Document], tokenizer: Tokenizer, heldout_fraction: float, threads: int, shard: Shard
 ) -> _Encoded:
     """Cleans and encodes documents; adds the notes and the size of the text to `shard`."""
+    # uint16 for up to 65,536 pieces, which halves the files.
     dtype = np.min_scalar_type(len(tokenizer) - 1)
+    # Empty arrays, because np.concatenate needs one.
     ids, line_lengths = [np.zeros(0, dtype)], [np.zeros(0, np.uint32)]
     line_counts: list[int] = []
     heldout: list[bool] = []
@@ -295,8 +306,10 @@ def _encode(
             own_lines = clean(document, shard.notes)
             if document.note:
                 add_note(shard.notes, document.note, document.place)
+            # An empty document has been noted, and is in no split.
             if own_lines:
                 lines += own_lines
+                # The first line begins the document; the others follow a space, which some tokenizers encode.
                 follows += [number > 0 for number in range(len(own_lines))]
                 line_counts.append(len(own_lines))
                 heldout.append(is_heldout(document.digest, heldout_fraction))
@@ -304,6 +317,7 @@ def _encode(
         encoded = tokenizer.encode_parts(lines, follows, threads)
         line_lengths.append(np.fromiter(map(len, encoded), np.uint32, len(encoded)))
         ids.append(np.fromiter(itertools.chain.from_iterable(encoded), dtype, int(line_lengths[-1].sum())))
+        # ASCII has a byte per character, and most lines need not be encoded to be counted.
         shard.bytes += sum(len(line) if line.isascii() else len(line.encode()) for line in lines)
     return _Encoded(
         np.concatenate(ids),
@@ -319,13 +333,16 @@ def _describe(text: _Encoded, tokenizer: Tokenizer, shard: Shard) -> None:
     lengths = text.document_lengths
     shard.lines = len(text.line_lengths)
     shard.unknown = int(np.count_nonzero(text.ids == tokenizer.special.unk))
+    # The exponent that frexp returns is the number of bits of a length.
     shard.lengths = np.bincount(np.frexp(lengths)[1], minlength=_LENGTH_BUCKETS).tolist()
+    # Stable, so that ties keep the order of the text.
     longest = np.argsort(-lengths, kind="stable")[:_LONGEST_DOCUMENTS]
     shard.longest = [(int(lengths[i]), *text.heads[i]) for i in longest]
 
 
 def _read_shard(folder: Path, name: str) -> Shard | None:
     """Returns the shard in `folder` if all its files are intact; else None."""
+    # TypeError: another version wrote other fields.
     with contextlib.suppress(OSError, ValueError, TypeError):
         shard = Shard(**json.loads((folder / f"{name}.json").read_text()))
         if all(sha256(folder / file) == checksum for file, checksum in shard.sha256.items()):

@@ -53,13 +53,16 @@ def list_files(pattern: str) -> tuple[list[SourceFile], list[str]]:
 def _list_local(pattern: str) -> tuple[list[SourceFile], list[str], str | None]:
     """Returns (files, names of other things that were found, the folder if it is one)."""
     path = Path(pattern)
+    # Before the pattern: the name of a file may have brackets.
     if path.is_file():
         return [_local_file(path)], [], None
     if path.is_dir():
+        # Sorted, because the file system may list a copied folder in another order.
         paths = sorted(_walk(path))
     else:
         paths = [Path(p) for p in sorted(glob.glob(pattern, recursive=True))]
-        paths = [p for p in paths if not (p.is_dir() and "**" in pattern)]  # ** also matches the folders of the files
+        # ** also matches the folders of the files.
+        paths = [p for p in paths if not (p.is_dir() and "**" in pattern)]
     files = [_local_file(p) for p in paths if p.is_file()]
     return files, sorted(str(p) for p in paths if not p.is_file()), pattern if path.is_dir() else None
 
@@ -76,11 +79,13 @@ def _walk(folder: Path) -> Iterator[Path]:
       OSError: a folder cannot be listed.
     """
 
+    # os.walk leaves out a folder that it cannot list, unless it is told to raise.
     def refuse(error: OSError) -> None:
         raise error
 
     seen = set()
     for parent, folders, names in os.walk(folder, followlinks=True, onerror=refuse):
+        # A link may lead back to a folder above it.
         real = os.path.realpath(parent)
         folders[:] = [] if real in seen else [name for name in folders if not _is_of_the_system(name)]
         if real not in seen:
@@ -108,6 +113,7 @@ def _is_hidden(name: str, folder: str) -> bool:
 
 def _without_other_files_of_saved_sets(files: Sequence[SourceFile], folder: str) -> list[SourceFile]:
     """Returns the files of a folder; of a data set saved by `datasets`, those that its state names, in that order."""
+    # posixpath throughout: addresses have slashes on every machine.
     names = {file.name: file for file in files}
     folders = {posixpath.dirname(file.name) for file in files}
     splits = sorted(
@@ -125,6 +131,7 @@ def _without_other_files_of_saved_sets(files: Sequence[SourceFile], folder: str)
         if parent not in saved:
             kept.append(file)
         elif posixpath.basename(file.name) == _STATE:
+            # In the order of the rows, which need not be that of the names.
             for name in _data_files(file.name):
                 if name not in names:
                     raise UserError(f"{name} is missing, which {_STATE} beside it names; copy the whole folder")

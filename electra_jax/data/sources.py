@@ -21,7 +21,8 @@ from electra_jax.runtime.remote_files import is_url
 
 DOCSTRINGS = "docstrings"
 _EXPECTED = f"files, a folder, a glob, {DOCSTRINGS!r}, '{TFDS}:NAME' or '{HUB}:USER/NAME'"
-_PART = 2**26  # bytes of a table that are read as one unit, so that several processes can read a large file
+# 64 MiB of a table are a unit, so that several processes can read a large file.
+_PART = 2**26
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(nan|inf)", re.IGNORECASE)  # not 2023_01_01
 
 
@@ -69,12 +70,14 @@ def parse(text: str) -> list[Source]:
     """
     sources = []
     for part in filter(None, map(str.strip, text.split(";"))):
+        # The last @: a revision of a data set on the Hub has one of its own.
         name, at, weight = map(str.strip, part.rpartition("@"))
         has_weight = at and _NUMBER.fullmatch(weight) and not _exists(part)
         sources.append(Source(name, float(weight)) if has_weight else Source(part, None))
     if not sources or not all(source.name for source in sources):
         raise UserError(f"input={text!r} names no source: expected {_EXPECTED}")
     weights = [source.weight for source in sources]
+    # Written so that nan is refused.
     if any(weight is not None and not 0 < weight < float("inf") for weight in weights) or (
         None in weights and any(weights)
     ):
@@ -126,6 +129,7 @@ def reads_below(source: Source, folder: Path) -> bool:
 
 def _is_named(source: Source) -> bool:
     """True if a source is a name, not files: `docstrings`, `docstrings:PACKAGE`, `tfds:NAME`, `hf:USER/NAME`."""
+    # hf://... is the address of files, hf:... a data set.
     scheme, colon, _ = source.name.partition(":")
     return not is_url(source.name) and (scheme == DOCSTRINGS or (scheme in (TFDS, HUB) and bool(colon)))
 
@@ -141,6 +145,7 @@ def units(sources: Sequence[Source], size: int) -> Iterator[Unit]:
         for file in files(*source):
             file_kind = formats.kind(file.name)
             parts = _count_parts(file, file_kind)
+            # Smaller files come before the one that cannot join them, so that units keep the order of the files.
             if together and (total >= size or file_kind != unit_kind or parts > 1):
                 yield Unit(number, unit_kind, tuple(together), total)
                 together, total = [], 0
@@ -158,6 +163,7 @@ def _count_parts(file: SourceFile, file_kind: str) -> int:
     """Returns the number of parts in which a file is read."""
     if file_kind not in formats.TABLES or (file_kind == "arrow" and is_url(file.name)):  # a stream has no index
         return 1
+    # Rounded down, so that no file is divided into parts of less than 64 MiB.
     return max(1, file.size // _PART)
 
 

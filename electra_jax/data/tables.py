@@ -35,6 +35,7 @@ def read_parquet(name: str, field: str, part: tuple[int, int] = (0, 1)) -> Itera
             before += count
         if not groups:
             return
+        # The default, 65,536 rows at a time, would take gigabytes for long texts.
         batches = file.iter_batches(_rows_at_a_time(file.metadata), row_groups=groups, columns=[field])
         size = _size(raw)
         for batch in batches:
@@ -62,6 +63,7 @@ def read_arrow(name: str, field: str, part: tuple[int, int] = (0, 1)) -> Iterato
                 for i, record in enumerate(_records(batch.column(field), field, name, first_row)):
                     position = begin + i * batch.nbytes // batch.num_rows
                     yield record._replace(position=_position(size, part, position, size))
+            # Also for other parts: a place is a row of the file.
             first_row += batch.num_rows
 
 
@@ -79,6 +81,7 @@ def _batches(source: Any, pyarrow: Any) -> Iterator[tuple[Any, int]]:
         for i in range(reader.num_record_batches):
             yield reader.get_batch(i), source.size() * i // reader.num_record_batches
         return
+    # A stream has no index: every batch is visited, but of a memory-mapped one only the header is read.
     reader = pyarrow.ipc.open_stream(source)
     while True:
         begin = source.tell()
@@ -100,6 +103,7 @@ def _pyarrow(name: str, kind: str) -> Iterator[Any]:
     try:
         yield pyarrow
     except (pyarrow.ArrowException, OSError) as error:
+        # With an errno, the error is the system's and not Arrow's.
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise UserError(f"{name}: broken {kind} file ({' '.join(str(error).split())}); download it again") from error
@@ -139,6 +143,7 @@ def _records(column: Any, field: str, name: str, row: int) -> Iterator[Record]:
 def _rows_at_a_time(metadata: Any) -> int:
     """Returns how many rows of a Parquet file take about `_BATCH` bytes by its metadata, at most 1,024."""
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    # total_byte_size is that of the decompressed columns.
     bytes_per_row = max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=1)
     return int(min(max(_BATCH / max(1, bytes_per_row), 1), 1024))
 

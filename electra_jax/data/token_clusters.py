@@ -37,6 +37,7 @@ def cluster_tokens(split: Split, counts: Ints, special: tuple[int, ...]) -> npt.
     """
     known = counts.astype(np.int64)
     known[list(special)] = 0
+    # Stable, so that tokens of equal frequency are in the same order in every process.
     by_count = np.argsort(-known, kind="stable")[: np.count_nonzero(known)]
     clusters = np.full(len(counts), NONE, np.int32)
     if len(by_count):
@@ -47,6 +48,7 @@ def cluster_tokens(split: Split, counts: Ints, special: tuple[int, ...]) -> npt.
 
 def _sample_lines(split: Split) -> tuple[Ints, Ints]:
     """Returns the ids of evenly spaced lines, and where each of these lines begins."""
+    # Evenly spaced lines of the whole text, in which sources follow one another.
     every = -(-len(split.tokens) // _SAMPLE)
     begins, lengths = split.lines[:-1][::every], np.diff(split.lines)[::every]
     return split.tokens.take(begins, lengths).astype(np.int64), np.cumsum(lengths) - lengths
@@ -58,7 +60,8 @@ def _describe(sample: tuple[Ints, Ints], by_count: Ints, vocab_size: int) -> Int
     column = np.full(vocab_size, NONE)
     column[by_count[:_NEIGHBOURS]] = np.arange(min(_NEIGHBOURS, len(by_count)))
     inside = np.ones(len(ids), bool)
-    inside[begins[begins < len(ids)]] = False  # the first of a line has none before it
+    # The first token of a line has none before it. Empty lines at the end begin behind the last id.
+    inside[begins[begins < len(ids)]] = False
     left, right = ids[:-1][inside[1:]], ids[1:][inside[1:]]
     pairs = np.zeros((vocab_size, 2, _NEIGHBOURS), np.int64)
     for side, (token, neighbour) in enumerate(((right, left), (left, right))):
@@ -67,8 +70,10 @@ def _describe(sample: tuple[Ints, Ints], by_count: Ints, vocab_size: int) -> Int
         pairs[:, side] = np.bincount(at, minlength=vocab_size * _NEIGHBOURS).reshape(vocab_size, _NEIGHBOURS)
     total, seen = max(1, len(left)), np.maximum(1, np.bincount(ids, minlength=vocab_size))
     by_chance = seen[:, None] * np.pad(seen[by_count[:_NEIGHBOURS]], (0, max(0, _NEIGHBOURS - len(by_count))))
-    ratio = np.where(pairs > 1, pairs, 0) * total // np.maximum(1, by_chance)[:, None]  # a single pair says little
-    bits: Ints = np.frexp(ratio[by_count].astype(np.float64))[1]  # 0 below 1, then 1 + the whole part of the logarithm
+    # A single pair says little.
+    ratio = np.where(pairs > 1, pairs, 0) * total // np.maximum(1, by_chance)[:, None]
+    # 0 below 1, then 1 + the whole part of the logarithm.
+    bits: Ints = np.frexp(ratio[by_count].astype(np.float64))[1]
     return bits.reshape(len(by_count), -1).astype(np.float64)
 
 
@@ -76,12 +81,14 @@ def _k_means(vectors_ND: Ints) -> Ints:
     """Returns the cluster of each vector; the initial centers are evenly spaced vectors."""
     centres_KD = vectors_ND[::_SIZE].copy()
     for _ in range(_ROUNDS):
+        # Without the square of the vector itself, which is the same for all centers.
         distance_NK = (centres_KD**2).sum(axis=1) - 2 * (vectors_ND @ centres_KD.T)
         nearest_N = distance_NK.argmin(axis=1)
         member_KN = (nearest_N == np.arange(len(centres_KD))[:, None]).astype(np.float64)
         sizes_K = member_KN.sum(axis=1)
         # Whole numbers, so that sums are exact in any order.
         means_KD = np.rint(np.floor_divide(member_KN @ vectors_ND, np.maximum(1, sizes_K)[:, None]))
+        # A cluster that has lost its tokens keeps its center.
         centres_KD = np.where(sizes_K[:, None] > 0, means_KD, centres_KD)
     result: Ints = nearest_N.astype(np.int32)
     return result

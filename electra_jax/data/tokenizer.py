@@ -90,6 +90,7 @@ class Tokenizer(abc.ABC):
     def _lead(self) -> int:
         """Number of pieces of `_LEAD`, which precedes parts that follow another one; 0 if every part begins a word."""
         alone, after = self.encode(["a", f"{_LEAD}a"])
+        # A lead whose ids change with what follows cannot be cut off again.
         return 0 if after == 2 * alone or after[: len(alone)] != alone else len(alone)
 
     def encode_parts(self, parts: Sequence[str], follows: Sequence[bool], threads: int = 1) -> list[list[int]]:
@@ -108,6 +109,7 @@ class Tokenizer(abc.ABC):
 
     def _find_spoken(self) -> None:
         """Sets `_spoken`: some models encode the text "[MASK]" as the special token."""
+        # A text may well be encoded as [UNK].
         special = {*self.special} - {self.special.unk}
         self._spoken = {id_ for id_ in special if id_ in self.encode([self.name_of(id_)])[0]}
 
@@ -128,6 +130,7 @@ class Tokenizer(abc.ABC):
         words: list[tuple[str, slice]] = []
         start = None
         unspoken = {*self.special} - {self.special.unk}
+        # The [SEP] behind the last id ends the last word.
         for i, token in enumerate([*map(int, ids), self.special.sep]):
             special = token in unspoken
             begins = special or self.word_starts[token]
@@ -155,10 +158,12 @@ class SentencePiece(Tokenizer):
             raise UserError(f"{name} is not a SentencePiece model ({error}); use a file made by its trainer") from error
         self.model, own = model, len(message.pieces)
         self.special = _complete(message, self._processor)
+        # A loaded model takes no more pieces.
         if len(message.pieces) > own:
             self.model = message.SerializeToString()
             self._processor = spm.SentencePieceProcessor(model_proto=self.model)
         normalizer = message.normalizer_spec
+        # Without compiled rules the model normalizes nothing, whatever their name.
         self.normalization: str = normalizer.name if normalizer.precompiled_charsmap else "identity"
         pieces = [self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())]
         self.word_starts = np.array([piece.startswith(WORD_START) for piece in pieces])
@@ -228,18 +233,23 @@ class Library(Tokenizer):
             raise UserError(f"{name} has no {' '.join(missing)}; add a line for each to the vocabulary")
         self.special = Special(*(next(ids[name] for name in names if name in ids) for names in _NAMES))
         added = described.get("added_tokens") or ()
+        # `encode_special_tokens`, below, makes the library pass over all special tokens in a text.
         if any(token["special"] and token["id"] not in self.special for token in added):
             for token in added:  # all but those of `special` are tokens wherever a text has them
                 token["special"] = token["id"] in self.special
             self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(described))
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        self._tokenizer.encode_special_tokens = True  # "[MASK]" in a text is text
-        self._find_spoken()  # also if the model has a piece of that name
+        # "[MASK]" in a text is text.
+        self._tokenizer.encode_special_tokens = True
+        # After that, because the model may also have a piece of that name.
+        self._find_spoken()
+        # Ids may have gaps.
         self.word_starts = np.zeros(max(ids.values()) + 1, bool)
         # WordPiece marks the pieces that continue a word, the others those that begin one.
         continues = described["model"].get("continuing_subword_prefix")
         begins = _BYTE_LEVEL_START if "ByteLevel" in json.dumps(described.get("pre_tokenizer")) else WORD_START
+        # A token is a word, and has no mark.
         if described["model"].get("type") == "WordLevel":
             self.word_starts[:] = True
         for piece, id_ in ids.items():
@@ -299,6 +309,7 @@ def save(vocabulary: Tokenizer, folder: Path) -> None:
     path = folder / vocabulary.file
     if path.is_file() and path.read_bytes() == vocabulary.model:
         return
+    # `find_file` takes the first of them that there is.
     for kind in (SentencePiece, Library):
         (folder / kind.file).unlink(missing_ok=True)
     path.write_bytes(vocabulary.model)

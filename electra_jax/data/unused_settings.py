@@ -52,7 +52,8 @@ def check(units: Sequence[Unit], config: CorpusConfig) -> None:
 
 def _is_used(units: Sequence[Unit], kinds: Collection[str]) -> bool:
     by_name = {unit.kind for unit in units}
-    if by_name & (set(kinds) - {"text"}):  # a file that is text by name may be anything
+    # A file that is text by its name may be anything.
+    if by_name & (set(kinds) - {"text"}):
         return True
     files = (name for unit in units if unit.kind == "text" for name in unit.names)
     return any(found in kinds for name in files for _, found in readers.open_files(name))

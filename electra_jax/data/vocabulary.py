@@ -51,16 +51,19 @@ def read(path: Path, fold_case: bool = True) -> Vocabulary:
         continue those of its pieces.
     """
     if path.suffix == ".json":
+        # Its added tokens are in the file itself.
         return settle(tokenizer.load(path))
     _check_class(path)
     found = tokenizer.load(path, fold_case)
     added = list(_added_tokens(path, found))
     beside = path.with_name(Library.file)
-    is_read = beside.is_file() and (bool(added) or isinstance(found, SentencePiece))  # by transformers, not `path`
+    # transformers reads the tokenizer.json where both are there.
+    is_read = beside.is_file() and (bool(added) or isinstance(found, SentencePiece))
     library = Library(beside.read_bytes(), str(beside)) if is_read else None
     if not added:
         return settle(found) if library is None else _like(found, library, path.name)
     with_added = converted.convert(library or found)
+    # The library numbers them on from the last piece, whatever ids the files give.
     with_added.add_tokens([token for _, token in added])
     for id_, token in added:
         if with_added.token_to_id(token.content) != id_:
@@ -83,11 +86,13 @@ def settle(found: Tokenizer) -> Vocabulary:
     difference = proof.first_difference(found, other, proof.lines(found))
     if difference is None:
         return Vocabulary(found, tuple(notes))
+    # A model that is trained on other ids than its export's tokenizer gives would be worse in use.
     return _instead(Library(other.to_str().encode()), difference, notes)
 
 
 def _like(found: Tokenizer, library: Library, name: str) -> Vocabulary:
     """Returns a SentencePiece model, or the tokenizer.json beside it, which transformers reads, if they differ."""
+    # `convert` makes a copy without padding and truncation.
     difference = proof.first_difference(found, converted.convert(library), proof.lines(found))
     if difference is None:
         return Vocabulary(found)
@@ -106,7 +111,8 @@ def _instead(library: Library, difference: tuple[str, list[str], list[str]], not
 def _check_class(path: Path) -> None:
     """Raises UserError if the files beside `path` name a tokenizer that segments text in its own way."""
     named: dict[str, Any] = {}
-    for name in (_MODEL_CONFIG, _CONFIG):  # the tokenizer's own file takes precedence
+    # The tokenizer's own file comes last, and takes precedence.
+    for name in (_MODEL_CONFIG, _CONFIG):
         beside = path.with_name(name)
         if beside.is_file():
             found = read_json(beside)
@@ -126,6 +132,7 @@ def _added_tokens(path: Path, found: Tokenizer) -> Iterator[tuple[int, AddedToke
       UserError: one is a piece of the vocabulary with another id, or a file is not as transformers writes it.
     """
     by_id: dict[int, AddedToken] = {}
+    # tokenizer_config.json comes last: only it has the settings of each token.
     for name, parse in ((_ADDED, _parse_added), (_CONFIG, _parse_decoder)):
         beside = path.with_name(name)
         if beside.is_file():

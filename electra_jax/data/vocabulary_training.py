@@ -16,12 +16,14 @@ from electra_jax.data.normalization import compose
 from electra_jax.data.tokenizer import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, Library, SentencePiece, Tokenizer
 
 _THREADS = 4  # of SentencePiece; constant, because the sums of the EM steps, and so the pieces, depend on it
-_LONGEST_SENTENCE = 16384  # bytes; SentencePiece's trainer skips longer ones
+# In bytes. The trainer skips longer lines, by default those over 4,192; a cleaned line has at most 4,000 characters.
+_LONGEST_SENTENCE = 16384
 # Scores are rounded to multiples of 1 / _SCORE_STEPS. Segmentation adds scores, in float32 here and in float64 in other
 # libraries; rounded scores add up exactly (to 2^17 nats, about 16,000 pieces), so every library sees the same ties and
 # breaks them alike. Without rounding, 1 line in 20,000 of an encyclopedia was segmented differently there.
 _SCORE_STEPS = 128
-_LEAST_COUNT = 2  # minimum frequency of a merge, as in the libraries' own recipes
+# The minimum frequency of a merge in the libraries' own recipes.
+_LEAST_COUNT = 2
 
 
 def train(lines: Iterable[str], config: CorpusConfig) -> Tokenizer:
@@ -74,6 +76,7 @@ def _covering(words: Counter[str], coverage: float) -> list[str]:
         for character in word:
             counts[character] += count
     missing, chosen = coverage * counts.total(), []
+    # Ties in the order of code points, so that every run chooses the same characters.
     for character in sorted(counts, key=lambda character: (-counts[character], character)):
         if missing <= 0:
             break
@@ -119,6 +122,7 @@ def _sentence_piece(lines: Iterable[str], config: CorpusConfig) -> SentencePiece
     model = io.BytesIO()
     try:
         spm.SentencePieceTrainer.train(
+            # As `SentencePiece.encode` composes its text.
             sentence_iterator=(compose(line, config.normalization) for line in lines),
             model_writer=model,
             model_type=config.model_type,
@@ -127,6 +131,7 @@ def _sentence_piece(lines: Iterable[str], config: CorpusConfig) -> SentencePiece
             byte_fallback=config.byte_fallback,
             character_coverage=config.character_coverage,
             max_sentence_length=_LONGEST_SENTENCE,
+            # These are fixed; a control symbol gets the next id, which is MASK.
             pad_id=PAD,
             unk_id=UNK,
             bos_id=CLS,
@@ -140,9 +145,11 @@ def _sentence_piece(lines: Iterable[str], config: CorpusConfig) -> SentencePiece
             minloglevel=2,
         )
     except RuntimeError as error:
+        # Behind the place in the library's source and its condition: "INTERNAL: x.cc(1) [condition] reason".
         reason = str(error).rsplit("] ", 1)[-1]
         raise _failure(config, reason) from error
     trained = sentencepiece_proto.parse(model.getvalue())
+    # Scores of BPE are ranks: whole numbers.
     if trained.trainer_spec.model_type == sentencepiece_proto.UNIGRAM:
         for piece in trained.pieces:
             piece.score = round(piece.score * _SCORE_STEPS) / _SCORE_STEPS

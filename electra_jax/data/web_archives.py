@@ -47,6 +47,7 @@ def read_pages(file: InputFile, languages: str = "") -> Iterator[Record]:
                     "not known; leave it out, or use the crawl's WET files"
                 )
             pages += 1
+            # Only now, because WET files need no package.
             extract = extract or fetched_pages.make_extractor()
             text, note = extract(content)
             yield Record(file.place, normalize_ends(text), file.position, note)
@@ -57,6 +58,7 @@ def read_pages(file: InputFile, languages: str = "") -> Iterator[Record]:
                 yield Record(file.place, b"", file.position, OTHER_LANGUAGE)
             else:
                 yield Record(file.place, normalize_ends(content), file.position)
+        # For example the metadata of a WAT file.
         elif kind not in _WITHOUT_PAGES:
             others += 1
     if others and not pages:
@@ -89,6 +91,7 @@ class _Bytes:
     def take_until(self, mark: bytes, longest: int) -> bytes | None:
         """Takes the bytes before `mark`, and drops the mark; None if it is not in the next `longest` bytes."""
         while (end := self._data.find(mark, self._at)) < 0:
+            # A mark may begin in this block and end in the next.
             rest = self._data[self._at :]
             if len(rest) > longest or not self._next_block(rest):
                 return None
@@ -115,6 +118,7 @@ def _headers(data: _Bytes, file: InputFile) -> Iterator[tuple[dict[bytes, bytes]
         fields = (line.partition(b":") for line in lines.split(b"\r\n")[1:])
         header = {name.strip().lower(): value.strip() for name, _, value in fields}
         length = header.get(b"content-length", b"")
+        # Before int(), which refuses numbers of more than 4,300 digits.
         if not length.isdigit() or len(length) > 18 or int(length) > _LONGEST_PAGE:
             shown = length[:20].decode(errors="replace")
             raise _damaged(file, begin, f"Content-Length {shown!r} is not a number up to {_LONGEST_PAGE}")
@@ -126,6 +130,7 @@ def _take_content(data: _Bytes, file: InputFile, size: int) -> bytes:
     content = data.take(size)
     if len(content) < size:
         raise _damaged(file, begin, f"the file ends in its content of {size} bytes")
+    # With a wrong length, the text of the next record would be read as a header.
     if data.take(len(_END)) != _END:
         raise _damaged(file, begin, f"no blank lines follow its content of {size} bytes")
     return content

@@ -11,10 +11,9 @@ Array = jax.Array
 
 @jax.custom_jvp
 def gelu(x: Array) -> Array:
-    """Computes exact GELU, x times the normal CDF. Uses erf: the erfc of `jax.nn.gelu` takes twice as long on CPU.
+    """Computes exact GELU, x times the normal CDF.
 
-    Its derivative, CDF + x times density, is computed together with the value, which needs the CDF anyway, and is all
-    that is saved for the backward pass.
+    Its derivative, CDF + x times density, is computed together with the value, which needs the CDF anyway.
     """
     return x * _cdf(x)
 
@@ -24,10 +23,12 @@ def _derivative(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, A
     (x,), (t,) = primals, tangents
     cdf = _cdf(x)
     density = math.sqrt(1 / (2 * math.pi)) * jnp.exp(-0.5 * x * x)
+    # The factor of `t` is all that the backward pass saves.
     return x * cdf, (cdf + x * density) * t
 
 
 def _cdf(x: Array) -> Array:
+    # Not the erfc of `jax.nn.gelu`, which takes twice as long on CPU.
     return 0.5 * (1.0 + jax.lax.erf(x * 0.5**0.5))
 
 
@@ -36,4 +37,5 @@ def squared_relu(x: Array) -> Array:
     return jnp.square(jax.nn.relu(x))
 
 
+# The keys are transformers' names: exports write them to config.json, and imports accept no others.
 ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {"gelu": gelu, "relu2": squared_relu}

@@ -14,6 +14,7 @@ from flax import linen as nn
 from electra_jax.config.errors import UserError
 from electra_jax.modeling.tensor_names import Tensor
 
+# `modeling.config` imports this module, so an import at run time would be circular.
 if TYPE_CHECKING:
     from electra_jax.data.tokenizer import Special
     from electra_jax.modeling.config import ElectraConfig, EncoderConfig
@@ -81,6 +82,7 @@ class Architecture:
     layers_prefix: ClassVar[str] = "encoder."
     decoder: ClassVar[str]
     folds: ClassVar[bool] = False
+    # The word table comes first: `huggingface.weights.word_table` relies on it.
     body: ClassVar[list[Tensor]]
     heads: ClassVar[Mapping[str, list[Tensor]]]
     task_heads: ClassVar[Mapping[str, list[Tensor]]]
@@ -94,7 +96,8 @@ class Architecture:
 
     def classifier_init(self, config: "EncoderConfig") -> Any:
         """Returns the initializer of the discriminator head's last layer."""
-        return nn.initializers.xavier_uniform()  # as in the reference
+        # The default of the reference's `tf.layers.dense`.
+        return nn.initializers.xavier_uniform()
 
     def detector(self, config: "EncoderConfig") -> str:
         """Returns the form of the discriminator's head.
@@ -168,10 +171,8 @@ class Architecture:
         return {"dropout": dropout, "attention_dropout": None if weights == dropout else weights}
 
     def is_head(self, head: str, names: set[str], class_name: str) -> bool:
-        """Returns True if the tensors with these names, of transformers' class `class_name`, include a head of ours.
-
-        Tensors in `head.` do not count: in ModernBERT, several heads begin with them.
-        """
+        """Returns True if the tensors with these names, of transformers' class `class_name`, include a head of ours."""
+        # Names in `head.` do not count: in ModernBERT, several heads begin with them.
         return any(tensor.theirs[0] in names for tensor in self.heads[head] if not tensor.theirs[0].startswith("head."))
 
     def rename(self, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

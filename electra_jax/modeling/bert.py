@@ -16,6 +16,7 @@ from electra_jax.modeling.dense import Dense
 from electra_jax.modeling.tensor_names import Tensor
 
 Array = jax.Array
+# As in ELECTRA's reference and transformers' ElectraConfig.
 EPSILON = 1e-12
 
 
@@ -29,6 +30,7 @@ class BertLayer(nn.Module):
 
         init = transformer.truncated_normal(c.init_stddev)
         attended = SelfAttention(c, True, init, init, self.train, name="attention")(x_BLD, visible)
+        # `nn.scan` expects a pair: the carry and an output for each layer.
         return transformer.finish_layer(c, x_BLD, attended, self.train), None
 
 
@@ -41,9 +43,11 @@ class BertEncoder(nn.Module):
     def __call__(self, x_BLE: Array, visible: Visible, train: bool) -> Array:
         c = self.config
         x = transformer.shard_batch(x_BLE)
+        # The reference has this layer only if the sizes differ, with the default initializer of `tf.layers.dense`.
         if x.shape[-1] != c.width:
             x = Dense(c.width, nn.initializers.xavier_uniform(), dtype=c.dtype, name="project")(x)
         layers = transformer.stack(BertLayer, c, in_axes=nn.broadcast)
+        # Constrained again: the projection contracts an axis that `fsdp` shards.
         x_BLD, _ = layers(c, train, name="layers")(transformer.shard_batch(x), visible)
         return transformer.shard_batch(x_BLD)
 

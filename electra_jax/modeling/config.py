@@ -89,12 +89,14 @@ class ElectraConfig:
     @property
     def longest(self) -> int:
         """Maximum length of a row to read, in tokens; with BERT's positions, only the trained ones count."""
+        # Only a table of positions has entries that training may not have reached.
         trained = self.trained_length if self.absolute else 0
         return min(trained or self.max_length, self.max_length)
 
     @property
     def padded_vocab_size(self) -> int:
         """Number of entries of the word table: a multiple of VOCAB_MULTIPLE, times VOCAB_SHARDS for large tables."""
+        # From 8 x 1024 entries on, padding to a multiple of 1024 adds at most an eighth.
         large = self.vocab_size >= 8 * VOCAB_SHARDS * VOCAB_MULTIPLE
         multiple = VOCAB_MULTIPLE * (VOCAB_SHARDS if large else 1)
         return multiple * math.ceil(self.vocab_size / multiple)

@@ -14,6 +14,7 @@ from electra_jax.modeling.config import EncoderConfig
 
 Array = jax.Array
 _OLDEST = "8.0"  # compute capability: cuDNN's fused attention begins with Ampere
+# The limits of JAX's `check_is_flash_attention` before Hopper, which takes heads of up to 256.
 _LARGEST_HEAD, _HEAD_MULTIPLE = 128, 8
 _DROPOUT_HEADS, _DROPOUT_MULTIPLE = (16, 32, 64, 128), 32  # the sizes of Triton's matrices are powers of 2
 _FORWARD = "dot_product_attention_fwd_wrapper"  # JAX's primitive
@@ -41,8 +42,10 @@ def problem(network: EncoderConfig, device_kind: str, length: int) -> str | None
             f"config.model.attention=fused on GPUs needs heads of a multiple of {_HEAD_MULTIPLE}, at most "
             f"{_LARGEST_HEAD}: width {network.width} and {network.heads} heads make heads of {size}"
         )
+    # cuDNN's limit where there is a mask, which JAX passes as a bias.
     if length % 2:
         return f"config.model.attention=fused on GPUs needs sequences of an even length, not {length}"
+    # The rate of training decides for evaluation too, since the choice does not know the pass.
     if network.attention_rate and (size not in _DROPOUT_HEADS or length % _DROPOUT_MULTIPLE):
         return (
             f"config.model.attention=fused on GPUs drops attention weights (at the rate {network.attention_rate:g}) of "
@@ -68,6 +71,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 def attend(q_BLHK: Array, k_BLHK: Array, v_BLHK: Array, mask_B1LL: Array) -> Array:
     """Computes attention of queries to the keys that the mask shows, [B, L, H, K]."""
+    # Named, because JAX's default is its plain implementation on every device.
     return jax.nn.dot_product_attention(q_BLHK, k_BLHK, v_BLHK, mask=mask_B1LL, implementation="cudnn")
 
 

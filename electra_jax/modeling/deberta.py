@@ -38,6 +38,7 @@ from electra_jax.modeling.layer_norm import LayerNorm
 from electra_jax.modeling.tensor_names import Tensor
 
 Array = jax.Array
+# transformers' default for DeBERTa-v2.
 EPSILON = 1e-7
 # Attention alone, 16 x 12 heads of 64 at length 512, compiled for v5e and v3: by XLA's count, forward and backward
 # access 10.9 and 9.2 GB with blocks of 64, 11.9 and 10.3 with 128, 14.7 and 13.9 with one block, 42.5 and 40.4 with the
@@ -85,10 +86,11 @@ def bucket(distance: np.ndarray, buckets: int, furthest: int) -> np.ndarray:
     """Maps distances i - j to rows of the table of relative embeddings, in [0, 2 x buckets).
 
     Distances up to half of `buckets` on each side have rows of their own. Larger ones share rows, whose numbers grow
-    with the logarithm of the distance up to `furthest`; all distances beyond it share the last row. Computed in
-    float32, as in the released models: at the edges of buckets, rounding decides.
+    with the logarithm of the distance up to `furthest`; all distances beyond it share the last row.
     """
     half = buckets // 2
+    # The operations of transformers' `make_log_bucket_position`, in float32 as there: at the edges of buckets, rounding
+    # decides. The maximum keeps the logarithm finite where the other branch is taken.
     size = np.maximum(np.abs(distance), half).astype(np.float32)
     span = np.log(np.float32((furthest - 1) / half))
     logarithmic = np.ceil(np.log(size / np.float32(half)) / span * np.float32(half - 1)) + half
@@ -101,7 +103,9 @@ def _blocks(length: int, sign: int) -> np.ndarray:
     """Computes sign x (i - j), [N, C]: i is the query in row 0 of block n, j its key in column c; clips to (-L, L)."""
     size = block_size(length)
     first: np.ndarray = np.arange(math.ceil(length / size)) * size
+    # In NumPy: the indices are constants, and one lookup serves the whole batch.
     distance = first[:, None] + size - 1 - np.arange(length + size - 1)[None]
+    # Only queries that pad the last block are further away; `_relative` cuts them off.
     clipped: np.ndarray = sign * np.clip(distance, 1 - length, length - 1)
     return clipped
 
@@ -119,9 +123,12 @@ def _relative(x_BHLK: Array, rows_RHK: Array, index_NC: np.ndarray) -> Array:
     """Computes products of each position's vector with the row for its distance to each position, [B, H, L, L]."""
     length = x_BHLK.shape[2]
     blocks, size = len(index_NC), block_size(length)
+    # [B, H, L, K] -> [B, H, N, S, K], padded to whole blocks.
     x_BHNSK = jnp.pad(x_BHLK, ((0, 0), (0, 0), (0, blocks * size - length), (0, 0)))
     x_BHNSK = x_BHNSK.reshape(*x_BHLK.shape[:2], blocks, size, -1)
+    # [R, H, K] -> [N, C, H, K]: the rows for the distances of each block.
     scores_BHNSC = jnp.einsum("bhnsk,nchk->bhnsc", x_BHNSK, jnp.take(rows_RHK, index_NC, axis=0))
+    # [B, H, N, S, C] -> [B, H, N, S, L] -> [B, H, L, L].
     return _align(scores_BHNSC).reshape(*x_BHLK.shape[:2], blocks * size, length)[:, :, :length]
 
 
@@ -136,18 +143,24 @@ class DisentangledAttention(nn.Module):
         """Returns [B, L, D]; `relative_RD` are the embeddings of the rows for distances below L, the lowest first."""
         c, length = self.config, x_BLD.shape[1]
         init, heads = transformer.truncated_normal(c.init_stddev), (c.heads, c.head_size)
+        # One module for tokens and positions: DeBERTaV3 shares their projections (`share_att_key`).
         project = Dense((3, *heads), init, dtype=c.dtype, inputs=(c.width,), name="qkv")
         qkv = checkpoint_name(project(x_BLD), "qkv")
+        # [B, L, 3, H, K] -> three of [B, H, L, K].
         q_BHLK, k_BHLK, v_BHLK = (part[0] for part in jnp.split(qkv.transpose(2, 0, 3, 1, 4), 3))
 
+        # At the rate of hidden states, as transformers' `pos_dropout`.
         relative_RD = Dropout(c.dropout)(relative_RD, self.train)
         scale = (3 * c.head_size) ** -0.5
+        # Positions have no values: [R, D] -> [R, 2, H, K] -> two of [R, H, K].
         queries_RHK, keys_RHK = (part[:, 0] * scale for part in jnp.split(project(relative_RD, first=2), 2, axis=1))
         to_position, to_content = (
             bucket(_blocks(length, sign), c.own.position_buckets, c.own.max_relative_positions) for sign in (1, -1)
         )
         first, _ = rows_used(c, length)
+        # `relative_RD` begins with row `first`.
         relative = _relative(q_BHLK, keys_RHK, to_position - first)
+        # Computed for each key, so the last two axes are exchanged: [keys, queries] -> [queries, keys].
         relative += _relative(k_BHLK, queries_RHK, to_content - first).swapaxes(2, 3)
 
         rate = c.attention_rate if self.train else 0.0
@@ -184,6 +197,7 @@ class DebertaEncoder(nn.Module):
         init = transformer.truncated_normal(c.init_stddev)
         table = self.param("relative", init, (2 * c.own.position_buckets, c.width))
         first, last = rows_used(c, x.shape[1])
+        # Rows that no distance below L uses are neither normalized nor projected.
         relative_RD = LayerNorm(EPSILON, True, c.dtype, name="relative_norm")(table[first : last + 1])
         layers = transformer.stack(DebertaLayer, c, in_axes=(nn.broadcast, nn.broadcast))
         x_BLD, _ = layers(c, train, name="layers")(transformer.shard_batch(x_BLD), visible, relative_RD)
@@ -262,6 +276,7 @@ class Deberta(Architecture):
 
     def check(self, config: EncoderConfig) -> None:
         own, rows = config.own, config.own.position_buckets // 2 + 1
+        # The logarithm that `bucket` divides by would not be positive.
         if own.max_relative_positions <= rows:
             raise UserError(
                 f"config.model.deberta.max_relative_positions={own.max_relative_positions} is within half of "

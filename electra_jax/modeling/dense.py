@@ -35,6 +35,7 @@ class Dense(nn.Module):
         inputs = x.shape[-1:] if self.inputs is None else self.inputs
 
         def init(key: Array, shape: tuple[int, ...], *dtype: Any) -> Array:
+            # From a kernel's own axes, initializers such as xavier would compute other fans.
             matrix = self.kernel_init(key, (math.prod(inputs), math.prod(features)), *dtype)
             return matrix.reshape(shape)
 
@@ -43,6 +44,7 @@ class Dense(nn.Module):
         if first is not None:
             kernel = jax.lax.slice_in_dim(kernel, 0, first, axis=len(inputs))
             bias = None if bias is None else bias[:first]
+        # Kernels that were gathered along `data` are in the compute dtype already: `sharding.gather_over_data`.
         x, kernel, bias = nn.dtypes.promote_dtype(x, kernel, bias, dtype=self.dtype)
         if self.flat:
             kernel, bias = kernel.reshape(math.prod(inputs), -1), None if bias is None else bias.reshape(-1)
@@ -52,16 +54,18 @@ class Dense(nn.Module):
 def affine(x: Array, kernel: Array, bias: Array | None, input_axes: int = 1) -> Array:
     """Computes x times kernel plus bias: [..., *inputs] x [*inputs, *features] -> [..., *features].
 
-    On one device all operands are reshaped to matrices: XLA:CPU multiplies these as they are, but first copies operands
-    of a higher rank into another order, above all for the kernel's gradient. On several devices a reshape could merge a
-    sharded axis into one that is not, and the compilers of accelerators do not need it.
+    On one device all operands are reshaped to matrices.
     """
     inputs, features = kernel.shape[:input_axes], kernel.shape[input_axes:]
     rows = x.shape[: x.ndim - input_axes]
+    # A reshape could merge a sharded axis into one that is not; the compilers of accelerators do not need it.
     if jax.sharding.get_abstract_mesh().size > 1:
         contracted = tuple(range(len(rows), x.ndim)), tuple(range(input_axes))
         y = jax.lax.dot_general(x, kernel, (contracted, ((), ())))
+        # Written out, here and elsewhere: the tests forbid implicit rank promotion.
         return y if bias is None else y + bias.reshape(*(1 for _ in rows), *features)
+    # XLA:CPU multiplies matrices as they are, but first copies operands of a higher rank into another order, above all
+    # for the kernel's gradient.
     y = x.reshape(-1, math.prod(inputs)) @ kernel.reshape(math.prod(inputs), -1)
     if bias is not None:
         y += bias.reshape(1, -1)

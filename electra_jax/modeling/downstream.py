@@ -1,9 +1,8 @@
 """An encoder with the head of a downstream task.
 
 There are three forms of heads: `paper`, with the initializers of google-research/electra, finetune/; `transformers`,
-which that library's class of the encoder can load; and `bert`, which its BERT classes can load. Heads compute in
-float32 for every encoder dtype: in bfloat16, scores that must be ranked would tie. The shape letter S is the number of
-candidate answer starts, C the number of classes.
+which that library's class of the encoder can load; and `bert`, which its BERT classes can load. The shape letter S is
+the number of candidate answer starts, C the number of classes.
 """
 
 from typing import Any, cast
@@ -25,11 +24,13 @@ from electra_jax.modeling.layer_norm import LayerNorm
 Array = jax.Array
 Outputs = dict[str, Array]
 
+# These two are from google-research/electra, finetune/qa/qa_tasks.py.
 _HIDDEN = 512  # inner width of the answering heads
 _NEVER = -1000.0  # added to the logits of tokens that cannot start or end an answer
 
 
 def _dense(features: int, name: str) -> Dense:
+    # The default of the reference's `tf.layers.dense`.
     return Dense(features, nn.initializers.xavier_uniform(), name=name)
 
 
@@ -94,6 +95,7 @@ class Answerer(nn.Module):
         width = states_BLD.shape[-1]
         kernel = self.param("end_hidden_kernel", nn.initializers.xavier_uniform(), (2 * width, _HIDDEN))
         bias = self.param("end_hidden_bias", nn.initializers.zeros, (_HIDDEN,))
+        # H is the inner width here. The bias is added once, with this half.
         token_BLH = states_BLD @ kernel[width:] + bias[None, None]
         end = _dense(1, "end")
 
@@ -106,8 +108,10 @@ class Answerer(nn.Module):
             assert start_B is not None
             result = {"start_logp": start_logp, "end_logp": end_logp(start_B)}
         else:
+            # `top_k` refuses a beam that is longer than the row.
             beam = min(self.beam, states_BLD.shape[1])
             start_score_BS, start_BS = jax.lax.top_k(start_logp, beam)
+            # One start at a time: all at once would be [B, S, L, H].
             end_score_SBS, end_SBS = jax.lax.map(lambda start_B: jax.lax.top_k(end_logp(start_B), beam), start_BS.T)
             result = {
                 "start_score": start_score_BS,
@@ -116,6 +120,7 @@ class Answerer(nn.Module):
                 "end_index": end_SBS.swapaxes(0, 1),
             }
         if self.outputs == 2:
+            # The reference's `answerable_uses_start_logits`: the states' mean under the distribution of starts.
             start_BD = jnp.einsum("bl,bld->bd", jax.nn.softmax(start_BL), states_BLD)
             both_B2D = jnp.concatenate([states_BLD[:, 0], start_BD], axis=-1)
             inner = gelu(_dense(_HIDDEN, "impossible_hidden")(both_B2D))
@@ -187,6 +192,7 @@ class Downstream(nn.Module):
 
     def _make_head(self) -> nn.Module:
         if self.form != "paper":
+            # Logits of start and end; no answer is the span at [CLS], so it needs no output.
             outputs = 2 if self.kind == "answering" else self.outputs
             return TransformersHead(self.config, self.kind, outputs, self.form == "bert")
         if self.kind == "answering":
@@ -205,6 +211,7 @@ class Downstream(nn.Module):
           train: whether dropout is on.
         """
         x_BLE = self.embeddings(batch, train)
+        # In bfloat16, scores that must be ranked would tie: heads compute in float32 for every encoder dtype.
         states_BLD = self.encoder(x_BLE, Visible(batch.sequence_ids), train).astype(jnp.float32)
         mean = self.pooling == "mean"
         state_BD = mean_state(states_BLD, batch.sequence_ids) if mean else states_BLD[:, 0]
@@ -227,5 +234,6 @@ def _bounds(scores_BL2: Array, allowed_BL: Array, train: bool) -> Outputs:
     Named `start_logp` and `end_logp` in training; otherwise `start` and `end`.
     """
     logits_BL2 = scores_BL2 + jnp.where(allowed_BL == 1, 0.0, _NEVER)[..., None]
+    # Normalized over L: [B, L, 2] -> two of [B, L].
     start_BL, end_BL = jnp.moveaxis(jax.nn.log_softmax(logits_BL2, axis=1), -1, 0)
     return {"start_logp": start_BL, "end_logp": end_BL} if train else {"start": start_BL, "end": end_BL}

@@ -4,14 +4,11 @@ The element in row r and column c is kept if
 
     mix(row_hash(key, r) ^ column_hash(c)) >= rate x 2^32
 
-where `mix` scrambles 32 bits by shifts, additions and exclusive ors, since the vector units of TPU v2 and v3 multiply
-no integers. There are far fewer row and column hashes than elements, so a decision takes about a dozen operations;
-threefry, the default of `jax.random.bernoulli`, takes ten times as many. Indices are global: every mesh drops the same.
+where `mix` scrambles 32 bits by shifts, additions and exclusive ors. There are far fewer row and column hashes than
+elements, so a decision takes about a dozen operations; threefry, the default of `jax.random.bernoulli`, takes ten times
+as many. Indices are global: every mesh drops the same.
 
 Attention takes two decisions of 16 bits from each hash, see `keep_weights`; the Pallas kernels compute the same ones.
-
-`keep` and `keep_weights` are jitted, so that all layers share their traces; otherwise they take a quarter of the time
-of tracing a step.
 """
 
 import functools
@@ -24,15 +21,14 @@ import numpy as np
 from flax import linen as nn
 
 Array = jax.Array
+# These two and `mix` are part of a run's results: another value changes the decisions of every run.
 PAIR = 128  # keys k and k + PAIR share a hash: the one decides by its lower, the other by its upper 16 bits
 _COLUMN = np.uint32(0x9E3779B9)  # the key of column hashes
 
 
 def mix(x: Array) -> Array:
-    """Permutes the 32-bit numbers (the last steps of Jenkins' one-at-a-time hash).
-
-    The lower half of the result depends only in part on the upper half of `x`, so hashes apply `mix` twice.
-    """
+    """Permutes the 32-bit numbers (the last steps of Jenkins' one-at-a-time hash)."""
+    # No multiplication: the vector units of TPU v2 and v3 multiply no integers.
     x = x + (x << np.uint32(10))
     x = x ^ (x >> np.uint32(6))
     x = x + (x << np.uint32(3))
@@ -43,6 +39,7 @@ def mix(x: Array) -> Array:
 def row_hash(words: Sequence[Array], rows: Array) -> Array:
     """Hashes each of `rows` (uint32, any shape) to 32 bits, under a key of several uint32."""
     for word in words:
+        # Twice: the lower half of `mix(x)` depends only in part on the upper half of `x`.
         rows = mix(mix(rows ^ word))
     return rows
 
@@ -57,6 +54,8 @@ def key_words(key: Array) -> Array:
     return jax.random.key_data(key).reshape(-1)
 
 
+# Jitted, so that all layers share the trace; otherwise `keep` and `keep_weights` take a quarter of the time of tracing
+# a step.
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def keep(words: Array, shape: tuple[int, ...], rate: float) -> Array:
     """Decides which elements of an array are kept, bool [*shape]; its last axis is the columns, all others the rows.
@@ -68,6 +67,7 @@ def keep(words: Array, shape: tuple[int, ...], rate: float) -> Array:
     """
     rows, size = jnp.zeros(shape[:-1], jnp.uint32), 1
     for axis in reversed(range(len(shape) - 1)):
+        # Row numbers wrap around at 2^32; `np.uint32` would refuse a larger factor.
         rows += jax.lax.broadcasted_iota(jnp.uint32, rows.shape, axis) * np.uint32(size % 2**32)
         size *= shape[axis]
     rows = row_hash(list(words), rows)
@@ -91,6 +91,7 @@ def keep_weights(words: Array, shape: tuple[int, ...], rate: float) -> Array:
     number = jax.lax.iota(jnp.uint32, examples * heads).reshape(examples, heads, 1)
     key = jax.lax.iota(jnp.uint32, keys)
     pair = key // np.uint32(2 * PAIR) * np.uint32(PAIR) + key % np.uint32(PAIR)
+    # `weights_key` hashes example and head into the key, so rows count from 0 in each head.
     rows_BHK = row_hash([weights_key(list(words), number)], pair[None, None])
     columns_Q = column_hash(jax.lax.iota(jnp.uint32, queries))
     bits = _combine(rows_BHK[:, :, None], columns_Q[None, None, :, None])
@@ -143,6 +144,7 @@ class Dropout(nn.Module):
     @nn.compact
     def __call__(self, x: Array, train: bool) -> Any:
         """Applies dropout to `x` if `train`."""
+        # No key is drawn then, so `apply` needs no `dropout` RNG.
         if not train or self.rate == 0:
             return x
         return drop(x, key_words(self.make_rng("dropout")), self.rate)

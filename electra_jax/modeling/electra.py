@@ -58,6 +58,7 @@ class Embeddings(nn.Module):
     def __call__(self, batch: Batch, train: bool) -> Array:
         """Returns the embeddings of a batch, [B, L, E]."""
         c = self.config
+        # Summed in float32, the tables' type; the norm or the cast at the end gives the compute dtype.
         x_BLE = jnp.take(self.table("word"), batch.input_ids, axis=0)
         if not c.absolute:
             return x_BLE.astype(c.encoder.dtype)
@@ -83,7 +84,9 @@ class TwoTowers(nn.Module):
         encoder: Any = self.config.architecture.encoder
         left_BLD = encoder(self.config, name="left")(x_BLE, Visible(sequence_ids_BL, "before"), train)
         right_BLD = encoder(self.config, name="right")(x_BLE, Visible(sequence_ids_BL, "after"), train)
+        # In packed rows, the neighbor at a boundary is another text's.
         follows = (sequence_ids_BL[:, 1:] == sequence_ids_BL[:, :-1])[..., None]
+        # Zeros, where the reference's roll wraps around: that state has read the token that it is to predict.
         none = jnp.zeros_like(left_BLD[:, :1])
         before = jnp.concatenate([none, jnp.where(follows, left_BLD[:, :-1], none)], axis=1)
         after = jnp.concatenate([jnp.where(follows, right_BLD[:, 1:], none), none], axis=1)
@@ -109,12 +112,15 @@ class MLMHead(nn.Module):
         width = c.width if a.normed_heads else size
         x = Dense(width, init, use_bias=a.use_bias, dtype=c.dtype, name="dense")(x_BMD)
         x_BME = LayerNorm(a.epsilon, a.use_bias, c.dtype, name="norm")(gelu(x))
+        # Without a bias, so that exports can fold it into the table (`huggingface.weights.folded`).
         if width != size:
             init = nn.initializers.xavier_uniform()
             x_BME = Dense(size, init, use_bias=False, dtype=c.dtype, name="project")(x_BME)
         table = table_VE.astype(x_BME.dtype)
+        # Sums in float32, as the softmax and the sampler are: [B, M, E] x [V, E] -> [B, M, V].
         logits = jnp.einsum("bme,ve->bmv", x_BME, table, preferred_element_type=jnp.float32)
         logits += self.param("bias", nn.initializers.zeros, (padded,))[None, None]
+        # Padding of the table then has no share of the softmax and is never sampled.
         return jnp.where((jnp.arange(padded) < self.vocab_size)[None, None], logits, np.finfo(np.float32).min)
 
 
@@ -132,6 +138,7 @@ class DiscriminatorHead(nn.Module):
         c, a, x = self.config, self.config.architecture, x_BLD
         form = a.detector(c)
         if form == "normed":
+            # Not the state of position 0: packed rows have several sequences.
             x = x + first_states(x_BLD, sequence_ids_BL)
             x = LayerNorm(a.epsilon, a.use_bias, c.dtype, name="norm")(x)
         if form != "linear":
@@ -178,6 +185,7 @@ class Electra(nn.Module):
                 kind: Any = TwoTowers if c.two_towers else c.generator.architecture.encoder
                 self.generator = kind(c.generator)
             self.generator_head = MLMHead(c.generator, c.vocab_size)
+        # After the generator's, which are their base with gdes.
         self.embeddings = Embeddings(c, base)
         self.encoder: Any = c.encoder.architecture.encoder(c.encoder)
         for name in c.heads:
@@ -212,6 +220,7 @@ class Electra(nn.Module):
 
     def generator_logits(self, states_BMD: Array) -> Array:
         """Computes the generator's token logits, [B, M, V] float32."""
+        # With gdes the generator's own table, so that its loss does not train the encoder's difference.
         return self.generator_head(states_BMD, self._generator_embeddings().table("word"))
 
     def mlm_logits(self, states_BMD: Array) -> Array:
@@ -232,6 +241,7 @@ class Electra(nn.Module):
 
     def __call__(self, batch: Batch) -> None:
         """Uses every parameter once, for `init`."""
+        # A head that is not called here would have no parameters.
         heads = self.config.heads
         encoder_BLD = self.encode(batch)
         if self.config.generator is not None:
@@ -297,6 +307,7 @@ def baseline_logits(model: Electra, params: Params, states_BMD: Array) -> Array:
 def _states(
     method: Callable[..., Array], model: Electra, params: Params, batch: Batch, dropout_key: Array | None
 ) -> Array:
+    # Linen folds each module's path into the key, so modules drop independently.
     rngs = None if dropout_key is None else {"dropout": dropout_key}
     return cast(Array, model.apply({"params": params}, batch, train=rngs is not None, method=method, rngs=rngs))
 
@@ -309,6 +320,7 @@ def gather_positions(states_BLD: Array, positions_BM: Array) -> Array:
 def first_states(states_BLD: Array, sequence_ids_BL: Array) -> Array:
     """Gathers for each position the state of the first token of its own sequence, [B, L, D]."""
     position_BL = transformer.sequence_positions(sequence_ids_BL)
+    # A token's index in the row minus its position in the sequence: the index of the sequence's first token.
     return gather_positions(states_BLD, jnp.arange(position_BL.shape[1], dtype=jnp.int32)[None] - position_BL)
 
 

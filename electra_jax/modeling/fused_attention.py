@@ -94,6 +94,7 @@ def chosen(network: EncoderConfig, length: int, mesh: jax.sharding.AbstractMesh)
 
 def device_kind(mesh: jax.sharding.AbstractMesh) -> str:
     """Returns JAX's name of the devices of a mesh, or without a mesh that of this machine's devices."""
+    # The mesh may be of devices that this machine lacks: `plan` compiles for those.
     return str(jax.devices()[0].device_kind if mesh.empty else mesh.abstract_device.device_kind)
 
 
@@ -132,6 +133,7 @@ def attend_masked(q_BLHK: Array, k_BLHK: Array, v_BLHK: Array, mask_B1LL: Array)
     if mesh.empty:
         return cudnn_attention.attend(q_BLHK, k_BLHK, v_BLHK, mask_B1LL)
     heads = q_BLHK.shape[2]
+    # A generator may have too few heads to shard: each device of `tensor` then computes all of them.
     split = P(sharding.BATCH, None, "tensor" if heads_on_device(heads, mesh) < heads else None)
     on_each_device = jax.shard_map(
         cudnn_attention.attend,
@@ -167,11 +169,13 @@ def attend(form: Form, qkv: Array, sequence_ids_BL: Array, words: Array, is_loca
     else:
         form = dataclasses.replace(form, native=limits.native, vmem=limits.vmem)
     if mesh.empty:
+        # First example, first head, number of heads: see `pallas_attention.forward`.
         numbers = jnp.asarray([0, 0, form.heads], jnp.uint32)
         return _reshaped(form, qkv, sequence_ids_BL, jnp.concatenate([words, numbers]), is_local)
     heads = heads_on_device(form.heads, mesh)
 
     def local(qkv: Array, sequence_ids_BL: Array, words: Array, is_local: Array | None) -> Array:
+        # Dropout numbers examples and heads over the whole batch, so that its decisions do not depend on the mesh.
         example = jax.lax.axis_index(sharding.BATCH) * qkv.shape[0]
         head = jax.lax.axis_index("tensor") * heads if heads < form.heads else 0
         numbers = jnp.stack([jnp.asarray(number, jnp.uint32) for number in (example, head, form.heads)])
@@ -184,12 +188,14 @@ def attend(form: Form, qkv: Array, sequence_ids_BL: Array, words: Array, is_loca
         local,
         in_specs=(P(sharding.BATCH, *by_head), P(sharding.BATCH), P(), P()),
         out_specs=P(sharding.BATCH, *by_head[1:]),
+        # With the check, `pallas_call` asks for the mesh axes of each result.
         check_vma=False,
     )
     return on_each_device(qkv, sequence_ids_BL, words, is_local)
 
 
 def _reshaped(form: Form, qkv: Array, sequence_ids_BL: Array, scalars: Array, is_local: Array | None) -> Array:
+    # [B, L, 3, H, K] -> [B, L, 3 D]; nothing to do where the projection is flat already.
     flat = qkv.reshape(*qkv.shape[:2], -1)
     out = _attend(form, flat, sequence_ids_BL, scalars, is_local)
     return out if qkv.ndim == 3 else out.reshape(*qkv.shape[:2], *qkv.shape[3:])
@@ -203,6 +209,7 @@ def _attend(form: Form, qkv: Array, sequence_ids_BL: Array, scalars: Array, is_l
 
 def _forward(form: Form, qkv: Array, sequence_ids_BL: Array, scalars: Array, is_local: Array | None) -> Any:
     out, lse = _switch(_kernels(form).forward, form, is_local, qkv, sequence_ids_BL, scalars)
+    # With `remat=dots` both are saved: without one of them the forward kernel would run again.
     out, lse = checkpoint_name(out, "attended"), checkpoint_name(lse, "attended")
     return out, (qkv, sequence_ids_BL, scalars, is_local, out, lse)
 
@@ -223,6 +230,7 @@ def _kernels(form: Form) -> Any:
 
 def _switch(kernel: Any, form: Form, is_local: Array | None, *args: Array) -> Any:
     """Calls the kernel for local or for global attention, whichever this layer of a scan has."""
+    # Two kernels in a `cond`, because the reach is static in each.
     everywhere = functools.partial(kernel, dataclasses.replace(form, reach=None))
     if is_local is None:
         return everywhere(*args)

@@ -86,11 +86,13 @@ def encoder_config(model: ModelConfig) -> EncoderConfig:
         init_stddev=model.init_stddev,
         dropout=model.dropout,
         dtype=jnp.dtype(model.dtype),
+        # The field with the architecture's name; BERT has no settings of its own.
         own=getattr(model, model.encoder, None),
         remat=model.remat,
         attention=model.attention,
         attention_dropout=None if model.attention_dropout == _SAME else model.attention_dropout,
     )
+    # -1 and 0 pass: they ask for nothing that such an encoder lacks.
     if encoder.attention_dropout and not encoder.architecture.drops_weights:
         raise UserError(
             f"config.model.attention_dropout={encoder.attention_dropout:g} is invalid with encoder={model.encoder}, "
@@ -133,12 +135,14 @@ def from_settings(
         width = round(model.width * model.generator_width)
         generator = dataclasses.replace(
             encoder,
+            # A small fraction rounds to 0, which `_check` refuses.
             layers=round(model.layers * model.generator_layers),
             width=width,
             ffn=round(model.ffn * model.generator_width),
             heads=model.heads if width == model.width else max(1, width // HEAD_SIZE),
         )
         _check(generator, "generator")
+    # One network is both, so every size must agree.
     if model.tying == "all" and generator != encoder:
         raise UserError(
             f"config.model.tying=all needs networks of equal size: expected generator_width=1 and generator_layers=1, "

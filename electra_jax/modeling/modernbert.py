@@ -26,6 +26,7 @@ from electra_jax.modeling.dropout import Dropout
 from electra_jax.modeling.layer_norm import LayerNorm
 from electra_jax.modeling.tensor_names import LAYERS, Tensor
 
+# transformers' defaults for ModernBERT.
 EPSILON = 1e-5
 GLOBAL_THETA, LOCAL_THETA = 160_000.0, 10_000.0
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"  # transformers' names
@@ -51,6 +52,7 @@ class ModernBertSettings:
 
 def out_stddev(config: EncoderConfig) -> float:
     """Computes the standard deviation of matrices that write to the residual stream: init_stddev / sqrt(2 x layers)."""
+    # `out` in `_init_weights` of transformers' ModernBertPreTrainedModel.
     return float(config.init_stddev / (2 * config.layers) ** 0.5)
 
 
@@ -63,6 +65,7 @@ def rotary(length: int, head_size: int, theta: float) -> np.ndarray:
     """Computes angles [L, K], position x theta^(-2i / K); the K / 2 frequencies twice (arXiv 2104.09864, by halves)."""
     frequencies = theta ** (-np.arange(0, head_size, 2) / head_size)
     angles = np.arange(length)[:, None] * frequencies
+    # Twice, because `rotate` pairs numbers i and i + K / 2.
     return np.concatenate([angles, angles], axis=-1).astype(np.float32)
 
 
@@ -76,6 +79,7 @@ def rotate(x: jax.Array, angles_LK: jax.Array, axis: int) -> jax.Array:
     """
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     rotated = jnp.concatenate([-second, first], axis=-1)
+    # [L, K] -> [1, L, 1, K] or [1, 1, L, K].
     angles = jnp.expand_dims(angles_LK, [other for other in range(3) if other != axis])
     return (x.astype(jnp.float32) * jnp.cos(angles) + rotated * jnp.sin(angles)).astype(x.dtype)
 
@@ -97,6 +101,7 @@ class ModernBertLayer(nn.Module):
         init = transformer.truncated_normal(c.init_stddev)
 
         is_global = number % c.own.global_every == 0
+        # In a scan over layers `number` is traced, so no Python branch can choose.
         angles_LK = jnp.where(is_global, angles_2LK[1], angles_2LK[0])
 
         # The first layer has no norm before attention: the embeddings are normalized already. Its entry in the stack
@@ -112,6 +117,7 @@ class ModernBertLayer(nn.Module):
             name="attention",
         )(
             normed,
+            # Half of the window on each side, as in transformers.
             dataclasses.replace(visible, reach=c.own.local_window // 2, is_local=~is_global),
             lambda x, axis: rotate(x, angles_LK, axis),
         )
@@ -119,8 +125,10 @@ class ModernBertLayer(nn.Module):
         h = LayerNorm(EPSILON, False, c.dtype, name="ffn_norm")(x_BLD)
         # Value and gate have an axis of their own, so that sharding F keeps both halves on one device.
         h_BL2F = checkpoint_name(dense((2, c.ffn), init, "ffn_in")(h), "ffn_in")
+        # transformers' order: the first half of `Wi` is activated, the second is the gate.
         value_BL1F, gate_BL1F = jnp.split(h_BL2F, 2, axis=2)
         gated_BLF = ACTIVATIONS[c.own.activation](value_BL1F[:, :, 0]) * gate_BL1F[:, :, 0]
+        # The only dropout of a layer, transformers' `mlp_dropout`.
         h_BLF = Dropout(c.dropout)(gated_BLF, self.train)
         return transformer.shard_batch(x_BLD + dense(c.width, out_init(c), "ffn_out")(h_BLF)), None
 
@@ -135,6 +143,7 @@ class ModernBertEncoder(nn.Module):
         c = self.config
         x = transformer.shard_batch(x_BLE)
         if x.shape[-1] != c.width:
+            # No bias: exports multiply the kernel into the word table (`Architecture.folds`).
             init = nn.initializers.xavier_uniform()
             x = Dense(c.width, init, use_bias=False, dtype=c.dtype, name="project")(x)
         x = LayerNorm(EPSILON, False, c.dtype, name="embedding_norm")(x)
@@ -143,6 +152,7 @@ class ModernBertEncoder(nn.Module):
         angles = [rotary(length, c.head_size, theta) for theta in (LOCAL_THETA, GLOBAL_THETA)]
         layers = transformer.stack(ModernBertLayer, c, in_axes=(0, nn.broadcast, nn.broadcast))
         x = transformer.shard_batch(x)
+        # The numbers are constants of unrolled layers, so that XLA removes the `cond` between local and global.
         x_BLD, _ = layers(c, train, name="layers")(
             x, np.arange(c.layers, dtype=np.int32), visible, jnp.asarray(np.stack(angles))
         )
@@ -214,6 +224,7 @@ class ModernBert(Architecture):
         return out_stddev(config)
 
     def classifier_init(self, config: EncoderConfig) -> transformer.Initializer:
+        # `final_out` in the same `_init_weights`.
         return transformer.truncated_normal(config.width**-0.5)
 
     def reach(self, config: EncoderConfig) -> int:
@@ -249,6 +260,7 @@ class ModernBert(Architecture):
             "embedding_dropout": c.dropout,
             "mlp_dropout": c.dropout,
             "attention_dropout": 0.0,
+            # Folding multiplies word table and decoder by different projections.
             "tie_word_embeddings": config.embedding_size == c.width,
             "bos_token_id": special.cls,
             "eos_token_id": special.sep,
@@ -296,6 +308,7 @@ def _period(described: Mapping[str, Any], layers: int, place: str) -> int:
     if types is None and isinstance(every, int) and every > 0:
         return every
     if isinstance(types, list) and len(types) == layers:
+        # Where only the first layer is global, any period from `layers` on describes it.
         period = next((layer for layer in range(1, layers) if types[layer] == _GLOBAL), layers)
         if types == [_LOCAL if layer % period else _GLOBAL for layer in range(layers)]:
             return period

@@ -32,6 +32,7 @@ _LOWEST = float(np.finfo(np.float32).min)
 
 def _dot(form: Form, a: Array, b: Array, contract: tuple[int, int]) -> Array:
     """Multiplies two matrices over one axis of each, with float32 sums."""
+    # Mosaic for TPU v2 and v3 refuses bfloat16; their matrix units round float32 to it.
     dtype = jnp.bfloat16 if form.native else jnp.float32
     axes = (((contract[0],), (contract[1],)), ((), ()))
     return jax.lax.dot_general(a.astype(dtype), b.astype(dtype), axes, preferred_element_type=jnp.float32)
@@ -74,6 +75,7 @@ class _Program:
         if form.rate:
             words = scalars.shape[0] - 3
             first_example, first_head, heads = (scalars[words + i] for i in range(3))
+            # The index of the head in the whole batch, so that decisions do not depend on the mesh.
             number = (first_example + example.astype(jnp.uint32)) * heads + first_head
             number += group.astype(jnp.uint32) * np.uint32(tiles.per)
             key = [scalars[i] for i in range(words)]
@@ -88,6 +90,7 @@ class _Program:
 
         def turn(i: Array, nothing: int) -> int:
             start = pl.multiple_of(i * LANES, LANES)
+            # The hints let Mosaic see that slices begin at whole registers.
             body(pl.ds(start, LANES), pl.multiple_of(self.block * self.tiles.queries + start, LANES))
             return nothing
 
@@ -100,6 +103,7 @@ class _Program:
             return body(0, carry)
         if self.form.reach is not None:
             side = (t.span - LANES) // 2
+            # At the ends of a row the window is moved inside: spans have one static size.
             start = jnp.clip(first - side, 0, t.length - t.span)
             return body(pl.multiple_of(start, LANES), carry)
         return jax.lax.fori_loop(
@@ -122,6 +126,7 @@ class _Program:
 
     def row_hash(self, head: int, start: Any) -> Array:
         """Computes the hashes of the span's rows, [hash_rows, 128] uint32, the same in all lanes."""
+        # Half, because a row of hashes decides about two keys.
         row = jax.lax.broadcasted_iota(jnp.uint32, (self.tiles.hash_rows, LANES), 0) + (
             _unsigned(start) >> np.uint32(1)
         )
@@ -139,6 +144,7 @@ class _Program:
             (bits & np.uint32(0xFFFF)).astype(jnp.int32) >= limit,
             (bits >> np.uint32(16)).astype(jnp.int32) >= limit,
         )
+        # 128 keys by the lower halves, the next 128 by the upper ones: `dropout.PAIR`.
         blocks = [half[i : i + LANES] for i in range(0, t.hash_rows, LANES) for half in halves]
         return jnp.concatenate(blocks, axis=0)[: t.span] if len(blocks) > 1 else blocks[0]
 
@@ -162,6 +168,7 @@ def _forward(
                 scores = jnp.where(seen, _dot(form, k, _of_head(t, q, head), (1, 1)), _LOWEST)
                 now = jnp.maximum(highest, jnp.max(scores, axis=0, keepdims=True))
                 weights, before = jnp.exp(scores - now), jnp.exp(highest - now)
+                # Before dropout, which follows the softmax.
                 total = total * before + jnp.sum(weights, axis=0, keepdims=True)
                 if form.rate:
                     weights = jnp.where(program.kept(head, first, start), weights, 0.0)
@@ -173,6 +180,7 @@ def _forward(
         nothing = [(one + _LOWEST, one, jnp.zeros((t.size, LANES), jnp.float32)) for _ in range(t.per)]
         done = program.each_span(first, span, nothing)
         for head, (highest, total, _) in enumerate(done):
+            # The logarithm of the whole sum, for the backward pass, whose spans then need no maximum.
             lse_ref[0, 0, head : head + 1, here] = highest + jnp.log(total)
         outs = [out * (1 / ((1 - form.rate) * total)) for _, total, out in done]
         out_ref[0, here, :] = jnp.concatenate(outs, axis=0).T.astype(out_ref.dtype)
@@ -188,12 +196,14 @@ def _backward(
 
     @pl.when(program.block == 0)
     def _() -> None:
+        # Scratch memory lives through all blocks of queries of a group: it is cleared once.
         d_k[...] = jnp.zeros_like(d_k)
         d_v[...] = jnp.zeros_like(d_v)
 
     def chunk(here: Any, first: Array) -> None:
         q = q_ref[0, here, :].astype(jnp.float32) * t.size**-0.5
         d_out = d_out_ref[0, here, :].astype(jnp.float32)
+        # Before `d_out` is scaled, because `out` has the factor 1 / (1 - rate) already: [W, 128].
         products = (d_out * out_ref[0, here, :].astype(jnp.float32)).T
         d_out = d_out * (1 / (1 - form.rate))
 
@@ -213,6 +223,7 @@ def _backward(
                 mean = jnp.sum(_rows_of(t, products, head), axis=0, keepdims=True)  # of d_weights under the weights
                 d_scores = weights * (d_weights - mean)
                 d_v[places, :] += _dot(form, dropped, d_out_head, (1, 0))
+                # With the scaled `q`; the gradient of `q` is scaled after the loop.
                 d_k[places, :] += _dot(form, d_scores, q_head, (1, 0))
                 after.append(d_q + _rows_of(t, _dot(form, k, d_scores, (0, 0)), head))
             return after
@@ -237,17 +248,20 @@ class _Call:
         examples, self.length, width = qkv.shape
         self.form, self.t = form, tiles_of(form, self.length, width // 3)
         t = self.t
+        # Blocks of queries come last, so that those of a group run one after another.
         self.grid = (examples, t.groups, t.length // t.queries)
         qkv, ids = self.pad(qkv), self.pad(sequence_ids, _PADDING)
         self.block = pl.BlockSpec((1, t.queries, t.group), lambda b, g, i: (b, i, g))
         self.whole = pl.BlockSpec((1, t.length, t.group), lambda b, g, i: (b, 0, g))
         self.lse = pl.BlockSpec((1, 1, t.per, t.queries), lambda b, g, i: (b, g, 0, i))
+        # Ids of queries lie in the lanes and those of keys in the sublanes, as in scores [keys, queries].
         self.ids = [
             pl.BlockSpec((1, 1, t.queries), lambda b, g, i: (b, 0, i)),
             pl.BlockSpec((1, t.length, 1), lambda b, g, i: (b, 0, 0)),
         ]
         if t.aligned:
             n = t.groups
+            # One array, read at three offsets: the parts are not copied.
             self.arrays = [qkv] * 3
             self.parts = [
                 pl.BlockSpec((1, t.queries, t.group), lambda b, g, i: (b, i, g)),
@@ -255,6 +269,7 @@ class _Call:
                 pl.BlockSpec((1, t.length, t.group), lambda b, g, i: (b, 0, 2 * n + g)),
             ]
         else:
+            # Blocks cannot begin within a register, so the parts are copied.
             self.arrays = jnp.split(qkv, 3, axis=-1)
             self.parts = [self.block, self.whole, self.whole]
         self.arrays = [ids[:, None, :], ids[:, :, None], *self.arrays]
@@ -270,6 +285,7 @@ class _Call:
         t, form = self.t, self.form
         # In order over the blocks of queries: gradients of keys and values are summed over them, one after another.
         order: Any = ("parallel", "parallel", "arbitrary")
+        # With several spans, `kept` computes the hashes of each: the memory would hold those of one.
         one_span = form.rate and t.span == t.length
         hashes = [pltpu.VMEM((t.per, t.hash_rows, LANES), jnp.uint32)] if one_span else []
         called: list[Array] = pl.pallas_call(
@@ -318,6 +334,7 @@ def forward(form: Form, qkv: Array, sequence_ids: Array, scalars: Array) -> tupl
             (call.block, jax.ShapeDtypeStruct((examples, t.length, t.width), qkv.dtype)),
             (call.lse, jax.ShapeDtypeStruct((examples, t.groups, t.per, t.length), jnp.float32)),
         ],
+        # Matrix products per pair: scores and weighted sum.
         2,
     )
     return out[:, : call.length], lse
@@ -336,6 +353,7 @@ def backward(
         scalars,
         [(call.block, call.pad(out)), (call.lse, lse), (call.block, call.pad(d_out))],
         [(call.block, shape), (call.whole, shape), (call.whole, shape)],
+        # Scores, and the gradients of weights, values, keys and queries.
         5,
         [pltpu.VMEM((t.length, t.group), jnp.float32)] * 2,
     )

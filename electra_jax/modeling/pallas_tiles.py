@@ -33,6 +33,7 @@ class Form:
 
     def __post_init__(self) -> None:
         if self.rate and self.reach is not None:
+            # Spans of a window begin at any block of 128 keys; those with dropout must begin at a multiple of 256.
             raise NotImplementedError("no encoder has dropout on the weights of local attention")
 
 
@@ -86,11 +87,13 @@ def group_size(width: int, heads: int) -> int:
 def tiles_of(form: Form, length: int, width: int) -> Tiles:
     """Returns the tiles for sequences of a length, if `form.heads` heads together are `width` wide."""
     size, group = width // form.heads, group_size(width, form.heads)
+    # Several spans must divide the length, and begin where a row of hashes does: two keys share one.
     step = LANES if length <= ONE_SPAN else 2 * LANES
     padded = math.ceil(length / step) * step
     queries = next(size for size in (512, 256, 128) if padded % size == 0)
     span = padded
     if form.reach is not None:
+        # The 128 queries' own block of keys, and on each side the blocks that the window reaches.
         span = min(padded, LANES + 2 * math.ceil(form.reach / LANES) * LANES)
     elif padded > ONE_SPAN:
         span = next(size for size in (512, 256) if padded % size == 0)

@@ -21,6 +21,7 @@ _SMALLEST = 16  # queries in a block; on CPU, products of smaller matrices cost 
 
 def block_size(length: int, reach: int) -> int | None:
     """Returns S, the queries in a block of local attention; None if blocks would compute over half of all pairs."""
+    # At least R, so that a block reaches into its neighbors only: see `_with_neighbours`.
     size = max(_SMALLEST, reach)
     return size if 2 * _pairs(length, reach, size) <= length**2 else None
 
@@ -54,6 +55,7 @@ def attend(q: Array, k: Array, v: Array, mask: Array, words: Array, rate: float,
 
 
 def _forward(q: Array, k: Array, v: Array, mask: Array, words: Array, rate: float, bias: Array | None = None) -> Any:
+    # Kept for the backward pass before dropout, which is recomputed.
     weights = _weights(q, k, mask, bias)
     out = checkpoint_name(_sum(_drop(weights, words, rate), v), "attended")
     has_bias = None if bias is None else ()  # in the structure of the residuals, which is static
@@ -70,6 +72,7 @@ attend.defvjp(_forward, _backward)
 
 
 def _weights(q: Array, k: Array, mask: Array, bias: Array | None = None) -> Array:
+    # Sums in float32 for the softmax; the weights are kept in the compute dtype.
     scores = jnp.einsum("...qk,...sk->...qs", _scaled(q), k, preferred_element_type=jnp.float32)
     scores = scores if bias is None else scores + bias.astype(jnp.float32)
     return jax.nn.softmax(jnp.where(mask, scores, np.finfo(np.float32).min)).astype(q.dtype)
@@ -88,6 +91,7 @@ def _gradient(
     The sum over keys in the derivative of the softmax equals the sum over K of `d_out` x `out`.
     """
     d_weights = _drop(jnp.einsum("...qk,...sk->...qs", d_out, v, preferred_element_type=jnp.float32), words, rate)
+    # [..., Q, K] -> [..., Q, 1]: a sum over a head's size, not over all keys.
     mean = jnp.sum(d_out.astype(jnp.float32) * out.astype(jnp.float32), axis=-1, keepdims=True)
     d_scores = (weights.astype(jnp.float32) * (d_weights - mean)).astype(q.dtype)
     d_q = _scaled(jnp.einsum("...qs,...sk->...qk", d_scores, k))
@@ -97,6 +101,7 @@ def _gradient(
 
 
 def _scaled(q: Array) -> Array:
+    # Queries and not scores, which are larger in all but short sequences.
     return cast(Array, q * q.shape[-1] ** -0.5)
 
 
@@ -160,9 +165,11 @@ class _Blocks(NamedTuple):
 
     def mask(self, sequence_ids_BL: Array, direction: str) -> Array:
         """Makes the mask of blocks, [B, 1, N, S, S + 2 R]; positions beyond the last are a sequence of their own."""
+        # -1 is the id of no sequence. Positions beyond the end see each other, so that no softmax is over nothing.
         ids_BL = jnp.pad(sequence_ids_BL, ((0, 0), (0, -self.length % self.size)), constant_values=-1)
         ids_BNS = ids_BL.reshape(len(ids_BL), -1, self.size)
         same = ids_BNS[..., :, None] == _with_neighbours(ids_BNS, self.reach, 2, outside=-1)[..., None, :]
+        # In NumPy, because [S, S + 2 R] is a small constant, unlike [L, L] in `mask`.
         ahead = np.arange(-self.reach, self.size + self.reach)[None, :] - np.arange(self.size)[:, None]
         seen = _seen(ahead, direction, self.reach)
         assert seen is not None
@@ -224,6 +231,7 @@ def _either_backward(reach: int, direction: str, kept: Any, d_out: Array) -> Any
     blocks, words = _Blocks(q.shape[2], reach), jnp.zeros(0, jnp.uint32)
 
     def local(q: Array, k: Array, v: Array, out: Array, d_out: Array) -> Any:
+        # Its transpose adds the gradients of the keys that several blocks see.
         (q, k, v), join_gradients = jax.vjp(blocks.cut_all, q, k, v)
         weights = _weights(q, k, blocks.mask(sequence_ids_BL, direction))
         return join_gradients(_gradient(q, k, v, weights, blocks.cut(out), words, blocks.cut(d_out), 0.0)[:3])

@@ -15,6 +15,7 @@ from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.config import ElectraConfig
 from electra_jax.modeling.electra import Electra
 
+# Without `baseline`, which reads the generator's states.
 _ENCODER_HEADS = ("discriminator_head", "mlm_head", "copy_gate")
 
 
@@ -40,6 +41,7 @@ class Network(NamedTuple):
           UserError: it does not have so many, or its layers share their weights.
         """
         encoder = self.config.encoder
+        # The case of an encoder such as ALBERT's, which docs/understand/add_encoder.md adds.
         if "layers" not in self.params["encoder"]:
             raise UserError(f"layers={count} is invalid: the layers of this encoder share their weights; leave it out")
         if not 1 <= count <= encoder.layers:
@@ -52,6 +54,7 @@ class Network(NamedTuple):
 @functools.cache  # tracing takes a third of a second
 def param_shapes(config: ElectraConfig) -> Any:
     """Returns the parameters of `Electra(config)` as ShapeDtypeStructs; cached, so do not modify the result."""
+    # No parameter depends on the shape of a batch.
     ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)
     return jax.eval_shape(Electra(config).init, jax.random.key(0), Batch(ids, ids, ids))["params"]
 
@@ -71,6 +74,7 @@ def network_config(config: ElectraConfig, network: str) -> ElectraConfig | None:
     if network == "encoder":
         heads = tuple(head for head in config.heads if head in _ENCODER_HEADS)
         return dataclasses.replace(config, generator=None, two_towers=False, tying="embeddings", heads=heads)
+    # Two causal networks are not an encoder.
     if config.generator is None or config.two_towers:
         return None
     return ElectraConfig(
@@ -96,6 +100,7 @@ def extract(config: ElectraConfig, params: Any, network: str) -> Network | None:
         tables = params["embeddings"]
         if config.tying == "gdes":  # the encoder's tables are stored as differences from the generator's
             base = params["generator_embeddings"]
+            # The norm has no base: each network has its own.
             tables = {name: value + base[name] if name != "norm" else value for name, value in tables.items()}
         parts = {"encoder": params["encoder"], **{head: params[head] for head in own.heads}}
     else:

@@ -27,6 +27,7 @@ class Tensor(NamedTuple):
 def linear(ours: str, *theirs: str, inputs: int = 1, labels: bool = False) -> list[Tensor]:
     return [
         Tensor(f"{ours}/kernel", tuple(f"{name}.weight" for name in theirs), inputs, labels=labels),
+        # Listed for networks without biases too: conversion goes by the parameters that there are.
         Tensor(f"{ours}/bias", tuple(f"{name}.bias" for name in theirs), labels=labels),
     ]
 
@@ -44,9 +45,11 @@ TOKEN_HEADS = {"tagging": linear("head/classifier", "classifier"), "answering": 
 
 def post_norm_layers(projection: str) -> list[Tensor]:
     """Returns the layers of BERT and DeBERTa; `projection` names the matrices, with {} for query, key or value."""
+    # In the order of the kernel's axis of size 3.
     roles = (projection.format(role) for role in ("query", "key", "value"))
     return [
         *linear(f"{LAYERS}/attention/qkv", *(f"encoder.layer.{{}}.attention.self.{role}" for role in roles)),
+        # The kernel is [H, K, D]: two input axes.
         *linear(f"{LAYERS}/attention/out", "encoder.layer.{}.attention.output.dense", inputs=2),
         *norm(f"{LAYERS}/attention_norm", "encoder.layer.{}.attention.output.LayerNorm"),
         *linear(f"{LAYERS}/ffn_in", "encoder.layer.{}.intermediate.dense"),

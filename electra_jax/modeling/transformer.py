@@ -41,6 +41,7 @@ def shard_vocab(table_VE: Array) -> Array:
 
 
 def _constrain(x: Array, spec: PartitionSpec) -> Array:
+    # Without a mesh the constraint would be an error.
     return x if jax.sharding.get_abstract_mesh().empty else jax.lax.with_sharding_constraint(x, spec)
 
 
@@ -84,6 +85,7 @@ def stack(layer: type[nn.Module], config: EncoderConfig, in_axes: Any) -> Any:
     return nn.scan(
         layer,
         variable_axes={"params": 0},
+        # Each layer draws its own initial values and its own dropout.
         split_rngs={"params": True, "dropout": True},
         in_axes=in_axes,
         length=config.layers,
@@ -94,6 +96,7 @@ def stack(layer: type[nn.Module], config: EncoderConfig, in_axes: Any) -> Any:
 def sequence_positions(sequence_ids_BL: Array) -> Array:
     """Computes positions counted from the start of each sequence, [B, L] int32."""
     position_L = jnp.arange(sequence_ids_BL.shape[1], dtype=jnp.int32)[None]
+    # Whether the first token counts as a start makes no difference: its index is 0, the value of no start.
     previous = jnp.pad(sequence_ids_BL[:, :-1], ((0, 0), (1, 0)))
     starts = jnp.where(sequence_ids_BL != previous, position_L, jnp.int32(0))
     return position_L - jax.lax.cummax(starts, axis=1)
@@ -117,6 +120,7 @@ def finish_layer(c: EncoderConfig, x_BLD: Array, attended_BLD: Array, train: boo
     drop, epsilon = Dropout(c.dropout), c.architecture.epsilon
     x_BLD = checkpoint_name(shard_batch(x_BLD + drop(attended_BLD, train)), "sum")
     x_BLD = LayerNorm(epsilon, True, c.dtype, name="attention_norm")(x_BLD)
+    # The product is saved, not its GELU: `remat=dots` recomputes activations.
     h_BLF = gelu(checkpoint_name(dense(c.ffn, "ffn_in")(x_BLD), "ffn_in"))
     h_BLD = dense(c.width, "ffn_out")(h_BLF)
     x_BLD = checkpoint_name(shard_batch(x_BLD + drop(h_BLD, train)), "sum")

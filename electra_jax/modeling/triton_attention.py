@@ -59,6 +59,7 @@ class _Program:
             words = scalars.shape[0] - 3
             first_example, first_head, heads = (scalars[words + i] for i in range(3))
             example, head = (pl.program_id(axis).astype(jnp.uint32) for axis in (2, 1))
+            # The index of the head in the whole batch, so that decisions do not depend on the mesh.
             number = (first_example + example) * heads + first_head + head
             self.key = dropout.weights_key([scalars[i] for i in range(words)], number)
 
@@ -70,6 +71,7 @@ class _Program:
           body: (the first of the `step` positions, carry) -> carry.
           carry: the carry of the first call.
         """
+        # Exact: `own` is a multiple of `step`, see `_call`.
         lower = self.first // self.step if looks == "after" else 0
         upper = (self.first + self.own) // self.step if looks == "before" else self.ids.shape[0] // self.step
         return jax.lax.fori_loop(lower, upper, lambda i, carry: body(i * self.step, carry), carry)
@@ -106,10 +108,13 @@ def _attend(scalars: Any, ids: Any, qkv: Any, out: Any, lse: Any, *, form: Form,
         k, v = (qkv[pl.ds(first, step), part] for part in (1, 2))
         scores = program.weights(q, k, program.first, first)
         new = jnp.maximum(highest, jnp.max(scores, axis=1))
+        # Before the first visible key both are 2^0; `shrink` is 0 when that key comes, and clears the sums.
         weights, shrink = jnp.exp2(scores - new[:, None]), jnp.exp2(highest - new)
+        # Before dropout, which follows the softmax.
         total = total * shrink + jnp.sum(weights, axis=1)
         if form.rate:
             weights = jnp.where(program.kept(weights.shape, program.first, first), weights, 0.0)
+        # Cast to bfloat16 for the tensor cores; sums stay float32.
         return new, total, sums * shrink[:, None] + _dot(weights.astype(v.dtype), v, (1, 0))
 
     nothing = jnp.full(own, _LOWEST), jnp.zeros(own), jnp.zeros((own, size))
@@ -130,6 +135,7 @@ def _differentiate(
         places = pl.ds(queries, len(q))
         d_sums = d_out[places]
         weights = jnp.exp2(program.weights(q, k, queries, keys) - lse[places][:, None])
+        # `d_out` stays in its dtype for the product, so the result is divided.
         d_weights, dropped = _dot(d_sums, v, (1, 1)) / divisor, weights
         if form.rate:
             kept = program.kept(weights.shape, queries, keys)
@@ -150,6 +156,7 @@ def _differentiate(
         return d_q + _dot(gradients(program.first, first, q, other, values)[2], other, (1, 0))
 
     nothing = jnp.zeros((own, size))
+    # A key is seen by queries on the other side.
     seen_by = {"both": "both", "before": "after", "after": "before"}[form.direction]
     d_k, d_v = program.turns(seen_by, over_queries, (nothing, nothing))
     d_q = program.turns(form.direction, over_keys, nothing)
@@ -171,6 +178,7 @@ def _call(
       outs: [B, H, L], [B, L, H, K] or [B, L, 3, H, K]. A program gets its block of them.
     """
     examples, length = arrays[1].shape
+    # Powers of two that divide the length, so that no block needs a mask for its end.
     own, step = (math.gcd(length, number) for number in most)
 
     def spec(array: Any, positions: int) -> pl.BlockSpec:
@@ -181,6 +189,7 @@ def _call(
             return pl.BlockSpec((None, length), lambda i, h, b: (b, 0))
         if rank == 3:
             return pl.BlockSpec((None, None, positions), lambda i, h, b: (b, h, block(i)))
+        # [B, L, H, K] has none; of [B, L, 3, H, K] a program gets all three.
         parts = array.shape[2:-2]
         return pl.BlockSpec(
             (None, positions, *parts, None, array.shape[-1]), lambda i, h, b: (b, block(i), *[0] * len(parts), h, 0)
@@ -223,6 +232,7 @@ def backward(
     form: Form, qkv: Array, sequence_ids: Array, scalars: Array, out: Array, lse: Array, d_out: Array
 ) -> Array:
     """Computes the gradient of `qkv`, [B, L, 3 D], given that of `out`."""
+    # By XLA and once: in the kernel, every block of keys would compute it again.
     products = _by_head(form, out).astype(jnp.float32) * _by_head(form, d_out).astype(jnp.float32)
     mean = jnp.sum(products, axis=-1).swapaxes(1, 2)  # of the gradients of a query's weights, under the weights
     parts = _by_head(form, qkv, (3,))

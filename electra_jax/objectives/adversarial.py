@@ -26,9 +26,13 @@ def loss(o: Objective, params: Params, x: Inputs) -> Loss:
     detection, detected = electra.detection_loss(scores_BL, corrupted.labels, x.masked.real)
 
     loss_BL = optax.sigmoid_binary_cross_entropy(scores_BL, corrupted.labels)
+    # Not for the policy alone: through the target of `baseline_loss` the encoder would learn from it too.
     reward_BM = jax.lax.stop_gradient(jnp.take_along_axis(loss_BL, x.masked.positions, axis=1))
+    # The objective has no setting `generator`, so there is always a network.
     assert corrupted.states is not None
+    # The baseline trains its own head only, not the states that it reads.
     gate_BM = networks.baseline_logits(o.model, params, jax.lax.stop_gradient(corrupted.states))
+    # The logits that were sampled from, temperature included, not those of the likelihood.
     policy = Weighted(
         policy_loss(corrupted.sampling_logits, corrupted.fakes, reward_BM, baseline(gate_BM)), x.masked.weights
     )

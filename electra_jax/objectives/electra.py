@@ -24,6 +24,7 @@ LOWEST = np.finfo(np.float32).min
 TRAINED_GENERATOR = Pass("generator", (spec.MASKED_MLM,))
 FROZEN_GENERATOR = Pass("generator", (spec.MASKED_MLM,), trained=False)
 DISCRIMINATOR = Pass("encoder", (spec.DISCRIMINATION,))
+# The paper's weights.
 WEIGHTS = {"generator_weight": 1.0, "discriminator_weight": 50.0}
 
 
@@ -61,6 +62,7 @@ def corrupt(o: Objective, params: Params, x: Inputs) -> Corrupted:
 
 def _transformer(o: Objective, params: Params, x: Inputs) -> tuple[Array, Array | None]:
     batch = x.masked.batch._replace(input_ids=x.masked.input_ids)
+    # [B, L, D] -> [B, M, D] -> [B, M, V].
     states_BLD = networks.generator_states(o.model, params, batch, x.generator_key)
     # Before the head: logits of all L positions would be six times as large.
     states_BMD = networks.gather_positions(states_BLD, x.masked.positions)
@@ -74,6 +76,7 @@ def _unigram(o: Objective, params: Params, x: Inputs) -> tuple[Array, Array | No
 
 def unigram_logits(o: Objective) -> Array:
     """Returns the log-frequencies of the training text's tokens, [1, 1, V] float32 (arXiv 2003.10555, section 3.2)."""
+    # Not repeated for each position: XLA would fold a constant [B, M, V], which takes minutes at real size.
     return jnp.asarray(o.unigram)[None, None]
 
 
@@ -99,6 +102,7 @@ def log_frequencies(counts: np.ndarray, padded_size: int, special: Special) -> n
     """Computes log-probabilities [padded_size] float32 of tokens that occur `counts` [V] times, except special ones."""
     frequency = np.zeros(padded_size)
     frequency[: len(counts)] = counts
+    # Special tokens occur in the text, and are neither masked nor faked.
     frequency[list(special)] = 0
     with np.errstate(divide="ignore"):
         logits = np.log(frequency / frequency.sum())
@@ -184,8 +188,10 @@ def sample(uniform: Array, logits: Array, block: int = VOCAB_MULTIPLE) -> Array:
         raise ValueError(f"{size} entries cannot be split into blocks of {block}: expected a multiple of {block}")
     # The largest entry becomes exp(0), so none overflows.
     highest = jnp.max(logits, axis=-1, keepdims=True)
+    # [..., V] -> [..., V / block, block].
     mass = jnp.exp(logits - highest).reshape(*rows, size // block, block)
     chosen, rest = _invert(jnp.sum(mass, axis=-1), uniform)
+    # [..., block], the chosen block of each draw.
     within = jnp.take_along_axis(mass, chosen[..., None, None], axis=-2)[..., 0, :]
     entry, _ = _invert(within, rest)
     return chosen * block + entry
@@ -198,18 +204,21 @@ def _invert(mass: Array, uniform: Array) -> tuple[Array, Array]:
     select an empty one. Axes of `mass` may have size 1, as in `sample`.
     """
     ends = jnp.cumsum(mass, axis=-1)
+    # The highest end that qualifies, not the last of the sums: `target` must lie below an entry's end.
     total = jnp.max(jnp.where(mass > 0, ends, 0.0), axis=-1)
     target = (uniform * total)[..., None]
     index = jnp.argmax((ends > target) & (mass > 0), axis=-1).astype(jnp.int32)
     end = jnp.take_along_axis(ends, index[..., None], axis=-1)
     size = jnp.take_along_axis(mass, index[..., None], axis=-1)
     into = 1.0 - (end - target) / size
+    # `within` is inverted at the rest, which must be below 1 like a uniform number.
     return index, jnp.clip(into[..., 0], 0.0, 1.0 - 2.0**-24)  # the largest float32 below 1
 
 
 def put_fakes(masked: masking.Masked, fakes_BM: Array) -> tuple[Array, Array]:
     """Inserts fakes at the masked positions. Returns the text, and labels [B, L] float32: 1 where the token changed."""
     corrupted = masking.scatter(masked.original, masked.positions, fakes_BM, masked.weights > 0)
+    # Compared, not marked: a sample that equals the original counts as original.
     return corrupted, (corrupted != masked.original).astype(jnp.float32)
 
 
@@ -249,6 +258,7 @@ def _loss(o: Objective, params: Params, x: Inputs, weights_BL: Array, count: Arr
     corrupted = corrupt(o, params, x)
     generator, measured = generator_loss(o, corrupted, x)
     detection, detected = detection_loss(discriminate(o, params, x, corrupted.input_ids), corrupted.labels, weights_BL)
+    # `count` is of the whole batch, so micro-batches add up.
     total = generator + o.settings.discriminator_weight * detection.sum / count
     return total, {**measured, **detected}
 
@@ -263,6 +273,7 @@ def generator_alone_loss(o: Objective, params: Params, x: Inputs) -> Loss:
 def frozen_generator_loss(o: Objective, params: Params, x: Inputs) -> Loss:
     """Computes discriminator_weight x replaced-token detection; the generator, without dropout, is only measured."""
     corrupted = corrupt(o, params, x._replace(key=None))
+    # Only logged: without it in the loss, no backward pass of the generator is computed.
     nll, accuracy = mlm(corrupted.logits, x)
     scores_BL = discriminate(o, params, x, corrupted.input_ids)
     detection, detected = detection_loss(scores_BL, corrupted.labels, x.masked.real)

@@ -33,15 +33,18 @@ def loss(o: Objective, params: Params, x: Inputs) -> Loss:
     """
     corrupted = electra.corrupt(o, params, x)
     generator, measured = electra.generator_loss(o, corrupted, x)
+    # Not the coin of the generator's [MASK]: all that the generator merely copies would be among the encoder's fakes.
     hidden_BM = (x.masked.hide < o.settings.encoder_mask_prob) & (x.masked.weights > 0)
     mask_BM = jnp.full_like(x.masked.positions, o.special.mask)
     batch = x.masked.batch._replace(
         input_ids=masking.scatter(corrupted.input_ids, x.masked.positions, mask_BM, hidden_BM)
     )
+    # Where the encoder reads [MASK], there is no token to judge.
     seen_BL = masking.scatter(x.masked.real, x.masked.positions, jnp.zeros_like(x.masked.weights), hidden_BM)
     states_BLD = networks.encode(o.model, params, batch, x.encoder_key)
     scores_BL = networks.discriminator_logits(o.model, params, states_BLD, batch.sequence_ids)
     detection, detected = electra.detection_loss(scores_BL, corrupted.labels, seen_BL)
+    # [B, L, V] logits, of which the metrics read the masked positions; otherwise [B, M, V] only.
     if o.settings.encoder_positions == "all":
         logits_BLV = networks.mlm_logits(o.model, params, states_BLD)
         hidden_BL = (x.masked.real > 0) & (seen_BL == 0)
@@ -56,6 +59,7 @@ def loss(o: Objective, params: Params, x: Inputs) -> Loss:
         predicted = nll.sum / x.counts.masked
     total = (
         generator
+        # Divided by all real positions as in ELECTRA, although the sum leaves out those with [MASK].
         + o.settings.discriminator_weight * detection.sum / x.counts.real
         + o.settings.encoder_weight * predicted
     )
@@ -83,6 +87,7 @@ ELECTRA_MLM = spec.ObjectiveSpec(
     summary="replaced-token detection at every position, and masked language modelling by the same encoder",
     paper="after COCO-LM, arXiv 2102.08473",
     settings={
+        # No stage of this objective trains the generator alone.
         **{name: value for name, value in electra.ELECTRA.settings.items() if name != "generator_steps"},
         "encoder_weight": 1.0,
         "encoder_mask_prob": 0.5,

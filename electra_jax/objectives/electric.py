@@ -4,7 +4,6 @@
 predicts every token from the tokens around it in one pass over the original text. The encoder's score is an energy,
 -log p(token | context) up to a constant. The logit that a position holds noise is then
 energy + log q(token) + log(k / (n - k)), with q the generator's probability and k / n the fraction of noised positions.
-A sample that equals the original still counts as noise.
 """
 
 import math
@@ -49,10 +48,14 @@ def cloze(o: Objective, params: Params, x: Inputs) -> Array:
 
 def contrast(o: Objective, params: Params, x: Inputs, logits_BLV: Array) -> Detection:
     """Returns the text with noise at the chosen positions, these positions as labels, and logits of "this is noise"."""
+    # The generator learns by its likelihood alone: contrastive estimation takes q as given.
     tempered_BLV = electra.soften(o, jax.lax.stop_gradient(logits_BLV), x.step)
+    # [B, L, V] -> [B, M, V]: noise at the chosen positions only.
     noise_BM = electra.sample(x.masked.uniform, networks.gather_positions(tempered_BLV, x.masked.positions))
+    # Not the labels of fakes: a sample that equals the original still counts as noise.
     noised_BL, _ = electra.put_fakes(x.masked, noise_BM)
     energy_BL = electra.discriminate(o, params, x, noised_BL)
+    # Of the distribution that was sampled, at its temperature.
     log_q_BL = -optax.softmax_cross_entropy_with_integer_labels(tempered_BLV, noised_BL)
     share = o.settings.mask_prob
     return Detection(noised_BL, x.masked.chosen, energy_BL + log_q_BL + math.log(share / (1 - share)))

@@ -14,6 +14,7 @@ _TRAINABLE = ("embeddings", "encoder", "discriminator_head")
 def loss(o: Objective, params: Params, x: Inputs) -> Loss:
     """Computes ELECTRA's loss with a frozen generator; logs the generator's quality and the temperature."""
     total, measured = electra.frozen_generator_loss(o, params, x)
+    # Logged, because `disc_loss` depends on it: a lower temperature makes harder fakes.
     return total, {**measured, "temperature": metrics.scalar(electra.temperature(o, x.step))}
 
 
@@ -29,6 +30,7 @@ FROZEN_GENERATOR = spec.ObjectiveSpec(
     },
     heads=("discriminator_head",),
     stages=spec.one_stage(loss, electra.FROZEN_GENERATOR, electra.DISCRIMINATOR, trainable=_TRAINABLE),
+    # The encoder's training would change tables that it shares with the generator.
     model={"tying": "none"},
     detect=electra.detect,
     pretrained_generator=True,

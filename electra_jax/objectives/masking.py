@@ -80,6 +80,7 @@ def is_maskable(input_ids_BL: Array, special: Special) -> Array:
 def random_tokens(key: Array, shape: tuple[int, ...], vocab_size: int, special: Special) -> Array:
     """Draws uniform ids of `shape`, int32, without special tokens."""
     ids = jax.random.randint(key, shape, 0, vocab_size - len(special), jnp.int32)
+    # In ascending order: an id that is shifted past one special token may meet the next.
     for taken in sorted(special):  # shift ids to skip this one
         ids = jnp.where(ids >= taken, ids + 1, ids)
     return ids
@@ -87,6 +88,7 @@ def random_tokens(key: Array, shape: tuple[int, ...], vocab_size: int, special: 
 
 def words(starts_BL: Array, maskable_BL: Array) -> Array:
     """Computes the index within the row of each position's word, [B, L] int32; each special token is a word."""
+    # A token after a special one begins a word. What rolls around to position 0 is overwritten below.
     begins = starts_BL | ~maskable_BL | ~jnp.roll(maskable_BL, 1, axis=1)
     return jnp.cumsum(begins.at[:, 0].set(False), axis=1, dtype=jnp.int32)
 
@@ -116,20 +118,24 @@ def choose(
     if most is None:
         most = max_masked(maskable_BL.shape[1], float(mask_prob))
     length_B = jnp.sum(real_BL, axis=1, dtype=jnp.float32)
+    # At least 1 and rounded, as in google-research/electra, pretrain/pretrain_helpers.py.
     count_B = jnp.clip(jnp.round(mask_prob * length_B), 1, most).astype(jnp.int32)
     drawn = jax.random.uniform(key, maskable_BL.shape)
     if words_BL is not None:
         drawn = jnp.take_along_axis(drawn, words_BL, axis=1)  # one number for each word keeps its positions together
+    # Below every draw, so that `top_k` takes them last: fillers, which `score_BM >= 0` excludes.
     rank = jnp.where(maskable_BL, drawn, -1.0)
     if words_BL is not None:  # among equal ranks `top_k` takes the first; rotate, or it would always be a word's start
         begin = jax.random.randint(jax.random.fold_in(key, 1), (rank.shape[0], 1), 0, rank.shape[1])
         rotated = (jnp.arange(rank.shape[1])[None] + begin) % rank.shape[1]
         rank = jnp.take_along_axis(rank, rotated, axis=1)
+    # Without replacement: the reference's draws with replacement hit 7% of the positions again.
     score_BM, positions_BM = jax.lax.top_k(rank, most)
     if words_BL is not None:
         positions_BM = jnp.take_along_axis(rotated, positions_BM, axis=1)
     chosen = (jnp.arange(most)[None] < count_B[:, None]) & (score_BM >= 0)
     if words_BL is not None:
+        # Only the last word in the order of ranks can be cut; the first one may stay in part.
         chosen &= ~_cut_word(words_BL, maskable_BL, positions_BM, chosen)
     return positions_BM.astype(jnp.int32), chosen.astype(jnp.float32)
 
@@ -138,6 +144,7 @@ def _cut_word(words_BL: Array, maskable_BL: Array, positions_BM: Array, chosen_B
     """Returns True at chosen positions whose word was chosen only in part, except the first word, [B, M] bool."""
     rows = jnp.arange(words_BL.shape[0])[:, None]
     word_BM = jnp.take_along_axis(words_BL, positions_BM, axis=1)
+    # [B, L] by the index of a word: its maskable pieces, then those that were not chosen.
     size_BL = jnp.zeros(words_BL.shape, jnp.int32).at[rows, words_BL].add(maskable_BL.astype(jnp.int32))
     left_BL = size_BL.at[rows, word_BM].add(-chosen_BM.astype(jnp.int32))
     partly = jnp.take_along_axis(left_BL, word_BM, axis=1) > 0
@@ -146,11 +153,13 @@ def _cut_word(words_BL: Array, maskable_BL: Array, positions_BM: Array, chosen_B
 
 def scatter(ids_BL: Array, positions_BM: Array, values_BM: Array, where_BM: Array) -> Array:
     """Returns `ids_BL` with `values_BM` at `positions_BM` where `where_BM` is True."""
+    # Fillers write back what is there, so that shapes do not depend on their number.
     old = jnp.take_along_axis(ids_BL, positions_BM, axis=1)
     new = jnp.where(where_BM, values_BM, old)
 
     # vmap over rows, so that a sharded batch needs no communication.
     def scatter_row(ids_L: Array, positions_M: Array, values_M: Array) -> Array:
+        # `choose` returns distinct positions; with duplicates the result would be undefined.
         return ids_L.at[positions_M].set(values_M, unique_indices=True)
 
     return jax.vmap(scatter_row)(ids_BL, positions_BM, new)
@@ -182,6 +191,7 @@ def mask(
       most: M, as in `choose`.
     """
     input_ids = batch.input_ids
+    # The order of the keys is part of a run's results, as is each draw below.
     choose_key, replace_key, random_key, uniform_key = jax.random.split(key, 4)
     maskable = is_maskable(input_ids, special)
     whole = None if word_starts is None else words(word_starts[input_ids], maskable)
@@ -189,6 +199,7 @@ def mask(
     targets = jnp.take_along_axis(input_ids, positions, axis=1)
     coin = jax.random.uniform(replace_key, positions.shape)
     random = random_tokens(random_key, positions.shape, vocab_size, special)
+    # One draw decides: [MASK] below `replace_prob`, a random token below the sum, else unchanged.
     changed = (coin < replace_prob + random_prob) & (weights > 0)
     masked_ids = scatter(input_ids, positions, jnp.where(coin < replace_prob, special.mask, random), changed)
     uniform = jax.random.uniform(uniform_key, positions.shape)
@@ -200,4 +211,5 @@ def mask(
 
 def count(masked: Masked) -> Counts:
     """Counts the positions of a whole batch; all micro-batches of a step share these counts."""
+    # At least 1: a batch without a candidate would divide by 0.
     return Counts(*(jnp.maximum(jnp.sum(x), 1.0) for x in (masked.weights, masked.real, masked.candidates)))

@@ -21,6 +21,7 @@ def loss(o: Objective, params: Params, x: Inputs) -> Loss:
 
 def _predict_masked(o: Objective, params: Params, x: Inputs, input_ids_BL: Array) -> tuple[Weighted, Weighted]:
     """Computes (loss, accuracy) of the originals at the masked positions, given `input_ids_BL` as encoder input."""
+    # The head reads the masked positions only: [B, L, D] -> [B, M, D] -> [B, M, V].
     states_BLD = networks.encode(o.model, params, x.masked.batch._replace(input_ids=input_ids_BL), x.encoder_key)
     logits_BMV = networks.mlm_logits(o.model, params, networks.gather_positions(states_BLD, x.masked.positions))
     return electra.mlm(logits_BMV, x)
@@ -45,6 +46,7 @@ def all_tokens_loss(o: Objective, params: Params, x: Inputs) -> Loss:
     generator, measured = electra.generator_loss(o, corrupted, x)
     batch = x.masked.batch._replace(input_ids=corrupted.input_ids)
     states_BLD = networks.encode(o.model, params, batch, x.encoder_key)
+    # [B, L, V], where `replace_mlm` computes [B, M, V]: a step costs more.
     logits_BLV = networks.mlm_logits(o.model, params, states_BLD)
     gate_BL = networks.copy_logits(o.model, params, states_BLD)
     nll_BL = -copy_log_prob(gate_BL, logits_BLV, corrupted.input_ids, x.masked.original)
@@ -60,6 +62,7 @@ def all_tokens_loss(o: Objective, params: Params, x: Inputs) -> Loss:
 
 def copy_log_prob(gate_BL: Array, logits_BLV: Array, input_ids_BL: Array, targets_BL: Array) -> Array:
     """Computes log p(target) [B, L]: p(x) = D x 1[x is the input] + (1 - D) x softmax(x), where D = sigmoid(gate)."""
+    # By logarithms throughout: p(x) itself rounds to 0 or 1 where the gate is sure.
     predicted = -optax.softmax_cross_entropy_with_integer_labels(logits_BLV, targets_BL)
     not_copied = jax.nn.log_sigmoid(-gate_BL) + predicted
     return jnp.where(targets_BL == input_ids_BL, jnp.logaddexp(jax.nn.log_sigmoid(gate_BL), not_copied), not_copied)

@@ -40,10 +40,12 @@ SYSTEMS: dict[str, spec.ObjectiveSpec] = {
 }
 
 # Settings that have no effect, for each kind of generator.
+# Without a generator network nobody reads [MASK], and there is no loss of the generator to weigh or to start with.
 _OF_NETWORKS = ("generator_weight", "generator_steps", "replace_prob", "random_prob")
 _UNUSED_BY_GENERATOR = {
     "transformer": (),
     "unigram": _OF_NETWORKS,
+    # A temperature does not change equal logits.
     "uniform": (*_OF_NETWORKS, "temperature", "temperature_decay"),
     "clusters": _OF_NETWORKS,
 }
@@ -69,7 +71,9 @@ def objective_settings(name: str, generator: str, steps: int) -> dict[str, Any]:
     if generator != "transformer" and "generator" not in settings:
         usable = ", ".join(other for other, row in SYSTEMS.items() if "generator" in row.settings)
         raise UserError(f"objective={name} cannot use generator={generator}: only {usable} can; leave it out")
+    # A default may depend on the length of the run: two_stage trains the generator for half of the steps.
     values = {key: value(steps) if callable(value) else value for key, value in settings.items()}
+    # The argument `generator=` replaces the default; objectives that cannot choose have no such setting.
     values |= {"generator": generator} if "generator" in settings else {}
     return {"name": name} | {key: v for key, v in values.items() if key not in _UNUSED_BY_GENERATOR[generator]}
 
@@ -105,6 +109,7 @@ def check(objective: ObjectiveConfig, model: ModelConfig, steps: int) -> None:
 
 
 def _check_generator_steps(objective: ObjectiveConfig, model: ModelConfig, steps: int) -> None:
+    # Without a first stage, two_stage would copy an untrained generator.
     least = 1 if objective.name == "two_stage" else 0
     name = f"config.objective.generator_steps={objective.generator_steps}"
     if "generator_steps" in SYSTEMS[objective.name].settings and not least <= objective.generator_steps < steps:
@@ -149,9 +154,11 @@ def make(
       UserError: a setting that no network can have.
     """
     networks = electra_config(objective, model, vocab_size)
+    # Without a text, as when a network is loaded or counted, frequencies are never read.
     counts = np.ones(vocab_size) if unigram_counts is None else unigram_counts
     unigram = electra.log_frequencies(counts, networks.padded_vocab_size, special)
     starts = np.ones(vocab_size, bool) if word_starts is None else word_starts
+    # Of the padded size, like the logits that it masks.
     by_token = np.full(networks.padded_vocab_size, token_clusters.NONE, np.int32)
     if clusters is not None:
         by_token[:vocab_size] = clusters

@@ -72,14 +72,18 @@ def make_segments(objective: Objective, phases: Sequence[Phase]) -> tuple[Segmen
     Returns:
       Segments without gaps from step 0 to the last; none is empty.
     """
+    # Stages and phases divide the same steps independently; a segment ends wherever either does.
     stage_stops = list(itertools.accumulate(stage.steps for stage in objective.stages))
     phase_stops = list(itertools.accumulate(phase.steps for phase in phases))
     if stage_stops[-1] != phase_stops[-1]:
         raise ValueError(f"stages have {stage_stops[-1]} steps, phases {phase_stops[-1]}: expected equal numbers")
     segments = []
+    # A set: where both end, or a stage has no steps, there is no empty segment.
     for start, stop in itertools.pairwise(sorted({0, *stage_stops, *phase_stops})):
+        # To the right: at a boundary the next phase and stage apply.
         phase = phases[bisect.bisect_right(phase_stops, start)]
         here = dataclasses.replace(objective, settings=phase.objective)
+        # Made with the phase's settings, on which the loss may depend (`encoder_weight` of electra_mlm).
         stage = here.stages[bisect.bisect_right(stage_stops, start)]
         segments.append(Segment(start, stop, phase.length, phase.batch_size, here, stage))
     return tuple(segments)

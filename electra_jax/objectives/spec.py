@@ -25,7 +25,7 @@ Array = jax.Array
 Params = networks.Params
 Loss = tuple[Array, metrics.Unsummed]  # a float32 scalar, and unreduced metrics
 
-# Settings that objectives share, with the paper's values.
+# Settings that objectives share, with the values of google-research/electra.
 MASKING = {"mask_prob": 0.15, "mask_prob_end": -1.0, "replace_prob": 0.85, "random_prob": 0.0, "whole_words": False}
 GENERATOR = {"generator": "transformer"}
 SAMPLING = {"temperature": 1.0, "temperature_decay": 0.0, "disallow_correct": False}
@@ -95,6 +95,7 @@ class Head(NamedTuple):
     everywhere: bool
 
 
+# FLOPs are counted from these: a head at the masked positions costs M / L of one at all.
 MASKED_MLM, DISCRIMINATION = Head("mlm", everywhere=False), Head("discriminator", everywhere=True)
 
 
@@ -130,6 +131,7 @@ class Inputs(NamedTuple):
 
     @property
     def generator_key(self) -> Array | None:
+        # A stream for each network, so that with tying=all their dropout differs.
         return None if self.key is None else rng.dropout_key(self.key, rng.Dropout.GENERATOR)
 
     @property
@@ -227,6 +229,7 @@ class Objective:
     @property
     def encoder_reads_masks(self) -> bool:
         """True if the encoder is trained on text with [MASK]."""
+        # Where `encoder_mask_prob` is a setting, the encoder reads [MASK] beside fakes.
         return self.system.generator is None or "encoder_mask_prob" in self.system.settings
 
     @property
@@ -238,11 +241,13 @@ class Objective:
         s = self.settings
         if s.mask_prob_end == _CONSTANT:
             return s.mask_prob
+        # In training the end is never quite reached: the last step follows `steps` - 1.
         return s.mask_prob + (s.mask_prob_end - s.mask_prob) * (step.astype(jnp.float32) / self.steps)
 
     def mask(self, key: Array, batch: Batch, step: Array) -> masking.Masked:
         """Draws everything random about a batch, except dropout."""
         s = self.settings
+        # Electric's generator reads the original text, so it has no such setting.
         reads_masks = "replace_prob" in self.system.settings
         return masking.mask(
             key,
@@ -253,11 +258,13 @@ class Objective:
             s.replace_prob if reads_masks else 0.0,
             s.random_prob if reads_masks else 0.0,
             jnp.asarray(self.word_starts) if s.whole_words else None,
+            # Of the largest rate: M is a static shape, while the rate may change from step to step.
             masking.max_masked(batch.input_ids.shape[1], s.largest_mask_prob),
         )
 
     def draw(self, key: Array, batch: Batch, step: Array) -> Inputs:
         """Draws the inputs of a loss over a whole batch, without dropout."""
+        # For the whole batch, before it is divided, so that masks do not depend on gradient accumulation.
         masked = self.mask(key, batch, step)
         return Inputs(masked, masking.count(masked), step)
 
@@ -273,6 +280,7 @@ class Objective:
     def measure(self, stage: Stage, params: Params, x: Inputs) -> Loss:
         """Like `loss`, but returns unreduced, per-example metrics."""
         loss, measured = stage.loss(self, params, x)
+        # Positions that are not padding: their total is the number of tokens that a run has read.
         return loss, {**measured, "tokens": metrics.total(x.masked.real)}
 
 

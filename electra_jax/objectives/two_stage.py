@@ -12,6 +12,7 @@ from electra_jax.objectives.spec import ObjectiveConfig, Params, Stage
 
 _GENERATOR = ("generator_embeddings", "generator", "generator_head")
 _ENCODER = ("embeddings", "encoder", "discriminator_head")
+# The generator's head predicts tokens, so the encoder's starts from its initial values.
 _COPIED = {"embeddings": "generator_embeddings", "encoder": "generator"}
 
 
@@ -46,6 +47,7 @@ TWO_STAGE = spec.ObjectiveSpec(
     },
     heads=("discriminator_head",),
     stages=stages,
+    # Weights can only be copied between equal shapes; shared ones could not stay frozen.
     model={"tying": "none", "generator_width": 1.0, "generator_layers": 1.0},
     detect=electra.detect,
 )
