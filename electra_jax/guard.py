@@ -5,6 +5,7 @@ its batch and its random key are not used again. The decision is made on the dev
 """
 
 import dataclasses
+import math
 from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
@@ -123,9 +124,10 @@ class SkipCounter:
         self.in_a_row = self.in_a_row + 1 if measured["skipped_steps"].number() else 0
         if self.in_a_row < self._patience:
             return
-        norm = measured["grad_norm"].number()
-        # `finite_only` has zeroed the weight of a norm that is not finite, so its mean is NaN.
-        cause = "its loss or gradient is not finite" if norm != norm else f"its gradient norm is {norm:.3g}"
+        loss, norm = measured["loss"].number(), measured["grad_norm"].number()
+        # `finite_only` has zeroed the weight of one that is not finite, so its mean is NaN.
+        is_finite = math.isfinite(loss) and math.isfinite(norm)
+        cause = f"its gradient norm is {norm:.3g}" if is_finite else "its loss or gradient is not finite"
         back = "" if saved is None else f", or go back before it with --rewind_to={saved} --skip_batches=M"
         raise UserError(
             f"{self.in_a_row} updates in a row were skipped, up to step {step}: {cause}; nothing is saved after step "

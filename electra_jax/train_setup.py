@@ -86,7 +86,7 @@ def set_up(
     cuda.check_is_used()
     # 2. The folder, before anything is read: it must be empty or hold a run.
     home = WorkDir(workdir)
-    distributed.main_process_first(home.check_is_run, others=lambda: None)
+    distributed.on_main_process(home.check_is_run)
     # 3. Settings that the text or the first networks decide. All that follows depends on them.
     config = adopt_settings(config, workdir, progress)
     # 4. The mesh. Whether batch, heads and widths can be split over it is known without the text.
@@ -102,19 +102,19 @@ def set_up(
     # 6. Networks to start from, before anything is written. A resumed run has them in its checkpoints.
     donors = [] if (workdir / "config.json").exists() else load_donors(config, progress)
     # 7. The lock, until the run ends: from here on files are written.
-    distributed.main_process_first(lambda: held.enter_context(lock(workdir, progress.say)), others=lambda: None)
+    distributed.on_main_process(lambda: held.enter_context(lock(workdir, progress.say)))
     # 8. Checkpoints. `claim` compares the run in the folder with this one, `go_back` deletes: in this order.
     kept = config.checkpoint
     checkpoints = Checkpoints(home.checkpoints, kept.keep_last, kept.keep_every, keep=kept.kept_steps(config.steps))
     distributed.check_same("a list of checkpoints", str(checkpoints.steps()), "run the same command again in a minute")
     saved_step = checkpoints.latest()
-    distributed.main_process_first(lambda: claim(home, config, saved_step, asked, progress), others=lambda: None)
+    distributed.on_main_process(lambda: claim(home, config, saved_step, asked, progress))
     rewinds = go_back(home, checkpoints, asked, progress)
     saved_step = checkpoints.latest()
     saved: dict[str, Any] = checkpoints.metadata(saved_step) if saved_step is not None else {}
     # 9. config.json of a new run, before its text is prepared, which may take hours: it marks the folder as a run's.
     if saved_step is None:
-        distributed.main_process_first(lambda: record(home, config, attention), others=lambda: None)
+        distributed.on_main_process(lambda: record(home, config, attention))
     # 10. The text. A resumed run gets the corpus that it began with, even if its sources have changed since.
     data = load_data(config, home, mesh, saved.get("corpus"), rewinds, progress)
     # 11. The train step, whose objective needs the vocabulary and the token frequencies of the text.
@@ -127,7 +127,7 @@ def set_up(
         data.train.set_state({**saved["data"], "next_index": saved["data"]["next_index"] + left_out})
         checkpoints.good_step = saved["good_step"]
         # Only now: if the checkpoint cannot be restored, config.json stays as it is.
-        distributed.main_process_first(lambda: record(home, config, attention), others=lambda: None)
+        distributed.on_main_process(lambda: record(home, config, attention))
     else:
         # A run that was killed before its first checkpoint has a config.json, so 6. loaded none.
         donors = donors or load_donors(config, progress)
@@ -227,7 +227,7 @@ def go_back(home: WorkDir, checkpoints: Checkpoints, asked: Rewind | None, progr
     """
     if asked is not None:
         steps = checkpoints.steps()
-        distributed.main_process_first(lambda: rewind.record(home, asked, steps), others=lambda: None)
+        distributed.on_main_process(lambda: rewind.record(home, asked, steps))
     rewinds = rewind.read(home)
     if rewinds.pending:
         step, skip_batches = rewinds.made[-1]
@@ -238,7 +238,7 @@ def go_back(home: WorkDir, checkpoints: Checkpoints, asked: Rewind | None, progr
         progress.say(f"going back to step {step} and leaving out {skip_batches} batches")
     # Only now: after a kill before this line, the next start deletes the rest.
     latest = checkpoints.latest()
-    distributed.main_process_first(lambda: rewind.settle(home, latest), others=lambda: None)
+    distributed.on_main_process(lambda: rewind.settle(home, latest))
     return rewind.read(home)
 
 
@@ -298,7 +298,7 @@ def load_data(
     text = distributed.main_process_first(find, others=find)
     check_weights(run_phases, text.sources)
     distributed.check_same("text", text.key)
-    distributed.main_process_first(lambda: tokenizer.save(text.tokenizer, home.folder), others=lambda: None)
+    distributed.on_main_process(lambda: tokenizer.save(text.tokenizer, home.folder))
     examples_of, special = batches.MODES[config.data.mode], text.tokenizer.special
     # One object for each length: a phase continues the order of the one before it if both have the same object.
     examples = {

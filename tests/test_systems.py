@@ -11,7 +11,6 @@ import jax
 import numpy as np
 import pytest
 from cli_runs import ROOT, arrays, logged, make_objective, quiet, small_config
-from rich.console import Console
 
 from electra_jax import evaluate, train, train_config
 from electra_jax.commands import train as train_command
@@ -21,6 +20,7 @@ from electra_jax.data import pipeline, tokenizer
 from electra_jax.data.batches import HeldoutBatch
 from electra_jax.loading import run_checkpoint
 from electra_jax.objectives import registry
+from electra_jax.runtime.console import PlainConsole
 from electra_jax.runtime.progress import ConsoleProgress
 from electra_jax.step import batch_shapes
 
@@ -155,7 +155,7 @@ def test_a_two_stage_run_goes_on_over_the_switch_with_the_same_bits(tmp_path, tr
     for step in (2, 3):
         shutil.rmtree(again / "checkpoints" / str(step))
     out = io.StringIO()
-    train.train(config, again, ConsoleProgress(Console(file=out)))
+    train.train(config, again, ConsoleProgress(PlainConsole(file=out)))
     assert "resuming from step 1" in out.getvalue()
     for step in (2, 3):
         whole, ours = arrays(workdir, step), arrays(again, step)

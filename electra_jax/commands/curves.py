@@ -82,9 +82,9 @@ def main(argv: list[str]) -> int:
         rows = curves.measure(runs, configs, data_dirs, output, options["strict"], progress)
     curves.write_tables(output, runs, rows, accounting)
     curve_plots.plot_all(output, runs, rows, accounting, options["paper"], options["by"])
-    console.print((output / curves.TABLE_FILE).read_text(encoding="utf-8"), markup=False, highlight=False)
+    console.print((output / curves.TABLE_FILE).read_text(encoding="utf-8"))
     names = ", ".join(sorted(path.name for path in output.iterdir() if path.is_file()))
-    console.print(f"Files: {output}/points/, {names}", markup=False, highlight=False)
+    console.print(f"Files: {output}/points/, {names}")
     return 0
 
 

@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
     detected = model.detect(texts)
     console = PlainConsole()
     for note in model.notes:
-        console.print(note, style="dim", markup=False, highlight=False)
+        console.print(note, style="dim")
     marks = [[Mark(word.begin, word.end, word.probability) for word in words] for words in detected]
     print_marked(console, zip(texts, marks, strict=True))
     return 0

@@ -89,5 +89,5 @@ def main(argv: list[str]) -> int:
     )
     console = PlainConsole()
     for name, class_name in classes.items():
-        console.print(f"{Path(options['output'], name)}: {class_name}", markup=False, highlight=False)
+        console.print(f"{Path(options['output'], name)}: {class_name}")
     return 0

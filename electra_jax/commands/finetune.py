@@ -72,12 +72,10 @@ def main(argv: list[str]) -> int:
             progress=progress,
         )
     show_scores(console, result)
-    console.print(f"Files: {arguments.workdir}/{results.SCORES}, seeds/, answers/", markup=False, highlight=False)
+    console.print(f"Files: {arguments.workdir}/{results.SCORES}, seeds/, answers/")
     if result["model"]:
         model = f"Model of the best seed: {arguments.workdir}/{result['model']}"
-        console.print(
-            f"{model}; use it: electra-jax predict --model={arguments.workdir}", markup=False, highlight=False
-        )
+        console.print(f"{model}; use it: electra-jax predict --model={arguments.workdir}")
     return 0
 
 

@@ -76,7 +76,6 @@ def show_paper_runs(console: Console, rows: list[dict[str, Any]]) -> None:
         "the hardware must do, look-ups free, 3 x forward; - where the network is not one of ours.\n"
         "electra_small_128: with the generator of width 128 that the printed 1.4e18 assumes; as built it has 64.\n"
         "bert_large 464k x 2048: as trained by the authors of ELECTRA.",
-        highlight=False,
     )
 
 
@@ -84,7 +83,6 @@ def show_run(console: Console, run: dict[str, Any]) -> None:
     console.print(
         f"{run['objective']}: {run['steps']:,} steps x {run['batch']} x {run['length']}, "
         f"{short_number(run['tokens'])} tokens",
-        highlight=False,
     )
     for segment in run["segments"]:
         title = f"FLOPs of a step of {segment['batch']} x {segment['length']} ({segment['steps']:,} such steps)"

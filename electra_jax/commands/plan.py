@@ -61,7 +61,6 @@ def show(console: Console, plan: Plan) -> None:
         f"data {s['data']} x fsdp {s['fsdp']} x tensor {s['tensor']} · {s['batch_size']} sequences a step in "
         f"{s['grad_accum_steps']} part{'s' * (s['grad_accum_steps'] > 1)} · remat {s['remat']} · "
         f"attention {s['attention']} · compiled in {plan.compile_seconds:.0f} s",
-        highlight=False,
     )
     grid = Table(title="Memory of one device", title_justify="left")
     grid.add_column("kind")
@@ -74,12 +73,11 @@ def show(console: Console, plan: Plan) -> None:
     console.print(
         f"FLOPs of a step: {plan.flops['model']:.4e} (model), {plan.flops['paper']:.4e} (paper), "
         f"{plan.flops['xla']:.4e} (XLA)",
-        highlight=False,
     )
     if plan.seconds is not None:
         _show_traffic(console, plan)
         _show_time(console, plan)
-    console.print(f"at {plan.mfu:.0%} MFU: {plan.days_at_mfu:.2f} days", highlight=False)
+    console.print(f"at {plan.mfu:.0%} MFU: {plan.days_at_mfu:.2f} days")
 
 
 def _show_traffic(console: Console, plan: Plan) -> None:
@@ -121,12 +119,11 @@ def _show_time(console: Console, plan: Plan) -> None:
     console.print(
         f"bound by {plan.bound}: at most {short_number(plan.tokens_per_second)} tokens/s, "
         f"at least {plan.days:.2f} days",
-        highlight=False,
     )
     if plan.forecast_days is not None:
-        console.print(f"forecast: {plan.forecast_mfu:.1%} MFU, {plan.forecast_days:.2f} days", highlight=False)
+        console.print(f"forecast: {plan.forecast_mfu:.1%} MFU, {plan.forecast_days:.2f} days")
     for seconds, name in plan.unestimated or ():
-        console.print(f"no estimate by the compiler: {name}, taken as {seconds * 1e3:.2f} ms", highlight=False)
+        console.print(f"no estimate by the compiler: {name}, taken as {seconds * 1e3:.2f} ms")
 
 
 def line(plan: Plan) -> str:
@@ -205,7 +202,7 @@ def main(argv: list[str]) -> int:
         plan = estimate(parsed.config, *target)
         print(json.dumps(dataclasses.asdict(plan), indent=2)) if given["json"] else show(console, plan)
         return 0
-    plans = sweep(parsed.config, *target, on_plan=lambda plan: console.print(line(plan), highlight=False))
+    plans = sweep(parsed.config, *target, on_plan=lambda plan: console.print(line(plan)))
     fastest = best(plans)
     if given["json"]:
         tried = [dataclasses.asdict(plan) for plan in plans]

@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
         **{name: chosen[name] for name in given if name in corpus_settings(CorpusConfig())},
     )
     _show(console, report)
-    console.print(f"\nTrain on it with --config.data.input={chosen['output']}", markup=False, highlight=False)
+    console.print(f"\nTrain on it with --config.data.input={chosen['output']}")
     return 0
 
 
@@ -87,7 +87,7 @@ def _show(console: Console, report: CorpusReport) -> None:
     console.print(facts)
     if len(report.sources) > 1:
         console.print("\nsources, by their share of the training examples")
-        console.print(_list_sources(report.sources), markup=False, highlight=False)
+        console.print(_list_sources(report.sources))
     console.print("\ndocuments by length in tokens")
     console.print(_histogram(report.lengths))
     console.print("\nlongest documents")
@@ -97,12 +97,12 @@ def _show(console: Console, report: CorpusReport) -> None:
     grid.add_column(no_wrap=True, overflow="ellipsis")
     for length, place, head in report.longest:
         grid.add_row(f"{length:,}", place, head)
-    console.print(grid, markup=False, highlight=False)
+    console.print(grid)
     for note, (count, place) in report.notes.items():
-        console.print(f"\n{note}: {count:,}, the first at {place}", markup=False, highlight=False)
+        console.print(f"\n{note}: {count:,}, the first at {place}")
     if report.left_out["files"]:
         text = f"\nfiles of other kinds, left out: {report.left_out['files']:,}, the first {report.left_out['first']}"
-        console.print(text, markup=False, highlight=False)
+        console.print(text)
 
 
 def _list_sources(sources: Sequence[SourceReport]) -> Table:

@@ -53,5 +53,5 @@ def main(argv: list[str]) -> int:
     console = PlainConsole()
     chosen = {name: options[name] for name in ("every_checkpoint", "private", "onnx", "words")}
     for address in models.push(options[source], options["repo"], step, **chosen):
-        console.print(address, markup=False, highlight=False)
+        console.print(address)
     return 0

@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
     write_whole(output, html.encode("utf-8", "replace").decode("utf-8"))
     size = output.stat().st_size / 1000
     said = f"{output}: {len(runs)} run{'s' * (len(runs) > 1)}, {size:.0f} kB"
-    PlainConsole().print(said, markup=False, highlight=False)
+    PlainConsole().print(said)
     return 0
 
 

@@ -69,7 +69,7 @@ def main(argv: list[str]) -> int:
         table.add_row("mean of the files", "", f"{np.mean([*accuracies.values()]):.1f}")
     console: Console = PlainConsole()
     for note in model.notes:
-        console.print(note, style="dim", markup=False, highlight=False)
+        console.print(note, style="dim")
     console.print(table)
     return 0
 

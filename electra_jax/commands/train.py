@@ -5,7 +5,6 @@ import tempfile
 import textwrap
 from pathlib import Path
 
-import jax
 from rich.console import Console
 
 from electra_jax import train_config
@@ -127,22 +126,21 @@ def make_rewind(step: str, skip_batches: str) -> Rewind | None:
 
 def show(console: Console, config: TrainConfig, workdir: AnyPath, result: TrainResult) -> None:
     """Prints the results of a run, or that it was interrupted."""
-
-    def say(text: str) -> None:
-        console.print(text, markup=False, highlight=False)
-
     if not result.finished:
-        say(f"interrupted and saved at step {result.step}; the same command resumes it")
+        console.print(f"interrupted and saved at step {result.step}; the same command resumes it")
         return
-    spent = format_duration(result.totals["device_seconds"] / jax.device_count())
-    say("")
-    say(
+    # By the clock, because earlier starts may have had another number of devices than this one.
+    spent = format_duration(result.totals["seconds_step"] + result.totals["seconds_data"])
+    console.print("")
+    console.print(
         f"Done: {config.steps} step{'' if config.steps == 1 else 's'}, {short_number(result.totals['tokens'])} tokens, "
         f"{short_number(result.totals['flops'])}FLOP, {spent} of training"
     )
-    say(f"Goodput: {goodput.describe(result.totals)}")
-    say(f"Held out: {format_heldout(result.heldout)}")
-    say(f"Files: {workdir}/metrics.jsonl, tensorboard/, checkpoints/{config.steps}, config.json, environment.json")
-    say("")
+    console.print(f"Goodput: {goodput.describe(result.totals)}")
+    console.print(f"Held out: {format_heldout(result.heldout)}")
+    console.print(
+        f"Files: {workdir}/metrics.jsonl, tensorboard/, checkpoints/{config.steps}, config.json, environment.json"
+    )
+    console.print("")
     if result.samples:
         print_marked(console, map(mark_words, result.samples), show_replaced=True)

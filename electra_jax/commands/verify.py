@@ -27,7 +27,7 @@ def main(argv: list[str]) -> int:
     checked = wrong = 0
     for folder in folders:
         for finding in verify(Path(folder)):
-            console.print(f"{'ok   ' if finding.ok else 'WRONG'} {finding.text}", markup=False, highlight=False)
+            console.print(f"{'ok   ' if finding.ok else 'WRONG'} {finding.text}")
             checked, wrong = checked + 1, wrong + (not finding.ok)
     if wrong:
         raise UserError(f"{wrong} of {checked} checks failed; the lines that begin with WRONG say what to do")

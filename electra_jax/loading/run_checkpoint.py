@@ -53,13 +53,13 @@ class RunCheckpoint(NamedTuple):
 def trained_shape(config: TrainConfig, objective: Objective, step: int) -> ElectraConfig:
     """Returns the config of the networks that a run has trained after `step` steps.
 
-    It is float32, as in exports, with the length of the longest rows so far, and without an MLM head that no phase so
-    far has trained.
+    It is float32 and chooses attention by the device, as exports do, with the length of the longest rows so far, and
+    without an MLM head that no phase so far has trained.
     """
     shape = objective.model.config
-    # In bfloat16 a run would answer with other numbers than its export.
+    # In bfloat16 a run would answer with other numbers than its export; a CPU would interpret the kernels of `fused`.
     encoder, generator = (
-        network and dataclasses.replace(network, dtype=jnp.dtype("float32"))
+        network and dataclasses.replace(network, dtype=jnp.dtype("float32"), attention="auto")
         for network in (shape.encoder, shape.generator)
     )
     assert encoder is not None

@@ -77,8 +77,8 @@ def network_config(config: ElectraConfig, network: str) -> ElectraConfig | None:
     # Two causal networks are not an encoder.
     if config.generator is None or config.two_towers:
         return None
-    return ElectraConfig(
-        config.vocab_size, config.embedding_size, config.max_length, config.generator, heads=("mlm_head",)
+    return dataclasses.replace(
+        config, encoder=config.generator, generator=None, tying="embeddings", heads=("mlm_head",)
     )
 
 

@@ -7,6 +7,7 @@ program. A loop whose trip count is unknown at tracing time counts as one iterat
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from electra_jax.planning import hlo
@@ -21,7 +22,7 @@ _ONE = {
 # From the TPU compiler's estimates of chains of exponentials: at most 4.9 operations each on v3 (libtpu 0.0.42.1).
 _TRANSCENDENTAL = {"exp": 5, "exp2": 5, "expm1": 5, "log": 5, "log1p": 5, "tanh": 5, "logistic": 5, "erf": 5, "pow": 5}
 _REDUCTIONS = {"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "argmax", "argmin"}
-_LETTERS = {"float": "f", "bfloat": "bf", "int": "s", "uint": "u"}
+_LETTERS = {"float": "f", "bfloat": "bf", "int": "s", "uint": "u", "bool": "pred"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,18 +47,27 @@ class KernelCost:
 
 
 def count_kernels(jaxpr: Any) -> dict[Signature, KernelCost]:
-    """Counts one call of each Pallas kernel in a `jax.make_jaxpr(...)` or `jax.jit(...).trace(...).jaxpr`."""
+    """Counts one call of each Pallas kernel in a `jax.make_jaxpr(...)` or `jax.jit(...).trace(...).jaxpr`.
+
+    Kernels with equal signatures must have equal costs, because a compiled program does not tell them apart.
+    """
     found: dict[Signature, KernelCost] = {}
+    for signature, cost in _calls(jaxpr):
+        if found.setdefault(signature, cost) != cost:
+            raise AssertionError(f"kernels of {cost} and {found[signature]} are called {signature}")
+    return found
+
+
+def _calls(jaxpr: Any) -> Iterator[tuple[Signature, KernelCost]]:
     for equation in _plain(jaxpr).eqns:
         if equation.primitive.name == "pallas_call":
             # A size of the grid that is known at run time only counts as 1.
             programs = math.prod(size if isinstance(size, int) else 1 for size in equation.params["grid_mapping"].grid)
             results = tuple(_shape(each.aval) for each in equation.outvars)
-            found[_kernel_name(equation.params), results] = _cost(equation.params["jaxpr"]) * programs
+            yield (_kernel_name(equation.params), results), _cost(equation.params["jaxpr"]) * programs
         else:
             for inner in _inner(equation):
-                found |= count_kernels(inner)
-    return found
+                yield from _calls(inner)
 
 
 def signature(instruction: hlo.Instruction) -> Signature:
@@ -114,8 +124,7 @@ def _size(variable: Any) -> float:
 def _shape(aval: Any) -> str:
     # float32 -> f32, bfloat16 -> bf16, int8 -> s8, bool -> pred.
     kind = aval.dtype.name.rstrip("0123456789")
-    letter = _LETTERS.get(kind)
-    dtype = "pred" if letter is None else letter + aval.dtype.name.removeprefix(kind)
+    dtype = _LETTERS[kind] + aval.dtype.name.removeprefix(kind)
     return f"{dtype}[{','.join(map(str, aval.shape))}]"
 
 

@@ -11,14 +11,15 @@ from electra_jax.config.printable import printable
 
 
 class PlainConsole(Console):
-    """Console that does not wrap long lines, and prints control characters in strings as escapes.
+    """Console that prints strings as they are: without wrapping, markup, emoji codes or colors of its own.
 
-    Styles are given as `Text`, never as escapes in a string. A closed standard output raises BrokenPipeError.
+    Control characters are printed as escapes; styles are given as `Text`. A closed standard output raises
+    BrokenPipeError.
     """
 
     def __init__(self, **options: Any):
         """Takes the options of rich's `Console`."""
-        super().__init__(soft_wrap=True, **options)
+        super().__init__(soft_wrap=True, markup=False, emoji=False, highlight=False, **options)
 
     # Rich calls this for every string, table cells included.
     def render_str(self, text: str, **options: Any) -> Text:

@@ -119,6 +119,11 @@ def main_process_first(make: Callable[[], Result], others: Callable[[], Result])
     return result
 
 
+def on_main_process(act: Callable[[], object]) -> None:
+    """Calls `act` in process 0 while the others wait; errors as in `main_process_first`."""
+    main_process_first(act, others=lambda: None)
+
+
 def check_shared_folder(folder: AnyPath) -> None:
     """Creates `folder`; raises UserError unless all processes see the files that process 0 writes to it."""
     if not is_multi_process():
@@ -130,7 +135,7 @@ def check_shared_folder(folder: AnyPath) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         path.touch()
 
-    main_process_first(write, others=lambda: None)
+    on_main_process(write)
     seen = all_gather(str(path.exists()))
     if is_main_process():
         # All processes have answered, so none still looks for the file.

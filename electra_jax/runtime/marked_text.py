@@ -66,9 +66,8 @@ def print_marked(console: Console, texts: Iterable[tuple[str, Sequence[Mark]]], 
     else:
         legend = f"[n%]: probability of being replaced, shown from {bounds[0]}"
         replaced = "*starred*: replaced by the generator"
-    # Rich would take [n%] for markup, and leave it out.
-    console.print(f"{replaced} · {legend}" if show_replaced else legend, style="dim", markup=False, highlight=False)
+    console.print(f"{replaced} · {legend}" if show_replaced else legend, style="dim")
     for text, marks in texts:
         line = Text("• ")
         line.append_text(render_marked(text, marks, colours))
-        console.print(line, highlight=False)
+        console.print(line)

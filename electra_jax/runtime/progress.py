@@ -88,8 +88,7 @@ class ConsoleProgress(Progress):
         self._task = rich_progress.TaskID(0)
 
     def say(self, text: str) -> None:
-        # Without markup: the text may contain square brackets.
-        self.console.print(text, markup=False, highlight=False)
+        self.console.print(text)
 
     def start(self, stage: str, total: float = 1.0, completed: float = 0.0) -> None:
         self.stop()

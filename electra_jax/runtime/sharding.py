@@ -138,10 +138,10 @@ def check_divisible(heads: int, ffn: int, mesh: Mesh) -> None:
 def _sizes(settings: MeshConfig, devices: int) -> tuple[int, ...]:
     sizes = [getattr(settings, axis) for axis in AXES]
     given = math.prod(size for size in sizes if size != -1)
-    if -1 in sizes and devices % given == 0:
-        # One -1 is replaced; a second one makes the product negative.
+    if sizes.count(-1) == 1 and devices % given == 0:
         sizes[sizes.index(-1)] = devices // given
-    if math.prod(sizes) != devices:
+    # A product alone would not do: three times -1, or twice with another size, may give the number of devices.
+    if -1 in sizes or math.prod(sizes) != devices:
         asked = " x ".join(f"config.mesh.{axis}={getattr(settings, axis)}" for axis in AXES)
         raise UserError(f"{asked} does not match {devices} devices: expected sizes with product {devices}, or one -1")
     return tuple(sizes)

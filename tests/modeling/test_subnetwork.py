@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 
 import jax
@@ -42,6 +43,11 @@ def test_the_config_of_a_network_alone_has_its_parameters(encoder):
         found = subnetwork.extract(o.model.config, tiny_models.parameters(o), network)
         shapes = subnetwork.param_shapes(found.config)
         assert jax.tree.map(lambda x: x.shape, shapes) == jax.tree.map(lambda x: x.shape, found.params)
+
+
+def test_a_network_alone_reads_as_far_as_its_system_was_trained():
+    config = dataclasses.replace(tiny_models.system("electra").model.config, trained_length=8)
+    assert [subnetwork.network_config(config, network).longest for network in ("encoder", "generator")] == [8, 8]
 
 
 def test_heads_go_with_the_network_that_they_read():

@@ -1,7 +1,10 @@
 import jax
 import jax.numpy as jnp
+import pytest
 from jax.experimental import pallas as pl
 
+from electra_jax.modeling import pallas_attention
+from electra_jax.modeling.pallas_tiles import Form
 from electra_jax.planning import hlo
 from electra_jax.planning.kernels import KernelCost, count_kernels, signature
 
@@ -53,6 +56,27 @@ def test_kernels_are_found_inside_loops_and_functions():
 
     # A call's cost; how often it is called says the compiled program.
     assert count_kernels(jax.make_jaxpr(f)(X)) == count_kernels(jax.make_jaxpr(call)(X))
+
+
+def test_two_kernels_of_one_signature_are_refused():
+    with pytest.raises(AssertionError, match="are called"):
+        count_kernels(jax.make_jaxpr(lambda x: call(call(x), turns=4))(X))
+
+
+def test_local_and_global_attention_are_told_apart():
+    length, width = 512, 128
+    qkv, ids = jnp.zeros((1, length, 3 * width)), jnp.zeros((1, length), jnp.int32)
+
+    def attend(is_local):
+        branches = [
+            lambda reach=reach: pallas_attention.forward(Form(2, reach=reach), qkv, ids, jnp.zeros(5, jnp.uint32))
+            for reach in (None, 64)
+        ]
+        return jax.lax.cond(is_local, *reversed(branches))
+
+    found = {name: cost for (name, _), cost in count_kernels(jax.make_jaxpr(attend)(True)).items()}
+    assert set(found) == {"attention", "local_attention"}
+    assert found["local_attention"].flops < 0.8 * found["attention"].flops
 
 
 def test_a_loop_of_unknown_length_is_said():

@@ -17,11 +17,20 @@ def lines(file: io.StringIO) -> list[str]:
 
 def test_strings_are_shown_with_their_control_characters_as_escapes():
     console = PlainConsole(file=io.StringIO(), width=100)
-    console.print(HOSTILE, markup=False, highlight=False)
+    console.print(HOSTILE)
     table = Table.grid()
     table.add_row(HOSTILE)
     console.print(table)
     assert lines(console.file) == [SHOWN, SHOWN]
+
+
+def test_brackets_and_emoji_codes_are_text():
+    console, text = PlainConsole(file=io.StringIO(), width=100), "f[b].jsonl :smile: [/]"
+    console.print(text)
+    table = Table.grid()
+    table.add_row(text)
+    console.print(table)
+    assert lines(console.file) == [text, text]
 
 
 @pytest.mark.parametrize("terminal", [False, True])

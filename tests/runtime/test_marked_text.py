@@ -1,7 +1,6 @@
 import io
 
-from rich.console import Console
-
+from electra_jax.runtime.console import PlainConsole
 from electra_jax.runtime.marked_text import Mark, print_marked, render_marked
 
 TEXT = "the  Dog sat down."
@@ -24,13 +23,13 @@ def test_with_colours_the_text_is_unchanged_and_shades_deepen():
 
 def test_the_legend_names_the_thresholds_and_each_text_has_a_line():
     out = io.StringIO()
-    print_marked(Console(file=out, width=200), [(TEXT, MARKS), ("", [])])
+    print_marked(PlainConsole(file=out, width=200), [(TEXT, MARKS), ("", [])])
     legend, first, empty = out.getvalue().splitlines()
     assert legend == "[n%]: probability of being replaced, shown from 15%"
     assert first == "• the  Dog[20%] *sat*[40%] *down.*[90%]"
     assert empty.strip() == "•"
     out = io.StringIO()
-    console = Console(file=out, width=200, force_terminal=True, color_system="truecolor")
+    console = PlainConsole(file=out, width=200, force_terminal=True, color_system="truecolor")
     print_marked(console, [], show_replaced=True)
     assert "underlined: replaced by the generator" in out.getvalue()
     assert "at least 15%, 30%, 50%" in out.getvalue()

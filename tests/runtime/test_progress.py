@@ -1,8 +1,8 @@
 import io
 
 import pytest
-from rich.console import Console
 
+from electra_jax.runtime.console import PlainConsole
 from electra_jax.runtime.progress import ConsoleProgress, Progress
 
 NUMBERS = "MLM 4.25 · detection 0.3012 · 18.23k tok/s · 3.2TFLOP"
@@ -18,7 +18,7 @@ class Clock:
 def shown(width=150, terminal=False):
     """The text of a small run: a bar with numbers, then a line."""
     out = io.StringIO()
-    console = Console(file=out, width=width, force_terminal=terminal, soft_wrap=True)
+    console = PlainConsole(file=out, width=width, force_terminal=terminal)
     with ConsoleProgress(console) as progress:
         progress.start("step", 40)
         progress.update(5)
@@ -33,7 +33,7 @@ def test_without_a_terminal_each_update_with_numbers_is_a_line():
 
 def test_a_fraction_is_shown_as_percent():
     out = io.StringIO()
-    with ConsoleProgress(Console(file=out, width=150)) as progress:
+    with ConsoleProgress(PlainConsole(file=out, width=150)) as progress:
         progress.start("encoding")
         progress.update(0.25, "3 documents")
     assert out.getvalue() == "encoding: 25% · 3 documents\n"
@@ -41,7 +41,7 @@ def test_a_fraction_is_shown_as_percent():
 
 def test_without_a_terminal_lines_may_be_some_seconds_apart():
     out, clock = io.StringIO(), Clock()
-    with ConsoleProgress(Console(file=out, width=150), line_every=30, clock=clock) as progress:
+    with ConsoleProgress(PlainConsole(file=out, width=150), line_every=30, clock=clock) as progress:
         progress.start("seed", 5)
         for clock.seconds in (10, 29, 31, 40, 62):
             progress.update(clock.seconds / 31)
@@ -64,7 +64,7 @@ def test_on_a_narrow_terminal_numbers_give_way_to_bar_and_time(width):
 
 def test_a_new_stage_ends_the_one_before():
     out = io.StringIO()
-    with ConsoleProgress(Console(file=out, width=80, force_terminal=True)) as progress:
+    with ConsoleProgress(PlainConsole(file=out, width=80, force_terminal=True)) as progress:
         progress.update(1)  # before any stage
         progress.start("reading")
         progress.update(1.0)
