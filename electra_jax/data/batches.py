@@ -212,7 +212,7 @@ class SegmentPairs:
             short = rng.random(len(begin)) < _SHORT
             target = np.where(short, rng.integers(_SHORTEST, length + 1, len(begin)), length)
             reached = np.searchsorted(lines, lines[begin] + target)  # the first line boundary at or past the target
-            stop = np.minimum(np.maximum(reached, begin + 1), end)
+            stop = np.minimum(reached, end)
             # Lines that have no tokens make no example.
             full = lines[stop] > lines[begin]
             first_lines.append(begin[full])
@@ -281,7 +281,6 @@ class Packed:
         group_starts = [np.arange(begin, end, _PACKED_TOGETHER) for begin, end in itertools.pairwise(split.sources)]
         groups = np.concatenate([np.zeros(0, np.int64), *group_starts])
         ends = np.append(groups[1:], len(bounds) - 1)[: len(groups)]
-        ends = np.minimum(ends, split.sources[np.searchsorted(split.sources, groups, side="right")])
         # All groups at once: each iteration places the next piece of every group. Pieces: (group, example, begin, end).
         document, position = groups.copy(), bounds[groups]
         room, example = np.full(len(groups), length), np.zeros(len(groups), np.int64)

@@ -60,7 +60,7 @@ class Stream:
 
 def told_by(head: bytes) -> str:
     """Returns the compression suffix (".gz") for a file with these first bytes; empty if it is not compressed."""
-    return next((suffix for suffix, magic in _MAGIC.items() if re.match(magic, head, re.DOTALL)), "")
+    return next((suffix for suffix, magic in _MAGIC.items() if re.match(magic, head)), "")
 
 
 def by_name(name: str) -> str:

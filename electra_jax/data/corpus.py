@@ -147,7 +147,7 @@ def load(folder: Path) -> Corpus:
         # A shard without tokens in this split has no file, which is never opened.
         files = [shards.token_file(folder, shard.name, name) for shard in parts]
         documents = [shard.documents[name] for shard in parts]
-        by_source = np.bincount([shard.source for shard in parts], documents, minlength=len(manifest["sources"]))
+        by_source = np.bincount([shard.source for shard in parts], documents)
         return Split(
             records.Shards(files, [shard.tokens[name] for shard in parts], dtype),
             records.offsets(np.concatenate([index[f"{name}_lines"] for index in indexes])),

@@ -8,6 +8,7 @@ estimates the Jaccard similarity of the two sets of shingles. If at most m value
 bands of the signatures is equal, so an index of m + 1 bands finds every document that is similar enough.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -109,7 +110,7 @@ class _SimilarDocuments:
     """An index of signatures by band. Each band of a document starts a chain of documents, or extends one."""
 
     def __init__(self, threshold: float):
-        self._needed = int(np.ceil(threshold * _HASHES - 1e-9))  # number of equal values
+        self._needed = math.ceil(threshold * _HASHES)  # number of equal values
         bands = _HASHES - self._needed + 1
         # 128 is seldom a multiple of the number of bands, so their widths may differ by one.
         self._bounds = np.linspace(0, _HASHES, bands + 1).astype(int).tolist()

@@ -189,6 +189,8 @@ def build_corpus(
         duplicates.require_package()
     mixture = mixtures.parse(config)
     units = _list_units(mixture, config)
+    # Listed beside the units: hours later the sources may have changed, or a store may not answer.
+    left_out = sources.left_out(mixture)
     # Before the folder is made, so that a refusal leaves nothing behind.
     unused_settings.check(units, config)
     key = corpus_key(config)
@@ -209,7 +211,7 @@ def build_corpus(
         progress.stop()
     # Only now: documents may turn out to be empty, or duplicates.
     _check_enough(config, mixture, written)
-    _write_manifest(job, key, mixture, vocabulary, written)
+    _write_manifest(job, key, mixture, left_out, vocabulary, written)
     return corpus.load(folder)
 
 
@@ -225,7 +227,7 @@ def _list_units(mixture: Sequence[sources.Source], config: CorpusConfig) -> list
 
 
 def _make_folder(folder: Path, mixture: Sequence[sources.Source], units: Sequence[sources.Unit]) -> None:
-    """Creates the output folder and deletes an old manifest: the folder is not prepared until a new one is written.
+    """Creates the output folder.
 
     Raises:
       UserError: the output folder and the input overlap, or the folder holds other files.
@@ -245,7 +247,6 @@ def _make_folder(folder: Path, mixture: Sequence[sources.Source], units: Sequenc
     for path in folder.iterdir():
         if not _OWN_FILES.fullmatch(path.name):
             raise UserError(f"{folder} holds other files ({path.name}); use a new folder, or an empty one")
-    (folder / corpus.MANIFEST).unlink(missing_ok=True)
 
 
 def _check_split(job: Job) -> None:
@@ -336,10 +337,14 @@ def _check_enough(config: CorpusConfig, mixture: Sequence[sources.Source], writt
 
 
 def _write_manifest(
-    job: Job, key: str, mixture: Sequence[sources.Source], vocabulary: tokenizer.Tokenizer, written: Sequence[Shard]
+    job: Job,
+    key: str,
+    mixture: Sequence[sources.Source],
+    left_out: Sequence[str],
+    vocabulary: tokenizer.Tokenizer,
+    written: Sequence[Shard],
 ) -> None:
     """Deletes files left by other preparations, then writes the manifest, which makes the folder a corpus."""
-    left_out = sources.left_out(mixture)
     weights = [source.weight for source in mixture]
     if job.config.temperature != 1:
         # Only now are the tokens counted.

@@ -196,10 +196,8 @@ def clean(document: Document, notes: Notes) -> list[str]:
         elif "  " in line or line[:1] == " " or line[-1:] == " ":
             line = " ".join(line.split())
         if len(line) > LONGEST_LINE:
-            pieces = list(_cut_line(line))
-            if len(pieces) > 1:
-                first_lines.setdefault(LONG_LINE, number)
-            lines += pieces
+            first_lines.setdefault(LONG_LINE, number)
+            lines += _cut_line(line)
         elif line:
             lines.append(line)
     # A record without text for another reason is counted for that reason only.
@@ -234,7 +232,6 @@ def _cut_line(line: str) -> Iterator[str]:
     """Yields pieces of at most `LONGEST_LINE` characters, cut between words if possible."""
     # An index: cutting pieces off the line would copy its rest each time.
     begin = 0
-    line = " ".join(line.split())
     while len(line) - begin > LONGEST_LINE:
         end = line.rfind(" ", begin + LONGEST_LINE // 2, begin + LONGEST_LINE)
         end = end if end > 0 else begin + LONGEST_LINE

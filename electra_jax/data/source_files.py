@@ -107,8 +107,9 @@ def _list_remote(pattern: str) -> tuple[list[SourceFile], list[str], str | None]
 
 
 def _is_hidden(name: str, folder: str) -> bool:
-    depth = folder.rstrip("/").count("/")
-    return any(part.startswith(".") for part in name.split("/")[depth:])
+    # The folder's own name may begin with a dot. Without schemes, because fsspec adds a slash to that of memory://.
+    path, above = (each.partition("://")[2].strip("/") for each in (name, folder))
+    return any(part.startswith(".") for part in path.removeprefix(above).split("/"))
 
 
 def _without_other_files_of_saved_sets(files: Sequence[SourceFile], folder: str) -> list[SourceFile]:

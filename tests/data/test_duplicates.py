@@ -1,3 +1,4 @@
+import math
 import sys
 
 import numpy as np
@@ -33,7 +34,7 @@ def similar(signature, changed, rng):
 def test_every_document_with_enough_equal_values_is_found_and_no_other(seed, threshold):
     """The definition, by comparison with all documents that were kept."""
     rng = np.random.default_rng(seed)
-    needed = int(np.ceil(128 * threshold - 1e-9))
+    needed = math.ceil(128 * threshold)
     roots = rng.integers(0, 2**32 - 1, (3, 128), np.uint32)
     signatures = [
         similar(roots[rng.integers(3)], max(0, min(128, 128 - needed + rng.integers(-3, 4))), rng) for _ in range(40)

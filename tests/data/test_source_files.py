@@ -60,6 +60,8 @@ def test_a_folder_in_a_store_is_listed_as_one_of_this_machine(tmp_path, store):
     assert names(str(tmp_path)) == [str(tmp_path / name) for name in found]
     assert source_files.list_files("memory://text")[1] == [f"memory:///text/{n}" for n in ("README.md", "image.png.gz")]
     assert names("memory://text/*.md") == ["memory:///text/README.md"]
+    assert names("memory://text/.hidden") == ["memory:///text/.hidden/a.txt"]
+    assert names(str(tmp_path / ".hidden")) == [str(tmp_path / ".hidden" / "a.txt")]
 
 
 def test_files_of_a_store_are_read_as_those_of_this_machine(tmp_path, store):
