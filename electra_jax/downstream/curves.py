@@ -11,8 +11,7 @@ from typing import Any, NamedTuple, TypedDict
 from electra_jax.config.errors import UserError
 from electra_jax.downstream.finetuning import run as finetuning
 from electra_jax.downstream.finetuning.recipe import FinetuneConfig
-from electra_jax.loading import networks
-from electra_jax.runtime.checkpoint import Checkpoints
+from electra_jax.loading import networks, run_checkpoint
 from electra_jax.runtime.io import from_json, write_whole
 from electra_jax.runtime.metric_text import short_number
 from electra_jax.runtime.progress import Progress
@@ -93,11 +92,10 @@ def select_checkpoints(log: RunLog, points: int = 0) -> MeasuredRun:
       UserError: the run has no checkpoint of a logged step.
     """
     # The run may still be training, so nothing in its folder may change.
-    checkpoints = Checkpoints(log.workdir / "checkpoints", read_only=True)
+    saved = run_checkpoint.saved_steps(log.workdir)
     logged = {line["step"] for line in log.metrics if _has_compute(line)}
     # A checkpoint's compute is known from its line in the log, which may lag behind the checkpoints.
-    steps = [step for step in checkpoints.steps() if step in logged]
-    checkpoints.close()
+    steps = [step for step in saved if step in logged]
     if not steps:
         raise UserError(f"{log.workdir} has no checkpoint of a step in {METRICS}; wait until its run has saved one")
     if points and points < len(steps):

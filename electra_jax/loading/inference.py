@@ -75,14 +75,7 @@ class Inference:
     def predict(self, rows: Rows, positions: list[int]) -> list[np.ndarray]:
         """Predicts the token at one position of each row (0: the first token): log-probabilities, [V] float32."""
         shifted = np.array(positions, np.int32) + np.int32(1)  # [CLS]
-
-        def compute(batch: Batch, indices: list[int]) -> Array:
-            positions_B = np.zeros(len(batch.input_ids), np.int32)
-            # Rows of padding predict at position 0; `_map` drops them.
-            positions_B[: len(indices)] = shifted[indices]
-            return self._predict(self._params, batch, positions_B)
-
-        return self._map(compute, rows)
+        return self._map(lambda batch, i: self._predict(self._params, batch, _in_batch(shifted, i, batch)), rows)
 
     def masked_log_probs(self, rows: Rows) -> list[np.ndarray]:
         """Computes each token's log-probability with only that token masked, [tokens] float32 per row.
@@ -92,9 +85,16 @@ class Inference:
         windows, owners = split_rows(rows, self.window)
         places = [(window, i) for window in windows for i in range(len(window))]
         masked = [[*window[:i], self.special.mask, *window[i + 1 :]] for window, i in places]
-        predictions = self.predict(masked, [i for _, i in places])
-        log_probs = iter([output[window[i]] for output, (window, i) in zip(predictions, places, strict=True)])
-        parts: list[list[np.float32]] = [[] for _ in rows]
+        shifted = np.array([i + 1 for _, i in places], np.int32)  # [CLS]
+        targets = np.array([window[i] for window, i in places], np.int32)
+
+        # The target's alone: log-probabilities over the vocabulary of all tokens may take gigabytes.
+        def compute(batch: Batch, indices: list[int]) -> Array:
+            positions_B, targets_B = (_in_batch(values, indices, batch) for values in (shifted, targets))
+            return self._predict_target(self._params, batch, positions_B, targets_B)
+
+        log_probs = iter(self._map(compute, masked))
+        parts: list[list[np.ndarray]] = [[] for _ in rows]
         for owner, window in zip(owners, windows, strict=True):
             parts[owner] += [next(log_probs) for _ in window]
         return [np.array(part, np.float32) for part in parts]
@@ -139,6 +139,10 @@ class Inference:
     def _predict(self) -> Callable[[Any, Batch, np.ndarray], Array]:
         return jax.jit(functools.partial(predict, self.network))
 
+    @functools.cached_property
+    def _predict_target(self) -> Callable[[Any, Batch, np.ndarray, np.ndarray], Array]:
+        return jax.jit(functools.partial(predict_target, self.network))
+
 
 def encode(network: Network, pooling: Pooling, params: Any, batch: Batch) -> Array:
     """Computes the last hidden states, [B, L, D] float32, or pooled to [B, D]: `mean` (without padding) or `cls`."""
@@ -171,6 +175,19 @@ def predict(network: Network, params: Any, batch: Batch, positions_B: Array) -> 
     logits_B1V = electra.mlm_logits(network.model, params, states_B1D)
     # [B, 1, padded V] -> [B, V]: the entries that only pad the table are no tokens.
     return jax.nn.log_softmax(logits_B1V[:, 0, : network.config.vocab_size])
+
+
+def predict_target(network: Network, params: Any, batch: Batch, positions_B: Array, targets_B: Array) -> Array:
+    """Computes the log-probability of a token at one position of each row, [B] float32."""
+    log_probs_BV = predict(network, params, batch, positions_B)
+    return jnp.take_along_axis(log_probs_BV, targets_B[:, None], axis=1)[:, 0]
+
+
+def _in_batch(values: np.ndarray, indices: list[int], batch: Batch) -> np.ndarray:
+    """Returns the values of a batch's rows; 0 for rows of padding, whose outputs `_map` drops."""
+    values_B = np.zeros(len(batch.input_ids), values.dtype)
+    values_B[: len(indices)] = values[indices]
+    return values_B
 
 
 def split_rows(rows: Rows, window: int) -> tuple[Rows, list[int]]:

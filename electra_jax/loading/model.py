@@ -83,9 +83,10 @@ class Model:
         # An encoder with both heads was trained on [MASK] too; others that have a generator have never read one.
         both = {"discriminator_head", "mlm_head"} <= set(self.encoder.config.heads)
         mask_filler = self.encoder if self.generator is None or both else self.generator
-        self._encoder_inference, self._mask_inference = (
-            Inference(network, tokenizer.special, batch_size) for network in (self.encoder, mask_filler)
-        )
+        self._encoder_inference = self._mask_inference = Inference(self.encoder, tokenizer.special, batch_size)
+        # Not for the encoder itself: each has its own copy of the parameters on the device.
+        if mask_filler is not self.encoder:
+            self._mask_inference = Inference(mask_filler, tokenizer.special, batch_size)
 
     def __repr__(self) -> str:
         c = self.encoder.config

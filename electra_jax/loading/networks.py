@@ -90,7 +90,12 @@ def _with_heads(first: Directory, other: Directory, path: Path) -> Directory:
     heads = {head: more.params[head] for head in more.config.heads if head not in network.config.heads}
     known = more if "discriminator_head" in heads else network  # the form of this head shows beside it only
     config = dataclasses.replace(known.config, heads=(*network.config.heads, *heads))
-    return first._replace(network=Network(config, {**network.params, **heads}), scores=first.scores or other.scores)
+    return first._replace(
+        network=Network(config, {**network.params, **heads}),
+        # Both say the same about the encoder that they share.
+        notes=tuple(dict.fromkeys((*first.notes, *other.notes))),
+        scores=first.scores or other.scores,
+    )
 
 
 def _shape(config: ElectraConfig) -> tuple[ElectraConfig, dict[str, Any]]:

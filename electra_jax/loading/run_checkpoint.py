@@ -1,5 +1,6 @@
 """Loads a checkpoint of a run from its work directory."""
 
+import contextlib
 import dataclasses
 import functools
 from pathlib import Path
@@ -82,8 +83,7 @@ def load_run_checkpoint(workdir: Path, step: int | None = None, average: int = 1
         know. Step 0 of a run with `init_from` or `generator_from` is refused, too.
     """
     config = read_config(workdir)
-    checkpoints = Checkpoints(workdir / "checkpoints", read_only=True)
-    try:
+    with open_checkpoints(workdir) as checkpoints:
         step = _existing_step(checkpoints, workdir, step)
         # Step 0 is never saved, so there may be no checkpoint up to it.
         before = [each for each in checkpoints.steps() if each <= step] or [0]
@@ -109,8 +109,11 @@ def load_run_checkpoint(workdir: Path, step: int | None = None, average: int = 1
         return RunCheckpoint(
             config, vocabulary, sharded_step.objective, step, params, checkpoints.metadata(step), averaged
         )
-    finally:
-        checkpoints.close()
+
+
+def open_checkpoints(workdir: Path) -> contextlib.closing[Checkpoints]:
+    """Returns a context manager with the checkpoints of a run, to be read."""
+    return contextlib.closing(Checkpoints(workdir / "checkpoints", read_only=True))
 
 
 def read_metadata(workdir: Path, step: int | None = None) -> tuple[int, dict[str, Any]]:
@@ -119,13 +122,10 @@ def read_metadata(workdir: Path, step: int | None = None) -> tuple[int, dict[str
     Raises:
       UserError: there is no such checkpoint.
     """
-    checkpoints = Checkpoints(workdir / "checkpoints", read_only=True)
-    try:
+    with open_checkpoints(workdir) as checkpoints:
         step = _existing_step(checkpoints, workdir, step)
         # At step 0 the config stands for the weights, which are drawn from its seed: `find_source` digests this.
         return step, checkpoints.metadata(step) if step else _NOTHING_DONE | {"config": run_log.read_config(workdir)}
-    finally:
-        checkpoints.close()
 
 
 def corpus_folder(workdir: Path, run: RunCheckpoint) -> Path:
@@ -144,11 +144,8 @@ def corpus_folder(workdir: Path, run: RunCheckpoint) -> Path:
 
 def saved_steps(workdir: Path) -> list[int]:
     """Returns the steps of a run's checkpoints, in ascending order."""
-    checkpoints = Checkpoints(workdir / "checkpoints", read_only=True)
-    try:
-        return sorted(checkpoints.steps())
-    finally:
-        checkpoints.close()
+    with open_checkpoints(workdir) as checkpoints:
+        return checkpoints.steps()
 
 
 def read_config(workdir: Path) -> TrainConfig:

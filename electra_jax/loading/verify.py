@@ -79,14 +79,11 @@ def _check_checkpoints(
         model, error = _attempt(lambda: run_checkpoint.step_on_one_device(config, vocabulary).state)
         if model is None:
             yield 0, None, Finding(False, error)
-    checkpoints = Checkpoints(workdir / "checkpoints", read_only=True)
-    try:
+    with run_checkpoint.open_checkpoints(workdir) as checkpoints:
         for step in checkpoints.steps():
             key, findings = _check_checkpoint(checkpoints, step, model)
             if (checkpoints.folder / str(step)).exists():  # a run in progress deletes its older checkpoints
                 yield from ((step, key, finding) for finding in findings)
-    finally:
-        checkpoints.close()
 
 
 def _check_checkpoint(checkpoints: Checkpoints, step: int, model: Any) -> tuple[str | None, list[Finding]]:

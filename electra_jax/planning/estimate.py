@@ -272,7 +272,6 @@ def sweep(
       All plans, in the order of estimation; `best` picks the fastest.
     """
     config = train_config.resolve(config)
-    devices = len(find_target(topology, slices).devices)
     plans = []
     for remat in REMAT:
         parts = 1
@@ -285,7 +284,7 @@ def sweep(
                     raise
                 break  # too few examples for all devices
             on_plan(plans[-1])
-            if plans[-1].fits or parts > devices * config.batch_size:
+            if plans[-1].fits:
                 break
             parts *= 2
     return plans

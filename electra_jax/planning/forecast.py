@@ -78,7 +78,7 @@ class Forecast:
 
 
 def forecast(
-    program: hlo.Program, devices: int, rates: Rates, kernels: Mapping[Signature, KernelCost] | None = None
+    program: hlo.Program, devices: int, rates: Rates, kernels: Mapping[Signature, KernelCost]
 ) -> Forecast | None:
     """Forecasts the time of a program on `devices` devices; None if it has no estimates, as on GPUs.
 
@@ -88,7 +88,7 @@ def forecast(
       rates: the speeds of one of them.
       kernels: operations per call of its Pallas kernels.
     """
-    clock = _Clock(program, devices, rates, kernels or {})
+    clock = _Clock(program, devices, rates, kernels)
     parts = clock.run(program.entry, 1)
     if not parts["compiler"]:
         return None

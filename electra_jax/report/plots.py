@@ -30,7 +30,7 @@ _SMALLEST = 1e-100  # smaller numbers, except 0, are left out: ratios of the oth
 _MARGIN = 0.05  # fraction of the y-axis above and below the lines
 _TICKS = 5
 # Text stays text instead of becoming paths, so that the page sets its font.
-_SETTINGS: dict[Any, Any] = {"svg.fonttype": "none", "font.size": 12, "svg.hashsalt": "electra_jax"}
+_SETTINGS: dict[Any, Any] = {"svg.fonttype": "none", "font.size": 12}
 
 Point = tuple[float, float]
 
@@ -177,7 +177,6 @@ class _Chart:
         axes.set_ylim(_with_margin(y, *limits(y, ys)))
         x_ticks, y_ticks = ticks(x, *axes.get_xlim()), ticks(y, *axes.get_ylim())
         self._place(12 + _LETTER * max((len(short_number(tick)) for tick in y_ticks), default=0))
-        axes.minorticks_off()
         axes.set_xticks(x_ticks, [short_number(tick) for tick in x_ticks])
         axes.set_yticks(y_ticks, [short_number(tick) for tick in y_ticks])
         axes.minorticks_off()
@@ -268,7 +267,7 @@ def _flatten(root: ElementTree.Element, classes: dict[str, str], css: str = "") 
     for element in root:
         own = classes.get(element.get("id", ""), css)
         # Without the namespace. Elements of no branch, such as `defs`, are left out.
-        tag = element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
+        tag = element.tag.rpartition("}")[2]
         if tag == "g":
             yield from _flatten(element, classes, own)
         elif tag == "path":

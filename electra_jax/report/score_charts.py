@@ -13,7 +13,8 @@ from electra_jax.runtime.run_log import RunLog
 def make_section(tasks: Sequence[TaskScores], runs: Sequence[RunLog]) -> str:
     """Returns the section. Runs of the page keep their colours."""
     keys = _make_keys(tasks, runs)
-    figures = "".join(_make_figure(task, keys, flops_range(tasks)) for task in tasks)
+    flops = flops_range(tasks)
+    figures = "".join(_make_figure(task, keys, flops) for task in tasks)
     rows = [(f"{task.name}, {task.metric}", _last_scores(task, list(keys))) for task in tasks]
     caption = "Scores of the last checkpoint that was fine-tuned: median over seeds, lowest to highest."
     return (

@@ -3,24 +3,13 @@ import pytest
 from electra_jax.config.errors import UserError
 from electra_jax.downstream import curves
 from electra_jax.downstream.paper_scores import paper_scores
+from electra_jax.loading import run_checkpoint
 from electra_jax.runtime import run_log
 
 
-class Kept:
-    """Checkpoints of some steps."""
-
-    def __init__(self, *steps):
-        self._steps = list(steps)
-
-    def __call__(self, folder, read_only):
-        assert read_only
-        return self
-
-    def steps(self):
-        return self._steps
-
-    def close(self):
-        pass
+def keep(monkeypatch, *steps):
+    """Makes all runs have checkpoints of these steps."""
+    monkeypatch.setattr(run_checkpoint, "saved_steps", lambda workdir: list(steps))
 
 
 def line(step, **more):
@@ -47,18 +36,18 @@ def run(tmp_path):
     ],
 )
 def test_checkpoints(run, monkeypatch, kept, asked, steps):
-    monkeypatch.setattr(curves, "Checkpoints", Kept(*kept))
+    keep(monkeypatch, *kept)
     assert curves.select_checkpoints(run, asked).steps == steps
 
 
 def test_a_run_without_checkpoints(run, monkeypatch):
-    monkeypatch.setattr(curves, "Checkpoints", Kept())
+    keep(monkeypatch)
     with pytest.raises(UserError, match=r"has no checkpoint of a step in metrics\.jsonl; wait until"):
         curves.select_checkpoints(run)
 
 
 def test_what_is_counted_and_held_out(run, monkeypatch):
-    monkeypatch.setattr(curves, "Checkpoints", Kept(2, 4))
+    keep(monkeypatch, 2, 4)
     measured = curves.select_checkpoints(run)
     assert measured.compute(4) == {"flops": 40.0, "flops_paper": 80.0, "tokens": 4}
     assert measured.heldout()[0] == {

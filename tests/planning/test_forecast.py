@@ -44,7 +44,7 @@ LINES
 
 def run(*lines: str, kernels=None):
     program = hlo.Program(PROGRAM.replace("LINES", "\n".join(f"  {line}" for line in lines)))
-    return forecast(program, 2, RATES, kernels)
+    return forecast(program, 2, RATES, kernels or {})
 
 
 def estimated(name: str, cycles: int) -> str:
@@ -130,9 +130,9 @@ def test_of_a_conditional_the_longest_branch_counts():
     )
     line = "%d = f32[1000]{0} conditional(%i, %c, %c), branch_computations={%branch1, %branch3}"
     text = PROGRAM.replace("LINES", f"  {line}").replace("ENTRY", branches + "\nENTRY")
-    assert forecast(hlo.Program(text), 2, RATES).parts["compiler"] == pytest.approx(1 + 0.3)
+    assert forecast(hlo.Program(text), 2, RATES, {}).parts["compiler"] == pytest.approx(1 + 0.3)
 
 
 def test_a_program_without_estimates_has_no_forecast():
     text = PROGRAM.replace("LINES", "").replace("estimated_cycles", "something")
-    assert forecast(hlo.Program(text), 2, RATES) is None
+    assert forecast(hlo.Program(text), 2, RATES, {}) is None

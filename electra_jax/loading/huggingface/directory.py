@@ -86,9 +86,12 @@ def write(
     config = hf_config.write(network.config, head, tokenizer.special)
     if as_bert:
         config, state = bert.write(config, state)
-    # Before the folder is made, so that weights that are refused leave nothing behind.
+    # Before the folder is made, so that weights or a tokenizer that are refused leave nothing behind.
     _check_finite(state, "the checkpoint")
     state = _stored(state, dtype)
+    longest = max_length or network.config.longest
+    sentencepiece_file = network.config.encoder.architecture.sentencepiece_file
+    files = tokenizer_files.files(tokenizer, longest, network.config.absolute, sentencepiece_file)
     folder.mkdir(parents=True)
     save_arrays(state, folder / WEIGHTS, framework="pt")
     if weights.is_folded(network.config):
@@ -96,10 +99,7 @@ def write(
     config |= {_SCORES: scores} if scores and head == "discriminator_head" else {}
     config |= more or {}
     write_whole(folder / CONFIG, json.dumps(config, indent=2) + "\n")
-    segments = network.config.absolute
-    longest = max_length or network.config.longest
-    sentencepiece_file = network.config.encoder.architecture.sentencepiece_file
-    for name, content in tokenizer_files.files(tokenizer, longest, segments, sentencepiece_file).items():
+    for name, content in files.items():
         (folder / name).write_bytes(content)
     write_whole(folder / CARD, card)
     for name in (WEIGHTS, FACTORS):

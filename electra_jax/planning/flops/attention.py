@@ -29,7 +29,7 @@ def change(
     length: int,
     is_fused: Callable[[EncoderConfig], bool],
     is_unrolled: Callable[[EncoderConfig], bool],
-    is_gpu: bool = False,
+    is_gpu: bool,
 ) -> float:
     """Returns the operations of attention that a train step executes minus those that XLA counts; often negative.
 
