@@ -301,9 +301,8 @@ def call(hooks: Sequence[Hook], step: int, setup: Setup, params: Params) -> dict
     from electra_jax.loading.model import Model  # and all that reads models, for which other runs have no use
     from electra_jax.loading.networks import Pretrained
 
-    here = jax.device_get(params)
-
     def measure() -> dict[str, float]:
+        here = jax.device_get(params)
         encoder = extract(trained_shape(setup.config, setup.step.objective, step), here, "encoder")
         assert encoder is not None
         vocabulary = setup.data.corpus.tokenizer

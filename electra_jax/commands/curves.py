@@ -13,7 +13,7 @@ from electra_jax.downstream.finetuning.recipe import FinetuneConfig
 from electra_jax.downstream.tasks import files, glue
 from electra_jax.report import curve_plots
 from electra_jax.runtime.console import PlainConsole
-from electra_jax.runtime.progress import ConsoleProgress
+from electra_jax.runtime.progress import LINE_EVERY, ConsoleProgress
 from electra_jax.runtime.run_log import read_run_logs
 
 USAGE = """\
@@ -52,7 +52,6 @@ _OPTIONS: Mapping[str, Any] = {
     "strict": True,
 }
 _ACCOUNTINGS = {"model": "flops", "paper": "flops_paper"}
-_LINE_EVERY = 30.0  # seconds between two lines of progress without a terminal
 
 
 def main(argv: list[str]) -> int:
@@ -78,7 +77,7 @@ def main(argv: list[str]) -> int:
     runs = [curves.select_checkpoints(log, options["points"]) for log in logs]
     output.mkdir(parents=True, exist_ok=True)
     console = PlainConsole()
-    with ConsoleProgress(console, _LINE_EVERY) as progress:
+    with ConsoleProgress(console, LINE_EVERY) as progress:
         rows = curves.measure(runs, configs, data_dirs, output, options["strict"], progress)
     curves.write_tables(output, runs, rows, accounting)
     curve_plots.plot_all(output, runs, rows, accounting, options["paper"], options["by"])

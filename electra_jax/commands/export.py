@@ -69,9 +69,7 @@ def main(argv: list[str]) -> int:
     if given is None:
         return 0
     options = cli.choose(given, defaults)
-    if options["workdir"] and options["model"]:
-        raise UserError("--workdir and --model were both given: expected one of them")
-    source = "model" if options["model"] else "workdir"
+    source = cli.choose_one(options, "workdir", "model")
     cli.require(options, (source, "output"), "try --workdir=runs/tiny --output=exported, or --help")
     model = Path(options["model"])
     if source == "model" and finetuned_model.find(model) is None and not directory.is_directory(model):

@@ -12,7 +12,7 @@ from electra_jax.config.settings import Check, check_value, one_of
 from electra_jax.downstream.finetuning import kept, results, run
 from electra_jax.downstream.finetuning.recipe import FinetuneConfig
 from electra_jax.runtime.console import PlainConsole
-from electra_jax.runtime.progress import ConsoleProgress
+from electra_jax.runtime.progress import LINE_EVERY, ConsoleProgress
 
 USAGE = """\
 usage: electra-jax finetune --config=NAME[:ARG] --init_from=DIR --data_dir=FOLDER [--workdir=DIR] [--step=N]
@@ -43,7 +43,6 @@ usage: electra-jax finetune --config=NAME[:ARG] --init_from=DIR --data_dir=FOLDE
 # Stands for the last checkpoint of a run: 0 is a step.
 _LAST = -1
 _OPTIONS: Mapping[str, Any] = {"init_from": "", "step": _LAST, "data_dir": "", "keep": "best", "strict": True}
-_LINE_EVERY = 30.0  # seconds between two lines of progress without a terminal
 
 
 def main(argv: list[str]) -> int:
@@ -60,7 +59,7 @@ def main(argv: list[str]) -> int:
         )
     step = None if options["step"] == _LAST else options["step"]
     console = PlainConsole()
-    with ConsoleProgress(console, _LINE_EVERY) as progress:
+    with ConsoleProgress(console, LINE_EVERY) as progress:
         result = run.finetune(
             config,
             options["init_from"],

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from electra_jax.config import config_file
 from electra_jax.config.errors import UserError
+from electra_jax.config.settings import above, above_up_to, check_value
 from electra_jax.planning.flops import devices, paper_runs
 from electra_jax.planning.flops.breakdown import Parts
 from electra_jax.planning.flops.count import RunFlops, count_flops
@@ -116,10 +117,8 @@ def main(argv: list[str]) -> int:
     if arguments is None:
         return 0
     given = arguments.options
-    if given["chips"] <= 0:
-        raise UserError(f"--chips={given['chips']} is invalid: expected more than 0")
-    if not 0 < given["mfu"] <= 1:
-        raise UserError(f"--mfu={given['mfu']} is invalid: expected more than 0, at most 1")
+    check_value("--chips", given["chips"], above(0))
+    check_value("--mfu", given["mfu"], above_up_to(0, 1))
     console = PlainConsole()
     if arguments.config is None:
         # A value that differs from its default would have no effect.

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from electra_jax.config import cli, config_file
 from electra_jax.config.errors import UserError
+from electra_jax.config.settings import above, above_up_to, check_value
 from electra_jax.planning.estimate import Plan, best, estimate, sweep
 from electra_jax.planning.targets import is_tpu
 from electra_jax.runtime.console import PlainConsole
@@ -187,10 +188,8 @@ def main(argv: list[str]) -> int:
         return 0
     given = parsed.options
     cli.require(given, ("topology",), "try --topology=v3:4x4 or h100:8, or --help")
-    if given["slices"] <= 0:
-        raise UserError(f"--slices={given['slices']} is invalid: expected more than 0")
-    if not 0 < given["mfu"] <= 1:
-        raise UserError(f"--mfu={given['mfu']} is invalid: expected more than 0, at most 1")
+    check_value("--slices", given["slices"], above(0))
+    check_value("--mfu", given["mfu"], above_up_to(0, 1))
     if _INSIDE not in os.environ:
         return _run_in_child(argv, given["topology"])
     # The target need not exist here; this process uses no accelerator of this machine.

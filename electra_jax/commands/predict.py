@@ -19,7 +19,7 @@ from electra_jax.downstream.finetuned_model import FinetunedModel
 from electra_jax.downstream.tasks import files
 from electra_jax.downstream.tasks.task import BadRows, Task
 from electra_jax.runtime.console import PlainConsole
-from electra_jax.runtime.progress import ConsoleProgress, Progress
+from electra_jax.runtime.progress import LINE_EVERY, ConsoleProgress, Progress
 
 USAGE = """\
 usage: electra-jax predict --model=DIR --input=FILE [--output=FILE] [--text=COLUMN] [--pair=COLUMN] [--batch_size=16]
@@ -39,7 +39,6 @@ Each output has the line of its row. A row that cannot be used is reported on st
 _STANDARD = "-"
 # Batches that are read at a time, so that rows of similar length share a batch.
 _CHUNK = 64
-_LINE_EVERY = 30.0  # seconds between two lines of progress without a terminal
 _OPTIONS = {"model": "", "input": "", "output": _STANDARD, "text": "", "pair": "", "batch_size": 16}
 
 
@@ -84,7 +83,7 @@ def main(argv: list[str]) -> int:
         if options[name]:
             raise UserError(f"--{name}={options[name]} has no effect: this model reads single texts; leave it out")
     # Standard output may have the predictions.
-    with ConsoleProgress(PlainConsole(stderr=True), _LINE_EVERY) as progress:
+    with ConsoleProgress(PlainConsole(stderr=True), LINE_EVERY) as progress:
         bad = ReportedRows(progress)
         if source != _STANDARD:
             with Path(source).open("rb") as file:

@@ -4,7 +4,6 @@ from typing import Any
 
 from electra_jax import models
 from electra_jax.config import cli
-from electra_jax.config.errors import UserError
 from electra_jax.runtime.console import PlainConsole
 
 USAGE = """\
@@ -44,9 +43,7 @@ def main(argv: list[str]) -> int:
     if given is None:
         return 0
     options = cli.choose(given, defaults)
-    if options["workdir"] and options["model"]:
-        raise UserError("--workdir and --model were both given: expected one of them")
-    source = "model" if options["model"] else "workdir"
+    source = cli.choose_one(options, "workdir", "model")
     cli.require(options, (source, "repo"), "try --workdir=runs/tiny --repo=USER/NAME, or --help")
     # By `given`: 0 is a step too, and without the option it is that of the last checkpoint.
     step = options["step"] if "step" in given else None

@@ -73,25 +73,34 @@ def parse(
     return None if given is None else choose(given, options)
 
 
-def choose(given: Mapping[str, str], options: Mapping[str, Any], *others: str) -> dict[str, Any]:
+def choose(given: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the value of each option: the given text converted to the type of the default, or the default.
 
     Args:
       given: the text of each given option.
       options: the command's options with their defaults.
-      others: further names that are accepted, but not returned.
 
     Raises:
       UserError: a name is unknown, or a value has the wrong type.
     """
-    known = [*others, *options]
     for name in given:
-        if name not in known:
-            raise UserError(f"--{name} is unknown{nearest(name, [*known, 'debug', 'help'], '--')}")
+        if name not in options:
+            raise UserError(f"--{name} is unknown{nearest(name, [*options, 'debug', 'help'], '--')}")
     return {
         name: convert(f"--{name}", given[name], default) if name in given else default
         for name, default in options.items()
     }
+
+
+def choose_one(options: Mapping[str, Any], first: str, second: str) -> str:
+    """Returns the name of the one of two options that is given, `first` if neither is.
+
+    Raises:
+      UserError: both are given.
+    """
+    if options[first] and options[second]:
+        raise UserError(f"--{first} and --{second} were both given: expected one of them")
+    return second if options[second] else first
 
 
 def convert(name: str, text: str, default: Any) -> Any:

@@ -77,7 +77,7 @@ def parse(
     for option in given:
         if option not in known:
             raise UserError(f"--{option} is unknown{nearest(option, known, '--')}")
-    chosen = cli.choose(given, options, "config", "workdir")
+    chosen = cli.choose({name: text for name, text in given.items() if name in options}, options)
     if not name:
         if "config" not in options or overrides:
             raise UserError(f"--config is missing: expected a config for {_KINDS[kind]}")

@@ -59,13 +59,13 @@ def explain_os_error(error: OSError) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an exception's message, or the exception's type if the message is empty."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    """Returns the first line of another library's message, at most 200 characters; its type if it has no message."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
 def describe(error: BaseException) -> str:
-    """Formats an exception of another library for a message: type and first line, at most 200 characters."""
-    return f"{type(error).__name__}: {first_line(error)}"[:200]
+    """Formats an exception of another library for a message: its type and `first_line`."""
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 def run(main: Callable[[list[str]], int | None], argv: list[str] | None = None) -> int:

@@ -26,7 +26,6 @@ _OLD_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("spiece.model", "spm.model", "vocab.txt"),
 )
-_REASON = 200  # an error message is truncated to this many characters
 
 
 def is_on_hub(path: Path | str) -> bool:
@@ -53,8 +52,7 @@ def local(path: Path) -> Path:
         others = () if any(folder.rglob("*.safetensors")) else HfApi().list_repo_files(name, revision=revision or None)
     except Exception as error:  # the HTTP library depends on the version of huggingface_hub
         raise UserError(
-            f"{path} cannot be downloaded ({first_line(error)[:_REASON]}); check name and network, or log in with "
-            "`hf auth login`"
+            f"{path} cannot be downloaded ({first_line(error)}); check name and network, or log in with `hf auth login`"
         ) from error
     # Outside of the `try`, which would report this as an error of the Hub.
     if pickles := [file for file in others if file.startswith("pytorch_model")]:
@@ -107,7 +105,7 @@ def upload(folder: Path, repo: str, message: str, revision: str | None = None, p
             )
     except Exception as error:  # as above
         raise UserError(
-            f"{repo} cannot be uploaded ({first_line(error)[:_REASON]}); check name and network, or log in with "
+            f"{repo} cannot be uploaded ({first_line(error)}); check name and network, or log in with "
             "`hf auth login` and a token that may write"
         ) from error
     raise UserError(

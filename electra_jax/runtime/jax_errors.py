@@ -8,7 +8,6 @@ from electra_jax.config.errors import UserError, first_line
 
 _MEMORY = "use less, for instance smaller batches or shorter sequences, or a device with more memory"
 _CACHE = "JAX_COMPILATION_CACHE_DIR"
-_REASON = 200  # characters of JAX's message that are shown
 
 
 @contextlib.contextmanager
@@ -22,7 +21,7 @@ def reported(advice: str = _MEMORY) -> Iterator[None]:
         yield
     # XLA raises a JaxRuntimeError, which is a RuntimeError, or a ValueError.
     except (RuntimeError, ValueError) as error:
-        text = first_line(error)[:_REASON]
+        text = first_line(error)
         # XLA's status for too little memory.
         if "RESOURCE_EXHAUSTED" in str(error):
             raise UserError(f"the memory of a device is not enough ({text}); {advice}") from error

@@ -14,6 +14,8 @@ from rich.text import Text
 from electra_jax.config.printable import printable
 from electra_jax.runtime.console import PlainConsole
 
+# Seconds between two lines of a command's progress without a terminal.
+LINE_EVERY = 30.0
 _SEPARATOR = " · "
 _BAR_WIDTH = 8  # columns that the bar keeps on a narrow terminal
 _TIME_WIDTH = 7  # of "1:23:45"

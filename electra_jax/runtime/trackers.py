@@ -22,7 +22,6 @@ TENSORBOARD = "tensorboard"
 # The ids by which a restarted run is resumed in its trackers.
 FILE = "trackers.json"
 _PROJECT = "electra_jax"
-_REASON = 200  # characters of an error that are shown
 
 
 class TrackedRun(NamedTuple):
@@ -231,4 +230,4 @@ class Trackers:
                 del self._running[name]
 
     def _report(self, name: str, error: Exception) -> None:
-        self._say(f"{name} failed, the run goes on without it: {first_line(error)[:_REASON]}")
+        self._say(f"{name} failed, the run goes on without it: {first_line(error)}")

@@ -13,18 +13,7 @@ from electra_jax.loading.networks import Source
 @pytest.fixture
 def folders(tmp_path, monkeypatch):
     """Two runs with checkpoints of steps 20 and 40. To Matplotlib both names mean something."""
-
-    class Kept:
-        def __init__(self, folder, read_only):
-            pass
-
-        def steps(self):
-            return [20, 40]
-
-        def close(self):
-            pass
-
-    monkeypatch.setattr(points, "Checkpoints", Kept)
+    monkeypatch.setattr(points.run_checkpoint, "saved_steps", lambda workdir: [20, 40])
     return [fake_runs.write(tmp_path / name) for name in ("_one", r"x$\two$")]
 
 
