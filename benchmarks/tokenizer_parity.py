@@ -133,7 +133,7 @@ def exported(ours: tokenizer.Tokenizer, deberta: bool = False) -> PreTrainedToke
 
 
 def compare(ours: tokenizer.Tokenizer, theirs: PreTrainedTokenizerBase, lines: Sequence[str]) -> dict[str, int | float]:
-    """Of all lines and all pairs of neighbours: how many have other ids there."""
+    """Of all lines and all pairs of neighbors: how many have other ids there."""
     cls, sep = ours.special.cls, ours.special.sep
     differing = pairs = tokens = unknown = 0
     seconds = {"here": 0.0, "there": 0.0}

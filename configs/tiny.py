@@ -12,7 +12,7 @@ Where the settings differ from the paper's, and why (values were chosen by trial
 - Discriminator weight 20: at 50 the shared embeddings learn more slowly from the generator's loss.
 - Temperature 1.5: fakes that are slightly easier let the discriminator start earlier.
 - Muon, with which a step takes 10% longer: after 1,060 steps the held-out AUC on unigram fakes was .868 and the loss of
-  masked language modelling 3.84. With Adam at 3e-3 they were .815 and 4.06, with Muon at 3e-3 .849 and 4.03. (One seed
+  masked language modeling 3.84. With Adam at 3e-3 they were .815 and 4.06, with Muon at 3e-3 .849 and 4.03. (One seed
   each, on other text than the README's.)
 """
 

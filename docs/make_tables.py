@@ -115,7 +115,7 @@ def first_run(workdir: str) -> str:
         ["held-out metric", "model", "baseline without context"],
         [
             [
-                "masked language modelling, nats per token",
+                "masked language modeling, nats per token",
                 f"**{get['mlm_loss']:.2f}**",
                 f"{get['unigram_entropy']:.2f} (unigram entropy)",
             ],

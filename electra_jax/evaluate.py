@@ -1,6 +1,6 @@
 """Evaluation on held-out text, with baselines for the losses.
 
-The baseline of the masked-language-modelling loss is the unigram entropy of the same text: the loss of a model that
+The baseline of the masked-language-modeling loss is the unigram entropy of the same text: the loss of a model that
 knows token frequencies only. The baseline of the discriminator's loss is the entropy of the constant prediction.
 Detection is measured twice: on the generator's fakes, which get harder as it learns, and on fakes drawn from the
 unigram distribution, which stay the same.

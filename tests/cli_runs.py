@@ -70,7 +70,7 @@ def command(text: Path, workdir: Path, *arguments: str, config: str = "tiny", ar
 
 
 def environment(devices: int = 1) -> dict[str, str]:
-    """The environment of a child process: so many fake CPU devices, no colours, this checkout first on its path."""
+    """The environment of a child process: so many fake CPU devices, no colors, this checkout first on its path."""
     return {
         **os.environ,
         "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}".strip(),

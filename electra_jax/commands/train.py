@@ -36,7 +36,7 @@ usage: electra-jax train --config=NAME[:ARG] [--workdir=DIR] [--init_from=DIR] [
   --config=base:runlocal             the same run shrunk to less than a minute on a CPU
   --config=base:objective=NAME       another objective, listed below; arguments combine: base:runlocal,objective=mlm
   --config=base:generator=unigram    fakes drawn from a fixed distribution, not by a network; also generator=uniform or
-                                     clusters, of tokens that have the same neighbours
+                                     clusters, of tokens that have the same neighbors
   --workdir=DIR                      the run's work directory (default runs/NAME): a folder or gs://BUCKET/FOLDER; an
                                      existing run in it is resumed
   --init_from=DIR                    start from the weights of a run, an export or a Hugging Face directory: those of

@@ -64,8 +64,8 @@ def _describe(sample: tuple[Ints, Ints], by_count: Ints, vocab_size: int) -> Int
     inside[begins[begins < len(ids)]] = False
     left, right = ids[:-1][inside[1:]], ids[1:][inside[1:]]
     pairs = np.zeros((vocab_size, 2, _NEIGHBOURS), np.int64)
-    for side, (token, neighbour) in enumerate(((right, left), (left, right))):
-        place = column[neighbour]
+    for side, (token, neighbor) in enumerate(((right, left), (left, right))):
+        place = column[neighbor]
         at = token[place != NONE] * _NEIGHBOURS + place[place != NONE]
         pairs[:, side] = np.bincount(at, minlength=vocab_size * _NEIGHBOURS).reshape(vocab_size, _NEIGHBOURS)
     total, seen = max(1, len(left)), np.maximum(1, np.bincount(ids, minlength=vocab_size))
@@ -79,16 +79,16 @@ def _describe(sample: tuple[Ints, Ints], by_count: Ints, vocab_size: int) -> Int
 
 def _k_means(vectors_ND: Ints) -> Ints:
     """Returns the cluster of each vector; the initial centers are evenly spaced vectors."""
-    centres_KD = vectors_ND[::_SIZE].copy()
+    centers_KD = vectors_ND[::_SIZE].copy()
     for _ in range(_ROUNDS):
         # Without the square of the vector itself, which is the same for all centers.
-        distance_NK = (centres_KD**2).sum(axis=1) - 2 * (vectors_ND @ centres_KD.T)
+        distance_NK = (centers_KD**2).sum(axis=1) - 2 * (vectors_ND @ centers_KD.T)
         nearest_N = distance_NK.argmin(axis=1)
-        member_KN = (nearest_N == np.arange(len(centres_KD))[:, None]).astype(np.float64)
+        member_KN = (nearest_N == np.arange(len(centers_KD))[:, None]).astype(np.float64)
         sizes_K = member_KN.sum(axis=1)
         # Whole numbers, so that sums are exact in any order.
         means_KD = np.rint(np.floor_divide(member_KN @ vectors_ND, np.maximum(1, sizes_K)[:, None]))
         # A cluster that has lost its tokens keeps its center.
-        centres_KD = np.where(sizes_K[:, None] > 0, means_KD, centres_KD)
+        centers_KD = np.where(sizes_K[:, None] > 0, means_KD, centers_KD)
     result: Ints = nearest_N.astype(np.int32)
     return result

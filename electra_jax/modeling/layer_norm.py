@@ -51,8 +51,8 @@ def standardize(x: Array, epsilon: float) -> Array:
 
 def _standardize(x: Array, epsilon: float) -> tuple[Array, Array]:
     # With `remat=dots` mean and rate are saved, two numbers per row, and the rest is recomputed.
-    centred = x - checkpoint_name(jnp.mean(x, axis=-1, keepdims=True), "norm")
-    # From centred values: E[x^2] - E[x]^2, Flax's fast variance, cancels where the mean is large.
-    rate = jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + epsilon)
+    centered = x - checkpoint_name(jnp.mean(x, axis=-1, keepdims=True), "norm")
+    # From centered values: E[x^2] - E[x]^2, Flax's fast variance, cancels where the mean is large.
+    rate = jax.lax.rsqrt(jnp.mean(jnp.square(centered), axis=-1, keepdims=True) + epsilon)
     rate = checkpoint_name(rate, "norm")
-    return centred * rate, rate
+    return centered * rate, rate

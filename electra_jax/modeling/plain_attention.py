@@ -21,7 +21,7 @@ _SMALLEST = 16  # queries in a block; on CPU, products of smaller matrices cost 
 
 def block_size(length: int, reach: int) -> int | None:
     """Returns S, the queries in a block of local attention; None if blocks would compute over half of all pairs."""
-    # At least R, so that a block reaches into its neighbors only: see `_with_neighbours`.
+    # At least R, so that a block reaches into its neighbors only: see `_with_neighbors`.
     size = max(_SMALLEST, reach)
     return size if 2 * _pairs(length, reach, size) <= length**2 else None
 
@@ -156,7 +156,7 @@ class _Blocks(NamedTuple):
 
     def cut_all(self, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
         """Splits queries into [B, H, N, S, K], and the keys and values that they reach into [B, H, N, S + 2 R, K]."""
-        k, v = (_with_neighbours(self.cut(x), self.reach, 3) for x in (k, v))
+        k, v = (_with_neighbors(self.cut(x), self.reach, 3) for x in (k, v))
         return self.cut(q), k, v
 
     def join(self, x: Array) -> Array:
@@ -168,7 +168,7 @@ class _Blocks(NamedTuple):
         # -1 is the id of no sequence. Positions beyond the end see each other, so that no softmax is over nothing.
         ids_BL = jnp.pad(sequence_ids_BL, ((0, 0), (0, -self.length % self.size)), constant_values=-1)
         ids_BNS = ids_BL.reshape(len(ids_BL), -1, self.size)
-        same = ids_BNS[..., :, None] == _with_neighbours(ids_BNS, self.reach, 2, outside=-1)[..., None, :]
+        same = ids_BNS[..., :, None] == _with_neighbors(ids_BNS, self.reach, 2, outside=-1)[..., None, :]
         # In NumPy, because [S, S + 2 R] is a small constant, unlike [L, L] in `mask`.
         ahead = np.arange(-self.reach, self.size + self.reach)[None, :] - np.arange(self.size)[:, None]
         seen = _seen(ahead, direction, self.reach)
@@ -176,7 +176,7 @@ class _Blocks(NamedTuple):
         return cast(Array, (same & seen[None, None])[:, None])
 
 
-def _with_neighbours(x: Array, reach: int, axis: int, outside: int = 0) -> Array:
+def _with_neighbors(x: Array, reach: int, axis: int, outside: int = 0) -> Array:
     """Extends each block by the last `reach` positions of the previous block and the first `reach` of the next.
 
     Args:

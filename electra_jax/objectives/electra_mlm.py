@@ -2,7 +2,7 @@
 
 ELECTRA needs two changes to fill masks: a token head, tied to the embeddings, and [MASK] at some input positions of the
 encoder, since an encoder that has never read [MASK] cannot fill one. Predicting the originals of fakes is COCO-LM's
-corrective language modelling (arXiv 2102.08473), which predicts at every position through a copy gate: the
+corrective language modeling (arXiv 2102.08473), which predicts at every position through a copy gate: the
 discriminator, without a gradient (`encoder_positions=all`).
 """
 
@@ -84,7 +84,7 @@ def _stages(settings: ObjectiveConfig, steps: int) -> tuple[Stage, ...]:
 
 
 ELECTRA_MLM = spec.ObjectiveSpec(
-    summary="replaced-token detection at every position, and masked language modelling by the same encoder",
+    summary="replaced-token detection at every position, and masked language modeling by the same encoder",
     paper="after COCO-LM, arXiv 2102.08473",
     settings={
         # No stage of this objective trains the generator alone.

@@ -1,4 +1,4 @@
-"""Masked language modelling by the encoder: BERT's, and two variants that read a generator's fakes."""
+"""Masked language modeling by the encoder: BERT's, and two variants that read a generator's fakes."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ _WEIGHTS = {"generator_weight": 1.0, "encoder_weight": 1.0}
 
 
 def loss(o: Objective, params: Params, x: Inputs) -> Loss:
-    """Computes BERT's masked-language-modelling loss (arXiv 1810.04805, without next-sentence prediction)."""
+    """Computes BERT's masked-language-modeling loss (arXiv 1810.04805, without next-sentence prediction)."""
     nll, accuracy = _predict_masked(o, params, x, x.masked.input_ids)
     return nll.sum / x.counts.masked, {"mlm_loss": nll, "mlm_accuracy": accuracy}
 
@@ -69,7 +69,7 @@ def copy_log_prob(gate_BL: Array, logits_BLV: Array, input_ids_BL: Array, target
 
 
 MLM = spec.ObjectiveSpec(
-    summary="masked language modelling",
+    summary="masked language modeling",
     paper="BERT, table 5",
     settings=spec.MASKING,
     heads=("mlm_head",),
@@ -77,7 +77,7 @@ MLM = spec.ObjectiveSpec(
     generator=None,
 )
 REPLACE_MLM = spec.ObjectiveSpec(
-    summary="masked language modelling with the generator's fakes in place of [MASK]",
+    summary="masked language modeling with the generator's fakes in place of [MASK]",
     paper="Replace MLM, table 5",
     settings={**spec.MASKING, **spec.GENERATOR, **spec.SAMPLING, **_WEIGHTS},
     heads=("mlm_head",),

@@ -19,10 +19,10 @@ from electra_jax.downstream.paper_scores import paper_scores
 from electra_jax.runtime.metric_text import AREAS, LOSSES
 from electra_jax.runtime.run_log import HELDOUT
 
-# Colours for all kinds of colour vision: Okabe and Ito, 2008, https://jfly.uni-koeln.de/color/
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Colors for all kinds of color vision: Okabe and Ito, 2008, https://jfly.uni-koeln.de/color/
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 FILES = tuple(f"{name}.{kind}" for name in ("scores", "average", "heldout") for kind in ("png", "svg"))
-_MARKERS = "osD^vP*X"  # one more than colours, so that pairs of both differ
+_MARKERS = "osD^vP*X"  # one more than colors, so that pairs of both differ
 _DASHES = ("--", ":", "-.")
 _X_LABELS = {"flops": "pre-training FLOPs", "flops_paper": "pre-training FLOPs, as the paper counts them"}
 _GREY = "#707070"
@@ -68,7 +68,7 @@ def plot_all(
 
     Args:
       output: the folder.
-      runs: the runs, in the order of their colours.
+      runs: the runs, in the order of their colors.
       rows: their scores.
       accounting: `flops` or `flops_paper`.
       with_paper: whether to plot the average, if there is one, next to the paper's scores.
@@ -98,7 +98,7 @@ def lines_by_task(rows: Sequence[ScoreRow], accounting: str, by: str = "run") ->
     at = {(row["run"], row["step"]): row["flops"] if accounting == "flops" else row["flops_paper"] for row in rows}
     lines: dict[str, list[Line]] = {}
     for task, by_run in group_by_task(rows).items():
-        # All names in every task, so that a line has the same colour in every panel.
+        # All names in every task, so that a line has the same color in every panel.
         points: dict[str, list[tuple[float, list[float]]]] = {name: [] for name in label.values()}
         for run, steps in by_run.items():
             points[label[run]] += [(at[run, step], list(seeds.values())) for step, seeds in steps.items()]
@@ -112,7 +112,7 @@ def plot_scores(path: Path, lines: Mapping[str, Sequence[Line]], metrics: Mappin
 
     Args:
       path: path of the files, without a suffix.
-      lines: the lines of each task, in the order of their colours.
+      lines: the lines of each task, in the order of their colors.
       metrics: the name of each task's metric.
       accounting: `flops` or `flops_paper`.
     """
@@ -177,16 +177,16 @@ def _plot_lines(panel: Axes, lines: Sequence[Line]) -> None:
 
 def _plot_line(panel: Axes, line: Line, number: int) -> None:
     """Plots the median line, and the band from the lowest to the highest score."""
-    colour, marker = _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)]
+    color, marker = _COLORS[number % len(_COLORS)], _MARKERS[number % len(_MARKERS)]
     x, spreads = [flops for flops, _ in line.points], [spread(scores) for _, scores in line.points]
     median = [each.median for each in spreads]
-    panel.plot(x, median, label=_legend_text(line.name), color=colour, marker=marker, markersize=4, linewidth=1.4)
+    panel.plot(x, median, label=_legend_text(line.name), color=color, marker=marker, markersize=4, linewidth=1.4)
     lowest, highest = [each.lowest for each in spreads], [each.highest for each in spreads]
     # A band of one point would have no width, so a bar shows its range.
     if len(x) > 1:
-        panel.fill_between(x, lowest, highest, color=colour, alpha=0.15, linewidth=0)
+        panel.fill_between(x, lowest, highest, color=color, alpha=0.15, linewidth=0)
     elif lowest != highest:
-        panel.vlines(x, lowest, highest, color=colour, alpha=0.4, linewidth=3)
+        panel.vlines(x, lowest, highest, color=color, alpha=0.4, linewidth=3)
 
 
 def _legend_text(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Elements of the page: tables, and the keys that give each run a colour and a short label."""
+"""Elements of the page: tables, and the keys that give each run a color and a short label."""
 
 import string
 from collections.abc import Sequence
@@ -14,26 +14,26 @@ class Key(NamedTuple):
     """The marking of a run throughout the page.
 
     Attributes:
-      colour: the index of its colour.
+      color: the index of its color.
       name: its full name.
       label: the text beside its lines: the name, or a letter if names are long.
     """
 
-    colour: int
+    color: int
     name: str
     label: str
 
     @property
     def html(self) -> str:
         label = "" if self.label == self.name else f"<b>{escape(self.label)}</b> "
-        return f'<span class="key c{self.colour % plots.COLOURS}">{label}{escape(self.name)}</span>'
+        return f'<span class="key c{self.color % plots.COLORS}">{label}{escape(self.name)}</span>'
 
 
-def keys(names: Sequence[str], colours: Sequence[int] | None = None) -> list[Key]:
-    """Returns a key for each name; without `colours`, colours are numbered in order."""
+def keys(names: Sequence[str], colors: Sequence[int] | None = None) -> list[Key]:
+    """Returns a key for each name; without `colors`, colors are numbered in order."""
     short = all(len(name) <= _LONGEST_LABEL for name in names)
     return [
-        Key(i if colours is None else colours[i], name, name if short else _letter(i)) for i, name in enumerate(names)
+        Key(i if colors is None else colors[i], name, name if short else _letter(i)) for i, name in enumerate(names)
     ]
 
 

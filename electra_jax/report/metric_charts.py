@@ -147,7 +147,7 @@ def _make_lines(runs: Sequence[RunLog], keys: Sequence[Key], chart: _Chart, x: X
     for run, key in zip(runs, keys, strict=True):
         points = _points(run, chart.metric, x)
         last = f"{points[-1][1]:.4g}" if points else ""
-        yield Series(run.name, points, key.colour, key.label if len(runs) > 1 else last)
+        yield Series(run.name, points, key.color, key.label if len(runs) > 1 else last)
 
 
 def _make_baselines(runs: Sequence[RunLog], keys: Sequence[Key], chart: _Chart, x: XAxis) -> list[Series]:
@@ -160,12 +160,12 @@ def _make_baselines(runs: Sequence[RunLog], keys: Sequence[Key], chart: _Chart, 
         return [_make_level(chart, chart.baseline, end)]
     by_values: dict[tuple[float, ...], list[Series]] = {}
     for run, key in measured:
-        line = Series(chart.baseline_name, _points(run, chart.baseline, x), key.colour, dashed=True)
+        line = Series(chart.baseline_name, _points(run, chart.baseline, x), key.color, dashed=True)
         # The distinct values: runs that were measured on the same text have the same one.
         by_values.setdefault(tuple(dict.fromkeys(value for _, value in line.points)), []).append(line)
     baselines = []
     for values, lines in by_values.items():
-        # One grey line for a constant that runs share; a run's own baseline has its colour.
+        # One gray line for a constant that runs share; a run's own baseline has its color.
         if len(values) == 1 and (len(lines) > 1 or len(by_values) == 1):
             baselines.append(_make_level(chart, values[0], max(line.points[-1][0] for line in lines)))
         else:

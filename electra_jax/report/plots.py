@@ -1,6 +1,6 @@
 """Draws line charts for the report page with matplotlib, as SVG.
 
-matplotlib lays out a chart. Its colours and fonts are then replaced by CSS classes, so that both come from the style
+matplotlib lays out a chart. Its colors and fonts are then replaced by CSS classes, so that both come from the style
 sheet of the page. A line and its marks have the class `c0` to `c5`, or `muted`.
 """
 
@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 from electra_jax.runtime.metric_text import short_number
 from electra_jax.runtime.run_log import is_number
 
-COLOURS = 6
+COLORS = 6
 _WIDTH, _HEIGHT = 480, 270
 _TOP, _BOTTOM, _RIGHT = 28, 40, 16
 _LETTER, _LINE = 7.8, 15  # the width of a letter and the height of a line on a phone, where text is largest
@@ -55,7 +55,7 @@ class Series(NamedTuple):
     Attributes:
       name: its name for screen readers and tooltips.
       points: (x, y), x ascending.
-      colour: the index of its colour; None for a line that belongs to all runs.
+      color: the index of its color; None for a line that belongs to all runs.
       label: text at its end.
       dashed: whether it is a baseline.
       band: (x, lowest, highest), shaded behind the line.
@@ -63,14 +63,14 @@ class Series(NamedTuple):
 
     name: str
     points: Sequence[Point]
-    colour: int | None = None
+    color: int | None = None
     label: str = ""
     dashed: bool = False
     band: Sequence[tuple[float, float, float]] = ()
 
     @property
     def css(self) -> str:
-        return "muted" if self.colour is None else f"c{self.colour % COLOURS}"
+        return "muted" if self.color is None else f"c{self.color % COLORS}"
 
 
 def draw_chart(title: str, x: Axis, y: Axis, series: Sequence[Series], css: str = "") -> str:
@@ -223,11 +223,11 @@ class _Chart:
         self._axes.plot(*zip(*line.points, strict=True), clip_on=False, gid=self._mark(css))
 
     def _draw_labels(self) -> None:
-        """Draws a label at each line's end, with a bar of the line's colour."""
+        """Draws a label at each line's end, with a bar of the line's color."""
         pixels = [self._axes.transData.transform(line.points) for line in self._series if line.points]
         taken: list[tuple[float, float, float]] = []  # begin, end and height of each label
-        labelled = [line for line in self._series if line.label and line.points]
-        for line in sorted(labelled, key=lambda line: -line.points[-1][1]):
+        labeled = [line for line in self._series if line.label and line.points]
+        for line in sorted(labeled, key=lambda line: -line.points[-1][1]):
             x, y = self._pixel(line.points[-1])
             begin, end = x + 8, x + _label_width(line.label)
             labels = [height for low, high, height in taken if begin < high and end > low]

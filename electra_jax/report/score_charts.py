@@ -11,7 +11,7 @@ from electra_jax.runtime.run_log import RunLog
 
 
 def make_section(tasks: Sequence[TaskScores], runs: Sequence[RunLog]) -> str:
-    """Returns the section. Runs of the page keep their colours."""
+    """Returns the section. Runs of the page keep their colors."""
     keys = _make_keys(tasks, runs)
     flops = flops_range(tasks)
     figures = "".join(_make_figure(task, keys, flops) for task in tasks)
@@ -29,9 +29,9 @@ def _make_keys(tasks: Sequence[TaskScores], runs: Sequence[RunLog]) -> dict[str,
     """Returns the key of each run, by its name in the scores."""
     indices = {curve.run: curve.page_index for task in tasks for curve in task.curves}
     others = [name for name, index in indices.items() if index is None]
-    # Runs that the page is not about get the colours after those of its runs.
-    colours = [len(runs) + others.index(name) if index is None else index for name, index in indices.items()]
-    return {key.name: key for key in elements.keys(list(indices), colours)}
+    # Runs that the page is not about get the colors after those of its runs.
+    colors = [len(runs) + others.index(name) if index is None else index for name, index in indices.items()]
+    return {key.name: key for key in elements.keys(list(indices), colors)}
 
 
 def _make_figure(task: TaskScores, keys: Mapping[str, Key], ends: tuple[float, float]) -> str:
@@ -42,9 +42,9 @@ def _make_figure(task: TaskScores, keys: Mapping[str, Key], ends: tuple[float, f
         trained = [point for point in curve.points if point.flops > 0]
         band = [(point.flops, point.score.lowest, point.score.highest) for point in trained]
         median = [(point.flops, point.score.median) for point in trained]
-        series.append(Series(curve.run, median, key.colour, key.label if len(keys) > 1 else "", band=band))
+        series.append(Series(curve.run, median, key.color, key.label if len(keys) > 1 else "", band=band))
         before = [point.score.median for point in curve.points if point.flops <= 0]
-        series += [Series("before", [(end, score) for end in ends], key.colour, dashed=True) for score in before]
+        series += [Series("before", [(end, score) for end in ends], key.color, dashed=True) for score in before]
     chart = plots.draw_chart(task.name, Axis("FLOPs", log=True), Axis(task.metric), series)
     return f"<figure><figcaption>{escape(task.name)}</figcaption>{chart}</figure>"
 

@@ -1,6 +1,6 @@
 """The style sheet of the page: light and dark mode, desktop and phone, screen and print."""
 
-# The colours of the lines also differ in lightness, for colour-blind readers. Each has a contrast of at least 3:1 with
+# The colors of the lines also differ in lightness, for color-blind readers. Each has a contrast of at least 3:1 with
 # the background.
 CSS = """
 :root {

@@ -1,4 +1,4 @@
-"""Texts in the terminal with suspected words marked: shaded in colour, or followed by their probability."""
+"""Texts in the terminal with suspected words marked: shaded in color, or followed by their probability."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -27,13 +27,13 @@ class Mark(NamedTuple):
     replaced: bool = False
 
 
-def render_marked(text: str, marks: Sequence[Mark], colours: bool) -> Text:
+def render_marked(text: str, marks: Sequence[Mark], colors: bool) -> Text:
     """Renders a text with its marks.
 
     Args:
       text: the text as it was given.
       marks: in the order of the text, without overlaps.
-      colours: shade words by probability and underline replaced ones. Otherwise a suspected word is followed by its
+      colors: shade words by probability and underline replaced ones. Otherwise a suspected word is followed by its
         probability, and a replaced word stands between stars.
     """
     rendered, position = Text(), 0
@@ -41,7 +41,7 @@ def render_marked(text: str, marks: Sequence[Mark], colours: bool) -> Text:
         rendered.append(printable(text[position : mark.begin]))
         word, position = printable(text[mark.begin : mark.end]), mark.end
         style = next((style for bound, style in _SHADES if mark.probability >= bound), "")
-        if colours:
+        if colors:
             rendered.append(word, style=f"{style} underline" if mark.replaced else style)
         else:
             rendered.append(f"*{word}*" if mark.replaced else word)
@@ -58,9 +58,9 @@ def print_marked(console: Console, texts: Iterable[tuple[str, Sequence[Mark]]], 
       texts: pairs of a text and its marks.
       show_replaced: whether the marks tell which words were replaced.
     """
-    colours = console.color_system is not None and console.is_terminal and not console.no_color
+    colors = console.color_system is not None and console.is_terminal and not console.no_color
     bounds = [f"{bound:.0%}" for bound, _ in reversed(_SHADES)]
-    if colours:
+    if colors:
         legend = f"shaded: probability of being replaced at least {', '.join(bounds)}"
         replaced = "underlined: replaced by the generator"
     else:
@@ -69,5 +69,5 @@ def print_marked(console: Console, texts: Iterable[tuple[str, Sequence[Mark]]], 
     console.print(f"{replaced} · {legend}" if show_replaced else legend, style="dim")
     for text, marks in texts:
         line = Text("• ")
-        line.append_text(render_marked(text, marks, colours))
+        line.append_text(render_marked(text, marks, colors))
         console.print(line)

@@ -190,7 +190,7 @@ def test_nearest_prefers_the_same_last_part():
     assert settings.nearest("learning_rate", names, "--") == "; did you mean --optim.learning_rate?"
     assert settings.nearest("stps", names, "") == "; did you mean steps?"
     assert settings.nearest("x", [], "") == ""
-    assert settings.nearest("colour", names, "") == ""  # nothing is similar
+    assert settings.nearest("color", names, "") == ""  # nothing is similar
 
 
 def test_describe():

@@ -28,7 +28,7 @@ def clusters(lines):
 LINES = [[X, A, Y], [X, B, Y], [U, C, V], [U, D, V]] * 20
 
 
-def test_tokens_between_the_same_neighbours_are_together():
+def test_tokens_between_the_same_neighbors_are_together():
     found = clusters(LINES)
     assert found[A] == found[B] != found[C] == found[D]
     assert found.dtype == np.int32
@@ -46,7 +46,7 @@ def test_a_token_alone_has_none():
     assert found[A] == found[B] != NONE
 
 
-def test_neighbours_are_of_the_same_line():
+def test_neighbors_are_of_the_same_line():
     """End to end, c would stand after y as often as a and b stand before it."""
     assert np.array_equal(clusters(LINES), clusters(LINES[::-1]))
     apart = [[X, A, Y], [C], [X, B, Y], [C]] * 20

@@ -122,8 +122,8 @@ def layer_of(params, number: int):
 
 def norm(x: np.ndarray, epsilon: float) -> np.ndarray:
     """Layer norm without scale and bias."""
-    centred = x - x.mean(-1, keepdims=True)
-    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon)
+    centered = x - x.mean(-1, keepdims=True)
+    return centered / np.sqrt((centered**2).mean(-1, keepdims=True) + epsilon)
 
 
 def gelu(x: np.ndarray) -> np.ndarray:

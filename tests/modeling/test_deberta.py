@@ -76,7 +76,7 @@ def test_a_packed_sequence_is_encoded_as_if_alone():
     np.testing.assert_allclose(alone[0, :5], encode(params, x)[0, 6:11], atol=5e-5)
 
 
-def test_a_sequence_does_not_see_padding_or_its_neighbours():
+def test_a_sequence_does_not_see_padding_or_its_neighbors():
     params, x = reference.random_params(CONFIG), reference.inputs()
     others = np.where((reference.SEQUENCES == 2)[..., None], x, reference.inputs(seed=2))
     np.testing.assert_allclose(encode(params, others)[0, 6:11], encode(params, x)[0, 6:11], atol=2e-5)

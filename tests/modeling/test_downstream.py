@@ -142,8 +142,8 @@ def test_heads_of_transformers(kind, task):
     if "dense" in params:
         x = gelu(x @ params["dense"]["kernel"] + params["dense"].get("bias", 0))
     if "norm" in params:
-        centred = x - x.mean(-1, keepdims=True)
-        x = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * params["norm"]["scale"]
+        centered = x - x.mean(-1, keepdims=True)
+        x = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-5) * params["norm"]["scale"]
     found = head.apply({"params": params}, STATES, False)
     np.testing.assert_allclose(found, dense(params, "classifier", x), rtol=1e-4, atol=1e-5)
 

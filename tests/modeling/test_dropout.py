@@ -60,7 +60,7 @@ def test_places_are_independent_in_pairs_and_in_rectangles(shape):
 
 
 def test_seeds_layers_and_heads_are_independent():
-    """Keys that `fold_in` and `split` give to steps and layers, and neighbouring heads of one key."""
+    """Keys that `fold_in` and `split` give to steps and layers, and neighboring heads of one key."""
     layers = jax.random.split(jax.random.key(3), 2)
     keep = jax.jit(lambda key: dropout.keep_weights(dropout.key_words(key), (1, 2, 256, 256), RATE))
     masks = [~np.asarray(keep(key)) for key in layers]

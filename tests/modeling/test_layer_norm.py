@@ -18,8 +18,8 @@ close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
 
 
 def formula(x):
-    centred = x - jnp.mean(x, axis=-1, keepdims=True)
-    return centred / jnp.sqrt(jnp.mean(centred**2, axis=-1, keepdims=True) + EPSILON)
+    centered = x - jnp.mean(x, axis=-1, keepdims=True)
+    return centered / jnp.sqrt(jnp.mean(centered**2, axis=-1, keepdims=True) + EPSILON)
 
 
 def value_and_gradient(compute, *arguments):

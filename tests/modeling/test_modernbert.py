@@ -84,7 +84,7 @@ def test_nothing_has_a_bias():
     assert {path[-1].key for path, _ in paths} == {"kernel", "scale"}
 
 
-def test_a_sequence_does_not_see_padding_or_its_neighbours():
+def test_a_sequence_does_not_see_padding_or_its_neighbors():
     params, x = reference.random_params(CONFIG), reference.inputs()
     whole = encode(params, x)
     others = np.where((reference.SEQUENCES == 2)[..., None], x, reference.inputs(seed=2))

@@ -88,7 +88,7 @@ def test_layers_start_from_different_weights():
     assert not np.any(kernel[0] == kernel[1])
 
 
-def test_a_sequence_does_not_see_padding_or_its_neighbours():
+def test_a_sequence_does_not_see_padding_or_its_neighbors():
     params, x = reference.random_params(CONFIG), reference.inputs()
     whole = encode(params, x)
     others = np.where((reference.SEQUENCES == 2)[..., None], x, reference.inputs(seed=2))

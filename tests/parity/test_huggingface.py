@@ -321,7 +321,7 @@ def modernbert(arg: str, activation: str = "gelu") -> tuple[Objective, Any, Any]
 
 
 @pytest.mark.parametrize("activation", ["gelu", "relu2"])
-def test_modernbert_agrees_in_masked_language_modelling(activation):
+def test_modernbert_agrees_in_masked_language_modeling(activation):
     objective, params, model = modernbert("objective=mlm", activation)
     ours = run_ours(objective, params)
     model = build(objective, params, "encoder", "mlm_head", modernbert_config(model))

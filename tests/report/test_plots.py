@@ -157,7 +157,7 @@ def test_a_band_lies_around_its_line_and_what_is_compared_with_behind_it():
     assert [circle.get("class") for circle in root.iter("circle")] == ["c0", "end c0"]  # none on what is compared with
 
 
-def test_colours_are_the_pages():
+def test_colors_are_the_pages():
     text = plots.draw_chart("", X, Y, [Series("a", [(1, 2)], i) for i in (0, 5, 6, None)], css="by-step")
     assert set(re.findall(r'circle class="end (\w+)"', text)) == {"c0", "c5", "muted"}
     assert 'class="chart by-step"' in text

@@ -7,12 +7,12 @@ TEXT = "the  Dog sat down."
 MARKS = [Mark(0, 3, 0.01), Mark(5, 8, 0.2), Mark(9, 12, 0.4, True), Mark(13, 18, 0.9, True)]
 
 
-def test_without_colours_words_carry_their_probability():
-    assert render_marked(TEXT, MARKS, colours=False).plain == "the  Dog[20%] *sat*[40%] *down.*[90%]"
+def test_without_colors_words_carry_their_probability():
+    assert render_marked(TEXT, MARKS, colors=False).plain == "the  Dog[20%] *sat*[40%] *down.*[90%]"
 
 
-def test_with_colours_the_text_is_unchanged_and_shades_deepen():
-    text = render_marked(TEXT, MARKS, colours=True)
+def test_with_colors_the_text_is_unchanged_and_shades_deepen():
+    text = render_marked(TEXT, MARKS, colors=True)
     assert text.plain == TEXT
     styles = {text.plain[span.start : span.end]: str(span.style) for span in text.spans}
     assert not styles.get("the", "").strip()

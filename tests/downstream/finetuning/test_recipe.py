@@ -94,8 +94,8 @@ def test_a_setting_that_does_not_exist():
     c = recipe.make("cola").to_dict()
     with pytest.raises(UserError, match=r"config\.epoch is unknown; did you mean config\.epochs\?"):
         recipe.resolve({**c, "epoch": 3})
-    with pytest.raises(UserError, match=r"config\.task\.colour is unknown"):
-        recipe.resolve({**c, "task": {"name": "cola", "colour": "red"}})
+    with pytest.raises(UserError, match=r"config\.task\.color is unknown"):
+        recipe.resolve({**c, "task": {"name": "cola", "color": "red"}})
 
 
 def test_every_setting_is_documented():
