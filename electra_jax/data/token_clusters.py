@@ -4,18 +4,14 @@ They cost one pass over a sample of the text. All arithmetic is on integers (flo
 process of a run, and every restart, finds the same clusters.
 """
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
-from electra_jax.data.records import Split
-
-Ints = npt.NDArray[Any]
+from electra_jax.data.records import Ints, Split
 
 NONE = -1  # the number of tokens that are in no cluster
 _SIZE = 32  # tokens in a cluster, on average
-_NEIGHBOURS = 128  # the most frequent tokens, by which others are described
+_NEIGHBORS = 128  # the most frequent tokens, by which others are described
 _SAMPLE = 4_000_000  # ids of the text that are read
 _ROUNDS = 10  # of k-means
 
@@ -58,18 +54,18 @@ def _describe(sample: tuple[Ints, Ints], by_count: Ints, vocab_size: int) -> Int
     """Returns the vectors of tokens, [tokens, 2 x neighbors] float64 of whole numbers, in the order of `by_count`."""
     ids, begins = sample
     column = np.full(vocab_size, NONE)
-    column[by_count[:_NEIGHBOURS]] = np.arange(min(_NEIGHBOURS, len(by_count)))
+    column[by_count[:_NEIGHBORS]] = np.arange(min(_NEIGHBORS, len(by_count)))
     inside = np.ones(len(ids), bool)
     # The first token of a line has none before it. Empty lines at the end begin behind the last id.
     inside[begins[begins < len(ids)]] = False
     left, right = ids[:-1][inside[1:]], ids[1:][inside[1:]]
-    pairs = np.zeros((vocab_size, 2, _NEIGHBOURS), np.int64)
+    pairs = np.zeros((vocab_size, 2, _NEIGHBORS), np.int64)
     for side, (token, neighbor) in enumerate(((right, left), (left, right))):
         place = column[neighbor]
-        at = token[place != NONE] * _NEIGHBOURS + place[place != NONE]
-        pairs[:, side] = np.bincount(at, minlength=vocab_size * _NEIGHBOURS).reshape(vocab_size, _NEIGHBOURS)
+        at = token[place != NONE] * _NEIGHBORS + place[place != NONE]
+        pairs[:, side] = np.bincount(at, minlength=vocab_size * _NEIGHBORS).reshape(vocab_size, _NEIGHBORS)
     total, seen = max(1, len(left)), np.maximum(1, np.bincount(ids, minlength=vocab_size))
-    by_chance = seen[:, None] * np.pad(seen[by_count[:_NEIGHBOURS]], (0, max(0, _NEIGHBOURS - len(by_count))))
+    by_chance = seen[:, None] * np.pad(seen[by_count[:_NEIGHBORS]], (0, max(0, _NEIGHBORS - len(by_count))))
     # A single pair says little.
     ratio = np.where(pairs > 1, pairs, 0) * total // np.maximum(1, by_chance)[:, None]
     # 0 below 1, then 1 + the whole part of the logarithm.

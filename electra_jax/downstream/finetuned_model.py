@@ -60,9 +60,9 @@ class FinetunedModel(Model):
         self.cut = 0
         self._batch_size = batch_size
         # `model` is compared by value: models of equal shape share the compiled programs.
-        self._apply = functools.partial(_apply, model=model.model)
-        self._per_token = model.model.per_token
-        self._beam = model.model.beam
+        module = model.model
+        self._apply = functools.partial(_apply, model=module)
+        self._per_token, self._beam = module.per_token, module.beam
         # Once: NumPy arrays as arguments would be copied to the device for every batch.
         self._task_params = jax.device_put(model.params)
 

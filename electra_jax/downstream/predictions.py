@@ -9,13 +9,12 @@ import numpy as np
 from electra_jax.downstream.tasks import squad, squad_files
 from electra_jax.downstream.tasks.conll import Sentence
 from electra_jax.downstream.tasks.multilabel import MultiLabel
-from electra_jax.downstream.tasks.sentences import Example, Sentences
+from electra_jax.downstream.tasks.sentences import Example, Sentences, cell
 from electra_jax.downstream.tasks.squad import Answering
 from electra_jax.downstream.tasks.tagging import Tagging
 from electra_jax.downstream.tasks.task import Rows, Task
 
 _WORD = re.compile(r"\S+")
-_BREAKS = re.compile(r"[\t\r\n]")  # not allowed in a cell
 
 
 class Label(NamedTuple):
@@ -200,5 +199,4 @@ def to_cells(task: Task, prediction: Prediction) -> tuple[str, ...]:
 
 
 def _cell(value: Any) -> str:
-    # A class name may contain tabs and line breaks, which would split the row.
-    return f"{value:.6g}" if isinstance(value, float) else _BREAKS.sub(" ", str(value))
+    return f"{value:.6g}" if isinstance(value, float) else cell(str(value))

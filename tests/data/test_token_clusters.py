@@ -17,7 +17,7 @@ UNSEEN = 10
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     monkeypatch.setattr(token_clusters, "_SIZE", 2)
-    monkeypatch.setattr(token_clusters, "_NEIGHBOURS", 4)
+    monkeypatch.setattr(token_clusters, "_NEIGHBORS", 4)
 
 
 def clusters(lines):

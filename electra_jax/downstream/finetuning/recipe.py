@@ -50,7 +50,7 @@ class FinetuneConfig:
         "transformers",
         "The head on the encoder: of transformers' class for this encoder, of its BERT classes, or the paper's, which "
         "cannot be exported.",
-        one_of("transformers", "bert", "paper"),
+        one_of(*_THRESHOLDS),
     )
     dropout: float = setting(0.1, "Dropout rate in encoder and head.", from_up_to_below(0, 1))
     dtype: str = setting(

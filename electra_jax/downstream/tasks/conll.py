@@ -13,7 +13,6 @@ from electra_jax.downstream.tasks import conllu, files
 from electra_jax.downstream.tasks.task import BadRows
 
 _DOCUMENT = "-DOCSTART-"
-_COMMENT = "#"
 
 
 class Sentence(NamedTuple):
@@ -144,7 +143,7 @@ def _split_fields(line: str) -> list[str]:
 
 def _make_is_comment(lines: Iterable[str]) -> Callable[[str], bool]:
     """Returns a predicate for comments. A word that begins with # differs: it has as many columns as other words."""
-    words = (line for line in lines if line.strip() and not line.startswith((_COMMENT, _DOCUMENT)))
+    words = (line for line in lines if line.strip() and not (conllu.is_comment(line) or line.startswith(_DOCUMENT)))
     word = next(words, "")
     shape = "\t" in word, len(_split_fields(word))
-    return lambda line: line.startswith(_COMMENT) and ("\t" in line, len(_split_fields(line))) != shape
+    return lambda line: conllu.is_comment(line) and ("\t" in line, len(_split_fields(line))) != shape

@@ -11,14 +11,13 @@ from collections.abc import Iterable
 from electra_jax.config.errors import UserError
 
 SUFFIX = ".conllu"
-_COMMENT = "#"
 _WORD = re.compile(r"[0-9]+")
 _NO_WORD = re.compile(r"[0-9]+-[0-9]+|[0-9]+\.[0-9]+")
 
 
 def is_comment(line: str) -> bool:
     """True if the line is a comment. Rows never begin with #, because they begin with an ID."""
-    return line.startswith(_COMMENT)
+    return line.startswith("#")
 
 
 def id_of(line: str) -> str:

@@ -18,7 +18,7 @@ from electra_jax.downstream.tasks.task import BadRows, Rows, Task, frame, trunca
 from electra_jax.runtime.io import write_whole
 
 BALANCED = "balanced"  # class weights as in scikit-learn: all classes have the same total weight
-_BREAKS = re.compile(r"[\t\r\n]")  # not allowed in a field of a .tsv file
+_BREAKS = re.compile(r"[\t\r\n]")
 
 
 class Example(NamedTuple):
@@ -236,9 +236,13 @@ class Sentences(Task):
     def write(self, path: Path, examples: Sequence[Example], answers: Sequence[Any]) -> None:
         texts = map(self.answer_text, answers)
         rows = zip((example.name for example in examples), texts, strict=True)
-        # A leaderboard needs exactly one line per row, whatever names and classes contain.
-        lines = ["\t".join(_BREAKS.sub(" ", part) for part in row) for row in rows]
+        lines = ["\t".join(map(cell, row)) for row in rows]
         write_whole(path.with_name(f"{path.name}.tsv"), "\n".join(["index\tprediction", *lines]) + "\n")
+
+
+def cell(text: str) -> str:
+    """Returns `text` as a field of a .tsv file: tabs and line breaks, which would split the row, become spaces."""
+    return _BREAKS.sub(" ", text)
 
 
 def _quoted(label: Any) -> str:
