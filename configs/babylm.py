@@ -18,6 +18,7 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from electra_jax import train_config
+from electra_jax.config import config_file
 from electra_jax.config.errors import UserError
 from electra_jax.data import corpus
 
@@ -29,8 +30,8 @@ _VOCABULARY = 16_384
 
 
 def get_config(arg: str = "") -> ConfigDict:
-    track, arg = train_config.take(arg, "track", "strict_small")
-    text, rest = train_config.take(arg, "corpus", "")
+    track, arg = config_file.take(arg, "track", "strict_small")
+    text, rest = config_file.take(arg, "corpus", "")
     if track not in _WORDS:
         raise UserError(f"config argument track={track} is unknown: expected track={' or '.join(_WORDS)}")
     words = _WORDS[track]

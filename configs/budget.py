@@ -18,6 +18,7 @@ from typing import NamedTuple
 from ml_collections import ConfigDict
 
 from electra_jax import count_flops, train_config
+from electra_jax.config import config_file
 from electra_jax.config.errors import UserError
 
 
@@ -44,7 +45,7 @@ _LENGTH = 128  # tokens
 
 
 def get_config(arg: str = "") -> ConfigDict:
-    given, rest = train_config.take(arg, "flops", "1e15")
+    given, rest = config_file.take(arg, "flops", "1e15")
     try:
         flops = float(given)
     except ValueError:

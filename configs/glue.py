@@ -8,18 +8,18 @@ encoder.
 
 from ml_collections import ConfigDict
 
+from electra_jax.config import config_file
 from electra_jax.config.errors import UserError
 from electra_jax.downstream.finetuning import recipe
 from electra_jax.downstream.tasks import glue
 
 
 def get_config(arg: str = "") -> ConfigDict:
-    parts = arg.split(",")
     # No default: the task must be that of --data_dir.
-    task = next((part.removeprefix("task=") for part in parts if part.startswith("task=")), "")
+    task, rest = config_file.take(arg, "task")
     if task not in glue.TASKS:
         raise UserError(
             f"config argument {arg!r} names no task of GLUE: expected task={' or '.join(glue.TASKS)}; for example "
             "--config=glue:task=cola"
         )
-    return recipe.make(task, ",".join(part for part in parts if not part.startswith("task=")))
+    return recipe.make(task, rest)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from electra_jax.config import cli, settings
+from electra_jax.config import cli, config_file, settings
 from electra_jax.config import phases as phase_text
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import Check, above, at_least, one_of, setting
@@ -131,13 +131,6 @@ def paper() -> ConfigDict:
     return ConfigDict(to_dict(TrainConfig()))
 
 
-def take(arg: str, name: str, default: str) -> tuple[str, str]:
-    """Splits a config file's argument into the value of `NAME=` and the rest; the last value counts."""
-    parts = arg.split(",")
-    values = [part.removeprefix(f"{name}=") for part in parts if part.startswith(f"{name}=")]
-    return [default, *values][-1], ",".join(part for part in parts if not part.startswith(f"{name}="))
-
-
 def choose_size(arg: str, sizes: Collection[str], default: str) -> tuple[str, str]:
     """Splits a config file's argument into the size that it names and the rest, which is for `finish`.
 
@@ -152,7 +145,7 @@ def choose_size(arg: str, sizes: Collection[str], default: str) -> tuple[str, st
     for part in arg.split(","):
         if part in sizes:
             raise UserError(f"config argument {part!r} is unknown: expected size={part}")
-    chosen, rest = take(arg, "size", default)
+    chosen, rest = config_file.take(arg, "size", default)
     if chosen not in sizes:
         raise UserError(f"config argument size={chosen} is unknown: expected size={' or '.join(sizes)}")
     return chosen, rest

@@ -149,6 +149,13 @@ def _find(name: str | Path) -> Path:
     raise UserError(f"config {name} does not exist: expected the path of a Python file, or one of {names}")
 
 
+def take(arg: str, name: str, default: str = "") -> tuple[str, str]:
+    """Splits a config file's argument into the value of `NAME=` and the rest; the last value counts."""
+    parts = arg.split(",")
+    values = [part.removeprefix(f"{name}=") for part in parts if part.startswith(f"{name}=")]
+    return [default, *values][-1], ",".join(part for part in parts if not part.startswith(f"{name}="))
+
+
 def override(config: ConfigDict, name: str, text: str) -> None:
     """Sets `config.NAME` to `text`, converted to the type of the setting.
 

@@ -17,6 +17,7 @@ _SCORES = {
     "electra_small_128 50%": ("", 79.0),
     "electra_small_128 100%": ("ELECTRA-Small, all steps", 79.9),
     "electra_base": ("ELECTRA-Base", 85.1),
+    "bert_large": ("BERT-Large", 84.0),
     "bert_large 464k x 2048": ("BERT-Large, ours", 87.2),
     "electra_400k": ("ELECTRA-400K", 89.0),
     "electra_1.75M": ("ELECTRA-1.75M", 89.5),

@@ -35,6 +35,7 @@ def test_configs_of_users_tasks(name):
     ("file", "arg", "message"),
     [
         ("glue", "", r"config argument '' names no task of GLUE: expected task=cola or sst2"),
+        ("glue", "task=cola,task=colla", r"names no task of GLUE"),
         ("glue", "task=colla", r"config argument 'task=colla' names no task of GLUE"),
         (
             "glue",
@@ -43,7 +44,7 @@ def test_configs_of_users_tasks(name):
         ),
         ("glue", "task=cola,size=huge", "size=huge is unknown: expected small or base or large"),
         ("glue", "task=cola,local", "config argument 'local' is unknown: expected task=, size=, head= or runlocal"),
-        ("squad", "version=3", r"'version=3' names no version of SQuAD: expected version=1\.1 or version=2\.0"),
+        ("squad", "version=3", r"'version=3' names no version of SQuAD: expected version=1\.1 or 2\.0"),
     ],
 )
 def test_invalid_arguments(file, arg, message):
