@@ -323,9 +323,9 @@ def load_data(
 
     def epochs(steps: int) -> float:
         total = 0.0
-        for phase in phases:
-            total += min(steps, phase.batches) * phase.batch_size / len(phase.examples)
-            steps -= min(steps, phase.batches)
+        for each in run_phases:  # by their steps: batches that were left out have not been read
+            total += min(steps, each.steps) * each.batch_size / len(examples[each.length])
+            steps -= min(steps, each.steps)
         return total
 
     return Data(

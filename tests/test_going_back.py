@@ -116,7 +116,9 @@ def test_batches_are_left_out(run, tmp_path):
     """One batch of the first length, which the next length's batches do not notice, then one of the second."""
     first = run()
     assert len(first) == len(set(first)) == 6
+    epochs = [line["epoch"] for line in logged(tmp_path)]
     again = run(2, 1)
+    assert [line["epoch"] for line in logged(tmp_path)] == epochs
     assert again[0] not in first
     assert again[1:] == first[3:]
     assert rewind.read(WorkDir(tmp_path)) == rewind.Rewinds([Rewind(2, 1)], False)
