@@ -25,6 +25,8 @@ def pool(workers: int, start: Callable[..., None], arguments: tuple[Any, ...]) -
       UserError: a process was killed.
     """
     executor = ProcessPoolExecutor(workers, CONTEXT, start, arguments)
+    # Those of `read_ahead`, which ends them itself, and of a program that calls `prepare`.
+    others = {*multiprocessing.active_children()}
     try:
         with starting():
             for _ in range(workers):
@@ -35,7 +37,7 @@ def pool(workers: int, start: Callable[..., None], arguments: tuple[Any, ...]) -
         raise killed() from error
     # Nobody waits for the results.
     except (KeyboardInterrupt, GeneratorExit):
-        for process in multiprocessing.active_children():
+        for process in {*multiprocessing.active_children()} - others:
             process.terminate()
         raise
     finally:

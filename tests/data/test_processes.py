@@ -1,9 +1,12 @@
 """Processes that work for another: what they inherit."""
 
+import contextlib
+import multiprocessing
 import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from cli_runs import run
@@ -84,6 +87,19 @@ def test_ignored_signals_stay_ignored_and_other_threads_have_no_handlers():
         assert found == [signal.getsignal(signal.SIGTERM)]
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_ends_the_processes_of_the_pool_alone():
+    other = processes.CONTEXT.Process(target=time.sleep, args=(60,))
+    other.start()
+    try:
+        with contextlib.suppress(KeyboardInterrupt), processes.pool(1, int, ()) as pool:
+            pool.submit(time.sleep, 60)
+            raise KeyboardInterrupt
+        assert multiprocessing.active_children() == [other]
+    finally:
+        other.terminate()
+        other.join()
 
 
 INTERRUPTED = """
