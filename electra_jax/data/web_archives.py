@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 from electra_jax.config.errors import UserError
 from electra_jax.data import fetched_pages
+from electra_jax.data.compression import Stream
 from electra_jax.data.documents import OTHER_LANGUAGE, Record, normalize_ends
 from electra_jax.data.input_file import InputFile
 
-_LONGEST_HEADER = 2**20  # bytes
+_SHORT_HEADER, _LONGEST_HEADER = 2**12, 2**20  # bytes
 _LONGEST_PAGE = 2**27  # bytes: a page is in memory as a whole
 _END = b"\r\n\r\n"  # of a header, and of a record
 _WITHOUT_PAGES = (b"warcinfo", b"request", b"revisit")  # other types of records in archives with pages
@@ -67,44 +68,29 @@ def read_pages(file: InputFile, languages: str = "") -> Iterator[Record]:
         )
 
 
-class _Bytes:
+class _Bytes(Stream):
     """A byte stream over blocks; `offset` is the number of bytes taken."""
 
-    def __init__(self, blocks: Iterator[bytes]):
-        self._blocks, self._data, self._at = blocks, b"", 0
-        self._before = 0  # bytes of earlier `_data`
-
-    @property
-    def offset(self) -> int:
-        return self._before + self._at
+    offset = 0
 
     def take(self, size: int) -> bytes:
         """Takes the next `size` bytes; fewer at the end."""
-        parts, missing = [self._data[self._at : self._at + size]], size - (len(self._data) - self._at)
-        self._at = min(self._at + size, len(self._data))
-        while missing > 0 and self._next_block(b""):
-            parts.append(self._data[:missing])
-            self._at = min(missing, len(self._data))
-            missing -= len(self._data)
+        parts = []
+        # `read` returns bytes of one block only.
+        while size and (part := self.read(size)):
+            parts.append(part)
+            size -= len(part)
+            self.offset += len(part)
         return b"".join(parts)
 
     def take_until(self, mark: bytes, longest: int) -> bytes | None:
-        """Takes the bytes before `mark`, and drops the mark; None if it is not in the next `longest` bytes."""
-        while (end := self._data.find(mark, self._at)) < 0:
-            # A mark may begin in this block and end in the next.
-            rest = self._data[self._at :]
-            if len(rest) > longest or not self._next_block(rest):
-                return None
-        taken, self._at = self._data[self._at : end], end + len(mark)
-        return taken
-
-    def _next_block(self, rest: bytes) -> bool:
-        """Appends the next block to `rest`, the end of this one that is still needed. False if there is none."""
-        block = next(self._blocks, b"")
-        if block:
-            self._before += len(self._data) - len(rest)
-            self._data, self._at = rest + block, 0
-        return bool(block)
+        """Takes the bytes before `mark`, and drops the mark; None if it does not begin in the next `longest` bytes."""
+        # `peek` copies, and nearly all headers are short.
+        for most in (min(_SHORT_HEADER, longest), longest):
+            size = self.peek(most + len(mark)).find(mark)
+            if size >= 0:
+                return self.take(size + len(mark))[:size]
+        return None
 
 
 def _headers(data: _Bytes, file: InputFile) -> Iterator[tuple[dict[bytes, bytes], int]]:
