@@ -36,6 +36,7 @@ _ROWS = {
     1e14: _Row(3, 128, 4096, 32, 3e-3),
     3e14: _Row(4, 192, 4096, 32, 2e-3),
     1e15: _Row(4, 256, 8192, 64, 2e-3),
+    3e15: _Row(6, 256, 8192, 64, 2e-3),
     1e16: _Row(8, 256, 16_384, 128, 2e-3),
     1e17: _Row(16, 256, 16_384, 512, 2e-3),
 }
@@ -76,4 +77,7 @@ def _config(row: _Row, flops: float, steps: int, rest: str) -> ConfigDict:
     config.objective.update(discriminator_weight=20.0, temperature=1.5)
     config.optim.update(name="muon", learning_rate=row.learning_rate, muon_rate=2.0, b2=0.98)
     config.optim.update(schedule="stable", decay=0.4, warmup_steps=max(1, steps // 20))
+    if config_file.take(rest, "objective")[0] == "electra_mlm":
+        # Detection alone in most steps: so the encoder's predictions cost no downstream score (the ladder).
+        config.phases = "8/10 objective.encoder_weight=0; 2/10"
     return train_config.finish(config, rest, "flops=NUMBER")

@@ -215,7 +215,7 @@ def _as_repository(exported: Path) -> Path:
     """Lays out the export of a run as a repository: the encoder with its head, the other networks in folders of it."""
     root = networks.encoder_directory_in_export(exported)
     assert root is not None
-    # Of an encoder's two heads, most tools have a use for the MLM head.
+    # If the encoder has two heads, the MLM head is at the root: most tools can use it.
     if (exported / networks.MASKED_LM).is_dir():
         root = exported / networks.MASKED_LM
     for name in (networks.DISCRIMINATOR, networks.GENERATOR):

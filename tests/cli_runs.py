@@ -17,13 +17,13 @@ import jax
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
-from rich.console import Console
 
 from electra_jax import train_config
 from electra_jax.config import config_file
 from electra_jax.objectives import registry
 from electra_jax.objectives.spec import Objective
 from electra_jax.runtime.checkpoint import Checkpoints
+from electra_jax.runtime.console import PlainConsole
 from electra_jax.runtime.progress import ConsoleProgress
 from electra_jax.train_config import TrainConfig
 
@@ -91,7 +91,7 @@ def run(arguments: list[str], devices: int = 1, **options: Any) -> subprocess.Co
 
 def quiet() -> ConsoleProgress:
     """A report that nobody sees."""
-    return ConsoleProgress(Console(quiet=True))
+    return ConsoleProgress(PlainConsole(quiet=True))
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:

@@ -108,6 +108,17 @@ def test_one_bad_gradient_does_not_poison_the_run(text_file, tmp_path, monkeypat
     assert any(".params" in name for name in after if not np.array_equal(after[name], later[name]))
 
 
+@pytest.mark.parametrize(
+    ("loss", "norm", "cause"),
+    [(NAN, 0.5, "its loss or gradient is not finite"), (1.0, 0.5, "its gradient norm is 0.5")],
+)
+def test_the_cause_of_a_skipped_update_is_named(loss, norm, cause):
+    values = {"loss": loss, "grad_norm": norm, "skipped_steps": 1.0}
+    measured = {name: metrics.scalar(jnp.float32(value)) for name, value in values.items()}
+    with pytest.raises(UserError, match=f"up to step 3: {cause}; nothing is saved"):
+        guard.SkipCounter(1).count(guard.finite_only(measured), 3, None)
+
+
 def test_too_many_skipped_updates_end_the_run_before_it_is_saved(text_file, tmp_path, monkeypatch, light_steps):
     spoil(monkeypatch, lambda done: jnp.where(done >= 4, INF, 0.0))
     config = small_config(text_file, "objective=mlm", steps=12, checkpoint__every=2, eval_every=100, guard__patience=4)

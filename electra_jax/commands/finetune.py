@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from electra_jax.config import cli, config_file
@@ -78,7 +77,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def show_scores(console: Console, result: Mapping[str, Any]) -> None:
+def show_scores(console: PlainConsole, result: Mapping[str, Any]) -> None:
     """Prints the result of `finetune` as a table: each score's median, lowest, highest and deviation over seeds."""
     count = len(result["seeds"])
     table = Table(title=f"{result['task']}, {count} seed{'s' if count > 1 else ''}", title_justify="left")

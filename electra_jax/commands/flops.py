@@ -4,7 +4,6 @@ import dataclasses
 import json
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from electra_jax.config import config_file
@@ -61,7 +60,7 @@ def config_report(run: RunFlops, device: str, chips: int, mfu: float) -> dict[st
     return {**vars(run), "segments": segments, "chips": chips, "mfu": mfu, "hours": hours}
 
 
-def show_paper_runs(console: Console, rows: list[dict[str, Any]]) -> None:
+def show_paper_runs(console: PlainConsole, rows: list[dict[str, Any]]) -> None:
     grid = Table(title="Training FLOPs of the paper's runs", title_justify="left")
     grid.add_column("run")
     for heading in ("printed", "paper", "corrected", "model"):
@@ -80,7 +79,7 @@ def show_paper_runs(console: Console, rows: list[dict[str, Any]]) -> None:
     )
 
 
-def show_run(console: Console, run: dict[str, Any]) -> None:
+def show_run(console: PlainConsole, run: dict[str, Any]) -> None:
     console.print(
         f"{run['objective']}: {run['steps']:,} steps x {run['batch']} x {run['length']}, "
         f"{short_number(run['tokens'])} tokens",

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from rich.console import Console
 from rich.table import Table
 
 from electra_jax.config import cli, config_file
@@ -55,7 +54,7 @@ _FORECAST = {
 }
 
 
-def show(console: Console, plan: Plan) -> None:
+def show(console: PlainConsole, plan: Plan) -> None:
     s, memory = plan.settings, plan.memory
     console.print(
         f"{plan.topology}: {plan.devices} devices ({plan.kind}) on {plan.hosts} host{'s' * (plan.hosts > 1)}, "
@@ -81,7 +80,7 @@ def show(console: Console, plan: Plan) -> None:
     console.print(f"at {plan.mfu:.0%} MFU: {plan.days_at_mfu:.2f} days")
 
 
-def _show_traffic(console: Console, plan: Plan) -> None:
+def _show_traffic(console: PlainConsole, plan: Plan) -> None:
     assert plan.moved is not None
     assert plan.largest is not None
     assert plan.collectives is not None
@@ -102,7 +101,7 @@ def _show_traffic(console: Console, plan: Plan) -> None:
     console.print(grid)
 
 
-def _show_time(console: Console, plan: Plan) -> None:
+def _show_time(console: PlainConsole, plan: Plan) -> None:
     assert plan.seconds is not None
     assert plan.tokens_per_second is not None
     grid = Table(title="Lower bounds on the time of a step", title_justify="left")
@@ -145,7 +144,7 @@ def _per_device(plan: Plan) -> float:
     return float(s["batch_size"] / (s["grad_accum_steps"] * s["data"] * s["fsdp"]))
 
 
-def show_sweep(console: Console, plans: Sequence[Plan], fastest: Plan | None) -> None:
+def show_sweep(console: PlainConsole, plans: Sequence[Plan], fastest: Plan | None) -> None:
     grid = Table(title=f"{plans[0].topology}: settings that fit", title_justify="left")
     for heading in (
         "grad_accum_steps",

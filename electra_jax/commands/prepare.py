@@ -4,7 +4,6 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from electra_jax.config import cli
@@ -75,7 +74,7 @@ def _runner(chosen: dict[str, Any]) -> Runner:
     return BeamRunner(chosen["beam"])
 
 
-def _show(console: Console, report: CorpusReport) -> None:
+def _show(console: PlainConsole, report: CorpusReport) -> None:
     documents, tokens = report.documents, report.tokens
     facts = Table.grid(padding=(0, 3))
     facts.add_row("documents", f"{documents['train']:,} to train on, {documents['heldout']:,} held out")

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from electra_jax.config import cli
@@ -67,7 +66,7 @@ def main(argv: list[str]) -> int:
             table.add_row(f"mean of {name}", "", f"{np.mean([accuracies[path] for path in found[folder]]):.1f}")
     if len(accuracies) > 1:
         table.add_row("mean of the files", "", f"{np.mean([*accuracies.values()]):.1f}")
-    console: Console = PlainConsole()
+    console = PlainConsole()
     for note in model.notes:
         console.print(note, style="dim")
     console.print(table)

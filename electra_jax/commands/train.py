@@ -5,8 +5,6 @@ import tempfile
 import textwrap
 from pathlib import Path
 
-from rich.console import Console
-
 from electra_jax import train_config
 from electra_jax.config import cli, config_file
 from electra_jax.config.errors import UserError
@@ -124,7 +122,7 @@ def make_rewind(step: str, skip_batches: str) -> Rewind | None:
     return Rewind(cli.convert("--rewind_to", step, 0), cli.convert("--skip_batches", skip_batches or "0", 0))
 
 
-def show(console: Console, config: TrainConfig, workdir: AnyPath, result: TrainResult) -> None:
+def show(console: PlainConsole, config: TrainConfig, workdir: AnyPath, result: TrainResult) -> None:
     """Prints the results of a run, or that it was interrupted."""
     if not result.finished:
         console.print(f"interrupted and saved at step {result.step}; the same command resumes it")

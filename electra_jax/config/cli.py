@@ -47,7 +47,7 @@ def read(
             value = "true" if options.get(name) is False else _next_value(argument, rest)
         if isinstance(options.get(name), tuple):
             value = "\n".join([*filter(None, value.split(",")), *_following_values(rest)])
-        # Of a setting that is given again the last value counts, so a command can be extended.
+        # The last value of a repeated setting counts, so a command can be extended.
         if name in given and not name.startswith("config."):
             raise UserError(f"--{name} is given twice; give it once")
         given[name] = value
@@ -93,7 +93,7 @@ def choose(given: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, An
 
 
 def choose_one(options: Mapping[str, Any], first: str, second: str) -> str:
-    """Returns the name of the one of two options that is given, `first` if neither is.
+    """Returns the name of whichever option is given; `first` if neither is.
 
     Raises:
       UserError: both are given.

@@ -59,7 +59,7 @@ def explain_os_error(error: OSError) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of another library's message, at most 200 characters; its type if it has no message."""
+    """Returns the first line of an exception's message, at most 200 characters, or its type if the message is empty."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 

@@ -43,7 +43,7 @@ class Interrupts:
         self.noticed: int | None = None
         self._debug = debug
         self._unwinds = False
-        # Taken for good by the thread that ends the process.
+        # The thread that ends the process takes this lock and never releases it.
         self._ending = threading.Lock()
 
     @contextlib.contextmanager

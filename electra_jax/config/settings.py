@@ -21,7 +21,7 @@ from electra_jax.config.errors import UserError
 
 Config = TypeVar("Config")
 _METADATA = "electra_jax"
-# Width of what --help-config prints.
+# Columns of text that --help-config prints.
 _COLUMNS = 100
 
 # What an error message calls a value of each type.

@@ -100,11 +100,11 @@ class _Header(tarfile.TarInfo):
     def fromtarfile(cls, tarfile_: Any) -> Any:
         try:
             header = super().fromtarfile(tarfile_)
-        # A block of zeros, over which tarfile steps.
+        # A block of zeros, which tarfile skips.
         except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
             tarfile_.has_end = True
             raise
-        # tarfile would step over an invalid header, and take a truncated one for the end.
+        # tarfile would skip an invalid header, and take a truncated one for the end.
         except (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError) as error:  # type: ignore[attr-defined]
             raise tarfile.ReadError(f"header at byte {tarfile_.offset}: {error}") from None
         tarfile_.has_end = False

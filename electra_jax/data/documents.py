@@ -115,7 +115,7 @@ def last_break(text: bytes, limit: int) -> int:
         end = text.rfind(mark, limit // 2, limit)
         if end > 0:
             return end
-    # At most three continuation bytes (0b10......) precede the limit; the piece ends before their character.
+    # If the byte at the limit continues a character (0b10......), the piece ends before that character.
     inside = next((back for back in range(4) if text[limit - back] & 0xC0 != 0x80), 0)
     return limit - inside
 

@@ -74,7 +74,7 @@ def _signature(text: str) -> list[int]:
     words = text.lower().split()
     # A text of fewer than five words is one shingle.
     shingles = [" ".join(words[i : i + _SHINGLE]) for i in range(max(1, len(words) - _SHINGLE + 1))]
-    # Literal: a continued preparation must find the same duplicates.
+    # A constant seed: a continued preparation must find the same duplicates.
     minhash = RMinHash(num_perm=_HASHES, seed=0)
     minhash.update(shingles)
     return list(minhash.digest())
@@ -101,7 +101,7 @@ class SeenDocuments:
                 duplicates[i] = DUPLICATE
             elif self._similar and found.signatures is not None and self._similar.has_or_adds(found.signatures[i]):
                 duplicates[i] = NEAR_DUPLICATE
-            # Also that of a near-duplicate: a later copy of it is an exact one.
+            # A near-duplicate's digest is added too: a later copy of it is an exact duplicate.
             self._digests.add(digest)
         return duplicates
 

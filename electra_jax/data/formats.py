@@ -136,7 +136,7 @@ def tell(head: bytes, name: str) -> str:
     if by_name != "text":
         return by_name
     if _is_binary(head):
-        # Of UTF-16 without a mark, ASCII has a zero in every second byte; binary formats have runs of zeros.
+        # ASCII text in UTF-16 without a mark has a zero in every second byte; binary formats have runs of zeros.
         raise _refused(name, "UTF-16" if _ZEROS not in head and head.count(b"\0") * 4 > len(head) else "binary data")
     return "json" if _is_json(head) else "text"
 

@@ -57,14 +57,14 @@ def labels(names: Sequence[str]) -> list[str]:
     nothing is left of a name, or two become equal, all are numbered from 1: `1_en`.
     """
     words = [_WORD.findall(name) for name in names]
-    # A word is left of each name.
+    # At least one word of each name must remain.
     spare = min(map(len, words)) - 1 if len(words) > 1 else 0
     begin = _count_common(words, spare)
     end = _count_common([each[::-1] for each in words], spare - begin)
     found = ["_".join(each[begin : len(each) - end]) for each in words]
     if all(found) and len(set(found)) == len(found):
         return found
-    # An empty label leaves the number alone.
+    # If the label is empty, only the number remains.
     return [f"{number}_{label}".rstrip("_") for number, label in enumerate(found, 1)]
 
 

@@ -52,7 +52,7 @@ def starting() -> Iterator[None]:
     The workers inherit a blocked SIGINT, so that Ctrl-C does not reach them: this process ends them, and Ctrl-C during
     their imports would print a traceback.
     """
-    # Else the first semaphore starts the tracker, which unblocks SIGINT.
+    # Otherwise the first semaphore would start the tracker, and starting it unblocks SIGINT.
     resource_tracker.ensure_running()
     with _interrupts_deferred():
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -84,7 +84,7 @@ def read_ahead(job: Job, readers: int) -> Iterator[Iterator[ReadChunk]]:
                 # At least one chunk, if a shard is larger than what may be read ahead.
                 allowance = processes.CONTEXT.Semaphore(max(1, _AHEAD // job.config.shard_bytes))
                 receiver, sender = processes.CONTEXT.Pipe(duplex=False)
-                # Interleaved: of consecutive units, one reader's are taken while all others wait for their allowance.
+                # Interleaved: with consecutive units, one reader would work while the others wait for an allowance.
                 units = [(i, job.units[i]) for i in range(number, len(job.units), readers)]
                 arguments = (units, job.config, job.config.shard_bytes, job.folder, allowance, sender)
                 process = processes.CONTEXT.Process(target=_read, args=arguments, name=f"reader {number}", daemon=True)

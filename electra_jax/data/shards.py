@@ -149,7 +149,7 @@ def write_shard(folder: Path, chunk: Chunk, tokenizer: Tokenizer, heldout_fracti
         shard.tokens[split], shard.documents[split] = len(ids), len(line_counts)
         index |= {f"{split}_lines": line_lengths, f"{split}_documents": line_counts}
         if split == "train":
-            # Of the training text alone: held-out losses are compared with these frequencies.
+            # Counted on the training text only: held-out losses are compared with these frequencies.
             index["unigram"] = np.bincount(ids, minlength=len(tokenizer)).astype(np.uint32)
         # A split without tokens has no file.
         if len(ids):

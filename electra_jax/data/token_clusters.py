@@ -44,7 +44,7 @@ def cluster_tokens(split: Split, counts: Ints, special: tuple[int, ...]) -> npt.
 
 def _sample_lines(split: Split) -> tuple[Ints, Ints]:
     """Returns the ids of evenly spaced lines, and where each of these lines begins."""
-    # Evenly spaced lines of the whole text, in which sources follow one another.
+    # Sources follow one another in the text, so its first lines would be of one source.
     every = -(-len(split.tokens) // _SAMPLE)
     begins, lengths = split.lines[:-1][::every], np.diff(split.lines)[::every]
     return split.tokens.take(begins, lengths).astype(np.int64), np.cumsum(lengths) - lengths

@@ -233,7 +233,7 @@ class Library(Tokenizer):
             raise UserError(f"{name} has no {' '.join(missing)}; add a line for each to the vocabulary")
         self.special = Special(*(next(ids[name] for name in names if name in ids) for names in _NAMES))
         added = described.get("added_tokens") or ()
-        # `encode_special_tokens`, below, makes the library pass over all special tokens in a text.
+        # `encode_special_tokens`, set below, makes the library encode special tokens in a text as plain text.
         if any(token["special"] and token["id"] not in self.special for token in added):
             for token in added:  # all but those of `special` are tokens wherever a text has them
                 token["special"] = token["id"] in self.special
@@ -242,7 +242,7 @@ class Library(Tokenizer):
         self._tokenizer.no_truncation()
         # "[MASK]" in a text is text.
         self._tokenizer.encode_special_tokens = True
-        # After that, because the model may also have a piece of that name.
+        # After `encode_special_tokens` is set: the model may still have a piece that spells a special token.
         self._find_spoken()
         # Ids may have gaps.
         self.word_starts = np.zeros(max(ids.values()) + 1, bool)

@@ -91,7 +91,7 @@ def select_checkpoints(log: RunLog, points: int = 0) -> MeasuredRun:
     Raises:
       UserError: the run has no checkpoint of a logged step.
     """
-    # The run may still be training, so nothing in its folder may change.
+    # Reads only: the run may still be training.
     saved = run_checkpoint.saved_steps(log.workdir)
     logged = {line["step"] for line in log.metrics if _has_compute(line)}
     # A checkpoint's compute is known from its line in the log, which may lag behind the checkpoints.

@@ -83,17 +83,19 @@ class Inference:
         Long rows are split into windows.
         """
         windows, owners = split_rows(rows, self.window)
-        places = [(window, i) for window in windows for i in range(len(window))]
-        masked = [[*window[:i], self.special.mask, *window[i + 1 :]] for window, i in places]
-        shifted = np.array([i + 1 for _, i in places], np.int32)  # [CLS]
-        targets = np.array([window[i] for window, i in places], np.int32)
+        # The same list for each of its tokens: the mask is put into the batch.
+        repeated = [window for window in windows for _ in window]
+        shifted = np.array([i + 1 for window in windows for i in range(len(window))], np.int32)  # [CLS]
+        targets = np.array([token for window in windows for token in window], np.int32)
 
-        # The target's alone: log-probabilities over the vocabulary of all tokens may take gigabytes.
+        # Only the target's log-probability is kept: those of the whole vocabulary may take gigabytes.
         def compute(batch: Batch, indices: list[int]) -> Array:
             positions_B, targets_B = (_in_batch(values, indices, batch) for values in (shifted, targets))
-            return self._predict_target(self._params, batch, positions_B, targets_B)
+            input_ids = np.array(batch.input_ids)
+            input_ids[np.arange(len(indices)), shifted[indices]] = self.special.mask
+            return self._predict_target(self._params, batch._replace(input_ids=input_ids), positions_B, targets_B)
 
-        log_probs = iter(self._map(compute, masked))
+        log_probs = iter(self._map(compute, repeated))
         parts: list[list[np.ndarray]] = [[] for _ in rows]
         for owner, window in zip(owners, windows, strict=True):
             parts[owner] += [next(log_probs) for _ in window]

@@ -111,7 +111,7 @@ def _plain(
     if rotate is not None:
         q_BHLK, k_BHLK = rotate(q_BHLK, 2), rotate(k_BHLK, 2)
     reach, is_local = visible.reach, visible.is_local
-    # Blocks have no dropout, which no encoder has in local layers. In short sequences they would save too little.
+    # Blocks cannot drop weights (no encoder does in local layers), and save too little in short sequences.
     if is_local is not None and not rate and plain_attention.block_size(qkv.shape[1], reach) is not None:
         attended = plain_attention.attend_local_or_global(
             reach, visible.direction, is_local, q_BHLK, k_BHLK, v_BHLK, visible.sequence_ids

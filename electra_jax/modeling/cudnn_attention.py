@@ -45,7 +45,7 @@ def problem(network: EncoderConfig, device_kind: str, length: int) -> str | None
     # cuDNN's limit where there is a mask, which JAX passes as a bias.
     if length % 2:
         return f"config.model.attention=fused on GPUs needs sequences of an even length, not {length}"
-    # The rate of training decides for evaluation too, since the choice does not know the pass.
+    # Evaluation uses training's choice too: the code that chooses does not know if dropout is on.
     if network.attention_rate and (size not in _DROPOUT_HEADS or length % _DROPOUT_MULTIPLE):
         return (
             f"config.model.attention=fused on GPUs drops attention weights (at the rate {network.attention_rate:g}) of "

@@ -58,7 +58,7 @@ def affine(x: Array, kernel: Array, bias: Array | None, input_axes: int = 1) -> 
     """
     inputs, features = kernel.shape[:input_axes], kernel.shape[input_axes:]
     rows = x.shape[: x.ndim - input_axes]
-    # A reshape could merge a sharded axis into one that is not; the compilers of accelerators do not need it.
+    # On a mesh, a reshape could merge a sharded axis with one that is not; accelerators need no reshape.
     if jax.sharding.get_abstract_mesh().size > 1:
         contracted = tuple(range(len(rows), x.ndim)), tuple(range(input_axes))
         y = jax.lax.dot_general(x, kernel, (contracted, ((), ())))

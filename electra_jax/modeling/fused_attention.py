@@ -169,7 +169,7 @@ def attend(form: Form, qkv: Array, sequence_ids_BL: Array, words: Array, is_loca
     else:
         form = dataclasses.replace(form, native=limits.native, vmem=limits.vmem)
     if mesh.empty:
-        # First example, first head, number of heads: see `pallas_attention.forward`.
+        # One device has the whole batch, so examples and heads count from 0 (the layout is that of `forward`).
         numbers = jnp.asarray([0, 0, form.heads], jnp.uint32)
         return _reshaped(form, qkv, sequence_ids_BL, jnp.concatenate([words, numbers]), is_local)
     heads = heads_on_device(form.heads, mesh)

@@ -296,8 +296,8 @@ class _Call:
             out_shape=[shape for _, shape in outs],
             scratch_shapes=[*(scratch or []), *hashes],
             interpret=form.interpret,
-            # Local and global layers have kernels of their own, which `planning.kernels` tells apart by name.
-            name=name if form.reach is None else f"local_{name}",
+            # `planning.kernels` tells these apart by name: local and global layers, passes with and without dropout.
+            name=name + ("" if form.reach is None else "_local") + ("_dropout" if form.rate else ""),
             cost_estimate=self._cost(products, [*self.arrays[2:5], *(x for _, x in more), *(x for _, x in outs)]),
             compiler_params=pltpu.CompilerParams(dimension_semantics=order, vmem_limit_bytes=form.vmem),
         )(scalars, *self.arrays, *(array for _, array in more))

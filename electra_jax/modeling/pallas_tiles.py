@@ -87,7 +87,7 @@ def group_size(width: int, heads: int) -> int:
 def tiles_of(form: Form, length: int, width: int) -> Tiles:
     """Returns the tiles for sequences of a length, if `form.heads` heads together are `width` wide."""
     size, group = width // form.heads, group_size(width, form.heads)
-    # Several spans must divide the length, and begin where a row of hashes does: two keys share one.
+    # Several spans must divide the length and begin at multiples of 256 keys, since one row of hashes serves two keys.
     step = LANES if length <= ONE_SPAN else 2 * LANES
     padded = math.ceil(length / step) * step
     queries = next(size for size in (512, 256, 128) if padded % size == 0)

@@ -189,7 +189,7 @@ def _call(
             return pl.BlockSpec((None, length), lambda i, h, b: (b, 0))
         if rank == 3:
             return pl.BlockSpec((None, None, positions), lambda i, h, b: (b, h, block(i)))
-        # [B, L, H, K] has none; of [B, L, 3, H, K] a program gets all three.
+        # The axis of query, key and value, if there is one: a program gets all three.
         parts = array.shape[2:-2]
         return pl.BlockSpec(
             (None, positions, *parts, None, array.shape[-1]), lambda i, h, b: (b, block(i), *[0] * len(parts), h, 0)

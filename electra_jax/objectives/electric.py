@@ -55,7 +55,7 @@ def contrast(o: Objective, params: Params, x: Inputs, logits_BLV: Array) -> Dete
     # Not the labels of fakes: a sample that equals the original still counts as noise.
     noised_BL, _ = electra.put_fakes(x.masked, noise_BM)
     energy_BL = electra.discriminate(o, params, x, noised_BL)
-    # Of the distribution that was sampled, at its temperature.
+    # The log-probability under the distribution that was sampled, temperature included.
     log_q_BL = -optax.softmax_cross_entropy_with_integer_labels(tempered_BLV, noised_BL)
     share = o.settings.mask_prob
     return Detection(noised_BL, x.masked.chosen, energy_BL + log_q_BL + math.log(share / (1 - share)))

@@ -123,7 +123,7 @@ def choose(
     drawn = jax.random.uniform(key, maskable_BL.shape)
     if words_BL is not None:
         drawn = jnp.take_along_axis(drawn, words_BL, axis=1)  # one number for each word keeps its positions together
-    # Below every draw, so that `top_k` takes them last: fillers, which `score_BM >= 0` excludes.
+    # Special tokens rank below every draw, so `top_k` takes them last; `score_BM >= 0` excludes these fillers.
     rank = jnp.where(maskable_BL, drawn, -1.0)
     if words_BL is not None:  # among equal ranks `top_k` takes the first; rotate, or it would always be a word's start
         begin = jax.random.randint(jax.random.fold_in(key, 1), (rank.shape[0], 1), 0, rank.shape[1])

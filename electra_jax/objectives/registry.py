@@ -40,7 +40,7 @@ SYSTEMS: dict[str, spec.ObjectiveSpec] = {
 }
 
 # Settings that have no effect, for each kind of generator.
-# Without a generator network nobody reads [MASK], and there is no loss of the generator to weigh or to start with.
+# Without a generator network no [MASK] is read, and there is no generator loss to weight or to train first.
 _OF_NETWORKS = ("generator_weight", "generator_steps", "replace_prob", "random_prob")
 _UNUSED_BY_GENERATOR = {
     "transformer": (),

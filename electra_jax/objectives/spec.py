@@ -241,7 +241,7 @@ class Objective:
         s = self.settings
         if s.mask_prob_end == _CONSTANT:
             return s.mask_prob
-        # In training the end is never quite reached: the last step follows `steps` - 1.
+        # The last step of training has `step` = `steps` - 1, so `mask_prob_end` is never quite reached.
         return s.mask_prob + (s.mask_prob_end - s.mask_prob) * (step.astype(jnp.float32) / self.steps)
 
     def mask(self, key: Array, batch: Batch, step: Array) -> masking.Masked:
@@ -258,7 +258,7 @@ class Objective:
             s.replace_prob if reads_masks else 0.0,
             s.random_prob if reads_masks else 0.0,
             jnp.asarray(self.word_starts) if s.whole_words else None,
-            # Of the largest rate: M is a static shape, while the rate may change from step to step.
+            # M is a static shape while the rate changes from step to step, so M must fit the largest rate.
             masking.max_masked(batch.input_ids.shape[1], s.largest_mask_prob),
         )
 

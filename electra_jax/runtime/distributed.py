@@ -166,9 +166,8 @@ def broadcast(text: str | None = None) -> str:
     """Returns the `text` of process 0 in all processes; the others pass None and wait for it."""
     key = f"broadcast/{next(_exchange)}"
     if text is not None:
-        # JAX refuses an empty value.
-        _client().key_value_set(key, f"={text}")
-    return str(_client().blocking_key_value_get(key, _FOREVER))[1:]
+        _client().key_value_set(key, text)
+    return str(_client().blocking_key_value_get(key, _FOREVER))
 
 
 def share(names: Iterable[str]) -> list[str]:
@@ -182,9 +181,9 @@ def share(names: Iterable[str]) -> list[str]:
 def all_gather(text: str) -> list[str]:
     """Returns the `text` of every process, in the order of process numbers, in all processes."""
     exchange = next(_exchange)
-    _client().key_value_set(f"all_gather/{exchange}/{jax.process_index()}", f"={text}")
+    _client().key_value_set(f"all_gather/{exchange}/{jax.process_index()}", text)
     keys = [f"all_gather/{exchange}/{number}" for number in range(jax.process_count())]
-    return [str(_client().blocking_key_value_get(key, _FOREVER))[1:] for key in keys]
+    return [str(_client().blocking_key_value_get(key, _FOREVER)) for key in keys]
 
 
 class PreemptionGuard:

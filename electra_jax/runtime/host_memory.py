@@ -22,9 +22,9 @@ def keep_freed() -> bool:
     the next one of the same size, because `posix_memalign` asks for more and small blocks take the rest. Heaps of
     two to four times a step's temporary arrays were seen.
 
-    Call it before the process has a second thread: when that thread first allocates, glibc decides once and for all how
-    many heaps there may be. It changes nothing under another C library, on a machine with an accelerator, or if the
-    environment has settings of its own for this.
+    Call it before the process has a second thread: that thread's first allocation makes a second heap, which later
+    threads share with the first one. It changes nothing under another C library, on a machine with an accelerator, or
+    if the environment has settings of its own for this.
     """
     if platform.libc_ver()[0] != "glibc" or any(name.startswith(_OWN_SETTINGS) for name in os.environ):
         return False

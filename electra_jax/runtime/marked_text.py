@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from rich.console import Console
 from rich.text import Text
 
 from electra_jax.config.printable import printable
+from electra_jax.runtime.console import PlainConsole
 
 # Minimum probability for each style, and the style.
 _SHADES = ((0.5, "bold white on red3"), (0.3, "black on orange1"), (0.15, "black on light_goldenrod1"))
@@ -50,7 +50,9 @@ def render_marked(text: str, marks: Sequence[Mark], colors: bool) -> Text:
     return rendered
 
 
-def print_marked(console: Console, texts: Iterable[tuple[str, Sequence[Mark]]], show_replaced: bool = False) -> None:
+def print_marked(
+    console: PlainConsole, texts: Iterable[tuple[str, Sequence[Mark]]], show_replaced: bool = False
+) -> None:
     """Prints a legend, then each text on a line of its own after a bullet.
 
     Args:

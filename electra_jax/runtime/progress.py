@@ -71,7 +71,7 @@ class ConsoleProgress(Progress):
 
     def __init__(
         self,
-        console: Console | None = None,
+        console: PlainConsole | None = None,
         line_every: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):

@@ -140,7 +140,7 @@ def _sizes(settings: MeshConfig, devices: int) -> tuple[int, ...]:
     given = math.prod(size for size in sizes if size != -1)
     if sizes.count(-1) == 1 and devices % given == 0:
         sizes[sizes.index(-1)] = devices // given
-    # A product alone would not do: three times -1, or twice with another size, may give the number of devices.
+    # A product alone would not do: two sizes of -1 cancel, so they and another size may give the number of devices.
     if -1 in sizes or math.prod(sizes) != devices:
         asked = " x ".join(f"config.mesh.{axis}={getattr(settings, axis)}" for axis in AXES)
         raise UserError(f"{asked} does not match {devices} devices: expected sizes with product {devices}, or one -1")

@@ -96,6 +96,7 @@ def test_an_interrupt_ends_the_processes_of_the_pool_alone():
         with contextlib.suppress(KeyboardInterrupt), processes.pool(1, int, ()) as pool:
             pool.submit(time.sleep, 60)
             raise KeyboardInterrupt
+        other.join(0.5)
         assert multiprocessing.active_children() == [other]
     finally:
         other.terminate()

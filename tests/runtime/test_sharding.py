@@ -27,7 +27,7 @@ def test_minus_one_is_the_number_of_remaining_devices(settings, shape):
     assert sharding.make_mesh(settings, 16).shape == dict(zip(("data", "fsdp", "tensor"), shape, strict=True))
 
 
-@pytest.mark.parametrize("settings", [sizes(3), sizes(4), sizes(-1, 3), sizes(-1, -1), sizes(16)])
+@pytest.mark.parametrize("settings", [sizes(3), sizes(4), sizes(-1, 3), sizes(-1, -1, 8), sizes(-1, -1, -1), sizes(16)])
 def test_sizes_that_do_not_multiply_to_the_devices_are_refused(settings):
     with pytest.raises(UserError, match=r"config\.mesh\.data=.* does not match 8 devices: expected sizes with"):
         sharding.make_mesh(settings, 16)

@@ -59,7 +59,7 @@ def init_states(seeds: Array, pretrained: Any, *, model: Downstream, optim: Fine
     def init_state(seed: Array) -> State:
         keys = {name: jax.random.key(seed) for name in ("params", "dropout")}
         variables = model.init(keys, Batch(zeros, zeros, zeros), zeros, zeros[:, 0], True)
-        # Compiled, the random encoder that is replaced here is never computed.
+        # XLA removes the computation of the random encoder, which is replaced here.
         params = variables["params"] | pretrained
         # The initial state does not depend on `steps`.
         optimizer = rates.make_optimizer(optim, params, model.config.encoder.layers, steps=1)

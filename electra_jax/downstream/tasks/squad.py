@@ -128,7 +128,7 @@ class Answering(Task):
         Raises:
           UserError: there is no room for the context.
         """
-        # By the longest possible question, so that the error does not depend on the data.
+        # Checked with the longest possible question, so that the error does not depend on the data.
         if max_length <= self.query + 3:
             raise UserError(
                 f"config.max_length={max_length} leaves no room for the context: expected more than config.task.query="
@@ -262,7 +262,7 @@ class Answering(Task):
             part = [measure for measure, t in zip(measures, truths, strict=True) if bool(t) == wanted]
             if part:
                 scores |= {f"{name}_{key}": value for key, value in squad_metrics.mean(part)._asdict().items()}
-        # As if every question were answered: the search below decides which are.
+        # Scores as if every question were answered: the search below decides which are.
         best = [squad_metrics.measure(t, a.best, impossible, unit) for t, a in zip(truths, answers, strict=True)]
         for key in squad_metrics.Measure._fields:
             scores[f"best_{key}"], scores[f"best_{key}_thresh"] = squad_metrics.best_threshold(

@@ -1,7 +1,7 @@
 import json
 
+import finetuning_recipe
 import pytest
-import recipe
 from cli_runs import sst2_files
 
 from electra_jax.config import errors
@@ -11,7 +11,7 @@ from electra_jax.downstream.finetuning.recipe import to_dict
 
 def test_a_choice_is_scored_on_the_half_that_did_not_make_it():
     scores = {"low": (60.0, 50.0), "high": (70.0, 54.0), "last": (64.0, 58.0)}
-    assert recipe.cross_chosen(scores) == (("high", "last"), (54.0 + 64.0) / 2)
+    assert finetuning_recipe.cross_chosen(scores) == (("high", "last"), (54.0 + 64.0) / 2)
 
 
 def result(even, odd):
@@ -21,7 +21,7 @@ def result(even, odd):
 
 
 def test_the_report_has_settings_that_were_tried_on_all_tasks(monkeypatch):
-    monkeypatch.setattr(recipe, "TASKS", {"cola": "CoLA", "rte": "RTE"})
+    monkeypatch.setattr(finetuning_recipe, "TASKS", {"cola": "CoLA", "rte": "RTE"})
     done = {
         "base/cola": result(10, 12),
         "base/rte": result(50, 54),
@@ -29,7 +29,7 @@ def test_the_report_has_settings_that_were_tried_on_all_tasks(monkeypatch):
         "6 epochs/rte": result(60, 44),
         "no dropout/cola": result(90, 90),
     }
-    assert recipe.report(done).splitlines() == [
+    assert finetuning_recipe.report(done).splitlines() == [
         "| | CoLA | RTE | average |",
         "|---|---|---|---|",
         "| base | 11.0 | 52.0 | 31.5 |",
@@ -44,10 +44,12 @@ def test_the_report_has_settings_that_were_tried_on_all_tasks(monkeypatch):
     ]
 
 
-@pytest.mark.parametrize("setting", recipe.SETTINGS)
+@pytest.mark.parametrize("setting", finetuning_recipe.SETTINGS)
 def test_a_setting_differs_from_the_base_in_one_thing(setting, tmp_path):
-    base, changed = (to_dict(recipe.finetuning_config(each, "rte", 3, tmp_path)) for each in ("base", setting))
-    assert set(differences(base, changed)) == set(recipe.SETTINGS[setting])
+    base, changed = (
+        to_dict(finetuning_recipe.finetuning_config(each, "rte", 3, tmp_path)) for each in ("base", setting)
+    )
+    assert set(differences(base, changed)) == set(finetuning_recipe.SETTINGS[setting])
 
 
 @pytest.mark.slow
@@ -55,7 +57,7 @@ def test_a_job_scores_both_halves(small_run, tmp_path):
     sst2_files(tmp_path / "glue" / "SST-2")
     options = [f"--init_from={small_run}", f"--data_dir={tmp_path / 'glue'}", f"--output={tmp_path / 'out'}"]
     made = tmp_path / "made.json"
-    assert errors.run(recipe.main, [*options, "--seeds=2", "--job=base/sst2", f"--result={made}"]) == 0
+    assert errors.run(finetuning_recipe.main, [*options, "--seeds=2", "--job=base/sst2", f"--result={made}"]) == 0
     result = json.loads(made.read_text())
     assert result["metric"] == "accuracy"
     assert set(result["scores"]) == {"0", "1"}

@@ -1,14 +1,14 @@
-"""Which settings fine-tune a small encoder best: chosen on one half of each development set, scored on the other.
+"""Compares settings of fine-tuning a small encoder: chosen on half of each development set, scored on the other half.
 
-    python benchmarks/recipe.py --init_from=runs/english --data_dir=glue --output=OUT
-        [--results=benchmarks/results/recipe.jsonl] [--seeds=3] [--hours=1000] [--workers=2]
-    python benchmarks/recipe.py --draw=FOLDER [--results=...]
+    python benchmarks/finetuning_recipe.py --init_from=runs/english --data_dir=glue --output=OUT
+        [--results=benchmarks/results/finetuning_recipe.jsonl] [--seeds=3] [--hours=1000] [--workers=2]
+    python benchmarks/finetuning_recipe.py --draw=FOLDER [--results=...]
 
 Every setting of `SETTINGS` differs from the first in one thing, and is tried on each of five GLUE tasks with the same
 seeds. A score is the median over the seeds. Settings are compared on the even examples of the development sets and
 scored on the odd ones, and the other way round; the mean of both is a score that no choice has seen. OUT keeps each
-fine-tuning as `electra-jax finetune` writes it. RESULTS gets a line of JSON for each setting and task. Stopped at any
-moment, the same command goes on.
+fine-tuning as `electra-jax finetune` writes it. RESULTS gets a line of JSON for each setting and task. To resume, run
+the same command again.
 """
 
 if __name__ == "__main__":  # before NumPy and JAX start threads
@@ -55,7 +55,7 @@ _OPTIONS: Mapping[str, Any] = {
     "init_from": "",
     "data_dir": "",
     "output": "",
-    "results": "benchmarks/results/recipe.jsonl",
+    "results": "benchmarks/results/finetuning_recipe.jsonl",
     "seeds": 3,
     "hours": 1000.0,
     "workers": 2,
@@ -67,7 +67,7 @@ Halves = tuple[float, float]  # scores on the even and on the odd examples
 
 
 def jobs() -> list[Job]:
-    """The jobs: every setting on every task, setting by setting."""
+    """Returns the jobs: every setting on every task, setting by setting."""
     return [
         Job(f"{setting}/{task}", _COST[task] * {**_BASE, **changes}["epochs"], (), {})
         for setting, changes in SETTINGS.items()
@@ -76,7 +76,7 @@ def jobs() -> list[Job]:
 
 
 def finetuning_config(setting: str, task: str, seeds: int, cache: Path) -> FinetuneConfig:
-    """The paper's recipe for a task with the changes of a setting."""
+    """Returns the paper's recipe for a task with the changes of a setting."""
     config = recipe.make(task, "size=small,head=paper")
     changes = {**_BASE, **SETTINGS[setting], "seeds": seeds, "examples": _EXAMPLES.get(task, 0), "compile_cache": cache}
     for name, value in changes.items():
@@ -85,7 +85,7 @@ def finetuning_config(setting: str, task: str, seeds: int, cache: Path) -> Finet
 
 
 def work(name: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Does one job; the score of each seed on the development set and on its halves."""
+    """Does one job. Returns the score of each seed on the development set and on its halves."""
     setting, task = name.split("/")
     config = finetuning_config(setting, task, chosen["seeds"], Path(chosen["output"]) / "compiled")
     data_dir = glue.task_dir(chosen["data_dir"], task)
@@ -99,6 +99,7 @@ def work(name: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
     for seed in made["seeds"]:
         with (folder / "answers" / f"seed-{seed['seed']}" / "dev.tsv").open(encoding="utf-8") as file:
             answers = [sentences.parse_target(row["prediction"]) for row in csv.DictReader(file, delimiter="\t")]
+        assert len(answers) == len(examples)
         scores = [sentences.score(examples[half::2], answers[half::2])[made["metric"]] for half in (0, 1)]
         halves[seed["seed"]] = [round(score, 3) for score in scores]
     return {
@@ -110,12 +111,12 @@ def work(name: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def complete(done: Results) -> list[str]:
-    """The settings that have been tried on all tasks."""
+    """Returns the settings that have been tried on all tasks."""
     return [setting for setting in SETTINGS if all(f"{setting}/{task}" in done for task in TASKS)]
 
 
 def halves_of(done: Results, setting: str, task: str) -> Halves:
-    """The medians over the seeds on both halves."""
+    """Returns the medians over the seeds on both halves."""
     by_seed = done[f"{setting}/{task}"]["halves"].values()
     even, odd = (statistics.median(scores[half] for scores in by_seed) for half in (0, 1))
     return even, odd
@@ -128,7 +129,7 @@ def cross_chosen(scores: Mapping[str, Halves]) -> tuple[tuple[str, str], float]:
 
 
 def report(done: Results) -> str:
-    """A table of the settings, and what choosing gains, per task and with one setting for all tasks."""
+    """Formats a table of the settings, and what choosing gains, per task and with one setting for all tasks."""
     settings = complete(done)
     if not settings:
         raise errors.UserError("no setting has been tried on all tasks; start the benchmark without --draw first")
@@ -190,7 +191,7 @@ def main(argv: list[str]) -> int:
             progress=progress,
         )
     if not finished:
-        print("not all jobs are done; the same command goes on")
+        print("not all jobs are done; run the same command again")
     return 0
 
 
