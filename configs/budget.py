@@ -4,8 +4,9 @@
 
 `flops=` is a number of training FLOPs (`model` count) from 1e13 to 1e17, 1e15 by default; the steps follow from it. The
 recipe is that of the ladder (docs/reference/ladder.md), and so are the shapes below 1e15, which were chosen by trials
-at 1e13 and 3e13. That of 1e15 has been trained too (docs/reference/models.md). The larger ones are untried guesses.
-The shape for 1e17 is for one GPU; its steps have 512 sequences, to keep the GPU busy.
+at 1e13 and 3e13. Those of 1e15 and 3e15 have been trained too (docs/reference/models.md). The larger ones are untried
+guesses. The shape for 1e17 is for one GPU; its steps have 512 sequences, to keep the GPU busy.
+`objective=electra_mlm` trains the encoder to fill masks in the last fifth of the steps, and to detect in all of them.
 The learning rate is constant until 60% of the steps and then falls linearly, so that a run can be continued from its
 constant part.
 
