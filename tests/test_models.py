@@ -81,6 +81,8 @@ def test_an_encoder_with_two_heads_is_one_repository(text_file, uploaded, tmp_pa
         assert model.detect("a line") == run.detect("a line")
     other = tmp_path / "hub" / "discriminator" / "model.safetensors"
     state = load_file(other)
+    save_file({**state, "pooler.weight": state["classifier.weight"]}, other)
+    assert electra_jax.load(tmp_path / "hub").notes == ("1 tensors of another head were ignored (pooler.weight, ...)",)
     next(value for name, value in state.items() if "Wqkv" in name)[:] += 1
     save_file(state, other)
     with pytest.raises(UserError, match="discriminator has another encoder than the directory beside it; export both"):

@@ -201,6 +201,16 @@ def test_weights_too_large_for_float16_are_refused(tmp_path, pieces):
     assert not (tmp_path / "half").exists()
 
 
+def test_a_tokenizer_that_is_refused_leaves_no_folder(tmp_path, pieces, monkeypatch):
+    def refuse(*_):
+        raise UserError("tokenizer.json cannot express it")
+
+    monkeypatch.setattr(directory.tokenizer_files, "files", refuse)
+    with pytest.raises(UserError, match="cannot express it"):
+        written(tmp_path / "bert", pieces, tiny_models.network("bert"), "discriminator_head")
+    assert not (tmp_path / "bert").exists()
+
+
 def test_factors_of_a_table_that_was_trained_on_are_refused(folded):
     path = folded / "model.safetensors"
     state = load_file(path)

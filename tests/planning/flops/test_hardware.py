@@ -287,7 +287,7 @@ def test_local_layers_within_1_percent_of_what_xla_compiles():
     objective, traced = trace(config)
     lowered = traced.lower()
     change = attention.change(
-        objective, objective.stages[0], 8, 128, lambda network: False, is_unrolled=lambda network: True
+        objective, objective.stages[0], 8, 128, lambda network: False, lambda network: True, is_gpu=False
     )
     before, compiled = (each.cost_analysis()["flops"] for each in (lowered, lowered.compile()))
     assert before > 1.03 * compiled
