@@ -166,6 +166,7 @@ def main(argv: list[str]) -> int:
     results = ResultsFile(Path(chosen["results"]))
     if chosen["draw"]:
         text = report(results.read())
+        Path(chosen["draw"]).mkdir(parents=True, exist_ok=True)
         write_whole(Path(chosen["draw"]) / TABLE, text)
         print(text, end="")
         return 0

@@ -92,7 +92,7 @@ class Inference:
         def compute(batch: Batch, indices: list[int]) -> Array:
             positions_B, targets_B = (_in_batch(values, indices, batch) for values in (shifted, targets))
             input_ids = np.array(batch.input_ids)
-            input_ids[np.arange(len(indices)), shifted[indices]] = self.special.mask
+            input_ids[np.arange(len(indices)), positions_B[: len(indices)]] = self.special.mask
             return self._predict_target(self._params, batch._replace(input_ids=input_ids), positions_B, targets_B)
 
         log_probs = iter(self._map(compute, repeated))

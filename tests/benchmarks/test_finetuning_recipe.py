@@ -44,6 +44,14 @@ def test_the_report_has_settings_that_were_tried_on_all_tasks(monkeypatch):
     ]
 
 
+def test_the_report_is_written_to_a_new_folder(tmp_path, capsys):
+    results = tmp_path / "results.jsonl"
+    jobs = [{"job": f"base/{task}", **result(50, 54)} for task in finetuning_recipe.TASKS]
+    results.write_text("".join(json.dumps(job) + "\n" for job in jobs))
+    assert errors.run(finetuning_recipe.main, [f"--draw={tmp_path / 'new'}", f"--results={results}"]) == 0
+    assert (tmp_path / "new" / finetuning_recipe.TABLE).read_text() == capsys.readouterr().out
+
+
 @pytest.mark.parametrize("setting", finetuning_recipe.SETTINGS)
 def test_a_setting_differs_from_the_base_in_one_thing(setting, tmp_path):
     base, changed = (
