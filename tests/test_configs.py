@@ -99,6 +99,13 @@ def test_a_budget_is_spent_whatever_the_objective(flops, objective):
     assert electra_jax.count_flops(config).total["model"] == pytest.approx(flops, rel=1e-3)
 
 
+def test_the_encoder_of_a_budget_fills_masks_in_the_last_phase_only():
+    assert [configs.budget(objective=each).phases for each in ("electra", "electra_mlm")] == [
+        "",
+        "8/10 objective.encoder_weight=0; 2/10",
+    ]
+
+
 def test_a_budget_is_given_by_its_name():
     with pytest.raises(
         UserError, match="config argument '1e15' is unknown: expected flops=NUMBER, runlocal, objective"
