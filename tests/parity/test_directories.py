@@ -290,7 +290,7 @@ def test_a_released_discriminator_with_all_that_its_file_has(tmp_path):
         directory.read(tmp_path)
     exec(str(error.value).partition('python -c "')[2].removesuffix('"'), {})
     found = directory.read(tmp_path)
-    assert found.notes == ("5 tensors of another head were ignored (lm_predictions.lm_head.LayerNorm.bias, ...)",)
+    assert found.notes == ("tensors of another head were ignored: 5, the first lm_predictions.lm_head.LayerNorm.bias",)
     agree(found.network, model, lengths=(7,))
 
 

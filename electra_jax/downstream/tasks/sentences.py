@@ -104,7 +104,10 @@ class Sentences(Task):
 
     def read(self, data_dir: str, split: str, bad_rows: BadRows) -> list[Example]:
         examples: list[Example] = []
-        for number, (record, columns) in enumerate(self.records(data_dir, split, bad_rows)):
+        before = len(bad_rows.problems)
+        for record, columns in self.records(data_dir, split, bad_rows):
+            # Rows that are left out count too, so that a number finds its row in the file.
+            number = len(examples) + len(bad_rows.problems) - before
             example = self._make_example(record, columns, number, split in self.test, bad_rows)
             if example is not None:
                 examples.append(example)

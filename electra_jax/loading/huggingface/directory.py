@@ -162,7 +162,7 @@ def read(folder: Path) -> Directory:
             "something else; use the config.json of these weights"
         )
     if ignored:
-        notes.append(f"{len(ignored)} tensors of another head were ignored ({ignored[0]}, ...)")
+        notes.append(f"tensors of another head were ignored: {len(ignored)}, the first {ignored[0]}")
     scores = str(described.get(_SCORES, ""))
     notes += score_notes(scores)
     vocabulary = tokenizer_files.load(folder)

@@ -92,6 +92,18 @@ def test_what_is_missing_is_no_class(tmp_path):
         custom_table.make_task(dataclasses.replace(TABLE, labels="a,b,a"), str(tmp_path))
 
 
+def test_rows_left_out_keep_their_numbers(tmp_path):
+    # The reader refuses row 0, which is not JSON, and the task row 2, whose class is unknown.
+    (tmp_path / "dev.jsonl").write_text('{\n{"t": "x", "l": "a"}\n{"t": "y", "l": "c"}\n{"t": "z", "l": "b"}\n')
+    task = custom_table.restore_task(TABLE, ("a", "b"))
+    bad_rows = BadRows(strict=False)
+    bad_rows.add("train.jsonl:1", "of another split")
+    assert [(each.name, each.texts) for each in task.read(str(tmp_path), "dev", bad_rows)] == [
+        ("1", ("x",)),
+        ("3", ("z",)),
+    ]
+
+
 def test_answers_are_a_table_whatever_the_numbers_and_names(tmp_path):
     (tmp_path / "train.csv").write_text("t,l\nx,0.000001\ny,0.000003\n")
     task = custom_table.make_task(dataclasses.replace(TABLE, kind="regression"), str(tmp_path))

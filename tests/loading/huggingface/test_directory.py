@@ -120,7 +120,7 @@ def test_another_head_is_left_out_and_named(electra):
     save_file({**state, "classifier.out_proj.weight": np.zeros((2, 32), np.float32)}, path)
     found = directory.read(electra)
     assert found.network.config.heads == ()
-    assert found.notes == ("1 tensors of another head were ignored (classifier.out_proj.weight, ...)",)
+    assert found.notes == ("tensors of another head were ignored: 1, the first classifier.out_proj.weight",)
 
 
 @pytest.mark.parametrize("kind", ["bert", "modernbert", "deberta"])
