@@ -1,5 +1,6 @@
 """Logs a run's metrics with its totals: tokens, FLOPs in both accountings, device-seconds, goodput."""
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -8,7 +9,7 @@ from electra_jax import metrics, train_config
 from electra_jax.config.errors import UserError
 from electra_jax.planning.flops import devices
 from electra_jax.planning.flops.totals import count_flops
-from electra_jax.runtime import distributed, goodput, metric_writers, run_log, trackers
+from electra_jax.runtime import distributed, energy, goodput, metric_writers, run_log, trackers
 from electra_jax.runtime.metric_text import format_heldout, format_logged
 from electra_jax.runtime.progress import Progress
 from electra_jax.runtime.run_log import METRICS
@@ -22,7 +23,7 @@ class MetricLog:
     """Log of a run's metrics in metrics.jsonl, the trackers and the progress listener.
 
     Attributes:
-      totals: `tokens`, `device_seconds` and `skipped_steps` since the first step, saved in the checkpoints.
+      totals: each of `metrics.TOTALS`; `joules` is NaN where devices have no counter of energy.
     """
 
     def __init__(
@@ -46,8 +47,10 @@ class MetricLog:
           progress: receives what is logged.
           clock: the clock of this start.
         """
-        # The other totals of a checkpoint are the clock's.
-        self.totals = {name: totals[name] for name in ("tokens", "device_seconds", "skipped_steps")}
+        # The other totals of a checkpoint are the clock's. Those of earlier versions have no joules.
+        known = {"joules": math.nan, **totals}
+        self.totals = {name: known[name] for name in metrics.TOTALS}
+        self._meter = energy.Meter()
         self._run, self._epochs, self._progress, self._clock = run, epochs, progress, clock
         self._folder = home.folder
         self._peak = devices.peak(jax.devices()[0].device_kind, run.config.model.dtype)
@@ -80,6 +83,7 @@ class MetricLog:
         self.totals["tokens"] += measured["tokens"]
         self.totals["device_seconds"] += seconds * count
         self.totals["skipped_steps"] += measured["skipped_steps"]
+        self.totals["joules"] += self._meter.lap() * jax.process_count()
         total, before = self.flops(step), self.flops(step - window.steps)
         # A difference of totals, because a window may span segments whose steps cost differently.
         mean = {name: (total[name] - before[name]) / window.steps for name in total}
@@ -93,6 +97,7 @@ class MetricLog:
             "total_tokens": self.totals["tokens"],
             "total_skipped_steps": self.totals["skipped_steps"],
             "device_seconds": self.totals["device_seconds"],
+            "joules": self.totals["joules"],
             "mfu": mean["model"] * window.steps / seconds / (self._peak * count) if self._peak else None,
             "loader_wait": spent["data"] / seconds,
             "goodput": goodput.goodput(all_seconds),

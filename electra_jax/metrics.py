@@ -14,6 +14,8 @@ from flax import struct
 
 Array = jax.Array
 
+# What is summed since the first step of a run and kept in its checkpoints, beside the times of `goodput.Clock`.
+TOTALS = ("tokens", "device_seconds", "skipped_steps", "joules")
 _ROOT_BINS = 32  # the ROC histogram has 32 x 32 bins
 _SCORE_LIMIT = 16.0  # logits beyond this count in the outermost bins
 

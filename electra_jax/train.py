@@ -66,8 +66,7 @@ class TrainResult(NamedTuple):
       step: the number of steps done.
       finished: whether these are all steps; otherwise the run was interrupted and saved.
       heldout: the last held-out metrics; empty if the run was interrupted.
-      totals: `tokens`, `device_seconds`, `skipped_steps`, `flops` since the first step, and `goodput.Clock.totals` over
-        all restarts.
+      totals: `metrics.TOTALS` and `flops` since the first step, and `goodput.Clock.totals` over all restarts.
       samples: held-out sentences with fakes and the encoder's probabilities; empty if the encoder predicts tokens.
     """
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 from jax.sharding import Mesh
 
-from electra_jax import saved_config, train_config
+from electra_jax import metrics, saved_config, train_config
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import differences
 from electra_jax.data import batches, corpus, mixtures, pipeline, processes, tokenizer
@@ -48,7 +48,7 @@ class Setup(NamedTuple):
       data: the text and its batches.
       step: the train step on the mesh, with the objective and its networks.
       state: fresh, warm-started, or restored from the last checkpoint.
-      totals: `tokens`, `device_seconds` and `skipped_steps` up to that state.
+      totals: each of `metrics.TOTALS` up to that state.
       skipped_in_a_row: the number of consecutive skipped updates just before that state.
     """
 
@@ -133,7 +133,7 @@ def set_up(
         donors = donors or load_donors(config, progress)
         state = initial_state(step, donors, data.corpus.tokenizer, progress)
     describe(step, workdir, state, data, attention, progress)
-    totals = saved.get("totals", {"tokens": 0.0, "device_seconds": 0.0, "skipped_steps": 0.0})
+    totals = saved.get("totals", dict.fromkeys(metrics.TOTALS, 0.0))
     return Setup(config, home, checkpoints, data, step, state, totals, saved.get("skipped_in_a_row", 0))
 
 

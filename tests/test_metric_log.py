@@ -3,7 +3,7 @@ import types
 import pytest
 from cli_runs import make_objective, small_config
 
-from electra_jax import train_config
+from electra_jax import metrics, train_config
 from electra_jax.metric_log import MetricLog
 from electra_jax.planning.flops import hardware
 from electra_jax.planning.flops.breakdown import sum_networks
@@ -17,7 +17,7 @@ def test_flops_are_those_of_the_objective_and_of_the_optimizer(optimizer, tmp_pa
     config = train_config.resolve(small_config(optim__name=optimizer))
     objective = make_objective(config, 100)
     mesh = sharding.make_mesh(config.mesh, config.batch_size)
-    totals = dict.fromkeys(("tokens", "device_seconds", "skipped_steps"), 0.0)
+    totals = dict.fromkeys(metrics.TOTALS, 0.0)
     home = types.SimpleNamespace(folder=tmp_path, path=tmp_path)
     log = MetricLog(
         ShardedStep(config, objective, mesh), home, 0, totals, lambda step: 0.0, Progress(), goodput.Clock()

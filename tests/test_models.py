@@ -82,7 +82,8 @@ def test_an_encoder_with_two_heads_is_one_repository(text_file, uploaded, tmp_pa
     other = tmp_path / "hub" / "discriminator" / "model.safetensors"
     state = load_file(other)
     save_file({**state, "pooler.weight": state["classifier.weight"]}, other)
-    assert electra_jax.load(tmp_path / "hub").notes == ("tensors of another head were ignored: 1, the first pooler.weight",)
+    notes = electra_jax.load(tmp_path / "hub").notes
+    assert notes == ("tensors of another head were ignored: 1, the first pooler.weight",)
     next(value for name, value in state.items() if "Wqkv" in name)[:] += 1
     save_file(state, other)
     with pytest.raises(UserError, match="discriminator has another encoder than the directory beside it; export both"):

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -105,6 +106,7 @@ def _write(
 def _describe(run: RunCheckpoint, workdir: Path) -> card.RunDescription:
     """Collects from the run's files how the network was trained."""
     config, step, totals = run.config, run.step, run.metadata["totals"]
+    joules = totals.get("joules", math.nan)
     flops = count_flops(make_segments(run.objective, train_config.phases(config)), step, config.optim.name)
     done = train_config.phases_until(config, step or 1)
     path = workdir / "environment.json"
@@ -123,6 +125,7 @@ def _describe(run: RunCheckpoint, workdir: Path) -> card.RunDescription:
         ("training FLOPs by the ELECTRA paper's accounting", f"{flops['paper']:.4g}"),
         ("devices", f"{len(environment.get('devices', []))} x {next(iter(environment.get('devices', [])), 'unknown')}"),
         ("device time", f"{totals['device_seconds'] / 3600:.4g} hours"),
+        *([("energy of the devices", f"{joules / 3.6e6:.3g} kWh")] if math.isfinite(joules) else []),
         ("precision", config.model.dtype),
         ("code", f"electra_jax {environment.get('commit') or ''}, jax {packages.get('jax', 'unknown')}"),
     ]

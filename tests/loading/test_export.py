@@ -177,6 +177,13 @@ def test_an_earlier_checkpoint(workdir, tmp_path):
         export.export(workdir, tmp_path / "seventh", step=7)
 
 
+def test_the_card_has_the_energy_of_devices_that_count_it(workdir):
+    run = load_run_checkpoint(workdir, 1)
+    counted = run._replace(metadata={"totals": {**run.metadata["totals"], "joules": 1.8e6}})
+    assert ("energy of the devices", "0.5 kWh") in export._describe(counted, workdir).facts
+    assert "energy of the devices" not in dict(export._describe(run, workdir).facts)
+
+
 def test_a_mean_of_checkpoints(workdir, tmp_path):
     export.export(workdir, tmp_path / "mean", average=2)
     found = load_networks(tmp_path / "mean").encoder.params["embeddings"]["word"]
