@@ -6,7 +6,7 @@ its batch and its random key are not used again. The decision is made on the dev
 
 import dataclasses
 import math
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -34,24 +34,12 @@ class GuardConfig:
     patience: int = setting(10, "End the run after this many consecutive skipped updates.", above(0), resumable=True)
 
 
-class Verdict(NamedTuple):
-    """Decision of `inspect` about an update.
-
-    Attributes:
-      accepted: bool scalar, whether the update is applied.
-      norms: [WINDOW] float32, the last gradient norms, this one included; 0 where a step had none.
-    """
-
-    accepted: Array
-    norms: Array
-
-
 def no_norms() -> Array:
     """Returns the gradient norms at the start of a run, [WINDOW] float32: none has been seen yet."""
     return jnp.zeros(WINDOW, jnp.float32)
 
 
-def inspect(norms: Array, step: Array, loss: Array, norm: Array, spike: float) -> Verdict:
+def inspect(norms: Array, step: Array, loss: Array, norm: Array, spike: float) -> tuple[Array, Array]:
     """Decides whether the update of a step is applied.
 
     The update is skipped if the loss or the gradient norm is not finite, or if the norm is more than `spike` times the
@@ -64,17 +52,20 @@ def inspect(norms: Array, step: Array, loss: Array, norm: Array, spike: float) -
       loss: the loss of the batch.
       norm: the global norm of the gradient, before clipping.
       spike: `GuardConfig.spike`; 0: spikes are not skipped.
+
+    Returns:
+      A bool scalar, whether the update is applied; and `norms` with this one.
     """
     finite = jnp.isfinite(loss) & jnp.isfinite(norm)
     # A ring buffer. It stores 0 and not NaN: a checkpoint with a value that is not finite is refused.
     seen = norms.at[step % WINDOW].set(jnp.where(finite, norm, 0.0))
     # A Python number: a program without this protection computes no median.
     if spike == 0:
-        return Verdict(finite, seen)
+        return finite, seen
     enough = jnp.sum(norms > 0) >= WINDOW // 2
     # The median is that of `norms`, not of `seen`: a norm is compared with those before it.
     is_spike = enough & (norm > spike * jnp.nanmedian(jnp.where(norms > 0, norms, jnp.nan)))
-    return Verdict(finite & ~is_spike, seen)
+    return finite & ~is_spike, seen
 
 
 def select(accepted: Array, new: Tree, old: Tree) -> Tree:

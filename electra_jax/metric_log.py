@@ -52,7 +52,7 @@ class MetricLog:
         self.totals = {name: known[name] for name in metrics.TOTALS}
         self._meter = energy.Meter()
         self._run, self._epochs, self._progress, self._clock = run, epochs, progress, clock
-        self._folder = home.folder
+        self._folder, self._logged = home.folder, first
         self._peak = devices.peak(jax.devices()[0].device_kind, run.config.model.dtype)
         self._writer: metric_writers.MetricsWriter | None = None
         self._trackers: Trackers | None = None
@@ -68,15 +68,14 @@ class MetricLog:
         """Returns the FLOPs of the first `steps` steps, by accounting."""
         return count_flops(self._run.segments, steps, self._run.config.optim.name)
 
-    def write(
-        self, step: int, window: metrics.Measurements, heldout: dict[str, float], found: dict[str, float]
-    ) -> None:
-        """Logs the window of steps that ends with `step`, and the numbers that hooks have `found` after it.
+    def write(self, step: int, measured: dict[str, float], heldout: dict[str, float], found: dict[str, float]) -> None:
+        """Logs what was `measured` in the steps since the last call, and the numbers that hooks have `found`.
 
         Raises:
           UserError: a hook returned a name that the run logs itself.
         """
-        measured, spent, count = window.metrics, self._clock.lap(), jax.device_count()
+        spent, count = self._clock.lap(), jax.device_count()
+        steps, self._logged = step - self._logged, step
         # Training time: throughput and MFU leave out evaluating, saving and so on.
         seconds = spent["step"] + spent["data"]
         all_seconds = self._clock.seconds()
@@ -84,9 +83,9 @@ class MetricLog:
         self.totals["device_seconds"] += seconds * count
         self.totals["skipped_steps"] += measured["skipped_steps"]
         self.totals["joules"] += self._meter.lap() * jax.process_count()
-        total, before = self.flops(step), self.flops(step - window.steps)
+        total, before = self.flops(step), self.flops(step - steps)
         # A difference of totals, because a window may span segments whose steps cost differently.
-        mean = {name: (total[name] - before[name]) / window.steps for name in total}
+        mean = {name: (total[name] - before[name]) / steps for name in total}
         values: dict[str, float | None] = {
             **measured,
             "tokens_per_second": measured["tokens"] / seconds,
@@ -98,7 +97,7 @@ class MetricLog:
             "total_skipped_steps": self.totals["skipped_steps"],
             "device_seconds": self.totals["device_seconds"],
             "joules": self.totals["joules"],
-            "mfu": mean["model"] * window.steps / seconds / (self._peak * count) if self._peak else None,
+            "mfu": mean["model"] * steps / seconds / (self._peak * count) if self._peak else None,
             "loader_wait": spent["data"] / seconds,
             "goodput": goodput.goodput(all_seconds),
             **{f"seconds_{name}": value for name, value in spent.items()},

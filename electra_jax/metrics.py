@@ -174,35 +174,20 @@ def numbers(metrics: Metrics) -> dict[str, float]:
     return {name: metric.number() for name, metric in metrics.items()}
 
 
-class Measurements(NamedTuple):
-    """Metrics of a window of steps, from `MetricAccumulator`.
-
-    Attributes:
-      metrics: the numbers by name.
-      steps: the number of steps in the window.
-    """
-
-    metrics: dict[str, float]
-    steps: int
-
-
 class MetricAccumulator:
     """Accumulator of the metrics since the last logged step."""
 
     def __init__(self) -> None:
         self._metrics: Metrics | None = None
-        self._steps = 0
 
     def add(self, measured: Metrics) -> Metrics:
         """Adds a step's metrics and returns them as NumPy arrays; blocks until that step is done."""
         fetched: Metrics = jax.device_get(measured)
         self._metrics = add(self._metrics, fetched)
-        self._steps += 1
         return fetched
 
-    def close(self) -> Measurements:
+    def close(self) -> dict[str, float]:
         """Returns the metrics of the current window and starts an empty one."""
         assert self._metrics is not None, "a window without a step has no metrics"
-        measurements = Measurements(numbers(self._metrics), self._steps)
-        self._metrics, self._steps = None, 0
-        return measurements
+        window, self._metrics = self._metrics, None
+        return numbers(window)

@@ -125,7 +125,7 @@ class ShardedStep:
         """
         options = compiler_options(self.config, self.mesh.devices.flat[0].device_kind)
         try:
-            return self.lower(segment).compile(compiler_options=options)
+            return cast(jax.stages.Compiled, self.trace(segment).lower().compile(compiler_options=options))
         except jax.errors.JaxRuntimeError as error:
             # XLA's status for an unknown option or an invalid value.
             if options and "INVALID_ARGUMENT" in str(error):
@@ -133,10 +133,6 @@ class ShardedStep:
                     f"config.compiler_options={self.config.compiler_options} is invalid: {first_line(error)}"
                 ) from error
             raise
-
-    def lower(self, segment: Segment) -> jax.stages.Lowered:
-        """Lowers the train step of a segment, without compiling it."""
-        return cast(jax.stages.Lowered, self.trace(segment).lower())
 
     def trace(self, segment: Segment) -> jax.stages.Traced:
         """Traces the train step of a segment; the result has its `jaxpr`."""

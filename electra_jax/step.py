@@ -100,17 +100,17 @@ def make_train_step(
         )
         # Before the optimizer clips it: a spike must show.
         norm = optax.tree.norm(grads)
-        verdict = guard.inspect(state.grad_norms, state.step, loss, norm, spike)
+        accepted, norms = guard.inspect(state.grad_norms, state.step, loss, norm, spike)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         # Restores frozen parameters: even with zero gradients, weight decay and momentum would change them.
         if stage.trainable is not None:
             params = {name: params[name] if name in stage.trainable else old for name, old in state.params.items()}
-        params, opt_state = guard.select(verdict.accepted, (params, opt_state), (state.params, state.opt_state))
-        return TrainState(state.step + 1, params, opt_state, verdict.norms), {
+        params, opt_state = guard.select(accepted, (params, opt_state), (state.params, state.opt_state))
+        return TrainState(state.step + 1, params, opt_state, norms), {
             **guard.finite_only({"loss": metrics.scalar(loss), **measured, "grad_norm": metrics.scalar(norm)}),
             "learning_rate": metrics.scalar(jnp.asarray(schedule(state.step))),
-            "skipped_steps": metrics.total(1.0 - verdict.accepted.astype(jnp.float32)),
+            "skipped_steps": metrics.total(1.0 - accepted.astype(jnp.float32)),
         }
 
     return train_step

@@ -210,16 +210,16 @@ def run_steps(setup: Setup, progress: Progress, clock: goodput.Clock, hooks: Seq
             if any(due):
                 skips.count(window.add(pending), step, setup.checkpoints.latest())
                 pending = None
-                measurements = window.close()
+                logged = window.close()
                 # Evaluating and saving may take longer than a step that hangs.
                 faulthandler.cancel_dump_traceback_later()
                 with clock.phase("evaluation"):
                     heldout = evaluator(setup.step.gather(state.params), step) if due.evaluation else {}
                     found = call(due.hooks, step, setup, gather(encoder_params(state))) if due.hooks else {}
-                log.write(step, measurements, heldout, found)
+                log.write(step, logged, heldout, found)
                 # Before saving: the new checkpoint stores `good_step`, and old checkpoints are kept or deleted by it.
                 if evaluate.is_better_than_baselines(heldout):
-                    setup.checkpoints.good_step = step
+                    setup.checkpoints.good.step = step
                 if due.checkpoint:
                     with clock.phase("checkpoint"):
                         save(setup, step, state, {**log.totals, **clock.totals()}, skips.in_a_row)
@@ -337,7 +337,7 @@ def save(setup: Setup, step: int, state: TrainState, totals: dict[str, float], s
         "data": setup.data.train.get_state(),
         "totals": totals,
         "corpus": setup.data.corpus.key,
-        "good_step": setup.checkpoints.good_step,
+        "good_step": setup.checkpoints.good.step,
         "skipped_in_a_row": skipped_in_a_row,
     }
     setup.checkpoints.save(step, state, metadata)

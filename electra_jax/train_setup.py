@@ -118,14 +118,15 @@ def set_up(
     # 10. The text. A resumed run gets the corpus that it began with, even if its sources have changed since.
     data = load_data(config, home, mesh, saved.get("corpus"), rewinds, progress)
     # 11. The train step, whose objective needs the vocabulary and the token frequencies of the text.
-    step = make_step(config, mesh, data.corpus)
+    objective = registry.make_for_text(config.objective, config.model, config.steps, data.corpus)
+    step = ShardedStep(config, objective, mesh)
     # 12. The state, in the shardings of the step.
     if saved_step is not None:
         state = checkpoints.restore(saved_step, step.state)
         # A rewind to this checkpoint was made after it was saved, so its position does not count the batches left out.
         left_out = rewinds.skipped_batches(saved_step, saved_step + 1)
         data.train.set_state({**saved["data"], "next_index": saved["data"]["next_index"] + left_out})
-        checkpoints.good_step = saved["good_step"]
+        checkpoints.good.step = saved["good_step"]
         # Only now: if the checkpoint cannot be restored, config.json stays as it is.
         distributed.on_main_process(lambda: record(home, config, attention))
     else:
@@ -135,12 +136,6 @@ def set_up(
     describe(step, workdir, state, data, attention, progress)
     totals = saved.get("totals", dict.fromkeys(metrics.TOTALS, 0.0))
     return Setup(config, home, checkpoints, data, step, state, totals, saved.get("skipped_in_a_row", 0))
-
-
-def make_step(config: TrainConfig, mesh: Mesh, text: Corpus) -> ShardedStep:
-    """Makes the train step on the mesh for the run's objective on a text."""
-    objective = registry.make_for_text(config.objective, config.model, config.steps, text)
-    return ShardedStep(config, objective, mesh)
 
 
 def adopt_settings(config: TrainConfig, workdir: AnyPath, progress: Progress) -> TrainConfig:

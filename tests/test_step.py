@@ -31,7 +31,7 @@ def program(encoder: str, devices: int, **overrides):
     """A run, and its step, compiled."""
     config = resolve(small_config(**{"model__encoder": encoder, "data__seq_length": LENGTH, **overrides}))
     run = sharded_step.ShardedStep(config, make_objective(config, VOCABULARY), mesh_of(devices, config))
-    return run, run.lower(run.segments[-1]).compile()
+    return run, run.trace(run.segments[-1]).lower().compile()
 
 
 @functools.cache  # it is never changed
@@ -137,7 +137,7 @@ def ten_steps(encoder: str, mesh: tuple[int, int, int], grad_accum_steps: int):
     config.mesh.update(dict(zip(sharding.AXES, mesh, strict=True)))
     there = sharding.make_mesh(config.mesh, 16, grad_accum_steps, jax.devices()[: math.prod(mesh)])
     run = sharded_step.ShardedStep(resolve(config), make_objective(config, VOCABULARY), there)
-    compiled, state, losses = run.lower(run.segments[-1]).compile(), run.fresh_state(), []
+    compiled, state, losses = run.trace(run.segments[-1]).lower().compile(), run.fresh_state(), []
     for number in range(10):
         rows = jax.tree.map(lambda *parts: np.concatenate(parts), batch(2 * number), batch(2 * number + 1))
         state, measured = compiled(state, sharding.put_batch(rows, there, 16))

@@ -109,7 +109,9 @@ def training_batches(
         order = following
         numbers = order.numbers(seed).slice(slice(drawn, drawn + size * count))
         # Indices are batched before examples are made: `make_batch` reads the ids of all rows in one call.
-        parts.append(numbers.batch(size).map(_MakeBatch(examples, rows(size))))
+        # Defaults, because the loop goes on before the function is called.
+        own = rows(size)
+        parts.append(numbers.batch(size).map(lambda chosen, of=examples, own=own: of.make_batch(chosen[own])))
         drawn += size * count
     dataset = grain.MapDataset.concatenate(parts) if len(parts) > 1 else parts[0]
     # One thread: array operations do the work, and more threads would compete for the interpreter.
@@ -179,16 +181,6 @@ class _Order(NamedTuple):
             if weight
         ]
         return grain.MapDataset.mix(*zip(*used, strict=True))
-
-
-class _MakeBatch(grain.transforms.Map):  # type: ignore[misc] # Grain has no types
-    """Maps the example indices of a batch to this process's rows of the batch."""
-
-    def __init__(self, examples: Examples, rows: slice | Ints):
-        self._examples, self._rows = examples, rows
-
-    def map(self, element: Any) -> Batch:
-        return self._examples.make_batch(element[self._rows])
 
 
 class SegmentPairs:

@@ -86,7 +86,7 @@ def read_ahead(job: Job, readers: int) -> Iterator[Iterator[ReadChunk]]:
                 receiver, sender = processes.CONTEXT.Pipe(duplex=False)
                 # Interleaved: with consecutive units, one reader would work while the others wait for an allowance.
                 units = [(i, job.units[i]) for i in range(number, len(job.units), readers)]
-                arguments = (units, job.config, job.config.shard_bytes, job.folder, allowance, sender)
+                arguments = (units, job.config, job.folder, allowance, sender)
                 process = processes.CONTEXT.Process(target=_read, args=arguments, name=f"reader {number}", daemon=True)
                 process.start()
                 # So that `recv` raises EOFError once the reader has gone.
@@ -129,16 +129,15 @@ def _receive(receiver: "Connection[Any, Any]") -> tuple[str, int] | None:
 def _read(
     units: Sequence[tuple[int, Unit]],
     config: CorpusConfig,
-    size: int,
     folder: Path,
     allowance: Semaphore,
     sender: "Connection[Any, Any]",
 ) -> None:
-    """Runs in a reader process: reads units into chunks of `size` bytes."""
+    """Runs in a reader process: reads units into chunks."""
     processes.end_with_parent()
     try:
         for unit_number, unit in units:
-            for chunk in read_chunks(unit_number, unit, config, size):
+            for chunk in read_chunks(unit_number, unit, config):
                 # Before the chunk is written, so that the allowance bounds the disk space, too.
                 allowance.acquire()
                 path = leave(folder, chunk, config.near_duplicates)

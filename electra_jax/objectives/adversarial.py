@@ -72,6 +72,6 @@ ADVERSARIAL = spec.ObjectiveSpec(
     paper="Adversarial ELECTRA, figure 3 and appendix F",
     settings={**spec.MASKING, **spec.SAMPLING, **electra.WEIGHTS},
     heads=("discriminator_head", "baseline"),
-    stages=electra.with_generator(loss, electra.DISCRIMINATOR),
+    stages=spec.one_stage(loss, electra.TRAINED_GENERATOR, electra.DISCRIMINATOR),
     detect=electra.detect,
 )

@@ -287,26 +287,14 @@ def detect(o: Objective, params: Params, x: Inputs) -> Detection:
     return Detection(corrupted.input_ids, corrupted.labels, discriminate(o, params, x, corrupted.input_ids))
 
 
-def with_generator(
-    loss: Callable[[Objective, Params, Inputs], Loss], encoder: Pass
-) -> Callable[[ObjectiveConfig, int], tuple[Stage, ...]]:
-    """Returns a single stage: a pass of the encoder, and one of the generator if it has parameters."""
-
-    def stages(settings: ObjectiveConfig, steps: int) -> tuple[Stage, ...]:
-        generator = (TRAINED_GENERATOR,) if settings.generator == "transformer" else ()
-        return (Stage(steps, (*generator, encoder), loss),)
-
-    return stages
-
-
 def after_generator(
     loss: Callable[[Objective, Params, Inputs], Loss],
 ) -> Callable[[ObjectiveConfig, int], tuple[Stage, ...]]:
-    """Like `with_generator`, after `generator_steps` steps that train only the generator's own parameters.
+    """Returns a stage that trains all, after `generator_steps` steps that train only the generator's own parameters.
 
     The embeddings do not change in these steps, so a trained encoder does not change either.
     """
-    both = with_generator(loss, DISCRIMINATOR)
+    both = spec.one_stage(loss, TRAINED_GENERATOR, DISCRIMINATOR)
 
     def stages(settings: ObjectiveConfig, steps: int) -> tuple[Stage, ...]:
         first = min(settings.generator_steps, steps)

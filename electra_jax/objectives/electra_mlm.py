@@ -6,8 +6,6 @@ corrective language modeling (arXiv 2102.08473), which predicts at every positio
 discriminator, without a gradient (`encoder_positions=all`).
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 
@@ -76,11 +74,12 @@ def detection_alone_loss(o: Objective, params: Params, x: Inputs) -> Loss:
 
 
 def _stages(settings: ObjectiveConfig, steps: int) -> tuple[Stage, ...]:
-    if not settings.encoder_weight:
-        (stage,) = electra.with_generator(detection_alone_loss, electra.DISCRIMINATOR)(settings, steps)
-        return (dataclasses.replace(stage, trainable=_ALL_BUT_MLM_HEAD),)  # weight decay would shrink it
-    prediction = Head("mlm", everywhere=settings.encoder_positions == "all")
-    return electra.with_generator(loss, Pass("encoder", (spec.DISCRIMINATION, prediction)))(settings, steps)
+    if settings.encoder_weight:
+        prediction = Head("mlm", everywhere=settings.encoder_positions == "all")
+        encoder, computed, trainable = Pass("encoder", (spec.DISCRIMINATION, prediction)), loss, None
+    else:  # weight decay would shrink the head of predictions
+        encoder, computed, trainable = electra.DISCRIMINATOR, detection_alone_loss, _ALL_BUT_MLM_HEAD
+    return spec.one_stage(computed, electra.TRAINED_GENERATOR, encoder, trainable=trainable)(settings, steps)
 
 
 ELECTRA_MLM = spec.ObjectiveSpec(

@@ -81,12 +81,14 @@ REPLACE_MLM = spec.ObjectiveSpec(
     paper="Replace MLM, table 5",
     settings={**spec.MASKING, **spec.GENERATOR, **spec.SAMPLING, **_WEIGHTS},
     heads=("mlm_head",),
-    stages=electra.with_generator(replace_loss, Pass("encoder", (spec.MASKED_MLM,))),
+    stages=spec.one_stage(replace_loss, electra.TRAINED_GENERATOR, Pass("encoder", (spec.MASKED_MLM,))),
 )
 ALL_TOKENS_MLM = spec.ObjectiveSpec(
     summary="as replace_mlm, but predicting every position, with a copy gate",
     paper="All-Tokens MLM, table 5",
     settings=REPLACE_MLM.settings,
     heads=("mlm_head", "copy_gate"),
-    stages=electra.with_generator(all_tokens_loss, Pass("encoder", (Head("copy", everywhere=True),))),
+    stages=spec.one_stage(
+        all_tokens_loss, electra.TRAINED_GENERATOR, Pass("encoder", (Head("copy", everywhere=True),))
+    ),
 )

@@ -287,5 +287,13 @@ class Objective:
 def one_stage(
     loss: Callable[[Objective, Params, Inputs], Loss], *passes: Pass, trainable: tuple[str, ...] | None = None
 ) -> Callable[[ObjectiveConfig, int], tuple[Stage, ...]]:
-    """Returns the stages of an objective that has the same loss in every step: one stage."""
-    return lambda settings, steps: (Stage(steps, passes, loss, trainable),)
+    """Returns the stages of an objective that has the same loss in every step: one stage.
+
+    Fakes that are drawn by frequency need no pass of a generator.
+    """
+
+    def stages(settings: ObjectiveConfig, steps: int) -> tuple[Stage, ...]:
+        used = tuple(each for each in passes if each.network == "encoder" or settings.generator == "transformer")
+        return (Stage(steps, used, loss, trainable),)
+
+    return stages

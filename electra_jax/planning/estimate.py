@@ -306,7 +306,7 @@ def _xla_flops(config: TrainConfig, objective: Objective) -> float:
     mesh = sharding.make_mesh(sharding.ONE_DEVICE, config.batch_size, 1, jax.local_devices(backend="cpu")[:1])
     vocab_size = objective.model.config.vocab_size
     run = ShardedStep(unrolled, registry.make(unrolled.objective, unrolled.model, unrolled.steps, vocab_size), mesh)
-    costs: Any = run.lower(most_expensive(run)).cost_analysis()
+    costs: Any = run.trace(most_expensive(run)).lower().cost_analysis()
     return float(costs["flops"])
 
 

@@ -7,7 +7,6 @@ arrays on the devices after these are read.
 
 import contextlib
 import dataclasses
-import functools
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from fractions import Fraction
@@ -47,19 +46,14 @@ class CheckpointConfig:
 
     def kept_steps(self, steps: int) -> frozenset[int]:
         """Returns the steps of `keep_at` in a run of `steps` steps."""
-        return _kept_steps(self.keep_at, steps)
+        # At least 1: a run saves no step 0.
+        return frozenset(max(1, round(steps * share)) for share in _shares(self.keep_at) or ())
 
 
 def _shares(text: str) -> list[Fraction] | None:
     shares = [fraction(part.strip()) for part in text.split(",") if part.strip()]
     known = [share for share in shares if share is not None]
     return known if len(known) == len(shares) else None
-
-
-@functools.cache  # asked for after every step
-def _kept_steps(text: str, steps: int) -> frozenset[int]:
-    # At least 1: a run saves no step 0.
-    return frozenset(max(1, round(steps * share)) for share in _shares(text) or ())
 
 
 class _Manager(ocp.CheckpointManager):  # type: ignore[misc] # Orbax has no types
@@ -85,6 +79,8 @@ class Checkpoints:
 
     Attributes:
       folder: the folder that holds them, one subfolder per step.
+      good: its `step` is the last good one: the newest checkpoint up to it is kept, however many newer ones there are;
+        -1: none.
     """
 
     def __init__(
@@ -105,7 +101,7 @@ class Checkpoints:
           keep: also keep the checkpoints of these steps.
         """
         self.folder = folder.absolute() if isinstance(folder, Path) else folder
-        self._good = _NewestUpTo()
+        self.good = _NewestUpTo()
         with _quiet() if read_only else contextlib.nullcontext():
             options = ocp.CheckpointManagerOptions(
                 preservation_policy=policies.AnyPreservationPolicy(
@@ -113,7 +109,7 @@ class Checkpoints:
                         policies.LatestN(keep_last),
                         policies.EveryNSteps(keep_every),
                         policies.CustomSteps(sorted(keep)),
-                        self._good,
+                        self.good,
                     ]
                 ),
                 cleanup_tmp_directories=not read_only,
@@ -134,15 +130,6 @@ class Checkpoints:
     def steps(self) -> list[int]:
         """Returns the steps of all complete checkpoints, in order."""
         return sorted(self._manager.all_steps())
-
-    @property
-    def good_step(self) -> int:
-        """The last good step: the newest checkpoint up to it is kept, however many newer ones there are; -1: none."""
-        return self._good.step
-
-    @good_step.setter
-    def good_step(self, step: int) -> None:
-        self._good.step = step
 
     def delete(self, step: int) -> None:
         """Deletes the checkpoint of `step`."""

@@ -199,7 +199,7 @@ def test_the_last_good_checkpoint_is_kept(tmp_path):
     checkpoints = Checkpoints(tmp_path, keep_last=1, keep_every=100)
     for step in range(1, 8):
         if step in (2, 3):
-            checkpoints.good_step = step
+            checkpoints.good.step = step
         checkpoints.save(step, state(step), {})
         checkpoints.wait()
     assert checkpoints.steps() == [3, 7]
