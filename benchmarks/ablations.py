@@ -36,8 +36,6 @@ _OPTIONS: Mapping[str, Any] = {
 
 def main(argv: list[str]) -> int:
     chosen = cli.parse(argv, __doc__ or "", _OPTIONS)
-    if chosen is None:
-        return 0
     output, shape = Path(chosen["output"]), Shape(1, 32)
     if not chosen["job"]:
         layers, _, width = chosen["shape"].partition("x")

@@ -72,8 +72,6 @@ def main(argv: list[str]) -> int:
     given = any(argument.startswith("--config=") for argument in rest)
     recipe = () if given else _REHEARSED if "--rehearse" in rest else _RECIPE
     chosen = config_file.parse([*recipe, *rest] if part in _PARTS else argv, __doc__ or "", _OPTIONS)
-    if chosen is None:
-        return 0
     cli.require(chosen.options, ("output",))
     check_value("--minutes", chosen.options["minutes"], above(0))
     output = Path(chosen.options["output"]).absolute()

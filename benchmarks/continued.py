@@ -134,8 +134,6 @@ def table(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
 
 def main(argv: list[str]) -> int:
     chosen = cli.parse(argv, __doc__ or "", _OPTIONS)
-    if chosen is None:
-        return 0
     cli.require(chosen, ("input", "output"))
     check_value("--flops", chosen["flops"], above(0))
     check_value("--steps", chosen["steps"], at_least(10))

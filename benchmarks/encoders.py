@@ -78,8 +78,6 @@ def table(runs: list[dict[str, Any]]) -> str:
 
 def main(argv: list[str]) -> int:
     chosen = cli.parse(argv, __doc__ or "", _OPTIONS)
-    if chosen is None:
-        return 0
     cli.require(chosen, ("input", "output"))
     check_value("--flops", chosen["flops"], above(0))
     output, text = Path(chosen["output"]), Path(chosen["output"]) / "text"

@@ -53,8 +53,6 @@ def by_torch(model: Any, rows: Rows, batch_size: int) -> float:
 def main(argv: list[str]) -> int:
     options = {"data_dir": "", "examples": 640, "rounds": 3, "layers": 12, "width": 256}
     chosen = cli.parse(argv, __doc__ or "", options)
-    if chosen is None:
-        return 0
     config = dataclasses.replace(recipe.resolve(recipe.make("cola")), epochs=1, examples=chosen["examples"])
     task = registry.make_task(config.task, chosen["data_dir"])
     lines = [example.texts[0] for example in task.read(chosen["data_dir"], "train", BadRows())]

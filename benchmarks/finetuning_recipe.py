@@ -161,8 +161,6 @@ def _either(names: tuple[str, str]) -> str:
 
 def main(argv: list[str]) -> int:
     chosen = cli.parse(argv, __doc__ or "", _OPTIONS)
-    if chosen is None:
-        return 0
     results = ResultsFile(Path(chosen["results"]))
     if chosen["draw"]:
         text = report(results.read())

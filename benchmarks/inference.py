@@ -62,8 +62,6 @@ def compare(model_dir: str, texts: Sequence[str], rounds: int) -> dict[str, Any]
 
 def main(argv: list[str]) -> int:
     chosen = cli.parse(argv, __doc__ or "", {"model": "", "texts": "", "count": 600, "rounds": 5})
-    if chosen is None:
-        return 0
     cli.require(chosen, ("model", "texts"))
     check_value("--count", chosen["count"], at_least(_ALONE))
     check_value("--rounds", chosen["rounds"], at_least(1))

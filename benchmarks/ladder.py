@@ -118,8 +118,6 @@ def work(settings: Mapping[str, Any], folders: Folders, result: Path) -> None:
 
 def main(argv: list[str]) -> int:
     chosen = cli.parse(argv, __doc__ or "", OPTIONS)
-    if chosen is None:
-        return 0
     output, results = Path(chosen["output"]), ResultsFile(Path(chosen["results"]))
     check_value("--flops", chosen["flops"], at_least(BUDGETS[0]))
     if chosen["draw"]:

@@ -22,8 +22,6 @@ _BATCHES = 100
 def main(argv: list[str]) -> int:
     options = {"input": "", "rounds": 5, "batch_size": 256}
     chosen = cli.parse(argv, __doc__ or "", options)
-    if chosen is None:
-        return 0
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     text = corpus.load(Path(chosen["input"]))
     for mode, make_examples in batches.MODES.items():

@@ -71,8 +71,6 @@ def pairs(sentences: list[str], kind: str, random_: random.Random) -> Iterator[t
 
 def main(argv: list[str]) -> int:
     chosen = cli.parse(argv, __doc__ or "", _OPTIONS)
-    if chosen is None:
-        return 0
     cli.require(chosen, ("input", "output"))
     settings.check_value("--pairs", chosen["pairs"], settings.above(0))
     if not corpus.is_prepared(Path(chosen["input"])):

@@ -72,8 +72,6 @@ def with_onnx_section(card: str, reports: list[dict[str, Any]], kind: str) -> st
 
 def main(argv: list[str]) -> int:
     chosen = cli.parse(argv, __doc__ or "", {"model": "", "data_dir": "", "rounds": 3, "card": False})
-    if chosen is None:
-        return 0
     cli.require(chosen, ("model", "data_dir"))
     check_value("--rounds", chosen["rounds"], at_least(1))
     folder = Path(chosen["model"])

@@ -182,8 +182,6 @@ def compare(model_dir: Path, data_dir: str, split: str, count: int) -> dict[str,
 
 def main(argv: list[str]) -> int:
     chosen = cli.parse(argv, __doc__ or "", {"model": "", "data_dir": "", "split": "dev", "examples": 0})
-    if chosen is None:
-        return 0
     cli.require(chosen, ("model", "data_dir"))
     transformers.utils.logging.set_verbosity_error()
     with contextlib.redirect_stdout(sys.stderr):

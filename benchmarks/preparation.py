@@ -147,8 +147,6 @@ def forecast(stages: dict[str, float], cores: int) -> float:
 def main(argv: list[str]) -> int:
     options = {"input": "", "vocabulary": "", "model_type": "unigram", "vocab_size": 30522, "rounds": 3, "floor": True}
     chosen = cli.parse(argv, __doc__ or "", {**options, "workers": ""})
-    if chosen is None:
-        return 0
     lines = lines_of(chosen["input"])
     size = sum(len(line.encode()) for line in lines) / 1e6
     folder = Path(tempfile.mkdtemp())

@@ -227,8 +227,6 @@ def measure(tool: Tool, texts: list[str], rounds: int) -> tuple[dict[str, float]
 def main(argv: list[str]) -> int:
     options = {"tool": "", "folder": "", "texts": "", "form": _WHOLE, "count": 300, "rounds": 5}
     chosen = cli.parse(argv, __doc__ or "", options)
-    if chosen is None:
-        return 0
     cli.require(chosen, ("tool", "folder", "texts"))
     check_value("--tool", chosen["tool"], one_of(*_TOOLS))
     make, forms = _TOOLS[chosen["tool"]]

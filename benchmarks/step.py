@@ -331,8 +331,6 @@ def measure(chosen: dict[str, Any], dropout: float, ids: np.ndarray) -> list[dic
 
 def main(argv: list[str]) -> int:
     chosen = cli.parse(argv, __doc__ or "", _OPTIONS)
-    if chosen is None:
-        return 0
     for name in ("batch_size", "length", "rounds", "steps", "torch_parts"):
         check_value(f"--{name}", chosen[name], above(0))
     check_value("--clock", chosen["clock"], one_of(*_CLOCKS))

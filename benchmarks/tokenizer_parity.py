@@ -169,8 +169,6 @@ def compare(ours: tokenizer.Tokenizer, theirs: PreTrainedTokenizerBase, lines: S
 def main(argv: list[str]) -> int:
     options = {"text": "", "vocab_size": 30522, "sample_mb": 20}
     chosen = cli.parse(argv, __doc__ or "", options)
-    if chosen is None:
-        return 0
     path = Path(chosen["text"])
     with (lzma.open if path.suffix == ".xz" else open)(path, "rt", encoding="utf-8", newline="\n") as file:
         lines = file.read().split("\n")

@@ -59,8 +59,6 @@ def bag_of_words(train: list[Question], dev: list[Question]) -> float:
 
 def main(argv: list[str]) -> int:
     chosen = cli.parse(argv, __doc__ or "", _OPTIONS)
-    if chosen is None:
-        return 0
     cli.require(chosen, ("squad", "output"), "try --squad=dev-v1.1.json.xz --output=topics, or --help")
     settings.check_value("--train", chosen["train"], settings.at_least(_PARTS))
     path, output = Path(chosen["squad"]), Path(chosen["output"])

@@ -68,8 +68,6 @@ def shuffled(words: list[str], random_: random.Random) -> list[str]:
 
 def main(argv: list[str]) -> int:
     chosen = cli.parse(argv, __doc__ or "", _OPTIONS)
-    if chosen is None:
-        return 0
     cli.require(chosen, ("input", "output"))
     for name in ("train", "dev"):
         settings.check_value(f"--{name}", chosen[name], settings.above(0))

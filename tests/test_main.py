@@ -9,6 +9,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from electra_jax import __main__
+from electra_jax.config import errors
 from electra_jax.config.errors import UserError
 
 SLOW = ("jax", "flax", "ml_collections", "numpy", "rich")
@@ -80,12 +81,12 @@ def test_only_what_draws_or_scores_needs_an_extra():
 
 @pytest.mark.parametrize("name", __main__.COMMANDS)
 def test_every_subcommand_has_help(name, capsys):
-    assert __main__.run([name, "--help"]) == 0
+    assert errors.run(__main__.run, [name, "--help"]) == 0
     assert capsys.readouterr().out.startswith("usage: ")
 
 
 def test_help_config_prints_every_setting_of_training(capsys):
-    assert __main__.run(["train", "--help-config"]) == 0
+    assert errors.run(__main__.run, ["train", "--help-config"]) == 0
     printed = capsys.readouterr().out
     for name in ("seed", "mesh.fsdp", "data.input", "model.modernbert.local_window", "optim.learning_rate"):
         assert f"  --config.{name}=" in printed

@@ -14,7 +14,7 @@ from cli_runs import ROOT, arrays, logged, make_objective, quiet, small_config
 
 from electra_jax import evaluate, train, train_config
 from electra_jax.commands import train as train_command
-from electra_jax.config import config_file
+from electra_jax.config import config_file, errors
 from electra_jax.config.errors import UserError
 from electra_jax.data import pipeline, tokenizer
 from electra_jax.data.batches import HeldoutBatch
@@ -194,7 +194,7 @@ def test_every_size_has_every_system(size, system):
 
 
 def test_help_lists_the_systems(capsys):
-    assert train_command.main(["--help"]) == 0
+    assert errors.run(train_command.main, ["--help"]) == 0
     shown = capsys.readouterr().out
     for name, row in registry.SYSTEMS.items():
         assert f"{name} " in shown

@@ -56,8 +56,6 @@ _ACCOUNTINGS = {"model": "flops", "paper": "flops_paper"}
 
 def main(argv: list[str]) -> int:
     given = cli.read(argv, USAGE, _OPTIONS)
-    if given is None:
-        return 0
     # Before `choose`, which does not know settings.
     overrides = {name: given.pop(name) for name in list(given) if name.startswith("config.")}
     options = cli.choose(given, _OPTIONS)

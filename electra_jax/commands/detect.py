@@ -20,8 +20,6 @@ Marks the words of each text that seem to be replaced. Without texts, it reads s
 def main(argv: list[str]) -> int:
     texts: list[str] = []
     options = cli.parse(argv, USAGE, {"model": ""}, texts)
-    if options is None:
-        return 0
     cli.require(options, ("model",), "try --model=runs/tiny, or --help")
     model = load(options["model"])
     if not texts:

@@ -66,8 +66,6 @@ def main(argv: list[str]) -> int:
         "scores": "",
     }
     given = cli.read(argv, USAGE, defaults)
-    if given is None:
-        return 0
     options = cli.choose(given, defaults)
     source = cli.choose_one(options, "workdir", "model")
     cli.require(options, (source, "output"), "try --workdir=runs/tiny --output=exported, or --help")

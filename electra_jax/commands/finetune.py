@@ -46,8 +46,6 @@ _OPTIONS: Mapping[str, Any] = {"init_from": "", "step": _LAST, "data_dir": "", "
 
 def main(argv: list[str]) -> int:
     arguments = config_file.parse(argv, USAGE, _OPTIONS, kind="task", config_class=FinetuneConfig)
-    if arguments is None:
-        return 0
     options, config = arguments.options, arguments.config
     cli.require(options, ("init_from", "data_dir"), "try --init_from=runs/tiny --data_dir=glue/CoLA, or --help")
     check_value("--keep", options["keep"], one_of(*kept.KEEP))

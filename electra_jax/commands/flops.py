@@ -113,8 +113,6 @@ def show_run(console: PlainConsole, run: dict[str, Any]) -> None:
 def main(argv: list[str]) -> int:
     options: dict[str, Any] = {"config": "", "device": "", "chips": 8, "mfu": 0.4, "json": False}
     arguments = config_file.parse(argv, USAGE, options)
-    if arguments is None:
-        return 0
     given = arguments.options
     check_value("--chips", given["chips"], above(0))
     check_value("--mfu", given["mfu"], above_up_to(0, 1))

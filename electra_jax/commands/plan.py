@@ -183,8 +183,6 @@ def show_sweep(console: PlainConsole, plans: Sequence[Plan], fastest: Plan | Non
 def main(argv: list[str]) -> int:
     options: dict[str, Any] = {"topology": "", "slices": 1, "mfu": 0.4, "sweep": False, "json": False}
     parsed = config_file.parse(argv, USAGE, options)
-    if parsed is None:
-        return 0
     given = parsed.options
     cli.require(given, ("topology",), "try --topology=v3:4x4 or h100:8, or --help")
     check_value("--slices", given["slices"], above(0))

@@ -63,8 +63,6 @@ class ReportedRows(BadRows):
 
 def main(argv: list[str]) -> int:
     options = cli.parse(argv, USAGE, _OPTIONS)
-    if options is None:
-        return 0
     cli.require(options, ("model", "input"), "try --model=runs/mrpc --input=pairs.tsv, or --help")
     check_value("--batch_size", options["batch_size"], above(0))
     source, output = options["input"], options["output"]

@@ -44,8 +44,6 @@ others are text with one sentence or paragraph per line and blank lines between 
 def main(argv: list[str]) -> int:
     options = {**corpus_settings(CorpusConfig()), "input": "", "output": "", "workers": 0, "beam": ""}
     given = cli.read(argv, _USAGE + describe(CorpusConfig, "--"), options)
-    if given is None:
-        return 0
     chosen = cli.choose(given, options)
     console = PlainConsole()
     # gcsfs also raises what it logs.

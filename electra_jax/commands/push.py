@@ -40,8 +40,6 @@ def main(argv: list[str]) -> int:
         "onnx": False,
     }
     given = cli.read(argv, USAGE, defaults)
-    if given is None:
-        return 0
     options = cli.choose(given, defaults)
     source = cli.choose_one(options, "workdir", "model")
     cli.require(options, (source, "repo"), "try --workdir=runs/tiny --repo=USER/NAME, or --help")

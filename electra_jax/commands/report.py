@@ -30,8 +30,6 @@ _OPTIONS: Mapping[str, Any] = {"runs": (), "output": "", "samples": 5, "curves":
 
 def main(argv: list[str]) -> int:
     options = cli.parse(argv, USAGE, _OPTIONS)
-    if options is None:
-        return 0
     cli.require(options, ("runs",), "try --runs runs/a runs/b, or --help")
     cli.require(options, ("output",), "try --output=report.html, or --help")
     check_value("--samples", options["samples"], at_least(0))

@@ -37,8 +37,6 @@ _OPTIONS = {"model": "", "input": "", "by": "", "good": "sentence_good", "bad": 
 
 def main(argv: list[str]) -> int:
     options = cli.parse(argv, USAGE, _OPTIONS)
-    if options is None:
-        return 0
     cli.require(options, ("model", "input"), "try --model=runs/tiny --input=blimp, or --help")
     check_value("--batch_size", options["batch_size"], above(0))
     if options["by"]:

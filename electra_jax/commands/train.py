@@ -61,8 +61,7 @@ OPTIONS = {**distributed.OPTIONS, "rewind_to": "", "skip_batches": ""}
 def main(argv: list[str]) -> int:
     shorthands = ("init_from", "generator_from", "tracker")
     arguments = config_file.parse(argv, USAGE, OPTIONS, shorthands, config_class=TrainConfig)
-    if arguments is None or arguments.config is None:
-        return 0
+    assert arguments.config is not None  # `config` is not among the options
     rewind = make_rewind(arguments.options["rewind_to"], arguments.options["skip_batches"])
     # From the start of the process, so that its imports count as set-up.
     clock = goodput.Clock(goodput.process_started())

@@ -19,8 +19,7 @@ line for each thing, `ok` or `WRONG` and what to do; the exit status is 2 if any
 
 def main(argv: list[str]) -> int:
     folders: list[str] = []
-    if cli.parse(argv, USAGE, {}, folders) is None:
-        return 0
+    cli.parse(argv, USAGE, {}, folders)
     if not folders:
         raise UserError("no folder is given: expected one, such as electra-jax verify runs/tiny; see --help")
     console = PlainConsole()

@@ -9,10 +9,8 @@ from electra_jax.config.errors import UserError
 from electra_jax.config.settings import TYPE_NAMES, nearest
 
 
-def read(
-    argv: list[str], usage: str, options: Mapping[str, Any], words: list[str] | None = None
-) -> dict[str, str] | None:
-    """Returns the text given for each option, unconverted; prints `usage` on --help.
+def read(argv: list[str], usage: str, options: Mapping[str, Any], words: list[str] | None = None) -> dict[str, str]:
+    """Returns the text given for each option, unconverted.
 
     An option whose default is False needs no value. An option whose default is a tuple takes several values, separated
     by spaces or commas; its text has them separated by newlines.
@@ -24,15 +22,16 @@ def read(
       words: a list that positional arguments are appended to; None: they are errors.
 
     Returns:
-      The text of each option that was given; None after --help.
+      The text of each option that was given.
 
     Raises:
+      SystemExit: --help was given; `usage` has been printed.
       UserError: an argument is not `--name=value`, an option has no value, or an option other than a setting
         (`--config.NAME`) is given twice.
     """
     if any(arg in ("-h", "--help") for arg in argv):
         print(usage)
-        return None
+        raise SystemExit
     given: dict[str, str] = {}
     rest = list(argv)
     while rest:
@@ -65,12 +64,9 @@ def _following_values(rest: list[str]) -> Iterable[str]:
         yield rest.pop(0)
 
 
-def parse(
-    argv: list[str], usage: str, options: Mapping[str, Any], words: list[str] | None = None
-) -> dict[str, Any] | None:
-    """Reads and converts the value of each option: `choose` after `read`. Returns None after --help."""
-    given = read(argv, usage, options, words)
-    return None if given is None else choose(given, options)
+def parse(argv: list[str], usage: str, options: Mapping[str, Any], words: list[str] | None = None) -> dict[str, Any]:
+    """Reads and converts the value of each option: `choose` after `read`."""
+    return choose(read(argv, usage, options, words), options)
 
 
 def choose(given: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def parse(
     shorthands: Sequence[str] = (),
     kind: str = "objective",
     config_class: type | None = None,
-) -> Arguments | None:
+) -> Arguments:
     """Parses `--config=NAME[:ARG] [--workdir=DIR] [--config.NAME=VALUE ...]`.
 
     Args:
@@ -54,20 +54,16 @@ def parse(
       kind: the group of settings that the config must have: `objective` for pre-training, `task` for fine-tuning.
       config_class: the dataclass whose settings --help-config prints; None: the command has no such option.
 
-    Returns:
-      The parsed arguments; None after --help or --help-config.
-
     Raises:
+      SystemExit: --help or --help-config was given; the answer has been printed.
       UserError: an argument, file or setting does not exist, the config has another kind, a setting has no effect, or
         a value has the wrong type.
     """
     # Before `read`, which would take the next argument for the value of --help-config.
     if config_class is not None and "--help-config" in argv:
         print(describe(config_class))
-        return None
+        raise SystemExit
     given = cli.read(argv, usage, options)
-    if given is None:
-        return None
     given = {f"config.{name}" if name in shorthands else name: value for name, value in given.items()}
     overrides = {name: given.pop(name) for name in list(given) if name.startswith("config.")}
     name, _, arg = given.get("config", "").partition(":")

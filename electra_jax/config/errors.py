@@ -85,7 +85,12 @@ def run(main: Callable[[list[str]], int | None], argv: list[str] | None = None) 
             stream.reconfigure(errors="backslashreplace")
     cause: UserError | OSError | MemoryError
     try:
-        status = main([arg for arg in argv if arg != "--debug"]) or 0
+        try:
+            status = main([arg for arg in argv if arg != "--debug"]) or 0
+        except SystemExit as end:  # after --help
+            if end.code:
+                raise
+            status = 0
         if sys.stdout is not None:
             # A closed pipe raises here, where it is reported, and not when Python exits.
             sys.stdout.flush()

@@ -173,7 +173,7 @@ def test_what_cannot_be_is_one_line(capsys, arguments, named):
 
 
 def test_help(capsys):
-    assert main(["--help"]) == 0
+    assert errors.run(main, ["--help"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("usage: electra-jax flops")
     assert all(option in out for option in ("--config=", "--device=", "--chips=", "--mfu=", "--json"))

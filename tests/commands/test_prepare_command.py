@@ -224,7 +224,7 @@ def test_a_prepared_text_is_not_prepared_again(prepared, tmp_path, capsys):
 
 
 def test_help_names_every_option(capsys):
-    assert prepare.main(["--help"]) == 0
+    assert errors.run(prepare.main, ["--help"]) == 0
     shown = capsys.readouterr().out
     for name in (*corpus_settings(CorpusConfig()), "output", "workers", "beam"):
         assert f"--{name}=" in shown

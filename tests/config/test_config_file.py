@@ -87,7 +87,8 @@ def test_a_setting_can_have_a_shorthand():
 
 
 def test_help_prints_the_usage(capsys):
-    assert parse(TINY, "--help") is None
+    with pytest.raises(SystemExit):
+        parse(TINY, "--help")
     assert capsys.readouterr().out == "usage\n"
 
 
@@ -98,7 +99,8 @@ def test_help_config_prints_the_settings(capsys):
 
         steps: int = setting(3, "Steps.")
 
-    assert config_file.parse(["--help-config"], "usage", config_class=Config) is None
+    with pytest.raises(SystemExit):
+        config_file.parse(["--help-config"], "usage", config_class=Config)
     assert capsys.readouterr().out == "A run.\n  --config.steps=3  (an integer)\n      Steps.\n"
     with pytest.raises(UserError, match="--help-config"):
         parse(TINY, "--help-config")
