@@ -80,7 +80,7 @@ def spans(folder: Path, texts: Sequence[tuple[str, ...]], task: Answering, max_l
             context,
             truncation="only_second",
             max_length=max_length,
-            stride=max(0, room - task.stride),  # theirs is what two windows share
+            stride=max(0, room - task.config.stride),  # theirs is what two windows share
             return_overflowing_tokens=True,
             return_offsets_mapping=True,
             padding=True,
@@ -96,7 +96,7 @@ def spans(folder: Path, texts: Sequence[tuple[str, ...]], task: Answering, max_l
             allowed = in_context | (np.arange(len(in_context)) == 0)
             start, end = (_softmax(np.where(allowed, x.astype(np.float64), -np.inf)) for x in (start, end))
             nothing = min(nothing, start[0] * end[0])
-            both = np.tril(np.triu(np.outer(start * in_context, end * in_context)), task.max_answer - 1)
+            both = np.tril(np.triu(np.outer(start * in_context, end * in_context)), task.config.max_answer - 1)
             first, last = np.unravel_index(both.argmax(), both.shape)
             if both[first, last] > best.number:
                 offsets = encoded["offset_mapping"][row]
@@ -134,7 +134,7 @@ def readable(model: FinetunedModel, texts: Sequence[tuple[str, ...]]) -> list[tu
         return list(texts)
     if isinstance(model.task, Answering):
         lengths = map(len, model.tokenizer.encode([question for question, _ in texts]))
-        return [each for each, length in zip(texts, lengths, strict=True) if length <= model.task.query]
+        return [each for each, length in zip(texts, lengths, strict=True) if length <= model.task.config.query]
     examples = predictions.make_examples(model.task, texts)
     rows = model.task.encode(examples, model.tokenizer, model.max_length, train=False)
     one_row = np.bincount(rows.example) == 1

@@ -3,14 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rich.table import Table
-
 from electra_jax.config import cli, config_file
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import Check, check_value, one_of
 from electra_jax.downstream.finetuning import kept, results, run
 from electra_jax.downstream.finetuning.recipe import FinetuneConfig
-from electra_jax.runtime.console import PlainConsole
+from electra_jax.runtime.console import PlainConsole, table_of
 from electra_jax.runtime.progress import LINE_EVERY, ConsoleProgress
 
 USAGE = """\
@@ -78,11 +76,10 @@ def main(argv: list[str]) -> int:
 def show_scores(console: PlainConsole, result: Mapping[str, Any]) -> None:
     """Prints the result of `finetune` as a table: each score's median, lowest, highest and deviation over seeds."""
     count = len(result["seeds"])
-    table = Table(title=f"{result['task']}, {count} seed{'s' if count > 1 else ''}", title_justify="left")
-    for heading in ("score", "median", "lowest", "highest", "std"):
-        table.add_column(heading, justify="left" if heading == "score" else "right")
+    columns = ["median", "lowest", "highest", "std"]
+    table = table_of(f"{result['task']}, {count} seed{'s' if count > 1 else ''}", ["score"], columns)
     for name in result["median"]:
-        values = [result[column][name] for column in ("median", "lowest", "highest", "std")]
+        values = [result[column][name] for column in columns]
         # A single seed has no deviation.
         table.add_row(name, *("" if value is None else f"{value:.1f}" for value in values))
     console.print(table)

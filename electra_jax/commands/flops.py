@@ -4,8 +4,6 @@ import dataclasses
 import json
 from typing import Any
 
-from rich.table import Table
-
 from electra_jax.config import config_file
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import above, above_up_to, check_value
@@ -13,7 +11,7 @@ from electra_jax.planning.flops import devices, paper_runs
 from electra_jax.planning.flops.breakdown import Parts
 from electra_jax.planning.flops.count import RunFlops, count_flops
 from electra_jax.planning.flops.totals import ACCOUNTINGS
-from electra_jax.runtime.console import PlainConsole
+from electra_jax.runtime.console import PlainConsole, table_of
 from electra_jax.runtime.metric_text import short_number
 
 USAGE = """\
@@ -61,10 +59,7 @@ def config_report(run: RunFlops, device: str, chips: int, mfu: float) -> dict[st
 
 
 def show_paper_runs(console: PlainConsole, rows: list[dict[str, Any]]) -> None:
-    grid = Table(title="Training FLOPs of the paper's runs", title_justify="left")
-    grid.add_column("run")
-    for heading in ("printed", "paper", "corrected", "model"):
-        grid.add_column(heading, justify="right")
+    grid = table_of("Training FLOPs of the paper's runs", ["run"], ["printed", "paper", "corrected", "model"])
     for row in rows:
         printed = f"{row['printed']:.1e}" if row["printed"] else "-"
         model = f"{row['model']:.4e}" if row["model"] else "-"
@@ -86,11 +81,7 @@ def show_run(console: PlainConsole, run: dict[str, Any]) -> None:
     )
     for segment in run["segments"]:
         title = f"FLOPs of a step of {segment['batch']} x {segment['length']} ({segment['steps']:,} such steps)"
-        grid = Table(title=title, title_justify="left")
-        for heading in ("network", "part"):
-            grid.add_column(heading)
-        for heading in ("model", "share", "paper", "share"):
-            grid.add_column(heading, justify="right")
+        grid = table_of(title, ["network", "part"], ["model", "share", "paper", "share"])
         for network in (name for name in segment["model"] if name != "total"):
             for part in _PARTS:
                 values = [(segment[name][network][part], segment[name]["total"]) for name in ACCOUNTINGS]
@@ -101,10 +92,7 @@ def show_run(console: PlainConsole, run: dict[str, Any]) -> None:
         grid.add_row("total", "", *totals, style="bold")
         console.print(grid)
     console.print(f"the whole run: {run['total']['model']:.4e} FLOPs (model), {run['total']['paper']:.4e} (paper)")
-    grid = Table(title=f"Hours at {run['mfu']:.0%} MFU in {run['precision']}", title_justify="left")
-    grid.add_column("device")
-    grid.add_column("chips", justify="right")
-    grid.add_column("hours", justify="right")
+    grid = table_of(f"Hours at {run['mfu']:.0%} MFU in {run['precision']}", ["device"], ["chips", "hours"])
     for kind, hours in run["hours"].items():
         grid.add_row(kind, str(run["chips"]), f"{hours:,.1f}")
     console.print(grid)

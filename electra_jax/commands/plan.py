@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from rich.table import Table
 
 from electra_jax.config import cli, config_file
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import above, above_up_to, check_value
 from electra_jax.planning.estimate import Plan, best, estimate, sweep
 from electra_jax.planning.targets import is_tpu
-from electra_jax.runtime.console import PlainConsole
+from electra_jax.runtime.console import PlainConsole, table_of
 from electra_jax.runtime.metric_text import short_number
 
 USAGE = """\
@@ -62,9 +61,7 @@ def show(console: PlainConsole, plan: Plan) -> None:
         f"{s['grad_accum_steps']} part{'s' * (s['grad_accum_steps'] > 1)} · remat {s['remat']} · "
         f"attention {s['attention']} · compiled in {plan.compile_seconds:.0f} s",
     )
-    grid = Table(title="Memory of one device", title_justify="left")
-    grid.add_column("kind")
-    grid.add_column("GiB", justify="right")
+    grid = table_of("Memory of one device", ["kind"], ["GiB"])
     for name, size in memory.items():
         last = name in ("total", "usable")
         grid.add_row(name, f"{size / _GIB:.2f}", style="bold" if last else "", end_section=name == "program")
@@ -84,18 +81,14 @@ def _show_traffic(console: PlainConsole, plan: Plan) -> None:
     assert plan.moved is not None
     assert plan.largest is not None
     assert plan.collectives is not None
-    grid = Table(title=f"Memory traffic of one device in a step: {plan.moved / 1e9:.1f} GB", title_justify="left")
-    grid.add_column("operation")
-    grid.add_column("GB", justify="right")
-    grid.add_column("share", justify="right")
+    title = f"Memory traffic of one device in a step: {plan.moved / 1e9:.1f} GB"
+    grid = table_of(title, ["operation"], ["GB", "share"])
     for size, name in plan.largest[:_LARGEST]:
         grid.add_row(name, f"{size / 1e9:.2f}", f"{size / plan.moved:.1%}")
     rest = sum(size for size, _ in plan.largest[_LARGEST:])
     grid.add_row("other", f"{rest / 1e9:.2f}", f"{rest / plan.moved:.1%}")
     console.print(grid)
-    grid = Table(title="Collectives of a step", title_justify="left")
-    for heading in ("collective", "times", "MB", "MB sent by each"):
-        grid.add_column(heading, justify="left" if heading == "collective" else "right")
+    grid = table_of("Collectives of a step", ["collective"], ["times", "MB", "MB sent by each"])
     for kind, each in plan.collectives.items():
         grid.add_row(kind, f"{each['times']:.0f}", f"{each['bytes'] / 1e6:.1f}", f"{each['sent'] / 1e6:.1f}")
     console.print(grid)
@@ -104,9 +97,7 @@ def _show_traffic(console: PlainConsole, plan: Plan) -> None:
 def _show_time(console: PlainConsole, plan: Plan) -> None:
     assert plan.seconds is not None
     assert plan.tokens_per_second is not None
-    grid = Table(title="Lower bounds on the time of a step", title_justify="left")
-    grid.add_column("resource")
-    grid.add_column("ms", justify="right")
+    grid = table_of("Lower bounds on the time of a step", ["resource"], ["ms"])
     for name, seconds in plan.seconds.items():
         grid.add_row(name, f"{seconds * 1e3:.1f}", style="bold" if name == plan.bound else "")
     if plan.forecast is not None and plan.forecast_seconds is not None:
@@ -145,18 +136,8 @@ def _per_device(plan: Plan) -> float:
 
 
 def show_sweep(console: PlainConsole, plans: Sequence[Plan], fastest: Plan | None) -> None:
-    grid = Table(title=f"{plans[0].topology}: settings that fit", title_justify="left")
-    for heading in (
-        "grad_accum_steps",
-        "remat",
-        "sequences per device",
-        "GiB",
-        "fits",
-        "least ms",
-        "forecast ms",
-        "days",
-    ):
-        grid.add_column(heading, justify="right")
+    headings = ["grad_accum_steps", "remat", "sequences per device", "GiB", "fits", "least ms", "forecast ms", "days"]
+    grid = table_of(f"{plans[0].topology}: settings that fit", [], headings)
     for plan in plans:
         s = plan.settings
         grid.add_row(

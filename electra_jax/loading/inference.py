@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from electra_jax.data.tokenizer import Special
 from electra_jax.loading.text_batches import length_batches, pad_rows
 from electra_jax.modeling import electra
 from electra_jax.modeling.batch import Batch
+from electra_jax.modeling.electra import Electra
 from electra_jax.modeling.subnetwork import Network
 from electra_jax.runtime.compile_cache import compile_cache_unless_chosen
 
@@ -23,7 +24,7 @@ _WINDOW = 512  # positions; longer rows are split into windows
 
 
 class Inference:
-    """A network on the default device, with its jitted functions.
+    """A network on the default device.
 
     Attributes:
       network: the network.
@@ -46,25 +47,25 @@ class Inference:
         """
         longest = self.network.config.longest - 2
         rows = [row[:longest] for row in rows]
-        outputs = self._map(lambda batch, _: self._encode[pooling](self._params, batch), rows)
+        outputs = self._map(lambda batch, _: encode(self.network.model, self._params, batch, pooling), rows)
         if pooling is None:
             outputs = [output[: len(row) + 2] for output, row in zip(outputs, rows, strict=True)]
         return outputs
 
     def discriminate(self, rows: Rows) -> list[np.ndarray]:
         """Computes the discriminator's logits per row, [tokens] float32. Long rows are split into windows."""
-        return self._of_tokens(self._discriminate, rows)
+        return self._of_tokens(discriminate, rows)
 
     def log_probs(self, rows: Rows) -> list[np.ndarray]:
         """Computes each token's log-probability with nothing masked, [tokens] float32 per row.
 
         Long rows are split into windows.
         """
-        return self._of_tokens(self._log_probs, rows)
+        return self._of_tokens(log_probs, rows)
 
-    def _of_tokens(self, compute: Callable[[Any, Batch], Array], rows: Rows) -> list[np.ndarray]:
+    def _of_tokens(self, compute: Callable[[Electra, Any, Batch], Array], rows: Rows) -> list[np.ndarray]:
         windows, owners = split_rows(rows, self.window)
-        outputs = self._map(lambda batch, _: compute(self._params, batch), windows)
+        outputs = self._map(lambda batch, _: compute(self.network.model, self._params, batch), windows)
         # An empty row has no window, and `np.concatenate` needs at least one array.
         parts: list[list[np.ndarray]] = [[np.zeros(0, np.float32)] for _ in rows]
         for owner, window, output in zip(owners, windows, outputs, strict=True):
@@ -75,7 +76,8 @@ class Inference:
     def predict(self, rows: Rows, positions: list[int]) -> list[np.ndarray]:
         """Predicts the token at one position of each row (0: the first token): log-probabilities, [V] float32."""
         shifted = np.array(positions, np.int32) + np.int32(1)  # [CLS]
-        return self._map(lambda batch, i: self._predict(self._params, batch, _in_batch(shifted, i, batch)), rows)
+        model, params = self.network.model, self._params
+        return self._map(lambda batch, i: predict(model, params, batch, _in_batch(shifted, i, batch)), rows)
 
     def masked_log_probs(self, rows: Rows) -> list[np.ndarray]:
         """Computes each token's log-probability with only that token masked, [tokens] float32 per row.
@@ -93,7 +95,8 @@ class Inference:
             positions_B, targets_B = (_in_batch(values, indices, batch) for values in (shifted, targets))
             input_ids = np.array(batch.input_ids)
             input_ids[np.arange(len(indices)), positions_B[: len(indices)]] = self.special.mask
-            return self._predict_target(self._params, batch._replace(input_ids=input_ids), positions_B, targets_B)
+            batch = batch._replace(input_ids=input_ids)
+            return cast(Array, predict_target(self.network.model, self._params, batch, positions_B, targets_B))
 
         log_probs = iter(self._map(compute, repeated))
         parts: list[list[np.ndarray]] = [[] for _ in rows]
@@ -123,32 +126,15 @@ class Inference:
         # Once: the parameters are NumPy arrays, which every call would copy to the device again.
         return jax.device_put(self.network.params)
 
-    @functools.cached_property
-    def _encode(self) -> dict[Pooling, Callable[[Any, Batch], Array]]:
-        poolings: tuple[Pooling, ...] = ("mean", "cls", None)
-        # The parameters are an argument: a closure would compile them into each program as constants.
-        return {pooling: jax.jit(functools.partial(encode, self.network, pooling)) for pooling in poolings}
 
-    @functools.cached_property
-    def _discriminate(self) -> Callable[[Any, Batch], Array]:
-        return jax.jit(functools.partial(discriminate, self.network))
-
-    @functools.cached_property
-    def _log_probs(self) -> Callable[[Any, Batch], Array]:
-        return jax.jit(functools.partial(log_probs, self.network))
-
-    @functools.cached_property
-    def _predict(self) -> Callable[[Any, Batch, np.ndarray], Array]:
-        return jax.jit(functools.partial(predict, self.network))
-
-    @functools.cached_property
-    def _predict_target(self) -> Callable[[Any, Batch, np.ndarray, np.ndarray], Array]:
-        return jax.jit(functools.partial(predict_target, self.network))
+# The parameters are an argument: a closure would compile them into each program as constants.
+_jit = functools.partial(jax.jit, static_argnames="model")
 
 
-def encode(network: Network, pooling: Pooling, params: Any, batch: Batch) -> Array:
+@functools.partial(jax.jit, static_argnames=("model", "pooling"))
+def encode(model: Electra, params: Any, batch: Batch, pooling: Pooling) -> Array:
     """Computes the last hidden states, [B, L, D] float32, or pooled to [B, D]: `mean` (without padding) or `cls`."""
-    states_BLD = electra.encode(network.model, params, batch).astype(jnp.float32)
+    states_BLD = electra.encode(model, params, batch).astype(jnp.float32)
     if pooling is None:
         return states_BLD
     if pooling == "cls":
@@ -156,32 +142,36 @@ def encode(network: Network, pooling: Pooling, params: Any, batch: Batch) -> Arr
     return electra.mean_state(states_BLD, batch.sequence_ids)
 
 
-def discriminate(network: Network, params: Any, batch: Batch) -> Array:
+@_jit
+def discriminate(model: Electra, params: Any, batch: Batch) -> Array:
     """Computes the discriminator's logits, [B, L] float32."""
-    states_BLD = electra.encode(network.model, params, batch)
-    return electra.discriminator_logits(network.model, params, states_BLD, batch.sequence_ids)
+    states_BLD = electra.encode(model, params, batch)
+    return electra.discriminator_logits(model, params, states_BLD, batch.sequence_ids)
 
 
-def log_probs(network: Network, params: Any, batch: Batch) -> Array:
+@_jit
+def log_probs(model: Electra, params: Any, batch: Batch) -> Array:
     """Computes the log-probability of each input token, [B, L] float32."""
-    logits_BLV = electra.mlm_logits(network.model, params, electra.encode(network.model, params, batch))
+    logits_BLV = electra.mlm_logits(model, params, electra.encode(model, params, batch))
     # Entries that only pad the table have the lowest float as logit, and so no share in the softmax.
     nll_BL: Array = optax.softmax_cross_entropy_with_integer_labels(logits_BLV, batch.input_ids)
     return -nll_BL
 
 
-def predict(network: Network, params: Any, batch: Batch, positions_B: Array) -> Array:
+@_jit
+def predict(model: Electra, params: Any, batch: Batch, positions_B: Array) -> Array:
     """Computes log-probabilities over the vocabulary at one position of each row, [B, V] float32."""
     # [B, L, D] -> [B, 1, D] before the head: logits of all positions would take L times the memory.
-    states_B1D = electra.gather_positions(electra.encode(network.model, params, batch), positions_B[:, None])
-    logits_B1V = electra.mlm_logits(network.model, params, states_B1D)
+    states_B1D = electra.gather_positions(electra.encode(model, params, batch), positions_B[:, None])
+    logits_B1V = electra.mlm_logits(model, params, states_B1D)
     # [B, 1, padded V] -> [B, V]: the entries that only pad the table are no tokens.
-    return jax.nn.log_softmax(logits_B1V[:, 0, : network.config.vocab_size])
+    return jax.nn.log_softmax(logits_B1V[:, 0, : model.config.vocab_size])
 
 
-def predict_target(network: Network, params: Any, batch: Batch, positions_B: Array, targets_B: Array) -> Array:
+@_jit
+def predict_target(model: Electra, params: Any, batch: Batch, positions_B: Array, targets_B: Array) -> Array:
     """Computes the log-probability of a token at one position of each row, [B] float32."""
-    log_probs_BV = predict(network, params, batch, positions_B)
+    log_probs_BV: Array = predict(model, params, batch, positions_B)
     return jnp.take_along_axis(log_probs_BV, targets_B[:, None], axis=1)[:, 0]
 
 

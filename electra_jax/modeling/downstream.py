@@ -34,29 +34,16 @@ def _dense(features: int, name: str) -> Dense:
     return Dense(features, nn.initializers.xavier_uniform(), name=name)
 
 
-class Classifier(nn.Module):
-    """Dropout and a dense layer on a row's state, that of [CLS] or the mean: `scores` [B, C]."""
+class PaperHead(nn.Module):
+    """Dropout and a dense layer on states, of rows or of all tokens."""
 
-    config: ElectraConfig
+    rate: float
     outputs: int
 
     @nn.compact
-    def __call__(self, state_BD: Array, train: bool) -> Outputs:
-        x_BD = Dropout(self.config.encoder.dropout)(state_BD, train)
-        return {"scores": _dense(self.outputs, "dense")(x_BD)}
-
-
-class Tagger(nn.Module):
-    """A dense layer on every state: `scores` [B, L, C].
-
-    Unlike the classifier's, its input has no dropout (google-research/electra, finetune/tagging/tagging_tasks.py).
-    """
-
-    outputs: int
-
-    @nn.compact
-    def __call__(self, states_BLD: Array) -> Outputs:
-        return {"scores": _dense(self.outputs, "dense")(states_BLD)}
+    def __call__(self, x: Array, train: bool) -> Array:
+        """Maps states [..., D] to [..., outputs]."""
+        return _dense(self.outputs, "dense")(Dropout(self.rate)(x, train))
 
 
 class Answerer(nn.Module):
@@ -197,7 +184,8 @@ class Downstream(nn.Module):
             return TransformersHead(self.config, self.kind, outputs, self.form == "bert")
         if self.kind == "answering":
             return Answerer(self.outputs, self.beam)
-        return Tagger(self.outputs) if self.kind == "tagging" else Classifier(self.config, self.outputs)
+        # Tags have no dropout here: google-research/electra, finetune/tagging/tagging_tasks.py.
+        return PaperHead(0.0 if self.kind == "tagging" else self.config.encoder.dropout, self.outputs)
 
     def __call__(
         self, batch: Batch, allowed: Array | None = None, start: Array | None = None, train: bool = False
@@ -215,17 +203,13 @@ class Downstream(nn.Module):
         states_BLD = self.encoder(x_BLE, Visible(batch.sequence_ids), train).astype(jnp.float32)
         mean = self.pooling == "mean"
         state_BD = mean_state(states_BLD, batch.sequence_ids) if mean else states_BLD[:, 0]
-        if self.form != "paper":
-            scores = self.head(states_BLD if self.per_token else state_BD, train)
-            if self.kind != "answering":
-                return {"scores": scores}
-            assert allowed is not None
-            return _bounds(scores, allowed, train)
-        if self.kind == "answering":
+        if self.kind == "answering" and self.form == "paper":
             return cast(Outputs, self.head(states_BLD, allowed, start, train))
-        if self.kind == "tagging":
-            return cast(Outputs, self.head(states_BLD))
-        return cast(Outputs, self.head(state_BD, train))
+        scores = self.head(states_BLD if self.per_token else state_BD, train)
+        if self.kind != "answering":
+            return {"scores": scores}
+        assert allowed is not None
+        return _bounds(scores, allowed, train)
 
 
 def _bounds(scores_BL2: Array, allowed_BL: Array, train: bool) -> Outputs:

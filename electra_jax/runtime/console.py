@@ -2,9 +2,11 @@
 
 import errno
 import os
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from electra_jax.config.printable import printable
@@ -28,3 +30,11 @@ class PlainConsole(Console):
     def on_broken_pipe(self) -> NoReturn:
         # Rich itself would exit silently.
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+def table_of(title: str, texts: Sequence[str], numbers: Sequence[str]) -> Table:
+    """Returns a table without rows, with left-aligned columns for texts and then right-aligned ones for numbers."""
+    table = Table(*texts, title=title, title_justify="left")
+    for heading in numbers:
+        table.add_column(heading, justify="right")
+    return table

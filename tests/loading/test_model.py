@@ -10,9 +10,9 @@ from cli_runs import small_config
 
 from electra_jax.config.errors import UserError
 from electra_jax.data import vocabulary_training
+from electra_jax.loading import inference
 from electra_jax.loading import model as model_module
 from electra_jax.loading.huggingface import directory
-from electra_jax.loading.inference import Inference
 from electra_jax.loading.model import Candidate, Model
 from electra_jax.loading.networks import Pretrained
 from electra_jax.modeling import electra
@@ -98,6 +98,7 @@ def test_programs_are_kept_in_the_users_cache_folder(pieces, monkeypatch, tmp_pa
         with compile_cache.compile_cache(compile_cache.NONE):
             make(pieces).encode("the model")
         assert not (tmp_path / "electra_jax").exists()
+        inference.encode.clear_cache()
         make(pieces).encode("the model")
     finally:
         jax.config.update("jax_compilation_cache_dir", before)
@@ -124,12 +125,14 @@ def test_order_is_kept_over_lengths_and_batches(pieces):
 
 def test_each_length_is_compiled_once(pieces):
     """Whatever the number of texts and of calls, but for a single text."""
-    inference = Inference(tiny_models.network(layers=1), pieces.special, 4)
+    compiled = inference.encode, inference.discriminate
+    for function in compiled:
+        function.clear_cache()
+    network = inference.Inference(tiny_models.network(layers=1), pieces.special, 4)
     for rows in ([[7]], [[7]] * 9, [[7, 8, 9]] * 5):
-        inference.encode(rows, "mean")
-        inference.discriminate(rows)
-    assert inference._encode["mean"]._cache_size() == 2
-    assert inference._discriminate._cache_size() == 2
+        network.encode(rows, "mean")
+        network.discriminate(rows)
+    assert [function._cache_size() for function in compiled] == [2, 2]
 
 
 def test_words_stand_in_the_text_as_it_was_given(detector):

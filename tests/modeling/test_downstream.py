@@ -11,7 +11,7 @@ from tiny_models import network, random_like
 
 from electra_jax.modeling.attention import Visible
 from electra_jax.modeling.batch import Batch
-from electra_jax.modeling.downstream import Answerer, Classifier, Downstream, Tagger, TransformersHead
+from electra_jax.modeling.downstream import Answerer, Downstream, PaperHead, TransformersHead
 from electra_jax.modeling.electra import Embeddings
 
 CONFIG = network(head=None).config  # width 32
@@ -76,17 +76,18 @@ def test_that_there_is_no_answer_is_read_from_cls_and_from_the_mean_start(answer
         np.testing.assert_allclose(expit(found["impossible"][row]), expit(logit), rtol=1e-4)
 
 
-def test_a_class_is_read_from_cls_and_a_tag_from_each_token():
-    classifier, tagger = Classifier(CONFIG, 3), Tagger(3)
-    params = jax.device_get(jax.jit(lambda: classifier.init(jax.random.key(0), STATES[:, 0], False))()["params"])
-    said = classifier.apply({"params": params}, STATES[:, 0], False)["scores"]
-    np.testing.assert_allclose(said, dense(params, "dense", STATES[:, 0]), rtol=1e-5, atol=1e-6)
-    tags = tagger.apply({"params": params}, STATES)["scores"]
-    np.testing.assert_allclose(tags, dense(params, "dense", STATES), rtol=1e-5, atol=1e-6)
+def test_the_papers_head_is_a_dense_layer_on_the_states_of_rows_or_tokens():
+    head = PaperHead(0.1, 3)
+    params = jax.device_get(jax.jit(lambda: head.init(jax.random.key(0), STATES[:, 0], False))()["params"])
+    for states in (STATES[:, 0], STATES):
+        said = head.apply({"params": params}, states, False)
+        np.testing.assert_allclose(said, dense(params, "dense", states), rtol=1e-5, atol=1e-6)
 
 
-def test_the_classifiers_input_has_dropout_and_the_taggers_has_none():
-    def drawn(head, *arguments):
+def test_the_input_for_classes_has_dropout_and_that_for_tags_has_none():
+    def drawn(kind, train):
+        rate = Downstream(CONFIG, kind, 3).bind({}).head.rate
+        head, arguments = PaperHead(rate, 3), (STATES, train)
         keys = {name: jax.random.key(0) for name in ("params", "dropout")}
         return "name=drop" in str(
             jax.make_jaxpr(lambda params: head.apply({"params": params}, *arguments, rngs=keys))(
@@ -95,9 +96,9 @@ def test_the_classifiers_input_has_dropout_and_the_taggers_has_none():
         )
 
     assert CONFIG.encoder.dropout > 0
-    assert drawn(Classifier(CONFIG, 3), STATES[:, 0], True)
-    assert not drawn(Classifier(CONFIG, 3), STATES[:, 0], False)
-    assert not drawn(Tagger(3), STATES)
+    assert drawn("classification", True)
+    assert not drawn("classification", False)
+    assert not drawn("tagging", True)
 
 
 def test_a_class_is_read_from_cls_or_from_the_mean_of_all_but_padding():

@@ -213,7 +213,7 @@ def _describe_data(job: Job, progress: Progress) -> None:
     for split, (examples, _) in data.dev.items():
         if isinstance(job.task, Answering) and (unit := job.task.f1_unit(examples)) is not squad_metrics.WORDS:
             counted = "characters" if unit is squad_metrics.CHARACTERS else "CMRC's units"
-            progress.say(f"{name}: F1 on {split} counts {counted} (config.task.f1={job.task.f1})")
+            progress.say(f"{name}: F1 on {split} counts {counted} (config.task.f1={job.task.config.f1})")
     cut = {"train": data.train.cut, **{split: each.rows.cut for split, each in (data.dev | data.test).items()}}
     if any(cut.values()):
         counts = ", ".join(f"{count:,} of {split}" for split, count in cut.items() if count)

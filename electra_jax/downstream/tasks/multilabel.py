@@ -24,10 +24,7 @@ class MultiLabel(Sentences):
     metrics: tuple[str, ...] = ("micro_f1",)
     separator: str = ","
     threshold: float = 0.5
-
-    @property
-    def kind(self) -> str:
-        return "multilabel"
+    kind = "multilabel"
 
     @property
     def expected(self) -> str:

@@ -54,11 +54,4 @@ def restore_task(config: TaskConfig, known: Mapping[str, Any]) -> Task:
         return custom_table.restore_task(replace(config, class_threshold=threshold), labels, (scale[0], scale[1]))
     if config.name == "tags":
         return Tagging(labels=labels, words=config.words, tags=config.tags)
-    return Answering(
-        name=config.name,
-        query=config.query,
-        stride=config.stride,
-        max_answer=config.max_answer,
-        threshold=config.threshold,
-        f1=config.f1,
-    )
+    return Answering(name=config.name, config=config)

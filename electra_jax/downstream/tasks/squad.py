@@ -19,6 +19,7 @@ from electra_jax.config.errors import UserError
 from electra_jax.data.normalization import trim
 from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.downstream.tasks import files, squad_files, squad_metrics
+from electra_jax.downstream.tasks.config import TaskConfig
 from electra_jax.downstream.tasks.squad_files import Example
 from electra_jax.downstream.tasks.task import BadRows, Rows, Task, frame
 from electra_jax.runtime.io import write_whole
@@ -70,25 +71,15 @@ class Answering(Task):
 
     Attributes:
       name: `squad1`, where every question has an answer, or `squad2`, where some have none.
-      query: maximum question length, in tokens; longer questions are truncated.
-      stride: stride between windows of the context, in tokens.
-      max_answer: maximum answer length, in tokens.
-      threshold: logit above which a question is left unanswered.
-      f1: unit that F1 counts: a name in `squad_metrics.UNITS`, or `auto`, which chooses by the true answers.
+      config: its settings.
     """
 
     name: str
-    query: int
-    stride: int
-    max_answer: int
-    threshold: float
-    f1: str = "auto"
+    config: TaskConfig
     dev: tuple[str, ...] = ("dev",)
     test: Mapping[str, str] = dataclasses.field(default_factory=lambda: {"test": "test"})
-
-    @property
-    def kind(self) -> str:
-        return "answering"
+    kind = "answering"
+    main_metric = "f1"
 
     @property
     def may_be_impossible(self) -> bool:
@@ -98,10 +89,6 @@ class Answering(Task):
     @property
     def outputs(self) -> int:
         return 2 if self.may_be_impossible else 1
-
-    @property
-    def main_metric(self) -> str:
-        return "f1"
 
     @property
     def suffixes(self) -> tuple[str, ...]:
@@ -129,10 +116,10 @@ class Answering(Task):
           UserError: there is no room for the context.
         """
         # Checked with the longest possible question, so that the error does not depend on the data.
-        if max_length <= self.query + 3:
+        if max_length <= self.config.query + 3:
             raise UserError(
                 f"config.max_length={max_length} leaves no room for the context: expected more than config.task.query="
-                f"{self.query} and 3 special tokens; raise the first or lower the second"
+                f"{self.config.query} and 3 special tokens; raise the first or lower the second"
             )
         # Several questions share a paragraph: each context is tokenized once.
         contexts: dict[str, tuple[list[int], list[tuple[int, int]]]] = {}
@@ -143,11 +130,11 @@ class Answering(Task):
             if example.context not in contexts:
                 contexts[example.context] = tokenizer.spans(example.context)
             tokens, spans = contexts[example.context]
-            query = query[: self.query]
+            query = query[: self.config.query]
             # Training needs tokens; evaluation compares texts.
             answer = _answer_tokens(example, spans) if train else None
             # A short question leaves more room for the context.
-            for first, length in windows(len(tokens), max_length - 3 - len(query), self.stride):
+            for first, length in windows(len(tokens), max_length - 3 - len(query), self.config.stride):
                 window = Window(len(query) + 2, first, length, spans)
                 row, second = frame(query, tokens[first : first + length], tokenizer.special)
                 rows.input_ids.append(row)
@@ -162,7 +149,7 @@ class Answering(Task):
             targets["start"], targets["end"] = np.array(bounds, np.int32).T
             # Per example, not per window: a window without the answer is not impossible (finetune/qa/qa_tasks.py).
             targets["impossible"] = np.array([examples[i].impossible for i in owners], np.int32)
-        cut = sum(len(query) > self.query for query in queries)
+        cut = sum(len(query) > self.config.query for query in queries)
         return rows._replace(example=np.array(owners, np.int64), targets=targets, cut=cut)
 
     def answer(self, outputs: Mapping[str, Any], rows: Rows, examples: Sequence[Example]) -> list[Answer]:
@@ -196,7 +183,7 @@ class Answering(Task):
         if independent:
             logits = np.minimum(logits - best, _CERTAIN)  # a context without tokens has no answer to compare with
         return [
-            Answer("" if logit > self.threshold else text, float(logit), text, *place, log_p)
+            Answer("" if logit > self.config.threshold else text, float(logit), text, *place, log_p)
             for (text, place, log_p), logit in zip(details, logits, strict=True)
         ]
 
@@ -215,7 +202,7 @@ class Answering(Task):
                 # [W], [W] -> [W, W], for a window of W tokens: every start with every end.
                 total = start[:, None] + end[None, :]
                 length = np.arange(len(end))[None, :] - np.arange(len(start))[:, None]
-                total[(length < 0) | (length >= self.max_answer)] = -np.inf
+                total[(length < 0) | (length >= self.config.max_answer)] = -np.inf
                 best = int(total.argmax())
                 values[row] = total.flat[best]
                 bounds[row] = np.add(divmod(best, len(end)), window.at)
@@ -232,7 +219,7 @@ class Answering(Task):
         # Batches are padded beyond the longest row: a start in the padding has no entry in `owned`.
         begins = np.take_along_axis(owned, np.minimum(start, width - 1), axis=1) & (start < width)
         length = end - start[:, :, None] + 1
-        good = begins[:, :, None] & (length > 0) & (length <= self.max_answer) & (end < stop[:, None, None])
+        good = begins[:, :, None] & (length > 0) & (length <= self.config.max_answer) & (end < stop[:, None, None])
         # [N, S, S] -> [N, S S]; `best // S` is the start, since ends are the last axis.
         value = np.where(good, total, -np.inf).reshape(len(total), -1)
         best, row = value.argmax(axis=1), np.arange(len(total))
@@ -241,10 +228,10 @@ class Answering(Task):
 
     def f1_unit(self, examples: Sequence[Example]) -> squad_metrics.Unit:
         """Returns the unit of F1 for these examples; `auto`: characters if true answers are written without spaces."""
-        if self.f1 == "auto":
+        if self.config.f1 == "auto":
             without = squad_metrics.has_no_spaces(text for example in examples for text, _ in example.answers)
             return squad_metrics.CHARACTERS if without else squad_metrics.WORDS
-        return squad_metrics.UNITS[self.f1]
+        return squad_metrics.UNITS[self.config.f1]
 
     def score(self, examples: Sequence[Example], answers: Sequence[Answer]) -> dict[str, float]:
         """Computes exact match and F1.

@@ -36,10 +36,8 @@ class Tagging(Task):
     tags: int
     dev: tuple[str, ...] = ("dev",)
     test: Mapping[str, str] = dataclasses.field(default_factory=lambda: {"test": "test"})
-
-    @property
-    def kind(self) -> str:
-        return "tagging"
+    kind = "tagging"
+    suffixes = _SUFFIXES
 
     @property
     def outputs(self) -> int:
@@ -49,10 +47,6 @@ class Tagging(Task):
     def main_metric(self) -> str:
         """Name of the main score: `f1` if tags mark chunks, else `accuracy`."""
         return "f1" if chunks.mark_chunks(self.labels) else "accuracy"
-
-    @property
-    def suffixes(self) -> tuple[str, ...]:
-        return _SUFFIXES
 
     def read(self, data_dir: str, split: str, bad_rows: BadRows) -> list[Sentence]:
         # A test set may have no column of tags.
