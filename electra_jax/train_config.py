@@ -97,8 +97,8 @@ class TrainConfig:
     profile: ProfileConfig = ProfileConfig()
     tracker: str = setting(
         trackers.TENSORBOARD,
-        "Experiment trackers besides metrics.jsonl: tensorboard, wandb, trackio, mlflow, several separated by "
-        "commas, or none.",
+        "Experiment trackers besides metrics.jsonl.",
+        trackers.VALID,
         resumable=True,
     )
     log_every: int = setting(100, "Log metrics every this many steps.", above(0), resumable=True)
@@ -262,7 +262,6 @@ def check(config: TrainConfig) -> None:
     _check_phase(config)
     _check_warm_start(config)
     _check_optimizer(config)
-    trackers.check(config.tracker)
     if config.probe.every and not config.probe.data_dir:
         raise UserError(
             f"config.probe.every={config.probe.every} needs the files of {config.probe.task}; set config.probe.data_dir"

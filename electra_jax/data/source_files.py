@@ -9,33 +9,19 @@ import os
 import posixpath
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from electra_jax.config.errors import UserError
 from electra_jax.data import formats
 from electra_jax.data.input_file import open_binary
 from electra_jax.runtime import remote_files
 from electra_jax.runtime.io import from_json
+from electra_jax.runtime.remote_files import ListedFile
 
 # Metadata that `save_to_disk` of the package datasets writes beside a data set's files, and beside folders of splits.
 _STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
 
 
-class SourceFile(NamedTuple):
-    """A file to read.
-
-    Attributes:
-      name: its path or address.
-      size: bytes.
-      version: changes whenever the content may have changed.
-    """
-
-    name: str
-    size: int
-    version: str
-
-
-def list_files(pattern: str) -> tuple[list[SourceFile], list[str]]:
+def list_files(pattern: str) -> tuple[list[ListedFile], list[str]]:
     """Returns (files to read, in order; names of those to leave out) of a path, a folder with subfolders, or a glob.
 
     Raises:
@@ -50,7 +36,7 @@ def list_files(pattern: str) -> tuple[list[SourceFile], list[str]]:
     return readable, sorted(others)
 
 
-def _list_local(pattern: str) -> tuple[list[SourceFile], list[str], str | None]:
+def _list_local(pattern: str) -> tuple[list[ListedFile], list[str], str | None]:
     """Returns (files, names of other things that were found, the folder if it is one)."""
     path = Path(pattern)
     # Before the pattern: the name of a file may have brackets.
@@ -67,9 +53,9 @@ def _list_local(pattern: str) -> tuple[list[SourceFile], list[str], str | None]:
     return files, sorted(str(p) for p in paths if not p.is_file()), pattern if path.is_dir() else None
 
 
-def _local_file(path: Path) -> SourceFile:
+def _local_file(path: Path) -> ListedFile:
     stat = path.stat()
-    return SourceFile(str(path), stat.st_size, str(stat.st_mtime_ns))
+    return ListedFile(str(path), stat.st_size, str(stat.st_mtime_ns))
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -97,10 +83,9 @@ def _is_of_the_system(name: str) -> bool:
     return name.startswith(".") or name == "lost+found"  # which only root can list
 
 
-def _list_remote(pattern: str) -> tuple[list[SourceFile], list[str], str | None]:
+def _list_remote(pattern: str) -> tuple[list[ListedFile], list[str], str | None]:
     """Like `_list_local`, for an address."""
-    found, is_folder = remote_files.list_files(pattern)
-    files = [SourceFile(*file) for file in found]
+    files, is_folder = remote_files.list_files(pattern)
     if is_folder:
         files = [file for file in files if not _is_hidden(file.name, pattern)]
     return files, [], pattern if is_folder else None
@@ -112,7 +97,7 @@ def _is_hidden(name: str, folder: str) -> bool:
     return any(part.startswith(".") for part in path.removeprefix(above).split("/"))
 
 
-def _without_other_files_of_saved_sets(files: Sequence[SourceFile], folder: str) -> list[SourceFile]:
+def _without_other_files_of_saved_sets(files: Sequence[ListedFile], folder: str) -> list[ListedFile]:
     """Returns the files of a folder; of a data set saved by `datasets`, those that its state names, in that order."""
     # posixpath throughout: addresses have slashes on every machine.
     names = {file.name: file for file in files}

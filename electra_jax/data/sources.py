@@ -16,8 +16,8 @@ from typing import NamedTuple
 from electra_jax.config.errors import UserError
 from electra_jax.data import compression, docstrings, formats, named_sets
 from electra_jax.data.named_sets import HUB, TFDS
-from electra_jax.data.source_files import SourceFile, list_files
-from electra_jax.runtime.remote_files import is_url
+from electra_jax.data.source_files import list_files
+from electra_jax.runtime.remote_files import ListedFile, is_url
 
 DOCSTRINGS = "docstrings"
 _EXPECTED = f"files, a folder, a glob, {DOCSTRINGS!r}, '{TFDS}:NAME' or '{HUB}:USER/NAME'"
@@ -90,7 +90,7 @@ def _exists(name: str) -> bool:
     return not is_url(name) and (os.path.lexists(name) or bool(glob.glob(name)))
 
 
-def files(pattern: str, weight: float | None = None) -> list[SourceFile]:
+def files(pattern: str, weight: float | None = None) -> list[ListedFile]:
     """Lists the files of a path, a folder (with its subfolders), a glob, or an address of these, in order.
 
     Args:
@@ -159,7 +159,7 @@ def units(sources: Sequence[Source], size: int) -> Iterator[Unit]:
             yield Unit(number, unit_kind, tuple(together), total)
 
 
-def _count_parts(file: SourceFile, file_kind: str) -> int:
+def _count_parts(file: ListedFile, file_kind: str) -> int:
     """Returns the number of parts in which a file is read."""
     if file_kind not in formats.TABLES or (file_kind == "arrow" and is_url(file.name)):  # a stream has no index
         return 1

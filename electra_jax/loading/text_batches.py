@@ -35,12 +35,12 @@ def check_texts(texts: object) -> list[str]:
     return many
 
 
-def bucket_lengths(longest: int) -> list[int]:
+def bucket_lengths(longest: int, shortest: int = _SHORTEST) -> list[int]:
     """Returns the bucket lengths that rows are padded to: 16, 24, 32, 48, 64, 96, ... up to and including `longest`.
 
     They do not depend on the rows, so that a program compiled for one call serves all later calls.
     """
-    lengths, length = [], _SHORTEST
+    lengths, length = [], shortest
     while length < longest:
         # Steps by 3/2 and 4/3: in a row of more than 16 tokens less than a third is padding.
         lengths += [length, length * 3 // 2]

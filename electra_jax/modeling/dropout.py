@@ -91,17 +91,12 @@ def keep_weights(words: Array, shape: tuple[int, ...], rate: float) -> Array:
     number = jax.lax.iota(jnp.uint32, examples * heads).reshape(examples, heads, 1)
     key = jax.lax.iota(jnp.uint32, keys)
     pair = key // np.uint32(2 * PAIR) * np.uint32(PAIR) + key % np.uint32(PAIR)
-    # `weights_key` hashes example and head into the key, so rows count from 0 in each head.
-    rows_BHK = row_hash([weights_key(list(words), number)], pair[None, None])
+    # A head's key hashes example x heads + head, so rows count from 0 in each head.
+    rows_BHK = row_hash([row_hash(list(words), number)], pair[None, None])
     columns_Q = column_hash(jax.lax.iota(jnp.uint32, queries))
     bits = _combine(rows_BHK[:, :, None], columns_Q[None, None, :, None])
     upper = (key // np.uint32(PAIR) % np.uint32(2)) * np.uint32(16)
     return ((bits >> upper[None, None, None]) & np.uint32(0xFFFF)) >= weights_threshold(rate)
-
-
-def weights_key(words: Sequence[Array], number: Array) -> Array:
-    """Computes the key of one head's weights; `number` is example x heads + head, uint32."""
-    return row_hash(words, number)
 
 
 def weights_threshold(rate: float) -> np.uint32:

@@ -79,7 +79,7 @@ class _Program:
             number = (first_example + example.astype(jnp.uint32)) * heads + first_head
             number += group.astype(jnp.uint32) * np.uint32(tiles.per)
             key = [scalars[i] for i in range(words)]
-            self.keys = [dropout.weights_key(key, number + np.uint32(head)) for head in range(tiles.per)]
+            self.keys = [dropout.row_hash(key, number + np.uint32(head)) for head in range(tiles.per)]
             self.hashes = hashes
             if hashes is not None:
                 for head in range(tiles.per):

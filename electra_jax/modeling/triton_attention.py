@@ -61,7 +61,7 @@ class _Program:
             example, head = (pl.program_id(axis).astype(jnp.uint32) for axis in (2, 1))
             # The index of the head in the whole batch, so that decisions do not depend on the mesh.
             number = (first_example + example) * heads + first_head + head
-            self.key = dropout.weights_key([scalars[i] for i in range(words)], number)
+            self.key = dropout.row_hash([scalars[i] for i in range(words)], number)
 
     def turns(self, looks: str, body: Any, carry: Any) -> Any:
         """Loops over the positions of the other side that the block sees, `step` at a time.

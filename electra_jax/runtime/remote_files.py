@@ -22,16 +22,16 @@ _BLOCK = 2**23
 _VERSIONS = ("ETag", "etag", "md5Hash", "generation", "blob_id", "mtime", "LastModified", "last_modified", "created")
 
 
-class RemoteFile(NamedTuple):
+class ListedFile(NamedTuple):
     """A file in a listing.
 
     Attributes:
-      url: its URL.
+      name: its path or URL.
       size: its size in bytes.
-      version: a string that changes with the content: an ETag, or a time if the store has none.
+      version: a string that changes with the content: an ETag, or a time if there is none.
     """
 
-    url: str
+    name: str
     size: int
     version: str
 
@@ -52,7 +52,7 @@ def require_package(url: str) -> None:
             raise UserError(f"{url} needs {package}; install it: pip install 'electra_jax[{extra}]'") from error
 
 
-def list_files(pattern: str) -> tuple[list[RemoteFile], bool]:
+def list_files(pattern: str) -> tuple[list[ListedFile], bool]:
     """Returns (the files of a URL, sorted; whether it is a folder). The URL may be a file, a folder or a glob.
 
     If nothing matches, there are no files.
@@ -69,7 +69,7 @@ def list_files(pattern: str) -> tuple[list[RemoteFile], bool]:
             return [], False
         listed = [
             # A web server may not tell the size.
-            RemoteFile(files.unstrip_protocol(name), int(info["size"] or 0), _version(info))
+            ListedFile(files.unstrip_protocol(name), int(info["size"] or 0), _version(info))
             for name, info in sorted(found.items())
             if info["type"] == "file"
         ]

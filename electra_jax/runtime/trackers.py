@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from electra_jax.config.errors import UserError, first_line
-from electra_jax.config.settings import flatten
+from electra_jax.config.errors import first_line
+from electra_jax.config.settings import Check, flatten
 from electra_jax.runtime.io import read_json, write_whole
 
 # An event file, which `metric_writers` writes; the others are in `TRACKERS`.
@@ -176,14 +176,12 @@ def chosen(setting: str) -> list[str]:
     return [name for name in setting.split(",") if name != "none"]
 
 
-def check(setting: str) -> None:
-    """Raises UserError if `config.tracker` is invalid."""
+def _is_valid(setting: str) -> bool:
     names = setting.split(",")
-    if not set(names) <= set(NAMES) or ("none" in names and len(names) > 1):
-        raise UserError(
-            f"config.tracker={setting} is invalid: expected {', '.join(NAMES[:-1])}, or several of these separated by "
-            "commas, or none"
-        )
+    return {*names} <= {*NAMES} and len({*names}) == len(names) and ("none" not in names or len(names) == 1)
+
+
+VALID = Check(_is_valid, f"{', '.join(NAMES[:-1])}, or several of these separated by commas, or none")
 
 
 class Trackers:

@@ -34,9 +34,9 @@ def written(folder, pieces, config, make_task):
     model = job.make_model(config, task, given)
     ids = np.zeros((1, 2), np.int32)
     shapes = jax.eval_shape(model.init, jax.random.key(0), Batch(ids, ids, ids))["params"]
-    made = job.Job(config, task, model, given, pieces.special, None)
+    made = job.Job(config, task, model, given, pieces, None)
     params = {**given.params, "head": tiny_models.random_like(shapes["head"])}
-    kept.write(folder / "out", made, pieces, params, {"seed": 0, "scores": {}, "init_from": "nowhere"})
+    kept.write(folder / "out", made, params, {"seed": 0, "scores": {}, "init_from": "nowhere"})
     return folder / "out"
 
 

@@ -59,7 +59,7 @@ def make(name, tokens, kind="modernbert", embedding_size=32, layers=1, **setting
     zeros = jnp.zeros((1, 2), jnp.int32)
     shapes = jax.eval_shape(model.init, jax.random.key(0), Batch(zeros, zeros, zeros), zeros, zeros[:, 0])["params"]
     head = random_like(shapes["head"], seed=1)
-    return Kept(given, head, tokens, task, config, FACTS), job.Job(config, task, model, given, tokens.special, None)
+    return Kept(given, head, tokens, task, config, FACTS), job.Job(config, task, model, given, tokens, None)
 
 
 SQUAD = {"task.query": 4, "task.stride": 4}
@@ -80,7 +80,7 @@ MODELS = [
 @pytest.mark.parametrize(("name", "kind", "embedding_size", "settings"), MODELS)
 def test_what_is_written_is_read(name, kind, embedding_size, settings, pieces, tmp_path):
     model, done = make(name, pieces, kind, embedding_size, layers=3, **settings)
-    kept.write(tmp_path / "model", done, pieces, model.params, FACTS)
+    kept.write(tmp_path / "model", done, model.params, FACTS)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     found = kept.read(tmp_path / "model")
     assert (found.task, found.config, found.facts) == (model.task, model.config, FACTS)
@@ -95,7 +95,7 @@ def test_what_is_written_is_read(name, kind, embedding_size, settings, pieces, t
 
 def test_what_is_written_predicts_what_it_did(pieces, tmp_path):
     model, done = make("classes", pieces)
-    kept.write(tmp_path / "model", done, pieces, model.params, FACTS)
+    kept.write(tmp_path / "model", done, model.params, FACTS)
     loaded = electra_jax.load(tmp_path / "model", batch_size=3)
     assert loaded.predict(TEXTS) == FinetunedModel("ours", model, batch_size=3).predict(TEXTS)
     assert (loaded.scores, loaded.max_length) == (FACTS["scores"], 16)
@@ -222,7 +222,7 @@ def test_a_pretrained_model_cannot_predict(pieces, tmp_path):
 
 def test_a_step_of_a_fine_tuned_model(pieces, tmp_path):
     model, done = make("classes", pieces)
-    kept.write(tmp_path / "model", done, pieces, model.params, FACTS)
+    kept.write(tmp_path / "model", done, model.params, FACTS)
     with pytest.raises(UserError, match="model is not a run, so it has no checkpoint of step 2; leave the step out"):
         electra_jax.load(tmp_path / "model", step=2)
 
@@ -230,7 +230,7 @@ def test_a_step_of_a_fine_tuned_model(pieces, tmp_path):
 @pytest.mark.parametrize("damage", ["task.json", "head.safetensors"])
 def test_a_damaged_model_is_an_error(damage, pieces, tmp_path):
     model, done = make("classes", pieces)
-    kept.write(tmp_path / "model", done, pieces, model.params, FACTS)
+    kept.write(tmp_path / "model", done, model.params, FACTS)
     (tmp_path / "model" / damage).write_text("{}")
     with pytest.raises(UserError, match=r"model is damaged \(.*\); fine-tune again"):
         electra_jax.load(tmp_path / "model")
@@ -238,7 +238,7 @@ def test_a_damaged_model_is_an_error(damage, pieces, tmp_path):
 
 def test_a_model_without_its_tokenizer_is_an_error(pieces, tmp_path):
     model, done = make("classes", pieces)
-    kept.write(tmp_path / "model", done, pieces, model.params, FACTS)
+    kept.write(tmp_path / "model", done, model.params, FACTS)
     for name in ("tokenizer.json", "spiece.model"):
         (tmp_path / "model" / name).unlink()
     with pytest.raises(UserError, match=r"model is damaged \(no tokenizer\); fine-tune again"):
@@ -248,13 +248,13 @@ def test_a_model_without_its_tokenizer_is_an_error(pieces, tmp_path):
 def test_a_model_has_the_threshold_that_was_chosen_for_it(pieces, tmp_path):
     model, done = make("topics", pieces)
     chosen = dataclasses.replace(done.task, threshold=0.123)
-    kept.write(tmp_path / "model", done._replace(task=chosen), pieces, model.params, FACTS)
+    kept.write(tmp_path / "model", done._replace(task=chosen), model.params, FACTS)
     assert kept.read(tmp_path / "model").task == chosen
 
 
 def test_a_model_of_before_a_setting_of_its_task_is_read(pieces, tmp_path):
     model, done = make("classes", pieces)
-    kept.write(tmp_path / "model", done, pieces, model.params, FACTS)
+    kept.write(tmp_path / "model", done, model.params, FACTS)
     path = tmp_path / "model" / kept.TASK
     described = json.loads(path.read_text())
     for name in ("separator", "class_threshold"):

@@ -36,7 +36,7 @@ def test_an_address_has_a_scheme(name, found):
 
 
 def urls(pattern):
-    return [file.url for file in remote_files.list_files(pattern)[0]]
+    return [file.name for file in remote_files.list_files(pattern)[0]]
 
 
 def test_a_file_a_folder_and_a_glob_are_listed_in_order(store):

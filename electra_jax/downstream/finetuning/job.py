@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from electra_jax.config.errors import UserError
-from electra_jax.data.tokenizer import Special, Tokenizer
+from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.downstream.finetuning import multi_seed
 from electra_jax.downstream.finetuning.recipe import FinetuneConfig
 from electra_jax.downstream.tasks import files
@@ -51,7 +51,7 @@ class Job(NamedTuple):
       task: the task.
       model: the task's model.
       network: the pre-trained network.
-      special: the tokenizer's special tokens.
+      tokenizer: its tokenizer.
       data: the task's data.
     """
 
@@ -59,7 +59,7 @@ class Job(NamedTuple):
     task: Task
     model: Downstream
     network: Network
-    special: Special
+    tokenizer: Tokenizer
     data: Data
 
 
@@ -169,7 +169,7 @@ def train_seeds(
     """
     begin = time.perf_counter()
     params, losses_SN = multi_seed.train(
-        job.model, job.network, job.config, job.data.train, job.special, seeds, on_step
+        job.model, job.network, job.config, job.data.train, job.tokenizer.special, seeds, on_step
     )
     # The seeds share each step, so each counts an equal part.
     seconds = (time.perf_counter() - begin) / len(seeds)
@@ -197,7 +197,7 @@ def _evaluate(job: Job, params: Any) -> list[tuple[dict[str, float], Task, dict[
     tasks = [job.task] * count
     # Development sets come first: test sets are answered with the threshold chosen there.
     for split, (examples, rows) in {**job.data.dev, **job.data.test}.items():
-        for i, outputs in enumerate(multi_seed.predict(job.model, params, rows, job.special, job.config)):
+        for i, outputs in enumerate(multi_seed.predict(job.model, params, rows, job.tokenizer.special, job.config)):
             if tasks[i].needs_fit:  # on the first development set
                 tasks[i] = tasks[i].fit({name: values[::2] for name, values in outputs.items()}, examples[::2])
             answers[i][split] = tasks[i].answer(outputs, rows, examples)

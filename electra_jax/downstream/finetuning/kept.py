@@ -64,13 +64,12 @@ class Kept(NamedTuple):
         return {**self.network.params, "head": self.head}
 
 
-def write(folder: Path, job: Job, tokenizer: Tokenizer, params: Any, facts: dict[str, Any]) -> None:
+def write(folder: Path, job: Job, params: Any, facts: dict[str, Any]) -> None:
     """Writes a fine-tuned model, completely or not at all.
 
     Args:
       folder: the directory; an existing one is replaced.
       job: the fine-tuning.
-      tokenizer: the encoder's tokenizer.
       params: the fine-tuned parameters of `job.model`.
       facts: as in `Kept.facts`.
 
@@ -81,7 +80,7 @@ def write(folder: Path, job: Job, tokenizer: Tokenizer, params: Any, facts: dict
     params = jax.tree.map(np.asarray, params)
     network = Network(job.model.config, {name: params[name] for name in ("embeddings", "encoder")})
     with new_folder(folder) as partial:
-        directory.write(partial, network, None, tokenizer, _card(job, facts))
+        directory.write(partial, network, None, job.tokenizer, _card(job, facts))
         write_task(partial, job.config, job.task, params["head"], facts)
         if folder.exists():  # last, for the rename at the end of the block, which cannot replace a non-empty folder
             shutil.rmtree(folder)
@@ -144,7 +143,6 @@ class Keeper(NamedTuple):
       keep: `best` (the model with the highest main score), `all` or `none`.
       seeds: all seeds of the fine-tuning.
       init_from: the name of the pre-trained network.
-      tokenizer: its tokenizer.
       progress: receives a message about each model that cannot be kept.
     """
 
@@ -152,7 +150,6 @@ class Keeper(NamedTuple):
     keep: str
     seeds: Sequence[int]
     init_from: str
-    tokenizer: Tokenizer
     progress: Progress
 
     def save(self, job: Job, outcome: Outcome) -> None:
@@ -167,7 +164,6 @@ class Keeper(NamedTuple):
                 folder,
                 # The seed's own task has the threshold that was chosen for it.
                 job._replace(task=outcome.task),
-                self.tokenizer,
                 outcome.params,
                 {"seed": seed, "scores": scores, "init_from": self.init_from},
             )

@@ -37,7 +37,7 @@ class Probe:
             # The recipe's 128 may exceed a small encoder's positions.
             max_length=min(settings.max_length, max_length),
         )
-        self._special = tokenizer.special
+        self._tokenizer = tokenizer
         self._task = registry.make_task(self._config.task, config.data_dir)
         # Training has no --strict, so the advice must not name it.
         self._data = load_data(self._config, self._task, tokenizer, config.data_dir, BadRows(advice="fix it"))
@@ -45,7 +45,7 @@ class Probe:
     def __call__(self, step: int, model: Model) -> dict[str, float]:
         """Returns an encoder's scores by `probe_TASK_SCORE`; only a NaN for the main score if fine-tuning diverges."""
         with_head = make_model(self._config, self._task, model.encoder)
-        job = Job(self._config, self._task, with_head, model.encoder, self._special, self._data)
+        job = Job(self._config, self._task, with_head, model.encoder, self._tokenizer, self._data)
         try:
             # Always seed 0: scores of two steps then differ by the encoder alone.
             (outcome,) = train_seeds(job, [0])

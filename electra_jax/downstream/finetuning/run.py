@@ -11,7 +11,6 @@ from ml_collections import ConfigDict
 
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import check_value, one_of
-from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.downstream.finetuning import kept, multi_seed
 from electra_jax.downstream.finetuning import recipe as recipe_lib
 from electra_jax.downstream.finetuning.job import Job, find_test_splits, load_data, make_model, train_seeds
@@ -110,7 +109,7 @@ def finetune_source(
     seeds = range(config.seed, config.seed + config.seeds)
     missing = results.missing(seeds)
     if missing:
-        job, tokenizer, bad_rows = _load(config, task, source, data_dir, strict, tests, progress)
+        job, bad_rows = _load(config, task, source, data_dir, strict, tests, progress)
         # After `_load`: files that cannot be read leave no work directory behind.
         results.write_config(identity)
         results.drop_partial_models()
@@ -118,8 +117,8 @@ def finetune_source(
         progress.start(task.name)
         try:
             with compile_cache(config.compile_cache):
-                keeper = kept.Keeper(results, keep, seeds, source.name, tokenizer, progress)
-                _train_missing(job, results, missing, source.name, len(bad_rows.problems), progress, keeper)
+                keeper = kept.Keeper(results, keep, seeds, source.name, progress)
+                _train_missing(job, keeper, missing, len(bad_rows.problems))
         finally:
             progress.stop()
         if bad_rows.problems:
@@ -138,37 +137,29 @@ def _load(
     strict: bool,
     tests: bool,
     progress: Progress,
-) -> tuple[Job, Tokenizer, BadRows]:
-    """Loads network and data. Returns them as a `Job`, with the tokenizer and the skipped rows."""
+) -> tuple[Job, BadRows]:
+    """Loads network and data. Returns them as a `Job`, with the skipped rows."""
     pretrained = source.load()
     if pretrained.tokenizer is None:
         raise UserError(f"{source.name} has no tokenizer: expected its tokenizer.json next to its weights")
     for note in pretrained.notes:
         progress.say(note)
-    network, tokenizer = pretrained.encoder, pretrained.tokenizer
-    model = make_model(config, task, network)
+    model = make_model(config, task, pretrained.encoder)
     bad_rows = BadRows(strict)
-    data = load_data(config, task, tokenizer, data_dir, bad_rows, tests)
-    return Job(config, task, model, network, tokenizer.special, data), tokenizer, bad_rows
+    data = load_data(config, task, pretrained.tokenizer, data_dir, bad_rows, tests)
+    return Job(config, task, model, pretrained.encoder, pretrained.tokenizer, data), bad_rows
 
 
-def _train_missing(
-    job: Job,
-    results: Results,
-    seeds: Sequence[int],
-    init_from: str,
-    rows_left_out: int,
-    progress: Progress,
-    keeper: kept.Keeper,
-) -> None:
+def _train_missing(job: Job, keeper: kept.Keeper, seeds: Sequence[int], rows_left_out: int) -> None:
     """Trains seeds, `seeds_at_once` at a time, and writes each seed's answers, model and result."""
+    results, progress = keeper.results, keeper.progress
     examples = {name: split.examples for name, split in {**job.data.dev, **job.data.test}.items()}
     for done in range(0, len(seeds), job.config.seeds_at_once):
         group = seeds[done : done + job.config.seeds_at_once]
         try:
             outcomes = train_seeds(job, group, _show_steps(progress, group, done, len(seeds)))
         except multi_seed.DivergedError as error:
-            raise UserError(f"{job.task.name} from {init_from}: {error}") from error
+            raise UserError(f"{job.task.name} from {keeper.init_from}: {error}") from error
         for seed, outcome in zip(group, outcomes, strict=True):
             # `write_seed` comes last, because it marks the seed as finished; only `drop`, which reads it, follows.
             results.write_answers(job.task, seed, examples, outcome.answers)

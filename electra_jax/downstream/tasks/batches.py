@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from electra_jax.loading.text_batches import bucket_lengths
+
 _MULTIPLE = 16  # the longest bucket is a multiple of this
 
 
@@ -14,12 +16,7 @@ def buckets(lengths: np.ndarray, shortest: int) -> list[int]:
       lengths: number of tokens in each row.
       shortest: the shortest bucket. If the longest row fits into it, there is only one bucket, which may be shorter.
     """
-    longest = _MULTIPLE * -(-int(lengths.max()) // _MULTIPLE)
-    sizes: list[int] = []
-    while shortest < longest:
-        sizes += [shortest, shortest * 3 // 2]
-        shortest *= 2
-    return [*(size for size in sizes if size < longest), longest]
+    return bucket_lengths(_MULTIPLE * -(-int(lengths.max()) // _MULTIPLE), shortest)
 
 
 def epoch_batches(

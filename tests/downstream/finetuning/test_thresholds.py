@@ -22,7 +22,7 @@ def test_one_half_chooses_and_the_other_is_scored(monkeypatch):
     examples = [Example(str(number), ("x",), target) for number, target in enumerate(TRUTH)]
     splits = {name: job.Split(examples, None) for name in ("dev", "test")}
     data = job.Data(None, {"dev": splits["dev"]}, {"test": splits["test"]})
-    first, second = job._evaluate(job.Job(None, TASK, None, None, None, data), np.zeros(2))
+    first, second = job._evaluate(job.Job(None, TASK, None, None, Letters(), data), np.zeros(2))
     for (scores, task, answers), threshold, f1 in ((first, 0.3, 80.0), (second, 0.03, 100.0)):
         assert task.threshold == pytest.approx(threshold)
         assert scores["f1_rare"] == pytest.approx(f1)
