@@ -378,7 +378,7 @@ def _changed(config: TrainConfig, changes: Mapping[str, str]) -> TrainConfig:
             if name not in usable:
                 raise UserError(f"{name} cannot differ between phases; expected one of {', '.join(usable)}")
         values = {name: cli.convert(f"config.{name}", text, before[name]) for name, text in changes.items()}
-        changed = settings.replace(config, **{name.replace(".", "__"): value for name, value in values.items()})
+        changed = settings.replace(config, values)
         settings.validate(changed)
         _check_phase(changed)
     except UserError as error:

@@ -188,4 +188,4 @@ def test_every_setting_is_documented_by_one_sentence():
 
 def test_a_default_config_is_valid():
     train_config.check(TrainConfig())
-    assert settings.replace(TrainConfig(), optim__learning_rate=1.0).optim.learning_rate == 1.0
+    assert settings.replace(TrainConfig(), {"optim.learning_rate": 1.0}).optim.learning_rate == 1.0

@@ -237,18 +237,9 @@ def _build(config_class: type[Config], values: Mapping[str, Any], prefix: str) -
     return config_class(**given)
 
 
-def replace(config: Config, **changes: Any) -> Config:
-    """Returns a copy of a config with some values replaced; `optim__learning_rate=1e-3` replaces a nested setting."""
-    nested: dict[str, dict[str, Any]] = {}
-    own: dict[str, Any] = {}
-    for name, value in changes.items():
-        first, _, rest = name.partition("__")
-        if rest:
-            nested.setdefault(first, {})[rest] = value
-        else:
-            own[first] = value
-    own |= {name: replace(getattr(config, name), **inner) for name, inner in nested.items()}
-    return dataclasses.replace(config, **own)  # type: ignore[type-var] # always a dataclass
+def replace(config: Config, changes: Mapping[str, Any]) -> Config:
+    """Returns a copy of a config with some values replaced, by dotted name."""
+    return from_dict(type(config), {**flatten(config), **changes})
 
 
 def validate(config: Any, prefix: str = "config.") -> None:

@@ -136,7 +136,7 @@ def estimate(
     target = find_target(topology, slices)
     # The config's options come last: of equal names, the last one counts.
     options = ",".join(filter(None, (target.options, config.compiler_options)))
-    config = replace(config, compiler_options=options)
+    config = replace(config, {"compiler_options": options})
     # Every phase's batch must be split evenly over the mesh, not only the run's.
     sizes = [phase.batch_size for phase in train_config.phases(config)]
     mesh = sharding.make_mesh(config.mesh, config.batch_size, config.grad_accum_steps, target.devices, sizes)
@@ -276,7 +276,7 @@ def sweep(
     for remat in REMAT:
         parts = 1
         while config.batch_size % parts == 0:
-            candidate = replace(config, grad_accum_steps=parts, model__remat=remat)
+            candidate = replace(config, {"grad_accum_steps": parts, "model.remat": remat})
             try:
                 plans.append(estimate(candidate, topology, slices, mfu))
             except UserError:
@@ -301,7 +301,7 @@ def _xla_flops(config: TrainConfig, objective: Objective) -> float:
 
     Attention is plain, because XLA sees no operations inside a kernel.
     """
-    unrolled = replace(config, model__unroll="true", model__attention="plain", grad_accum_steps=1)
+    unrolled = replace(config, {"model.unroll": "true", "model.attention": "plain", "grad_accum_steps": 1})
     # Lowered for a CPU, whatever the target: the count is that before optimization.
     mesh = sharding.make_mesh(sharding.ONE_DEVICE, config.batch_size, 1, jax.local_devices(backend="cpu")[:1])
     vocab_size = objective.model.config.vocab_size

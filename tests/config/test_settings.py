@@ -159,15 +159,15 @@ def test_a_setting_may_be_optional_and_the_prefix_is_the_callers():
 
 
 def test_replace_changes_nested_settings():
-    config = settings.replace(Outer(), steps=3, model__inner__depth=1, model__rate=0.0)
+    config = settings.replace(Outer(), {"steps": 3, "model.inner.depth": 1, "model.rate": 0.0})
     assert settings.flatten(config) == {**FLAT, "steps": 3, "model.inner.depth": 1, "model.rate": 0.0}
-    with pytest.raises(TypeError):
-        settings.replace(Outer(), stps=3)
+    with pytest.raises(UserError, match="stps is unknown"):
+        settings.replace(Outer(), {"stps": 3})
 
 
 def test_validate_names_the_first_invalid_setting():
     settings.validate(Outer())
-    bad = settings.replace(Outer(), model__inner__depth=0)
+    bad = settings.replace(Outer(), {"model.inner.depth": 0})
     with pytest.raises(UserError, match=r"^config\.model\.inner\.depth=0 is invalid: expected more than 0$"):
         settings.validate(bad)
     with pytest.raises(UserError, match=r"^--depth=0 is invalid"):
