@@ -53,27 +53,7 @@ def export(
     run = load_run_checkpoint(workdir, step, average)
     # On lines of the run's own text; `directory.write` checks lines that are made from the vocabulary.
     tokenizer_files.check(run.tokenizer, converted.convert(run.tokenizer), _heldout_lines(run, workdir))
-    with new_folder(output) as partial:
-        partial.mkdir(parents=True)
-        description = _describe(run, workdir)._replace(downstream=downstream)
-        classes = _write(run, description, partial, sentence_transformers, as_bert, dtype, layers)
-        if onnx:
-            for name in classes:
-                onnx_file.write(partial / name)
-    return classes
-
-
-def _write(
-    run: RunCheckpoint,
-    description: card.RunDescription,
-    output: Path,
-    sentence_transformers: bool,
-    as_bert: bool,
-    dtype: str,
-    layers: int,
-) -> dict[str, str]:
-    config, params = run.shape, run.params
-    encoder, generator = (extract(config, params, network) for network in ("encoder", "generator"))
+    encoder, generator = (extract(run.shape, run.params, network) for network in ("encoder", "generator"))
     assert encoder is not None
     # `copy_gate` is left out: transformers has no class for it.
     heads = [head for head in (*encoder.config.heads, None) if head in _DIRECTORIES]
@@ -84,22 +64,30 @@ def _write(
     if generator is not None and not as_bert:
         directories.append((networks.GENERATOR, generator, "mlm_head"))
     mask = run.tokenizer.name_of(run.tokenizer.special.mask)
-    for name, network, head in directories:
-        # Fine-tunings start from the encoder, so their scores say nothing about the generator.
-        about = description._replace(downstream=()) if name == networks.GENERATOR else description
-        if name == networks.ENCODER and layers:
-            fact = ("layers", f"the first {layers} of {network.config.encoder.layers}")
-            about = about._replace(facts=[*about.facts, fact], downstream=(), heldout={})  # measured with all layers
-            network = network.first_layers(layers)
-        text = card.write_card(about, name, network.config.encoder, head, mask, as_bert)
-        directory.write(
-            output / name, network, head, run.tokenizer, text, description.scores, as_bert=as_bert, dtype=dtype
-        )
-    if sentence_transformers:
-        for name, content in sentence_files.files(encoder.config.encoder.width, config.trained_length).items():
-            path = output / networks.ENCODER / name
-            path.parent.mkdir(exist_ok=True)
-            write_whole(path, content)
+    description = _describe(run, workdir)._replace(downstream=downstream)
+    with new_folder(output) as partial:
+        partial.mkdir(parents=True)
+        for name, network, head in directories:
+            # Fine-tunings start from the encoder, so their scores say nothing about the generator.
+            about = description._replace(downstream=()) if name == networks.GENERATOR else description
+            if name == networks.ENCODER and layers:
+                fact = ("layers", f"the first {layers} of {network.config.encoder.layers}")
+                about = about._replace(
+                    facts=[*about.facts, fact], downstream=(), heldout={}
+                )  # measured with all layers
+                network = network.first_layers(layers)
+            text = card.write_card(about, name, network.config.encoder, head, mask, as_bert)
+            directory.write(
+                partial / name, network, head, run.tokenizer, text, about.scores, as_bert=as_bert, dtype=dtype
+            )
+            if onnx:
+                onnx_file.write(partial / name)
+        if sentence_transformers:
+            width = encoder.config.encoder.width
+            for name, content in sentence_files.files(width, run.shape.trained_length).items():
+                path = partial / networks.ENCODER / name
+                path.parent.mkdir(exist_ok=True)
+                write_whole(path, content)
     return {name: hf_config.class_name(network.config.encoder, head, as_bert) for name, network, head in directories}
 
 
