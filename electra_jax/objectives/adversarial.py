@@ -70,7 +70,7 @@ def baseline_loss(gate_BM: Array, reward_BM: Array) -> Array:
 ADVERSARIAL = spec.ObjectiveSpec(
     summary="ELECTRA with a generator that is trained against the encoder, by REINFORCE",
     paper="Adversarial ELECTRA, figure 3 and appendix F",
-    settings={**spec.MASKING, **spec.SAMPLING, **electra.WEIGHTS},
+    settings=(*spec.MASKING, *spec.SAMPLING, *electra.WEIGHTS),
     heads=("discriminator_head", "baseline"),
     stages=spec.one_stage(loss, electra.TRAINED_GENERATOR, electra.DISCRIMINATOR),
     detect=electra.detect,

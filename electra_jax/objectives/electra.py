@@ -25,7 +25,7 @@ TRAINED_GENERATOR = Pass("generator", (spec.MASKED_MLM,))
 FROZEN_GENERATOR = Pass("generator", (spec.MASKED_MLM,), trained=False)
 DISCRIMINATOR = Pass("encoder", (spec.DISCRIMINATION,))
 # The paper's weights.
-WEIGHTS = {"generator_weight": 1.0, "discriminator_weight": 50.0}
+WEIGHTS = ("generator_weight", "discriminator_weight")
 
 
 ########## The generator ###############################################################################################
@@ -309,7 +309,7 @@ def after_generator(
 ELECTRA = spec.ObjectiveSpec(
     summary="replaced-token detection at every position",
     paper="ELECTRA, tables 1 and 5",
-    settings={**spec.MASKING, **spec.GENERATOR, **spec.SAMPLING, **WEIGHTS, "generator_steps": 0},
+    settings=(*spec.MASKING, "generator", *spec.SAMPLING, *WEIGHTS, "generator_steps"),
     heads=("discriminator_head",),
     stages=after_generator(loss),
     detect=detect,

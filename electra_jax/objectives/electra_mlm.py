@@ -85,13 +85,11 @@ def _stages(settings: ObjectiveConfig, steps: int) -> tuple[Stage, ...]:
 ELECTRA_MLM = spec.ObjectiveSpec(
     summary="replaced-token detection at every position, and masked language modeling by the same encoder",
     paper="after COCO-LM, arXiv 2102.08473",
-    settings={
+    settings=(
         # No stage of this objective trains the generator alone.
-        **{name: value for name, value in electra.ELECTRA.settings.items() if name != "generator_steps"},
-        "encoder_weight": 1.0,
-        "encoder_mask_prob": 0.5,
-        "encoder_positions": "masked",
-    },
+        *(name for name in electra.ELECTRA.settings if name != "generator_steps"),
+        *("encoder_weight", "encoder_mask_prob", "encoder_positions"),
+    ),
     heads=("discriminator_head", "mlm_head"),
     stages=_stages,
     detect=electra.detect,

@@ -69,12 +69,7 @@ def detect(o: Objective, params: Params, x: Inputs) -> Detection:
 ELECTRIC = spec.ObjectiveSpec(
     summary="energies by noise-contrastive estimation, with a two-tower generator",
     paper="Electric, arXiv 2012.08561",
-    settings={
-        "mask_prob": 0.15,
-        "temperature": 1.0,
-        "temperature_decay": 0.0,
-        **electra.WEIGHTS,
-    },
+    settings=("mask_prob", "temperature", "temperature_decay", *electra.WEIGHTS),
     heads=("discriminator_head",),
     stages=spec.one_stage(loss, Pass("generator", (Head("mlm", everywhere=True),)), electra.DISCRIMINATOR),
     generator="two_towers",

@@ -21,13 +21,8 @@ def loss(o: Objective, params: Params, x: Inputs) -> Loss:
 FROZEN_GENERATOR = spec.ObjectiveSpec(
     summary="ELECTRA with another run's generator, frozen, at a falling temperature",
     paper="Fast-ELECTRA, arXiv 2310.07347",
-    settings={
-        **spec.MASKING,
-        "temperature": 2.0,
-        "temperature_decay": 0.1,
-        "disallow_correct": False,
-        "discriminator_weight": 50.0,
-    },
+    settings=(*spec.MASKING, *spec.SAMPLING, "discriminator_weight"),
+    defaults={"temperature": 2.0, "temperature_decay": 0.1},
     heads=("discriminator_head",),
     stages=spec.one_stage(loss, electra.FROZEN_GENERATOR, electra.DISCRIMINATOR, trainable=_TRAINABLE),
     # The encoder's training would change tables that it shares with the generator.

@@ -10,7 +10,6 @@ from electra_jax.objectives import electra, spec
 from electra_jax.objectives.spec import Head, Inputs, Loss, Objective, Params, Pass
 
 Array = jax.Array
-_WEIGHTS = {"generator_weight": 1.0, "encoder_weight": 1.0}
 
 
 def loss(o: Objective, params: Params, x: Inputs) -> Loss:
@@ -79,7 +78,7 @@ MLM = spec.ObjectiveSpec(
 REPLACE_MLM = spec.ObjectiveSpec(
     summary="masked language modeling with the generator's fakes in place of [MASK]",
     paper="Replace MLM, table 5",
-    settings={**spec.MASKING, **spec.GENERATOR, **spec.SAMPLING, **_WEIGHTS},
+    settings=(*spec.MASKING, "generator", *spec.SAMPLING, "generator_weight", "encoder_weight"),
     heads=("mlm_head",),
     stages=spec.one_stage(replace_loss, electra.TRAINED_GENERATOR, Pass("encoder", (spec.MASKED_MLM,))),
 )

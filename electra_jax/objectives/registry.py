@@ -67,15 +67,15 @@ def objective_settings(name: str, generator: str, steps: int) -> dict[str, Any]:
         raise UserError(f"objective={name} is unknown: expected one of {', '.join(SYSTEMS)}")
     if generator not in spec.GENERATORS:
         raise UserError(f"generator={generator} is unknown: expected one of {', '.join(spec.GENERATORS)}")
-    settings = SYSTEMS[name].settings
-    if generator != "transformer" and "generator" not in settings:
-        usable = ", ".join(other for other, row in SYSTEMS.items() if "generator" in row.settings)
+    row = SYSTEMS[name]
+    if generator != "transformer" and "generator" not in row.settings:
+        usable = ", ".join(other for other, each in SYSTEMS.items() if "generator" in each.settings)
         raise UserError(f"objective={name} cannot use generator={generator}: only {usable} can; leave it out")
     # A default may depend on the length of the run: two_stage trains the generator for half of the steps.
-    values = {key: value(steps) if callable(value) else value for key, value in settings.items()}
-    # The argument `generator=` replaces the default; objectives that cannot choose have no such setting.
-    values |= {"generator": generator} if "generator" in settings else {}
-    return {"name": name} | {key: v for key, v in values.items() if key not in _UNUSED_BY_GENERATOR[generator]}
+    own = {key: value(steps) if callable(value) else value for key, value in row.defaults.items()}
+    values = dataclasses.replace(ObjectiveConfig(name=name, generator=generator), **own)
+    used = [key for key in row.settings if key not in _UNUSED_BY_GENERATOR[generator]]
+    return {key: getattr(values, key) for key in ("name", *used)}
 
 
 def unused_settings(name: str, generator: str = "transformer") -> set[str]:

@@ -25,10 +25,9 @@ Array = jax.Array
 Params = networks.Params
 Loss = tuple[Array, metrics.Unsummed]  # a float32 scalar, and unreduced metrics
 
-# Settings that objectives share, with the values of google-research/electra.
-MASKING = {"mask_prob": 0.15, "mask_prob_end": -1.0, "replace_prob": 0.85, "random_prob": 0.0, "whole_words": False}
-GENERATOR = {"generator": "transformer"}
-SAMPLING = {"temperature": 1.0, "temperature_decay": 0.0, "disallow_correct": False}
+# Settings that objectives share.
+MASKING = ("mask_prob", "mask_prob_end", "replace_prob", "random_prob", "whole_words")
+SAMPLING = ("temperature", "temperature_decay", "disallow_correct")
 GENERATORS = ("transformer", "unigram", "uniform", "clusters")
 _CONSTANT = -1.0  # value of `mask_prob_end` that means: same as `mask_prob`
 _SHARE = Check(lambda value: value == _CONSTANT or 0 < value < 1, "more than 0, less than 1, or -1")
@@ -37,6 +36,8 @@ _SHARE = Check(lambda value: value == _CONSTANT or 0 < value < 1, "more than 0, 
 @dataclasses.dataclass(frozen=True)
 class ObjectiveConfig:
     """The pre-training objective. A config has only those of these settings that its objective uses."""
+
+    # The defaults are the values of google-research/electra.
 
     name: str = setting("electra", "Pre-training objective; set by the config argument objective=NAME.")
     mask_prob: float = setting(0.15, "Masking rate: fraction of positions that are masked.", between(0, 1))
@@ -179,9 +180,10 @@ class ObjectiveSpec:
     Attributes:
       summary: one line about what the encoder learns.
       paper: the paper and its table or figure.
-      settings: the settings of `ObjectiveConfig` that it uses, with their defaults; a function takes the run's steps.
+      settings: the names of the settings of `ObjectiveConfig` that it uses.
       heads: the heads, as in `ElectraConfig.heads`.
       stages: (settings, steps of the run) -> the stages, in order; their steps add up to those of the run.
+      defaults: those of its settings that differ from the defaults there; a function takes the run's steps.
       generator: None, `masked` (it reads [MASK]) or `two_towers`.
       model: settings of `ModelConfig` that it prescribes.
       detect: (objective, params, inputs) -> `Detection`; None if the encoder does not detect fakes.
@@ -192,9 +194,10 @@ class ObjectiveSpec:
 
     summary: str
     paper: str
-    settings: Mapping[str, Any]
+    settings: tuple[str, ...]
     heads: tuple[str, ...]
     stages: Callable[[ObjectiveConfig, int], tuple[Stage, ...]]
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     generator: str | None = "masked"
     model: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     detect: Callable[["Objective", Params, Inputs], Detection] | None = None

@@ -39,12 +39,8 @@ def stages(settings: ObjectiveConfig, steps: int) -> tuple[Stage, ...]:
 TWO_STAGE = spec.ObjectiveSpec(
     summary="the generator alone for generator_steps, then ELECTRA from its weights, with the generator frozen",
     paper="Two-Stage ELECTRA, figure 3",
-    settings={
-        **spec.MASKING,
-        **spec.SAMPLING,
-        **electra.WEIGHTS,
-        "generator_steps": lambda steps: steps // 2,
-    },
+    settings=(*spec.MASKING, *spec.SAMPLING, *electra.WEIGHTS, "generator_steps"),
+    defaults={"generator_steps": lambda steps: steps // 2},
     heads=("discriminator_head",),
     stages=stages,
     # Weights can only be copied between equal shapes; shared ones could not stay frozen.

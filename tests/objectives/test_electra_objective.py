@@ -69,7 +69,7 @@ def with_bias(params, bias: np.ndarray):
 
 
 def make(name: str = "electra", **settings) -> Objective:
-    chosen = ObjectiveConfig(**{**SYSTEMS[name].settings, **settings})
+    chosen = ObjectiveConfig(name=name, **settings)
     nowhere = np.full(MODEL.config.padded_vocab_size, -1, np.int32)
     return Objective(SYSTEMS[name], chosen, 1000, MODEL, UNIGRAM, OWN, np.ones(VOCABULARY, bool), nowhere)
 
@@ -89,8 +89,8 @@ TRACED = ("replace_prob", "temperature", "generator_weight", "discriminator_weig
 
 
 def run(params, inputs=None, name="electra", seed=1, **changes):
-    settings = {**SYSTEMS[name].settings, **changes}
-    numbers = {setting: np.float32(settings[setting]) for setting in TRACED}  # no compilation for each
+    settings = ObjectiveConfig(**changes)
+    numbers = {setting: np.float32(getattr(settings, setting)) for setting in TRACED}  # no compilation for each
     return jax.device_get(_loss(params, inputs or batch(), jax.random.key(seed), numbers, name=name))
 
 
