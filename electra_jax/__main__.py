@@ -9,6 +9,7 @@ import gc
 import importlib
 import sys
 
+import electra_jax
 from electra_jax.config import errors
 from electra_jax.config.interrupts import Interrupts
 
@@ -48,6 +49,9 @@ def run(argv: list[str]) -> int:
     Raises:
       UserError: there is no such subcommand.
     """
+    if argv == ["--version"]:
+        print(f"electra_jax {electra_jax.__version__}")
+        return 0
     if not argv or argv[0] in ("-h", "--help"):
         print(usage())
         return 0

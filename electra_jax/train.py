@@ -110,9 +110,6 @@ def pretrain(
       ...     return {"pair_cosine": float(a @ b / np.sqrt((a @ a) * (b @ b)))}
       >>> run = electra_jax.pretrain(config, workdir="runs/pairs", hooks=[(500, pairs)])  # doctest: +SKIP
     """
-    for every, _ in hooks:
-        if every < 1:
-            raise UserError(f"hooks: {every} steps is invalid: expected 1 or more")
     if rewind_to is None and skip_batches:
         raise UserError(f"skip_batches={skip_batches} has no effect without rewind_to; give both or neither")
     path = resolve(str(workdir))
@@ -144,6 +141,7 @@ def train(
       UserError: the config, the text, the networks to start from or the work directory cannot be used, and no
         checkpoint in `workdir` was changed; or the loss diverged.
     """
+    check_hooks(hooks)
     progress, clock = progress or Progress(), clock or goodput.Clock()
     with contextlib.ExitStack() as held, jax_errors.reported(_LESS_MEMORY):
         setup = set_up(train_config.resolve(config), workdir, progress, held, rewind)
@@ -288,6 +286,19 @@ def probe_hooks(setup: Setup) -> list[Hook]:
     return [(config.probe.every, distributed.main_process_first(make, others=lambda: lambda step, model: {}))]
 
 
+def check_hooks(hooks: Sequence[Hook]) -> None:
+    """Raises UserError if hooks are not pairs (every, function)."""
+    try:
+        valid = all(isinstance(every, int) and every > 0 and callable(function) for every, function in hooks)
+    except (TypeError, ValueError):
+        valid = False
+    if not valid:
+        raise UserError(
+            f"hooks={hooks!r} is invalid: expected pairs (every, function), where `every` is a whole number of steps, "
+            "1 or more"
+        )
+
+
 def encoder_params(state: TrainState) -> Params:
     return {name: tree for name, tree in state.params.items() if name not in _NOT_ENCODER}
 
@@ -309,7 +320,10 @@ def call(hooks: Sequence[Hook], step: int, setup: Setup, params: Params) -> dict
         model = Model(f"{setup.home.path} at step {step}", networks, vocabulary)
         found: dict[str, float] = {}
         for _, function in hooks:
-            for name, value in (function(step, model) or {}).items():
+            returned = function(step, model) or {}
+            if not isinstance(returned, Mapping) or not all(isinstance(name, str) for name in returned):
+                raise UserError(f"a hook returned {returned!r}: expected a dict of numbers by name, or None")
+            for name, value in returned.items():
                 if name in found:
                     raise UserError(f"two hooks returned {name!r}; choose another name")
                 found[name] = _number(name, value)

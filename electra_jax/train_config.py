@@ -165,13 +165,15 @@ def finish(config: ConfigDict, arg: str, own: str = "") -> ConfigDict:
       UserError: an argument is unknown.
     """
     given = dict(part.partition("=")[::2] for part in arg.split(",") if part)
-    if given.pop("runlocal", None) is not None:
+    if given.get("runlocal") == "":
+        del given["runlocal"]
         _shrink(config)
     choose_objective(config, given.pop("objective", "electra"), given.pop("generator", "transformer"))
-    if given:
+    for name, value in given.items():
+        unknown = f"{name}={value}" if value else name
         raise UserError(
-            f"config argument {next(iter(given))!r} is unknown: expected {own and f'{own}, '}runlocal, objective=NAME "
-            "or generator=KIND"
+            f"config argument {unknown!r} is unknown: expected {own and f'{own}, '}runlocal, objective=NAME or "
+            "generator=KIND"
         )
     return config.lock()
 

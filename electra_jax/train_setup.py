@@ -194,7 +194,8 @@ def claim(home: WorkDir, config: TrainConfig, saved_step: int | None, asked: Rew
                     "back, or use another --workdir"
                 )
             raise UserError(
-                f"{home.path} holds a run with other settings ({named}); use its settings, or another --workdir"
+                f"{home.path} holds a run with other settings ({named}); use its settings, or another --workdir, with "
+                f"--init_from={home.path} to begin with its weights"
             )
         for name, change in changed.items():
             progress.say(f"changed since this run was started: {name}: {change}")

@@ -147,7 +147,7 @@ def test_a_text_of_babylm_is_read_ten_times(tmp_path, text_file):
         configs.babylm(corpus=text_file)
     with pytest.raises(UserError, match="track=multimodal is unknown: expected track=strict_small or strict"):
         configs.babylm(track="multimodal")
-    with pytest.raises(UserError, match="argument 'size' is unknown: expected track=NAME, corpus=DIR, run"):
+    with pytest.raises(UserError, match="argument 'size=small' is unknown: expected track=NAME, corpus=DIR, run"):
         configs.babylm(size="small")
 
 

@@ -69,7 +69,12 @@ def test_hooks_measure_the_encoder_as_it_is_and_change_nothing(text_file, tmp_pa
 @pytest.mark.parametrize(
     ("hook", "message"),
     [
-        ((0, lambda step, model: {}), "hooks: 0 steps is invalid: expected 1 or more"),
+        ((0, lambda step, model: {}), r"hooks=.* is invalid: expected pairs \(every, function\)"),
+        ((2.5, lambda step, model: {}), r"hooks=.* is invalid: expected pairs \(every, function\)"),
+        ((lambda step, model: {}, 2), r"hooks=.* is invalid: expected pairs \(every, function\)"),
+        (lambda step, model: {}, r"hooks=.* is invalid: expected pairs \(every, function\)"),
+        ((1, lambda step, model: 3.0), "a hook returned 3.0: expected a dict of numbers by name, or None"),
+        ((1, lambda step, model: {1: 1.0}), "a hook returned {1: 1.0}: expected a dict of numbers by name, or None"),
         ((1, lambda step, model: {"tokens": 1.0}), "a hook returned 'tokens', which the run logs itself"),
         ((1, lambda step, model: {"step": 1.0}), "a hook returned 'step', which the run logs itself"),
         ((1, lambda step, model: {"mine": None}), "a hook returned 'mine' as None: expected a number"),

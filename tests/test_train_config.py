@@ -148,8 +148,10 @@ def test_a_damaged_config_is_refused(name, value):
 
 def test_a_setting_of_another_version_is_refused():
     written = train_config.to_dict(train_config.resolve(small_config()))
-    with pytest.raises(UserError, match=r"config\.optim\.momentum is unknown; did you mean config\.optim\."):
-        train_config.resolve({**written, "optim": {**written["optim"], "momentum": 0.9}})
+    with pytest.raises(
+        UserError, match=r"config\.optim\.learning_rates is unknown; did you mean config\.optim\.learning_rate\?"
+    ):
+        train_config.resolve({**written, "optim": {**written["optim"], "learning_rates": 0.9}})
     without = {name: value for name, value in written.items() if name != "mesh"}
     with pytest.raises(UserError, match=r"config\.mesh\.data is missing: expected an integer"):
         train_config.resolve(without)

@@ -4,6 +4,7 @@ import io
 import sys
 
 from electra_jax.config import cli
+from electra_jax.data import formats
 from electra_jax.loading.model import load
 from electra_jax.runtime.console import PlainConsole
 from electra_jax.runtime.marked_text import Mark, print_marked
@@ -26,6 +27,7 @@ def main(argv: list[str]) -> int:
         if isinstance(sys.stdin, io.TextIOWrapper):
             # The input need not be UTF-8.
             sys.stdin.reconfigure(errors="replace")
+            formats.check_text(sys.stdin.buffer.peek(), "standard input")
         texts = sys.stdin.read().splitlines()
     # Bytes of an argument that are not UTF-8 are surrogates, which tokenizers cannot encode.
     texts = [text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for text in texts]

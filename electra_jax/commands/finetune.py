@@ -1,5 +1,6 @@
 """`electra-jax finetune`: fine-tunes an encoder."""
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -69,7 +70,7 @@ def main(argv: list[str]) -> int:
     console.print(f"Files: {arguments.workdir}/{results.SCORES}, seeds/, answers/")
     if result["model"]:
         model = f"Model of the best seed: {arguments.workdir}/{result['model']}"
-        console.print(f"{model}; use it: electra-jax predict --model={arguments.workdir}")
+        console.print(f"{model}; use it: electra-jax predict --model={shlex.quote(arguments.workdir)} --input=FILE")
     return 0
 
 

@@ -7,8 +7,9 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 from electra_jax import models
 from electra_jax.config import cli
@@ -97,6 +98,8 @@ def main(argv: list[str]) -> int:
                 progress.update(done + bad.count)
         if bad.count:
             progress.say(f"{bad.count} rows could not be used and have no output")
+        if model.empty:
+            progress.say(f"rows without text, which were predicted like others: {model.empty}")
         if model.cut:
             progress.say(f"rows that were cut, as this model reads {model.max_length} tokens: {model.cut}")
     return 0
@@ -114,7 +117,11 @@ def _read(source: str, columns: Sequence[str], bad: BadRows) -> Iterator[Row]:
             else:
                 bad.add(record.place, f"{wrong} is {record.values[wrong]!r}, expected a text")
         return
-    lines = files.decode_lines(sys.stdin.buffer, "standard input", bad) if source == _STANDARD else None
+    lines = (
+        files.decode_lines(cast(BufferedReader, sys.stdin.buffer), "standard input", bad)
+        if source == _STANDARD
+        else None
+    )
     for line, text in lines or files.read_lines(path, bad):
         # A single text may contain tabs.
         texts = tuple(text.split("\t")) if len(columns) > 1 else (text,)

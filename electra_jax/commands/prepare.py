@@ -1,6 +1,7 @@
 """`electra-jax prepare`: turns documents into a vocabulary and tokenized records."""
 
 import logging
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,7 +57,7 @@ def main(argv: list[str]) -> int:
         **{name: chosen[name] for name in given if name in corpus_settings(CorpusConfig())},
     )
     _show(console, report)
-    console.print(f"\nTrain on it with --config.data.input={chosen['output']}")
+    console.print(f"\nTrain on it with --config.data.input={shlex.quote(chosen['output'])}")
     return 0
 
 
@@ -85,6 +86,9 @@ def _show(console: PlainConsole, report: CorpusReport) -> None:
     if len(report.sources) > 1:
         console.print("\nsources, by their share of the training examples")
         console.print(_list_sources(report.sources))
+        for source in report.sources:
+            if not source.tokens["heldout"]:
+                console.print(f"{source.label} has no held-out document, so held-out metrics do not cover it")
     console.print("\ndocuments by length in tokens")
     console.print(_histogram(report.lengths))
     console.print("\nlongest documents")

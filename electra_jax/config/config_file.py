@@ -80,6 +80,8 @@ def parse(
         return Arguments(None, "runs", chosen)
     if kind not in config:
         raise UserError(f"--config={given['config']} has the wrong kind: expected a config for {_KINDS[kind]}")
+    if given.get("workdir") == "":
+        raise UserError("--workdir is empty: expected a folder; leave it out for the default")
     of_class = settings_of(config_class) if config_class is not None else {}
     for setting, text in overrides.items():
         # The setting exists, but not for this objective or task.

@@ -206,6 +206,8 @@ def name_in(config: Any, group: str) -> str:
     Raises:
       UserError: the group is not a mapping, or has no name.
     """
+    if isinstance(config, str):
+        raise UserError(f"config is {config!r}: expected a ConfigDict, such as that of electra_jax.configs.tiny()")
     try:
         name = config[group]["name"]
     except (KeyError, TypeError):
@@ -264,10 +266,12 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str
 
 def nearest(name: str, names: Sequence[str], prefix: str) -> str:
     """Returns the end of a message about an unknown name: a suggestion of the most similar name, if there is one."""
-    # A right name in a wrong or missing group comes before a similar spelling.
-    same_ending = [other for other in names if other.rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1]]
-    similar = sorted(same_ending, key=len) or difflib.get_close_matches(name, names, n=1)
-    return f"; did you mean {prefix}{similar[0]}?" if similar else ""
+    # The last parts are compared: equal groups would make any two names similar.
+    group, _, last = name.rpartition(".")
+    similar = difflib.get_close_matches(last, {other.rpartition(".")[2] for other in names}, n=1)
+    found = [other for other in names if other.rpartition(".")[2] in similar]
+    best = min(found, key=lambda other: (other.rpartition(".")[0] != group, len(other)), default="")
+    return f"; did you mean {prefix}{best}?" if best else ""
 
 
 def describe(config_class: type, prefix: str = "--config.") -> str:
@@ -281,7 +285,8 @@ def describe(config_class: type, prefix: str = "--config.") -> str:
         lines = [textwrap.fill(heading + _class_doc(config_class, group), _COLUMNS)]
         for each in settings:
             resume = "; may change on resume" if each.resumable else ""
-            lines.append(f"  {prefix}{each.name}={_as_argument(each.default)}  ({_valid(each)}{resume})")
+            first = f"  {prefix}{each.name}={_as_argument(each.default)}  ({_valid(each)}{resume})"
+            lines.append(textwrap.fill(first, _COLUMNS, subsequent_indent=" " * 6))
             lines.append(textwrap.fill(each.doc, _COLUMNS, initial_indent=" " * 6, subsequent_indent=" " * 6))
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)

@@ -113,6 +113,21 @@ def magic(head: bytes) -> str:
     return found or ("tar" if _begins_tar(head) else "")
 
 
+def check_text(head: bytes, name: str) -> None:
+    """Raises UserError if a file that begins with `head` is another format than text in UTF-8."""
+    _check_others(head, name)
+    if _is_binary(head):
+        # ASCII text in UTF-16 without a mark has a zero in every second byte; binary formats have runs of zeros.
+        raise _refused(name, "UTF-16" if _ZEROS not in head and head.count(b"\0") * 4 > len(head) else "binary data")
+
+
+def _check_others(head: bytes, name: str) -> None:
+    # UTF-32's mark begins with UTF-16's, so it comes first.
+    for other, mark in _OTHERS.items():
+        if re.match(mark, head, re.DOTALL):
+            raise _refused(name, other)
+
+
 def tell(head: bytes, name: str) -> str:
     """Returns the format of a file: text, json, parquet, arrow, warc, tar or zip.
 
@@ -123,10 +138,8 @@ def tell(head: bytes, name: str) -> str:
     Raises:
       UserError: the format is not supported, or is not the one that the name says.
     """
-    # Before `magic`, for which an EPUB is a zip archive. UTF-32's mark begins with UTF-16's, so it comes first.
-    for other, mark in _OTHERS.items():
-        if re.match(mark, head, re.DOTALL):
-            raise _refused(name, other)
+    # Before `magic`, for which an EPUB is a zip archive.
+    _check_others(head, name)
     by_name = kind(name)
     if found := magic(head):
         return found
@@ -135,9 +148,7 @@ def tell(head: bytes, name: str) -> str:
     # The name is believed: the reader of its format says what is broken, and in which line.
     if by_name != "text":
         return by_name
-    if _is_binary(head):
-        # ASCII text in UTF-16 without a mark has a zero in every second byte; binary formats have runs of zeros.
-        raise _refused(name, "UTF-16" if _ZEROS not in head and head.count(b"\0") * 4 > len(head) else "binary data")
+    check_text(head, name)
     return "json" if _is_json(head) else "text"
 
 

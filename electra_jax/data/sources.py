@@ -103,8 +103,11 @@ def files(pattern: str, weight: float | None = None) -> list[ListedFile]:
     readable, others = list_files(pattern)
     if not readable:
         kinds = f"{formats.known_suffixes()}, plain or {' '.join(compression.SUFFIXES)}"
-        reason = f"holds no text ({kinds})" if others else "matches no file"
-        advice = "; name its archives by a pattern" if any(map(formats.is_archive, others)) else ""
+        reason = "is a folder without files" if os.path.isdir(pattern) else "matches no file"
+        advice = ""
+        if others:
+            reason = f"holds no text ({kinds}), and {len(others):,} other files, such as {others[0]}"
+            advice = "; name those to read by a pattern"
         if weight is not None:
             advice += f"; @{weight:.15g} was read as its weight"
         raise UserError(f"input={pattern!r} {reason}: expected {_EXPECTED}{advice}")

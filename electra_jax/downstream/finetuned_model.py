@@ -50,6 +50,7 @@ class FinetunedModel(Model):
       max_length: maximum sequence length, in tokens; longer texts are truncated, or read in windows.
       cut: number of inputs of `predict` that were truncated so far: texts and pairs that are too long, SQuAD questions
         longer than `config.task.query` (64 tokens by default), tagged texts with a word longer than a row.
+      empty: number of texts and pairs without any token, which were predicted like others.
     """
 
     def __init__(self, name: str, model: Kept, batch_size: int = 16):
@@ -57,7 +58,7 @@ class FinetunedModel(Model):
         self.task, self.scores = model.task, dict(model.facts["scores"])
         self.labels: tuple[str, ...] = getattr(model.task, "labels", ())
         self.max_length = model.config.max_length
-        self.cut = 0
+        self.cut = self.empty = 0
         self._batch_size = batch_size
         # `model` is compared by value: models of equal shape share the compiled programs.
         module = model.model
@@ -77,7 +78,11 @@ class FinetunedModel(Model):
             len(names) == 2 and isinstance(inputs, tuple) and all(isinstance(part, str) for part in inputs)
         )
         given = inputs if isinstance(inputs, Iterable) and not single else [inputs]
-        texts = [tuple(check_texts(each)) for each in given]
+        texts: list[tuple[str, ...]] = []
+        for number, each in enumerate(given):
+            if not isinstance(each, Iterable):
+                raise UserError(f"input {number} is {each!r}: expected {' and '.join(names)}; leave it out")
+            texts.append(tuple(check_texts(each)))
         wrong = next((each for each in texts if len(each) != len(names)), None)
         if wrong is not None:
             raise UserError(
@@ -91,6 +96,7 @@ class FinetunedModel(Model):
         examples = predictions.make_examples(self.task, texts)
         rows = self.task.encode(examples, self.tokenizer, self.max_length, train=False)
         self.cut += rows.cut
+        self.empty += rows.empty
         # Texts without a word to tag have no rows.
         outputs = self._outputs(rows) if rows.input_ids else {"scores": []}
         return predictions.make_predictions(self.task, texts, outputs, rows, examples)

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 
 from electra_jax.config.errors import UserError
+from electra_jax.config.settings import Check, check_value
 from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.loading.inference import Inference, Pooling
 from electra_jax.loading.networks import Pretrained, load_networks
@@ -256,7 +257,8 @@ class Model:
           For each text and each of its masks, `top` candidates, the most probable first. For one text, its masks.
 
         Raises:
-          UserError: the model has neither generator nor MLM head, a text has no mask, or it is too long for the model.
+          UserError: the model has neither generator nor MLM head, a text has no mask or is too long for the model, or
+            `top` is invalid.
 
         Example:
           >>> first, second = model.fill("the [MASK] reads a [MASK]", top=3)
@@ -264,6 +266,7 @@ class Model:
           (3, 3, True)
         """
         self._check_fills_masks("fill", "a generator or an MLM head")
+        check_value("top", top, Check(lambda value: isinstance(value, int) and value > 0, "an integer, more than 0"))
         # [CLS] and [SEP] take two positions.
         longest = self._mask_inference.network.config.longest - 2
         rows, positions, counts = [], [], []

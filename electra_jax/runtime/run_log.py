@@ -54,6 +54,9 @@ class RunLog(NamedTuple):
     metrics: list[dict[str, Any]]
     environment: dict[str, Any]
 
+    def __repr__(self) -> str:  # a notebook would print all lines of the log
+        return f"<RunLog of {self.workdir}: step {self.last['step']} of {self.steps}>"
+
     @property
     def objective(self) -> str:
         return str(self.settings["objective"]["name"])

@@ -76,6 +76,8 @@ class WorkDir:
         """
         if not self.path.exists():
             return
+        if not self.path.is_dir():
+            raise UserError(f"{self.path} is a file: expected a folder; use another --workdir")
         if (self.path / "config.json").exists():
             if not run_log.is_run_config(read_json(self.path / "config.json")):
                 raise self._holds_other_files("config.json")

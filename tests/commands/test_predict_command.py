@@ -86,9 +86,18 @@ def test_the_answers_are_those_of_the_model(sst2, tmp_path, capsys):
     assert found == [(label.label, label.probabilities) for label in expected]
 
 
+def test_text_in_another_encoding_is_refused_and_rows_without_text_are_counted(sst2, tmp_path, capsys):
+    (tmp_path / "in.txt").write_bytes("the model\n".encode("utf-16"))
+    assert errors.run(predict.main, [f"--model={sst2}", f"--input={tmp_path}/in.txt"]) == 2
+    assert "in.txt is UTF-16: expected UTF-8" in capsys.readouterr().err
+    (tmp_path / "in.txt").write_text("the model\n\n  \n")
+    assert errors.run(predict.main, [f"--model={sst2}", f"--input={tmp_path}/in.txt"]) == 0
+    assert "rows without text, which were predicted like others: 2" in capsys.readouterr().err
+
+
 def test_lines_of_standard_input(pairs, monkeypatch, capsys):
     given = "a text\tanother\nalone\n\xe9\t\n".encode() + b"\xff\tx\n" + b"last\tone\n"
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(given))))
     assert errors.run(predict.main, [f"--model={pairs}", "--input=-"]) == 0
     captured = capsys.readouterr()
     found = lines(captured.out)

@@ -193,8 +193,10 @@ def test_pairs_and_single_texts_are_not_mixed_up(pieces):
             pair_model.predict(inputs)
     with pytest.raises(UserError, match="texts reads text: expected 1 text for each prediction, got 2"):
         text_model.predict([("ada", "ben")])
-    with pytest.raises(UserError, match="texts is 5: expected a string or a sequence of strings"):
+    with pytest.raises(UserError, match="input 0 is 5: expected text; leave it out"):
         text_model.predict(5)
+    with pytest.raises(UserError, match="input 1 is None: expected text; leave it out"):
+        text_model.predict(["ada", None])
 
 
 def test_long_texts_are_cut_and_counted(pieces):

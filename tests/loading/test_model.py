@@ -235,6 +235,9 @@ def test_masks_are_filled_with_the_likeliest_tokens(filler, pieces):
     at = row.index(pieces.special.mask) + 1
     scores = token_logits(filler.encoder, row, pieces.special, at)
     expected = np.asarray(jax.nn.softmax(scores))[: len(pieces)]
+    for top in (0, -1, 2.5):
+        with pytest.raises(UserError, match=f"top={top} is invalid: expected an integer, more than 0"):
+            filler.fill("the [MASK]", top=top)
     ((best, *rest),) = filler.fill("the [MASK] a line", top=28)
     assert best.token == pieces.decode([int(expected.argmax())])
     np.testing.assert_allclose(best.probability, expected.max(), rtol=1e-4)

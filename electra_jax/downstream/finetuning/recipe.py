@@ -92,7 +92,8 @@ def make(task: str, arg: str = "") -> ConfigDict:
         shortest_bucket=128 if task in _SQUAD else 16,
         optim=FinetuneOptimConfig(learning_rate=rate, layer_decay=decay),
     )
-    if given.pop("runlocal", None) is not None:
+    if given.get("runlocal") == "":
+        del given["runlocal"]
         config = dataclasses.replace(
             config,
             seeds=2,
@@ -102,8 +103,9 @@ def make(task: str, arg: str = "") -> ConfigDict:
             batch_size=8,
             max_length=128 if task in _SQUAD else 64,  # the number of positions of networks trained with :runlocal
         )
-    if given:
-        raise UserError(f"config argument {next(iter(given))!r} is unknown: expected task=, size=, head= or runlocal")
+    for name, value in given.items():
+        unknown = f"{name}={value}" if value else name
+        raise UserError(f"config argument {unknown!r} is unknown: expected task=, size=, head= or runlocal")
     return ConfigDict(to_dict(config)).lock()
 
 

@@ -194,6 +194,11 @@ def _describe_data(job: Job, progress: Progress) -> None:
     labels: tuple[str, ...] = getattr(job.task, "labels", ())
     if name in ("table", "tags") and labels:  # read from the training set, so they reveal a wrong column
         progress.say(f"{name}: {_describe_classes(labels)}")
+        spelled: dict[str, list[str]] = {}
+        for each in labels:
+            spelled.setdefault(" ".join(each.casefold().split()), []).append(each)
+        for alike in filter(lambda several: len(several) > 1, spelled.values()):
+            progress.say(f"{name}: {' and '.join(map(repr, alike))} are different classes, by spaces or case alone")
     if name == "table" and job.task.kind == "classification" and (label := joined(labels)):
         progress.say(
             f"{name}: {label!r} is taken for a class of its own; where a text has any number of classes, "
@@ -205,6 +210,10 @@ def _describe_data(job: Job, progress: Progress) -> None:
         if isinstance(job.task, Answering) and (unit := job.task.f1_unit(examples)) is not squad_metrics.WORDS:
             counted = "characters" if unit is squad_metrics.CHARACTERS else "CMRC's units"
             progress.say(f"{name}: F1 on {split} counts {counted} (config.task.f1={job.task.config.f1})")
+    empty = {"train": data.train.empty, **{split: each.rows.empty for split, each in (data.dev | data.test).items()}}
+    if any(empty.values()):
+        counts = ", ".join(f"{count:,} of {split}" for split, count in empty.items() if count)
+        progress.say(f"{name}: examples without text, which are used like others: {counts}")
     cut = {"train": data.train.cut, **{split: each.rows.cut for split, each in (data.dev | data.test).items()}}
     if any(cut.values()):
         counts = ", ".join(f"{count:,} of {split}" for split, count in cut.items() if count)

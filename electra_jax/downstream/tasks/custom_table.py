@@ -1,5 +1,6 @@
 """Tasks on a user's own table. Classes, or mean and standard deviation of numbers, come from the training set."""
 
+import csv
 import math
 
 import numpy as np
@@ -30,7 +31,9 @@ def make_task(config: TaskConfig, data_dir: str) -> Sentences:
     task = restore_task(config)
     if config.kind == "regression":
         return restore_task(config, scale=_read_scale(task, data_dir))
-    labels = tuple(filter(None, (label.strip() for label in config.labels.split(","))))
+    # As in a row of .csv, quotation marks keep a comma within a class.
+    (row,) = csv.reader([config.labels], skipinitialspace=True)
+    labels = tuple(filter(None, map(str.strip, row)))
     labels = labels or _read_classes(task, data_dir)
     # A single class alone cannot be learned, except as one that a text has or lacks.
     least = 1 if config.kind == "multilabel" else 2
@@ -134,6 +137,8 @@ def _read_classes(task: Sentences, data_dir: str) -> tuple[str, ...]:
         names = task.names_in(value) or ()  # a missing label is not a class; it is reported when examples are read
         classes.update(names)
         rows, named, lists = rows + 1, named + len(names), lists + isinstance(value, list)
+    if not rows:
+        raise UserError(f"{data_dir} has no row to use in train{bad_rows.in_brackets()}: expected examples")
     if task.kind != "multilabel" and lists > rows / 2:
         raise UserError(
             f"{data_dir}: column {column} has lists of classes in {lists} of the {rows} rows of train: expected one "

@@ -2,13 +2,15 @@
 
 import csv
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from electra_jax.config.errors import UserError
+from electra_jax.data import formats
 from electra_jax.data.named_sets import tfds_split, tfds_splits
 from electra_jax.downstream.tasks.task import BadRows
 from electra_jax.runtime.io import from_json, sha256
@@ -35,6 +37,8 @@ def find_split(folder: Path, split: str, suffixes: Sequence[str]) -> Path:
     Raises:
       UserError: there is none, or more than one.
     """
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder; set --data_dir to the folder with the task's files")
     paths = [folder / f"{split}{suffix}" for suffix in suffixes if (folder / f"{split}{suffix}").is_file()]
     if not paths:
         names = " or ".join(f"{split}{suffix}" for suffix in suffixes)
@@ -93,23 +97,29 @@ def read_records(
 
 
 def read_lines(path: Path, bad_rows: BadRows) -> Iterator[tuple[int, str]]:
-    """Yields (number, text) of each line of a UTF-8 file."""
+    """Yields (number, text) of each line of a UTF-8 file.
+
+    Raises:
+      UserError: the file is in another encoding, or no text.
+    """
     with path.open("rb") as file:
         yield from decode_lines(file, str(path), bad_rows)
 
 
-def decode_lines(lines: Iterable[bytes], name: str, bad_rows: BadRows) -> Iterator[tuple[int, str]]:
-    """Yields (number, text) of each line of UTF-8; `name` is the file's name in the places of bad rows."""
-    for number, line, problem in _decoded(lines):
+def decode_lines(file: BufferedReader, name: str, bad_rows: BadRows) -> Iterator[tuple[int, str]]:
+    """Like `read_lines`, for an open file; `name` is its name in errors and in the places of bad rows."""
+    for number, line, problem in _decoded(file, name):
         if problem:
             bad_rows.add(f"{name}:{number}", problem)
         else:
             yield number, line
 
 
-def _decoded(lines: Iterable[bytes]) -> Iterator[tuple[int, str, str]]:
+def _decoded(file: BufferedReader, name: str) -> Iterator[tuple[int, str, str]]:
     """Yields (number, text, problem or "") of each line; bytes that are not UTF-8 are replaced by U+FFFD."""
-    for number, line in enumerate(lines, 1):
+    # In UTF-16, every line would be read as other letters, or be left out.
+    formats.check_text(file.peek(), name)
+    for number, line in enumerate(file, 1):
         # A byte order mark can only begin a file; elsewhere U+FEFF belongs to the text.
         encoding, problem = "utf-8-sig" if number == 1 else "utf-8", ""
         try:
@@ -158,9 +168,9 @@ def _split_at_commas(path: Path, bad_rows: BadRows) -> Iterator[tuple[int, list[
     problems: list[tuple[str, str]] = []  # (place, problem) of each line of the current row that is not UTF-8
 
     # csv.reader takes text, so the lines that are not UTF-8 are noted before it reads them.
-    def numbered_lines(file: IO[bytes]) -> Iterator[str]:
+    def numbered_lines(file: BufferedReader) -> Iterator[str]:
         nonlocal number
-        for line_number, line, problem in _decoded(file):
+        for line_number, line, problem in _decoded(file, str(path)):
             number = line_number
             if problem:
                 problems.append((f"{path}:{number}", problem))
@@ -214,7 +224,12 @@ def describe_surrogate(*values: Any) -> str:
 def _check_header(path: Path, required: Sequence[str], header: Sequence[str]) -> None:
     missing = [name for name in required if name not in header]
     if missing:
-        raise UserError(f"{path}:1: no column {missing[0]!r}; its columns are {', '.join(map(repr, header)) or 'none'}")
+        separator = "commas" if path.suffix == ".csv" else "tabs"
+        raise UserError(
+            f"{path}:1: no column {missing[0]!r}; its columns are {', '.join(map(repr, header)) or 'none'}: expected a "
+            f"first line with the names of the columns, separated by {separator}; name another column, or correct the "
+            "line"
+        )
 
 
 def read_tfds_records(name: str, split: str, required: Sequence[str], optional: Sequence[str] = ()) -> Iterator[Record]:

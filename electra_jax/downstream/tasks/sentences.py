@@ -113,8 +113,8 @@ class Sentences(Task):
                 examples.append(example)
         if not examples:
             raise UserError(
-                f"{data_dir} has no example to use in {split}{bad_rows.in_brackets()}; set --data_dir to the folder "
-                "with the task's files"
+                f"{data_dir} has no example to use in {split}{bad_rows.in_brackets()}: expected rows of the task; set "
+                "--data_dir to its files, or for a table config.task.label and config.task.kind to what they have"
             )
         if data_dir.startswith(files.TFDS) and self.tfds:
             examples.sort(key=lambda example: int(example.name))  # into the order of GLUE's files
@@ -131,6 +131,8 @@ class Sentences(Task):
         else:
             columns = (testing and self.test_columns) or self.columns
             required = columns.texts if testing else (*columns.texts, columns.label)
+            if columns.name != Columns.name:  # chosen by the user, so it must be there
+                required = (*required, columns.name)
             path = files.find_split(Path(data_dir), split, self.suffixes)
             records = files.read_records(path, required, bad_rows, columns.order or None, optional=(columns.name,))
         return ((record, columns) for record in records)
@@ -180,7 +182,7 @@ class Sentences(Task):
         pairs = list(zip(*encoded, strict=True))
         # [CLS], and [SEP] after each text.
         room = max_length - 1 - len(encoded)
-        cut = sum(sum(map(len, texts)) > room for texts in pairs)
+        cut, empty = sum(sum(map(len, texts)) > room for texts in pairs), sum(not any(texts) for texts in pairs)
         if train and self.swapped:  # after all pairs, so that row n + i belongs to example i of n
             pairs += [texts[::-1] for texts in pairs]
         ids, second = [], []
@@ -195,10 +197,10 @@ class Sentences(Task):
         example = np.arange(len(pairs)) % len(examples)
         # All or none have targets: this is a test set, or texts to predict.
         if examples[0].target is None:
-            return Rows(ids, second, example, {}, cut=cut)
+            return Rows(ids, second, example, {}, cut=cut, empty=empty)
         targets = self.targets(examples)[example]
         weights = self._weights(targets) if train else None
-        return Rows(ids, second, example, {"target": targets}, cut=cut, weights=weights)
+        return Rows(ids, second, example, {"target": targets}, cut=cut, weights=weights, empty=empty)
 
     def targets(self, examples: Sequence[Example]) -> np.ndarray:
         """Returns the targets of the loss, [N, ...]."""

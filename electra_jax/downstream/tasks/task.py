@@ -76,6 +76,7 @@ class Rows(NamedTuple):
       extra: per-row information that the task needs to decode answers.
       cut: number of truncated examples: a text or a word exceeds the room in a row, or a question its maximum length.
       weights: [rows], the weight of each row in the loss; None: 1.
+      empty: number of examples without any token of text.
     """
 
     input_ids: list[list[int]]
@@ -85,6 +86,7 @@ class Rows(NamedTuple):
     extra: Any = None
     cut: int = 0
     weights: np.ndarray | None = None
+    empty: int = 0
 
     def lengths(self) -> np.ndarray:
         """Returns [rows], the number of tokens in each row."""

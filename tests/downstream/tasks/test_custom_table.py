@@ -10,7 +10,7 @@ from electra_jax.downstream.tasks.config import TaskConfig
 from electra_jax.downstream.tasks.sentences import Example
 from electra_jax.downstream.tasks.task import BadRows
 
-TABLE = TaskConfig(name="table", text="t", label="l", index="i")
+TABLE = TaskConfig(name="table", text="t", label="l")
 
 
 def test_a_table_of_ones_own_has_the_classes_of_its_training_set(tmp_path):
@@ -90,6 +90,30 @@ def test_what_is_missing_is_no_class(tmp_path):
     assert custom_table.make_task(TABLE, str(tmp_path)).labels == ("1234567.5", "1234568.5")
     with pytest.raises(UserError, match="labels=a,b,a is invalid: expected 2 or more different classes"):
         custom_table.make_task(dataclasses.replace(TABLE, labels="a,b,a"), str(tmp_path))
+
+
+def test_a_column_of_names_must_be_there_if_one_is_chosen(tmp_path):
+    (tmp_path / "train.csv").write_text("t,l,i\nx,a,r1\ny,b,r2\nx,a,r3\ny,b,r4\n")
+    task = custom_table.make_task(dataclasses.replace(TABLE, index="i"), str(tmp_path))
+    assert [each.name for each in task.read(str(tmp_path), "train", BadRows())] == ["r1", "r2", "r3", "r4"]
+    with pytest.raises(
+        UserError, match=r"train.csv:1: no column 'name'; its columns are 't', 'l', 'i': expected a first"
+    ):
+        custom_table.make_task(dataclasses.replace(TABLE, index="name"), str(tmp_path))
+
+
+def test_a_table_without_rows(tmp_path):
+    for content in ("", "t,l\n"):
+        (tmp_path / "train.csv").write_text(content)
+        with pytest.raises(UserError, match="has no row to use in train: expected examples"):
+            custom_table.make_task(TABLE, str(tmp_path))
+
+
+def test_a_class_with_a_comma_can_be_listed_in_quotation_marks(tmp_path):
+    (tmp_path / "train.csv").write_text('t,l\nx,"a, b"\ny,c\n')
+    task = custom_table.make_task(dataclasses.replace(TABLE, labels='c, "a, b"'), str(tmp_path))
+    assert task.labels == ("c", "a, b")
+    assert [each.target for each in task.read(str(tmp_path), "train", BadRows())] == [1, 0]
 
 
 def test_rows_left_out_keep_their_numbers(tmp_path):

@@ -91,6 +91,22 @@ def test_a_column_that_is_not_there_is_refused_in_any_case(tmp_path):
         rows(path, strict=False)
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ("text,label\nx,a\n".encode("utf-16"), "UTF-16: expected UTF-8; convert it with iconv"),
+        ("text,label\nx,a\n".encode("utf-16-le"), "UTF-16: expected UTF-8"),
+        (bytes(range(20)) * 9, "binary data: expected text"),
+    ],
+)
+def test_a_file_in_another_encoding_is_refused_whatever_is_left_out(tmp_path, suffix, content, what):
+    (tmp_path / f"t{suffix}").write_bytes(content)
+    for strict in (True, False):
+        with pytest.raises(UserError, match=f"t{suffix} is {what}"):
+            list(files.read_records(tmp_path / f"t{suffix}", ("text",), BadRows(strict)))
+
+
 def test_a_row_of_several_lines_is_left_out_whole_where_one_is_not_utf_8(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes(b'text,label\n"one\ncaf\xe9\nthree",1\n"a\xe9\nb",1\ngood,0\n"x\n\xe9",1\nlast,1\n')
