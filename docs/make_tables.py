@@ -92,7 +92,7 @@ def commands_page() -> str:
     for name, summary in command_line.COMMANDS.items():
         usage = io.StringIO()
         with contextlib.redirect_stdout(usage):
-            command_line.run([name, "--help"])
+            errors.run(command_line.run, [name, "--help"])
         shown = usage.getvalue().rstrip()
         sections.append(f"## {name}\n\n{summary[0].upper()}{summary[1:]}.\n\n```text\n{shown}\n```\n")
     return "\n".join(sections)

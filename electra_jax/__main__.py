@@ -39,7 +39,10 @@ def usage() -> str:
     """Returns the text that `electra-jax --help` prints."""
     width = max(map(len, COMMANDS))
     lines = [f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items()]
-    more = "`electra-jax SUBCOMMAND --help` lists its options. With --debug, an error shows its traceback."
+    more = (
+        "`electra-jax SUBCOMMAND --help` lists its options. With --debug, an error shows its traceback.\n"
+        "`electra-jax --version` prints the version."
+    )
     return "\n".join(["usage: electra-jax SUBCOMMAND [--name=value ...]", "", *lines, "", more])
 
 

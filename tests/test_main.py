@@ -8,6 +8,7 @@ from cli_runs import run
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import electra_jax
 from electra_jax import __main__
 from electra_jax.config import errors
 from electra_jax.config.errors import UserError
@@ -83,6 +84,11 @@ def test_only_what_draws_or_scores_needs_an_extra():
 def test_every_subcommand_has_help(name, capsys):
     assert errors.run(__main__.run, [name, "--help"]) == 0
     assert capsys.readouterr().out.startswith("usage: ")
+
+
+def test_the_version_is_the_packages(capsys):
+    assert __main__.run(["--version"]) == 0
+    assert capsys.readouterr().out == f"electra_jax {electra_jax.__version__}\n"
 
 
 def test_help_config_prints_every_setting_of_training(capsys):
