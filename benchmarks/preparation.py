@@ -114,7 +114,7 @@ def stage_times(text: str, vocabulary: tokenizer.Tokenizer, chunks: int = 3) -> 
 
     units = list(sources.units(sources.parse(text), config.shard_bytes))
     for number, unit in enumerate(units[:: 1 + len(units) // 3]):
-        reader = shards.read_chunks(number, unit, config)
+        reader = shards.read_chunks(number, unit, config, config.shard_bytes)
         for _ in range(chunks):
             if (chunk := measure("read", next, reader, None)) is None:
                 break

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from electra_jax.config import cli, config_file
-from electra_jax.config.errors import UserError
 from electra_jax.config.settings import Check, check_value, one_of
 from electra_jax.downstream.finetuning import kept, results, run
 from electra_jax.downstream.finetuning.recipe import FinetuneConfig
@@ -49,10 +48,6 @@ def main(argv: list[str]) -> int:
     cli.require(options, ("init_from", "data_dir"), "try --init_from=runs/tiny --data_dir=glue/CoLA, or --help")
     check_value("--keep", options["keep"], one_of(*kept.KEEP))
     check_value("--step", options["step"], Check(lambda step: step >= _LAST, "0 or more"))
-    if "://" in arguments.workdir:
-        raise UserError(
-            f"--workdir={arguments.workdir} is invalid: expected a local folder; fine-tuning does not write to gs://"
-        )
     step = None if options["step"] == _LAST else options["step"]
     console = PlainConsole()
     with ConsoleProgress(console, LINE_EVERY) as progress:

@@ -118,7 +118,7 @@ class _DrawSample(beam.CombineFn):  # type: ignore[misc] # Beam has no types
 
 
 def _read_named(numbered: NumberedUnit, config: CorpusConfig) -> Iterator[tuple[str, Chunk]]:
-    return ((chunk.name, chunk) for chunk in read_chunks(*numbered, config))
+    return ((chunk.name, chunk) for chunk in read_chunks(*numbered, config, config.shard_bytes))
 
 
 def _digests(named: tuple[str, Chunk]) -> Iterator[tuple[bytes, tuple[str, int]]]:

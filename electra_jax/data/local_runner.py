@@ -132,7 +132,7 @@ def _write_in_threads(job: Job, tokenizer: Tokenizer, threads: int) -> Iterator[
     before, total = _sizes_before(job)
     seen = SeenDocuments(job.config.near_duplicates)
     for unit_number, unit in enumerate(job.units):
-        for chunk in read_chunks(unit_number, unit, job.config):
+        for chunk in read_chunks(unit_number, unit, job.config, job.config.shard_bytes):
             share = (before[unit_number] + chunk.documents[-1].position) / total
             duplicates = seen.find_duplicates(fingerprints(chunk.documents, job.config.near_duplicates))
             distinct = chunk.without(duplicates)

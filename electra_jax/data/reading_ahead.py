@@ -13,6 +13,7 @@ from multiprocessing.synchronize import Semaphore
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from electra_jax.config.errors import UserError, describe
 from electra_jax.data import processes
 from electra_jax.data.config import CorpusConfig
 from electra_jax.data.duplicates import Fingerprints, fingerprints
@@ -86,7 +87,7 @@ def read_ahead(job: Job, readers: int) -> Iterator[Iterator[ReadChunk]]:
                 receiver, sender = processes.CONTEXT.Pipe(duplex=False)
                 # Interleaved: with consecutive units, one reader would work while the others wait for an allowance.
                 units = [(i, job.units[i]) for i in range(number, len(job.units), readers)]
-                arguments = (units, job.config, job.folder, allowance, sender)
+                arguments = (units, job.config, job.config.shard_bytes, job.folder, allowance, sender)
                 process = processes.CONTEXT.Process(target=_read, args=arguments, name=f"reader {number}", daemon=True)
                 process.start()
                 # So that `recv` raises EOFError once the reader has gone.
@@ -129,15 +130,16 @@ def _receive(receiver: "Connection[Any, Any]") -> tuple[str, int] | None:
 def _read(
     units: Sequence[tuple[int, Unit]],
     config: CorpusConfig,
+    size: int,
     folder: Path,
     allowance: Semaphore,
     sender: "Connection[Any, Any]",
 ) -> None:
-    """Runs in a reader process: reads units into chunks."""
+    """Runs in a reader process: reads units into chunks of `size` bytes."""
     processes.end_with_parent()
     try:
         for unit_number, unit in units:
-            for chunk in read_chunks(unit_number, unit, config):
+            for chunk in read_chunks(unit_number, unit, config, size):
                 # Before the chunk is written, so that the allowance bounds the disk space, too.
                 allowance.acquire()
                 path = leave(folder, chunk, config.near_duplicates)
@@ -145,4 +147,7 @@ def _read(
             sender.send(None)
     # Sent, to be raised at its place in the order of the text.
     except Exception as error:
-        sender.send(error)
+        try:
+            sender.send(error)
+        except Exception:  # of a library, which cannot be pickled
+            sender.send(UserError(describe(error)))

@@ -102,15 +102,16 @@ class Shard:
     notes: Notes = dataclasses.field(default_factory=dict)
 
 
-def read_chunks(unit_number: int, unit: Unit, config: CorpusConfig) -> Iterator[Chunk]:
-    """Reads a unit in chunks of `config.shard_bytes`.
+def read_chunks(unit_number: int, unit: Unit, config: CorpusConfig, size: int) -> Iterator[Chunk]:
+    """Reads a unit in chunks.
 
     Args:
       unit_number: index of the unit in the whole input.
       unit: what to read.
       config: how to read it.
+      size: bytes of text in a chunk, `config.shard_bytes`.
     """
-    groups = group_by_size(read_documents(unit, config), config.shard_bytes)
+    groups = group_by_size(read_documents(unit, config), size)
     for number, documents in enumerate(groups):
         yield Chunk(f"{unit_number:06d}-{number:06d}", unit.source, documents, {})
 

@@ -39,6 +39,10 @@ def resolve(text: str) -> AnyPath:
     # TensorStore refuses such paths.
     if "\0" in text or text.encode("utf-8", "ignore") != text.encode("utf-8", "surrogatepass"):
         raise UserError(f"work directory {text!r} is invalid: expected UTF-8 without NUL; use another name")
+    if re.match(r"\w{2,}:/(?!/)", text):
+        raise UserError(
+            f"work directory {text} is an address that lost a slash in a Path; give it as a string, gs://BUCKET/FOLDER"
+        )
     if "://" not in text:
         return Path(text)
     if not text.startswith("gs://"):

@@ -77,6 +77,23 @@ def test_an_error_comes_at_its_place_and_nothing_is_left(job, tmp_path):
     assert list(job.folder.iterdir()) == []
 
 
+def test_an_error_that_cannot_be_pickled_is_sent_as_text(monkeypatch):
+    class LibraryError(Exception):
+        def __init__(self):
+            super().__init__("bad page")
+            self.retry = lambda: None
+
+    def read_chunks(*_):
+        raise LibraryError
+
+    monkeypatch.setattr(reading_ahead, "read_chunks", read_chunks)
+    monkeypatch.setattr(reading_ahead.processes, "end_with_parent", lambda: None)
+    receiver, sender = reading_ahead.processes.CONTEXT.Pipe(duplex=False)
+    reading_ahead._read([(0, None)], CorpusConfig(), 100, None, None, sender)
+    with pytest.raises(UserError, match="LibraryError: bad page"):
+        reading_ahead._receive(receiver)
+
+
 def test_a_reader_does_not_go_far_ahead(job, monkeypatch):
     monkeypatch.setattr(reading_ahead, "_AHEAD", 2000)  # two chunks
     with reading_ahead.read_ahead(job, 2) as chunks:

@@ -12,7 +12,7 @@ from electra_jax.data.duplicates import DUPLICATE
 def test_a_unit_is_read_in_chunks_named_in_order(tmp_path):
     (tmp_path / "a.txt").write_text("One.\n\nTwo.\n\nThree.")
     (unit,) = sources.units(sources.parse(f"{tmp_path}/a.txt"), 1)
-    (chunk,) = shards.read_chunks(3, unit._replace(source=1), CorpusConfig())
+    (chunk,) = shards.read_chunks(3, unit._replace(source=1), CorpusConfig(), 100)
     assert (chunk.name, chunk.source, chunk.notes) == ("000003-000000", 1, {})
     assert [document.text for document in chunk.documents] == [b"One.", b"Two.", b"Three."]
 

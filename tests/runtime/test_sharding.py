@@ -171,7 +171,7 @@ def test_every_rule_is_of_some_parameter():
 
 
 def collectives(run: ShardedStep) -> list[tuple[str, list[int]]]:
-    return collectives_of(run.lower(run.segments[-1]).compile())
+    return collectives_of(run.trace(run.segments[-1]).lower().compile())
 
 
 def collectives_of(compiled: jax.stages.Compiled) -> list[tuple[str, list[int]]]:
@@ -215,7 +215,7 @@ def test_along_fsdp_weights_are_gathered_and_states_are_not():
 def split_over_data() -> tuple[ShardedStep, jax.stages.Lowered]:
     """A run, and its step."""
     run = program("bert", sizes(8, 1, 1), system="mlm", model__dropout=0.0, model__dtype="bfloat16")
-    return run, run.lower(run.segments[-1])
+    return run, run.trace(run.segments[-1]).lower()
 
 
 def test_along_data_each_parameter_is_gathered_once_in_the_type_of_the_computation(split_over_data):

@@ -1,6 +1,7 @@
 """A local folder as an `epath.Path` stands for a bucket: it is written and read by the same calls."""
 
 import sys
+from pathlib import Path
 
 import pytest
 from cli_runs import arrays, logged, quiet, small_config
@@ -114,6 +115,13 @@ def test_a_run_resumes_from_the_bucket_on_another_host(bucket, tmp_path, text_fi
 def test_invalid_work_directories_are_refused(text):
     with pytest.raises(UserError, match=r"work directory .* is invalid: expected "):
         workdir.resolve(text)
+
+
+def test_an_address_in_a_path_is_not_taken_for_a_folder():
+    with pytest.raises(
+        UserError, match="work directory gs:/b/run is an address that lost a slash in a Path; give it as"
+    ):
+        workdir.resolve(str(Path("gs://b/run")))
 
 
 def test_a_bucket_needs_gcsfs(monkeypatch):

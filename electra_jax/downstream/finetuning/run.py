@@ -3,6 +3,7 @@
 Each seed's result is written when the seed is finished; another call trains only the missing seeds.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -61,9 +62,9 @@ def finetune(
     Raises:
       UserError: the config, the network, the files or the work directory cannot be used.
     """
-    # Path would take gs://BUCKET for a local folder named gs:.
-    if "://" in str(workdir):
-        raise UserError(f"workdir {workdir} is invalid: expected a local folder")
+    # A Path takes gs://BUCKET for a local folder named gs:.
+    if re.match(r"\w{2,}:/", str(workdir)):
+        raise UserError(f"workdir {workdir} is invalid: expected a local folder; fine-tuning does not write to gs://")
     check_value("keep", keep, one_of(*kept.KEEP))
     # Before the source is sought, which may download it from the Hub.
     resolved = recipe_lib.resolve(config)

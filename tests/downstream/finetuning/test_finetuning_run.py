@@ -1,5 +1,6 @@
 import dataclasses
 import json
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -95,8 +96,9 @@ def test_config_and_workdir_are_checked_first(folder, tmp_path):
     invalid.epochs = 0
     with pytest.raises(UserError, match=r"config\.epochs=0 is invalid: expected more than 0"):
         run.finetune(invalid, "nowhere", folder, tmp_path)
-    with pytest.raises(UserError, match="workdir gs://bucket/run is invalid: expected a local folder"):
-        run.finetune(config(), "nowhere", folder, "gs://bucket/run")
+    for workdir in ("gs://bucket/run", Path("gs://bucket/run")):
+        with pytest.raises(UserError, match=r"workdir gs:/+bucket/run is invalid: expected a local folder"):
+            run.finetune(config(), "nowhere", folder, workdir)
 
 
 def test_finished_seeds_are_not_trained_again(folder, tmp_path):
