@@ -1,4 +1,4 @@
-"""Documents, as read from any source, and the steps that all readers share: repairing, splitting and hashing records.
+"""Documents, as read from any source, and the steps that all readers share: repairing, splitting and hashing.
 
 Nothing is dropped silently: a document's `note` says what was repaired or left out.
 """
@@ -28,50 +28,40 @@ class Document(NamedTuple):
     Attributes:
       place: file and line, for messages.
       text: UTF-8, possibly with errors; lines are sentences or paragraphs.
-      digest: 8-byte hash of the text, which decides deduplication and the held-out split.
       position: bytes of the unit read up to the end of this document.
       note: what was repaired or left out, one of the notes above; empty for most documents.
       numbered: whether its lines are consecutive lines of the file, starting at `place`.
+      digest: 8-byte hash of the text, which decides deduplication and the held-out split; empty until `hashed`.
     """
 
     place: str
     text: bytes
-    digest: bytes
     position: int = 0
     note: str = ""
     numbered: bool = False
+    digest: bytes = b""
 
 
-class Record(NamedTuple):
-    """A document before it is split and hashed; the attributes are those of `Document`."""
-
-    place: str
-    text: bytes
-    position: int = 0
-    note: str = ""
-    numbered: bool = False
-
-
-def make_document(place: str, text: bytes, position: int = 0, note: str = "", numbered: bool = False) -> Document:
-    """Makes a `Document`, computing the digest of its text."""
+def hashed(document: Document) -> Document:
+    """Returns the document with the digest of its text."""
     # 8 bytes: among 10^8 different texts, two have the same digest with a probability of 0.03%.
-    return Document(place, text, blake2b(text, digest_size=8).digest(), position, note, numbered)
+    return document._replace(digest=blake2b(document.text, digest_size=8).digest())
 
 
-def make_documents(record: Record, position: int) -> Iterator[Document]:
-    """Yields a record as documents of at most `LONGEST` bytes, usually one; all end at `position` of the unit."""
-    text = record.text
-    note = record.note or (CUT if len(text) > LONGEST else "")
+def split_long(document: Document, position: int) -> Iterator[Document]:
+    """Yields a document in hashed parts of at most `LONGEST` bytes, usually one, ending at `position` of the unit."""
+    text = document.text
+    note = document.note or (CUT if len(text) > LONGEST else "")
     while len(text) > LONGEST:
         end = last_break(text, LONGEST)
-        yield make_document(record.place, text[:end].strip(), position, note, record.numbered)
+        yield hashed(document._replace(text=text[:end].strip(), position=position, note=note))
         # Notes count documents, so only the first piece has it.
         text, note = text[end:].strip(), ""
-    yield make_document(record.place, text, position, note, record.numbered)
+    yield hashed(document._replace(text=text, position=position, note=note))
 
 
-def make_record(values: Mapping[str, Any], field: str, place: str, position: int) -> Record:
-    """Makes a record from the text in one of several fields.
+def from_fields(values: Mapping[str, Any], field: str, place: str, position: int) -> Document:
+    """Makes a document from the text in one of several fields.
 
     Raises:
       UserError: there is no such field, or it holds no text.
@@ -80,13 +70,13 @@ def make_record(values: Mapping[str, Any], field: str, place: str, position: int
         raise no_field(place, field, list(values))
     text = values[field]
     if text is None:
-        return Record(place, b"", position, NO_TEXT)
+        return Document(place, b"", position, NO_TEXT)
     if isinstance(text, str):
         # JSON can hold lone surrogates; `shards.clean` repairs them.
         text = text.encode("utf-8", "surrogatepass")
     if not isinstance(text, bytes):
         raise UserError(f"{place}: field {field!r} is of type {type(text).__name__}: expected text; see --field")
-    return Record(place, normalize_ends(split_old_lines(text)), position)
+    return Document(place, normalize_ends(split_old_lines(text)), position)
 
 
 def no_field(place: str, field: str, names: list[str]) -> UserError:

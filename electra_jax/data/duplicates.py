@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from electra_jax.config.errors import UserError
-from electra_jax.data.documents import Document, make_document
+from electra_jax.data.documents import Document, hashed
 
 DUPLICATE = "duplicates of earlier documents, left out"
 NEAR_DUPLICATE = "near-duplicates of earlier documents, left out"
@@ -24,7 +24,7 @@ NEAR_DUPLICATE = "near-duplicates of earlier documents, left out"
 # The estimated similarity has a standard deviation of at most sqrt(.25 / 128) = 0.044.
 _HASHES = 128
 _SHINGLE = 5  # words
-_EMPTY = make_document("", b"").digest
+_EMPTY = hashed(Document("", b"")).digest
 
 Signatures = npt.NDArray[np.uint32]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
 from electra_jax.config.errors import UserError, first_line
-from electra_jax.data.documents import Record, make_record
+from electra_jax.data.documents import Document, from_fields
 
 TFDS = "tfds"
 HUB = "hf"
@@ -75,7 +75,7 @@ def count_parts(named: HubSet) -> int:
     return int(_stream(named).num_shards)
 
 
-def read_hub(name: str, field: str, part: tuple[int, int]) -> Iterator[Record]:
+def read_hub(name: str, field: str, part: tuple[int, int]) -> Iterator[Document]:
     """Yields the texts of a part of a data set on the Hub, in order.
 
     Args:
@@ -96,12 +96,12 @@ def read_hub(name: str, field: str, part: tuple[int, int]) -> Iterator[Record]:
     row = 0
     while True:
         row += 1
-        # Only the library's work: a UserError of `make_record` keeps its own message.
+        # Only the library's work: a UserError of `from_fields` keeps its own message.
         with _one_line(name):
             values = next(rows, None)
         if values is None:
             return
-        yield make_record(values, field, f"{place}{row}", 0)
+        yield from_fields(values, field, f"{place}{row}", 0)
 
 
 def _stream(named: HubSet) -> Any:
@@ -167,7 +167,7 @@ def tfds_split(name: str, split: str) -> Any:
     return splits[split]
 
 
-def read_tfds(name: str, field: str) -> Iterator[Record]:
+def read_tfds(name: str, field: str) -> Iterator[Document]:
     """Yields the texts of the training split of a TFDS data set, in order."""
     for row, values in enumerate(tfds_split(name, "train"), 1):
-        yield make_record(values, field, f"{TFDS}:{name}:{row}", 0)
+        yield from_fields(values, field, f"{TFDS}:{name}:{row}", 0)

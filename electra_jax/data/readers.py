@@ -14,11 +14,10 @@ from electra_jax.data.documents import (
     NOT_UTF8,
     OTHER_MEMBER,
     Document,
-    Record,
+    from_fields,
     last_break,
-    make_documents,
-    make_record,
     normalize_ends,
+    split_long,
 )
 from electra_jax.data.input_file import InputFile
 from electra_jax.data.sources import Unit
@@ -41,13 +40,13 @@ def read_documents(unit: Unit, config: CorpusConfig) -> Iterator[Document]:
     Raises:
       UserError: a file is broken or lacks the field, or a package to read it is missing.
     """
-    # A record's position is in its file, a document's in the unit.
+    # The readers of files count positions in their file, here they are in the unit.
     earlier_names = 0
     for name in unit.names:
         position = 0
-        for record in _read(name, unit, config):
-            position = record.position
-            yield from make_documents(record, earlier_names + position)
+        for document in _read(name, unit, config):
+            position = document.position
+            yield from split_long(document, earlier_names + position)
         earlier_names += position
 
 
@@ -76,7 +75,7 @@ def open_files(name: str) -> Iterator[tuple[InputFile, str]]:
         file.close()
 
 
-def _read(name: str, unit: Unit, config: CorpusConfig) -> Iterator[Record]:
+def _read(name: str, unit: Unit, config: CorpusConfig) -> Iterator[Document]:
     """Yields the records of one of the unit's names."""
     match unit.kind:
         # Not through `open_files`: pyarrow looks at the bytes itself, and reads one part.
@@ -89,13 +88,13 @@ def _read(name: str, unit: Unit, config: CorpusConfig) -> Iterator[Record]:
         case sources.DOCSTRINGS:
             packages = [package for package in name.split(",") if package]
             for place, lines in docstrings.read_modules(packages):
-                yield Record(place, "\n".join(lines).encode())
+                yield Document(place, "\n".join(lines).encode())
         case _:
             for file, found in open_files(name):
                 yield from _read_file(file, found, config)
 
 
-def _read_file(file: InputFile, found: str, config: CorpusConfig) -> Iterator[Record]:
+def _read_file(file: InputFile, found: str, config: CorpusConfig) -> Iterator[Document]:
     match found:
         case "text":
             return _read_text(file, whole=config.documents == "file")
@@ -110,12 +109,12 @@ def _read_file(file: InputFile, found: str, config: CorpusConfig) -> Iterator[Re
             file.close()
             return _TABLES[found](file.name, config.field)
         case "":
-            # A record without text, so that the report counts the file.
-            return iter([Record(file.name, b"", file.position, OTHER_MEMBER)])
+            # A document without text, so that the report counts the file.
+            return iter([Document(file.name, b"", file.position, OTHER_MEMBER)])
     raise AssertionError(found)
 
 
-def _read_text(file: InputFile, whole: bool) -> Iterator[Record]:
+def _read_text(file: InputFile, whole: bool) -> Iterator[Document]:
     text, uncut = b"", True
     for block in file.text_blocks():
         text += block
@@ -129,26 +128,26 @@ def _read_text(file: InputFile, whole: bool) -> Iterator[Record]:
                 file.line += text.count(b"\n", blank.start(), blank.end())
                 begin, uncut = blank.end(), True
         text = text[begin:]
-        # Cut here and not in `make_documents`, so that no more of the text is kept in memory.
+        # Cut here and not in `split_long`, so that no more of the text is kept in memory.
         while len(text) > documents.LONGEST:
             end = last_break(text, documents.LONGEST)
-            yield Record(file.place, text[:end].strip(), file.position, CUT if uncut else "", True)
+            yield Document(file.place, text[:end].strip(), file.position, CUT if uncut else "", True)
             uncut = False
             file.line += text.count(b"\n", 0, end)
             text = text[end:]
     yield from _text_record(text, file)
 
 
-def _text_record(text: bytes, file: InputFile) -> Iterator[Record]:
+def _text_record(text: bytes, file: InputFile) -> Iterator[Document]:
     """Yields the document in `text` unless it is blank; moves the file's line past it."""
     document = text.lstrip()
     file.line += text.count(b"\n", 0, len(text) - len(document))
     if document:
-        yield Record(file.place, normalize_ends(document), file.position, numbered=True)
+        yield Document(file.place, normalize_ends(document), file.position, numbered=True)
     file.line += document.count(b"\n")
 
 
-def _read_json(file: InputFile, field: str) -> Iterator[Record]:
+def _read_json(file: InputFile, field: str) -> Iterator[Document]:
     for line in file.lines(_LONGEST_LINE):
         if not line.strip():
             continue
@@ -163,5 +162,5 @@ def _read_json(file: InputFile, field: str) -> Iterator[Record]:
             raise UserError(f"{file.place} is not JSON ({error}): expected one JSON object per line") from error
         if not isinstance(values, dict):
             raise UserError(f"{file.place} is a JSON {type(values).__name__}: expected one JSON object per line")
-        record = make_record(values, field, file.place, file.position)
-        yield record._replace(note=record.note or note)
+        document = from_fields(values, field, file.place, file.position)
+        yield document._replace(note=document.note or note)

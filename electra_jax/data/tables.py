@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from electra_jax.config.errors import UserError
-from electra_jax.data.documents import Record, make_record, no_field
+from electra_jax.data.documents import Document, from_fields, no_field
 from electra_jax.data.input_file import open_binary
 from electra_jax.runtime.remote_files import is_url
 
@@ -13,7 +13,7 @@ _BATCH = 2**24  # bytes of Parquet rows read together
 _ARROW_FILE = b"ARROW1"  # magic of the file format; the other is the stream format, which `datasets` writes
 
 
-def read_parquet(name: str, field: str, part: tuple[int, int] = (0, 1)) -> Iterator[Record]:
+def read_parquet(name: str, field: str, part: tuple[int, int] = (0, 1)) -> Iterator[Document]:
     """Yields the texts of a Parquet file in order.
 
     Args:
@@ -39,12 +39,12 @@ def read_parquet(name: str, field: str, part: tuple[int, int] = (0, 1)) -> Itera
         batches = file.iter_batches(_rows_at_a_time(file.metadata), row_groups=groups, columns=[field])
         size = _size(raw)
         for batch in batches:
-            for record in _records(batch.column(0), field, name, first_row):
+            for document in _documents(batch.column(0), field, name, first_row):
                 first_row += 1
-                yield record._replace(position=_position(size, part, first_row, sum(rows)))
+                yield document._replace(position=_position(size, part, first_row, sum(rows)))
 
 
-def read_arrow(name: str, field: str, part: tuple[int, int] = (0, 1)) -> Iterator[Record]:
+def read_arrow(name: str, field: str, part: tuple[int, int] = (0, 1)) -> Iterator[Document]:
     """Yields the texts of an Arrow file, in the file format or the stream format, in order.
 
     Args:
@@ -60,9 +60,9 @@ def read_arrow(name: str, field: str, part: tuple[int, int] = (0, 1)) -> Iterato
         for batch, begin in _batches(source, pyarrow):
             _check_field(name, field, batch.schema.names)
             if _is_in(part, begin, size):
-                for i, record in enumerate(_records(batch.column(field), field, name, first_row)):
+                for i, document in enumerate(_documents(batch.column(field), field, name, first_row)):
                     position = begin + i * batch.nbytes // batch.num_rows
-                    yield record._replace(position=_position(size, part, position, size))
+                    yield document._replace(position=_position(size, part, position, size))
             # Also for other parts: a place is a row of the file.
             first_row += batch.num_rows
 
@@ -133,11 +133,11 @@ def _size(raw: Any) -> int:
     return size
 
 
-def _records(column: Any, field: str, name: str, row: int) -> Iterator[Record]:
-    """Yields the records of a column that begins after `row` rows of the file."""
+def _documents(column: Any, field: str, name: str, row: int) -> Iterator[Document]:
+    """Yields the documents of a column that begins after `row` rows of the file."""
     for value in column:
         row += 1
-        yield make_record({field: _value(value)}, field, f"{name}:{row}", 0)
+        yield from_fields({field: _value(value)}, field, f"{name}:{row}", 0)
 
 
 def _rows_at_a_time(metadata: Any) -> int:

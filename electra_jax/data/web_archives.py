@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from electra_jax.config.errors import UserError
 from electra_jax.data import fetched_pages
 from electra_jax.data.compression import Stream
-from electra_jax.data.documents import OTHER_LANGUAGE, Record, normalize_ends
+from electra_jax.data.documents import OTHER_LANGUAGE, Document, normalize_ends
 from electra_jax.data.input_file import InputFile
 
 _SHORT_HEADER, _LONGEST_HEADER = 2**12, 2**20  # bytes
@@ -18,7 +18,7 @@ _END = b"\r\n\r\n"  # of a header, and of a record
 _WITHOUT_PAGES = (b"warcinfo", b"request", b"revisit")  # other types of records in archives with pages
 
 
-def read_pages(file: InputFile, languages: str = "") -> Iterator[Record]:
+def read_pages(file: InputFile, languages: str = "") -> Iterator[Document]:
     """Yields the texts of the pages of an archive, in order; their place is the number of the record.
 
     A record of type `conversion` is the text of a page; a record of type `response` is a fetched page, from which the
@@ -51,14 +51,14 @@ def read_pages(file: InputFile, languages: str = "") -> Iterator[Record]:
             # Only now, because WET files need no package.
             extract = extract or fetched_pages.make_extractor()
             text, note = extract(content)
-            yield Record(file.place, normalize_ends(text), file.position, note)
+            yield Document(file.place, normalize_ends(text), file.position, note)
         elif kind == b"conversion":
             pages += 1
             identified = header.get(b"warc-identified-content-language", b"").split(b",")[0]
             if wanted is not None and identified not in wanted:
-                yield Record(file.place, b"", file.position, OTHER_LANGUAGE)
+                yield Document(file.place, b"", file.position, OTHER_LANGUAGE)
             else:
-                yield Record(file.place, normalize_ends(content), file.position)
+                yield Document(file.place, normalize_ends(content), file.position)
         # For example the metadata of a WAT file.
         elif kind not in _WITHOUT_PAGES:
             others += 1

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from electra_jax.config.errors import UserError
 from electra_jax.data import duplicates, pipeline
 from electra_jax.data.config import CorpusConfig
-from electra_jax.data.documents import make_document
+from electra_jax.data.documents import Document, hashed
 from electra_jax.data.duplicates import DUPLICATE, NEAR_DUPLICATE, Fingerprints, SeenDocuments
 from electra_jax.data.local_runner import LocalRunner
 
@@ -17,7 +17,7 @@ from electra_jax.data.local_runner import LocalRunner
 def test_exact_copies_are_found_and_empty_documents_kept():
     seen = SeenDocuments(0)
     chunks = [[b"one", b"two", b"", b"one"], [b"", b"two", b"three"]]
-    found = [duplicates.fingerprints([make_document("", text) for text in chunk], 0) for chunk in chunks]
+    found = [duplicates.fingerprints([hashed(Document("", text)) for text in chunk], 0) for chunk in chunks]
     assert [seen.find_duplicates(each) for each in found] == [{3: DUPLICATE}, {1: DUPLICATE}]
     assert all(each.signatures is None for each in found)
 
@@ -86,7 +86,7 @@ def test_rensa_is_named_with_its_extra(monkeypatch, tmp_path):
 def test_signatures_never_change():
     # Literal: another version of the library must find the same documents, or a continued preparation mixes two.
     pytest.importorskip("rensa", reason="rensa is an extra")
-    found = duplicates.fingerprints([make_document("", b"One two three four five six."), make_document("", b"")], 0.8)
+    found = duplicates.fingerprints([Document("", b"One two three four five six."), Document("", b"")], 0.8)
     assert found.signatures.shape == (2, 128)
     assert found.signatures[0, :3].tolist() == [3276109146, 3226931997, 3537227110]
     assert found.signatures[0, -1] == 4068555460
@@ -104,7 +104,7 @@ def test_signatures_estimate_the_share_of_common_runs_of_words():
         words = article(rng)
         other = [word if i % (200 // changed) else "other" for i, word in enumerate(words)]
         runs = [{tuple(text[i : i + 5]) for i in range(196)} for text in (words, other)]
-        texts = [make_document("", " ".join(text).encode()) for text in (words, [word.upper() for word in other])]
+        texts = [Document("", " ".join(text).encode()) for text in (words, [word.upper() for word in other])]
         one, two = duplicates.fingerprints(texts, 0.8).signatures
         errors.append(np.mean(one == two) - len(runs[0] & runs[1]) / len(runs[0] | runs[1]))
     assert abs(np.mean(errors)) < 0.03  # three standard deviations of the mean of 20

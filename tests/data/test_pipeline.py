@@ -12,7 +12,7 @@ import pytest
 from electra_jax.config.errors import UserError
 from electra_jax.data import config, corpus, duplicates, local_runner, pipeline, shards
 from electra_jax.data.config import CorpusConfig, DataConfig, corpus_settings
-from electra_jax.data.documents import NO_TEXT, make_document
+from electra_jax.data.documents import NO_TEXT, Document, hashed
 from electra_jax.data.local_runner import LocalRunner
 from electra_jax.runtime.progress import Progress
 
@@ -97,7 +97,7 @@ def read(text_file):
     """(digest, lines) of every document, duplicates left out."""
     found = {}
     for part in text_file.read_bytes().strip().split(b"\n\n"):
-        document = make_document("", part)
+        document = hashed(Document("", part))
         found.setdefault(document.digest, shards.clean(document, {}))
     return list(found.items())
 
@@ -121,13 +121,13 @@ def built_folder(built):
 
 def test_held_out_by_a_hash_that_never_changes():
     # Literal: another Python or another machine must hold out the same documents, or a resumed run has seen them.
-    digests = [make_document("", f"text {i}".encode()).digest for i in range(60)]
+    digests = [hashed(Document("", f"text {i}".encode())).digest for i in range(60)]
     held = [i for i, digest in enumerate(digests) if shards.is_heldout(digest, 0.1)]
     assert held == [2, 3, 6, 18, 33, 38, 43, 44, 58]
 
 
 def test_held_out_share():
-    digests = [make_document("", f"text {i}".encode()).digest for i in range(20_000)]
+    digests = [hashed(Document("", f"text {i}".encode())).digest for i in range(20_000)]
     held = {share: {d for d in digests if shards.is_heldout(d, share)} for share in (0, 0.02, 0.5, 1)}
     assert (len(held[0]), len(held[1])) == (0, 20_000)
     assert 300 < len(held[0.02]) < 500  # 400, five standard deviations of 20
@@ -309,16 +309,16 @@ def test_progress_stops_where_preparation_fails(text_file, tmp_path):
 
 
 def test_each_document_is_hashed_once_in_each_pass(text_file, tmp_path, monkeypatch):
-    hashed = []
+    counted = []
 
-    def count(place, *rest):
-        hashed.append(place)
-        return make_document(place, *rest)
+    def count(document):
+        counted.append(document.place)
+        return hashed(document)
 
-    monkeypatch.setattr("electra_jax.data.documents.make_document", count)
+    monkeypatch.setattr("electra_jax.data.documents.hashed", count)
     pipeline.build_corpus(tmp_path, settings(text_file), LocalRunner(1))
-    assert 2 <= len(hashed) - 2 * 300 < 60  # the sample, the shards, and until both splits have a document
-    assert len(set(hashed)) == 300
+    assert 2 <= len(counted) - 2 * 300 < 60  # the sample, the shards, and until both splits have a document
+    assert len(set(counted)) == 300
 
 
 def test_duplicates_are_left_out_wherever_they_are(tmp_path, small_shards):

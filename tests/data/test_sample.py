@@ -2,13 +2,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from electra_jax.data.documents import make_document
+from electra_jax.data.documents import Document, hashed
 from electra_jax.data.sample import Sample
 from electra_jax.data.shards import is_heldout
 
 
 def documents(*texts):
-    return [make_document(f"a.txt:{number}", text.encode()) for number, text in enumerate(texts)]
+    return [hashed(Document(f"a.txt:{number}", text.encode())) for number, text in enumerate(texts)]
 
 
 SIZES = st.lists(st.integers(1, 30), min_size=1, max_size=30)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from electra_jax.data import shards, sources
 from electra_jax.data.config import CorpusConfig
-from electra_jax.data.documents import NOT_UTF8, make_document
+from electra_jax.data.documents import NOT_UTF8, Document, hashed
 from electra_jax.data.duplicates import DUPLICATE
 
 
@@ -18,7 +18,7 @@ def test_a_unit_is_read_in_chunks_named_in_order(tmp_path):
 
 
 def test_a_chunk_leaves_out_duplicates_and_notes_them():
-    documents = [make_document(f"a.txt:{number}", text) for number, text in enumerate([b"one", b"two", b"one"])]
+    documents = [hashed(Document(f"a.txt:{number}", text)) for number, text in enumerate([b"one", b"two", b"one"])]
     chunk = shards.Chunk("000003-000007", 1, documents, {}).without({2: DUPLICATE, 0: DUPLICATE})
     assert [document.text for document in chunk.documents] == [b"two"]
     assert chunk.notes == {DUPLICATE: (2, "a.txt:0")}
@@ -26,7 +26,7 @@ def test_a_chunk_leaves_out_duplicates_and_notes_them():
 
 def clean(text, place="a.txt:10"):
     notes = {}
-    document = make_document(place, text if isinstance(text, bytes) else text.encode(), numbered=True)
+    document = Document(place, text if isinstance(text, bytes) else text.encode(), numbered=True)
     return shards.clean(document, notes), notes
 
 
@@ -79,7 +79,7 @@ def test_empty_documents_are_counted():
 
 def test_the_lines_of_a_record_are_not_those_of_the_file():
     notes = {}
-    shards.clean(make_document("a.jsonl:7", b"one\n\xff"), notes)
+    shards.clean(Document("a.jsonl:7", b"one\n\xff"), notes)
     assert notes == {NOT_UTF8: (1, "a.jsonl:7")}
 
 
