@@ -18,6 +18,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -141,7 +142,7 @@ def train(
       UserError: the config, the text, the networks to start from or the work directory cannot be used, and no
         checkpoint in `workdir` was changed; or the loss diverged.
     """
-    check_hooks(hooks)
+    hooks = check_hooks(hooks)
     progress, clock = progress or Progress(), clock or goodput.Clock()
     with contextlib.ExitStack() as held, jax_errors.reported(_LESS_MEMORY):
         setup = set_up(train_config.resolve(config), workdir, progress, held, rewind)
@@ -286,10 +287,11 @@ def probe_hooks(setup: Setup) -> list[Hook]:
     return [(config.probe.every, distributed.main_process_first(make, others=lambda: lambda step, model: {}))]
 
 
-def check_hooks(hooks: Sequence[Hook]) -> None:
-    """Raises UserError if hooks are not pairs (every, function)."""
+def check_hooks(hooks: Sequence[Hook]) -> tuple[Hook, ...]:
+    """Returns the hooks. Raises UserError if they are not pairs (every, function)."""
     try:
-        valid = all(isinstance(every, int) and every > 0 and callable(function) for every, function in hooks)
+        given = tuple(hooks)
+        valid = all(isinstance(every, Integral) and int(every) > 0 and callable(function) for every, function in given)
     except (TypeError, ValueError):
         valid = False
     if not valid:
@@ -297,6 +299,7 @@ def check_hooks(hooks: Sequence[Hook]) -> None:
             f"hooks={hooks!r} is invalid: expected pairs (every, function), where `every` is a whole number of steps, "
             "1 or more"
         )
+    return given
 
 
 def encoder_params(state: TrainState) -> Params:
@@ -320,7 +323,8 @@ def call(hooks: Sequence[Hook], step: int, setup: Setup, params: Params) -> dict
         model = Model(f"{setup.home.path} at step {step}", networks, vocabulary)
         found: dict[str, float] = {}
         for _, function in hooks:
-            returned = function(step, model) or {}
+            returned = function(step, model)
+            returned = {} if returned is None else returned
             if not isinstance(returned, Mapping) or not all(isinstance(name, str) for name in returned):
                 raise UserError(f"a hook returned {returned!r}: expected a dict of numbers by name, or None")
             for name, value in returned.items():
@@ -349,7 +353,7 @@ def save(setup: Setup, step: int, state: TrainState, totals: dict[str, float], s
         setup.home.publish_if_possible()
     metadata = {
         "data": setup.data.train.get_state(),
-        "totals": totals,
+        "totals": metric_writers.finite_numbers(totals),  # JSON has no NaN
         "corpus": setup.data.corpus.key,
         "good_step": setup.checkpoints.good.step,
         "skipped_in_a_row": skipped_in_a_row,

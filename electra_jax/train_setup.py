@@ -193,9 +193,11 @@ def claim(home: WorkDir, config: TrainConfig, saved_step: int | None, asked: Rew
                     f"{home.path} holds a run with other settings and without its checkpoints ({named}); put these "
                     "back, or use another --workdir"
                 )
+            of_network = any(each.startswith(("model.", "data.", "objective.")) for each in fixed)
+            weights = "" if of_network else f", with --init_from={home.path} to begin with its weights"
             raise UserError(
-                f"{home.path} holds a run with other settings ({named}); use its settings, or another --workdir, with "
-                f"--init_from={home.path} to begin with its weights"
+                f"{home.path} holds a run with other settings ({named}); use its settings, or another --workdir"
+                f"{weights}"
             )
         for name, change in changed.items():
             progress.say(f"changed since this run was started: {name}: {change}")

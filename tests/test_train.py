@@ -73,6 +73,10 @@ def test_hooks_measure_the_encoder_as_it_is_and_change_nothing(text_file, tmp_pa
         ((2.5, lambda step, model: {}), r"hooks=.* is invalid: expected pairs \(every, function\)"),
         ((lambda step, model: {}, 2), r"hooks=.* is invalid: expected pairs \(every, function\)"),
         (lambda step, model: {}, r"hooks=.* is invalid: expected pairs \(every, function\)"),
+        (
+            (1, lambda step, model: np.zeros(2)),
+            r"a hook returned array\(.*: expected a dict of numbers by name, or None",
+        ),
         ((1, lambda step, model: 3.0), "a hook returned 3.0: expected a dict of numbers by name, or None"),
         ((1, lambda step, model: {1: 1.0}), "a hook returned {1: 1.0}: expected a dict of numbers by name, or None"),
         ((1, lambda step, model: {"tokens": 1.0}), "a hook returned 'tokens', which the run logs itself"),

@@ -146,6 +146,13 @@ def test_a_damaged_config_is_refused(name, value):
         train_config.resolve(saved_config.with_later_settings({**written, name: value}))
 
 
+def test_the_name_of_a_config_is_no_config():
+    with pytest.raises(
+        UserError, match=r"config is 'tiny': expected a ConfigDict, such as that of electra_jax.configs"
+    ):
+        train_config.as_dataclass("tiny")
+
+
 def test_a_setting_of_another_version_is_refused():
     written = train_config.to_dict(train_config.resolve(small_config()))
     with pytest.raises(

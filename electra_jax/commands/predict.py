@@ -7,9 +7,8 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, NamedTuple
 
 from electra_jax import models
 from electra_jax.config import cli
@@ -117,11 +116,7 @@ def _read(source: str, columns: Sequence[str], bad: BadRows) -> Iterator[Row]:
             else:
                 bad.add(record.place, f"{wrong} is {record.values[wrong]!r}, expected a text")
         return
-    lines = (
-        files.decode_lines(cast(BufferedReader, sys.stdin.buffer), "standard input", bad)
-        if source == _STANDARD
-        else None
-    )
+    lines = files.decode_lines(sys.stdin.buffer, "standard input", bad) if source == _STANDARD else None
     for line, text in lines or files.read_lines(path, bad):
         # A single text may contain tabs.
         texts = tuple(text.split("\t")) if len(columns) > 1 else (text,)

@@ -17,6 +17,7 @@ from electra_jax.runtime.compile_cache import compile_cache
 from electra_jax.runtime.console import PlainConsole
 from electra_jax.runtime.marked_text import print_marked
 from electra_jax.runtime.metric_text import format_duration, format_heldout, short_number
+from electra_jax.runtime.metric_writers import finite_numbers
 from electra_jax.runtime.progress import ConsoleProgress, Progress
 from electra_jax.runtime.rewind import Rewind
 from electra_jax.runtime.run_log import read_run_logs
@@ -104,7 +105,7 @@ def attach_results(config: TrainConfig, workdir: AnyPath, result: TrainResult, p
 def final_table(result: TrainResult) -> str:
     """Formats the final results of a run as CSV: held-out metrics with their baselines, and its cost."""
     rows = {"step": result.step, **{f"heldout_{name}": value for name, value in result.heldout.items()}}
-    rows |= {f"total_{name}": value for name, value in result.totals.items()}
+    rows |= {f"total_{name}": value for name, value in finite_numbers(result.totals).items()}
     return "".join(f"{name},{value}\n" for name, value in {"metric": "value", **rows}.items())
 
 

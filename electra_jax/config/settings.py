@@ -10,11 +10,11 @@ known by its dotted name, `optim.learning_rate`.
 """
 
 import dataclasses
-import difflib
 import inspect
 import textwrap
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from difflib import SequenceMatcher, get_close_matches
 from typing import Any, NamedTuple, TypeVar
 
 from electra_jax.config.errors import UserError
@@ -268,9 +268,13 @@ def nearest(name: str, names: Sequence[str], prefix: str) -> str:
     """Returns the end of a message about an unknown name: a suggestion of the most similar name, if there is one."""
     # The last parts are compared: equal groups would make any two names similar.
     group, _, last = name.rpartition(".")
-    similar = difflib.get_close_matches(last, {other.rpartition(".")[2] for other in names}, n=1)
+    similar = get_close_matches(last, {other.rpartition(".")[2] for other in names}, n=1)
     found = [other for other in names if other.rpartition(".")[2] in similar]
-    best = min(found, key=lambda other: (other.rpartition(".")[0] != group, len(other)), default="")
+
+    def closeness(other: str) -> tuple[float, int]:
+        return SequenceMatcher(None, group, other.rpartition(".")[0]).ratio(), -len(other)
+
+    best = max(found, key=closeness, default="")
     return f"; did you mean {prefix}{best}?" if best else ""
 
 

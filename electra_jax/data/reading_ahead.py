@@ -148,6 +148,7 @@ def _read(
     # Sent, to be raised at its place in the order of the text.
     except Exception as error:
         try:
-            sender.send(error)
-        except Exception:  # of a library, which cannot be pickled
-            sender.send(UserError(describe(error)))
+            pickle.loads(pickle.dumps(error))
+        except Exception:  # an error of a library, which another process cannot read
+            error = UserError(describe(error))
+        sender.send(error)

@@ -106,8 +106,8 @@ def files(pattern: str, weight: float | None = None) -> list[ListedFile]:
         reason = "is a folder without files" if os.path.isdir(pattern) else "matches no file"
         advice = ""
         if others:
-            reason = f"holds no text ({kinds}), and {len(others):,} other files, such as {others[0]}"
-            advice = "; name those to read by a pattern"
+            reason = f"holds no text ({kinds}), only files of other kinds: {len(others):,}, the first {others[0]}"
+            advice = "; name those that are text, or archives of texts, by a pattern"
         if weight is not None:
             advice += f"; @{weight:.15g} was read as its weight"
         raise UserError(f"input={pattern!r} {reason}: expected {_EXPECTED}{advice}")

@@ -77,7 +77,9 @@ class FinetunedModel(Model):
         single = isinstance(inputs, str) or (
             len(names) == 2 and isinstance(inputs, tuple) and all(isinstance(part, str) for part in inputs)
         )
-        given = inputs if isinstance(inputs, Iterable) and not single else [inputs]
+        if not isinstance(inputs, Iterable):
+            raise UserError(f"inputs is {inputs!r}: expected {' and '.join(names)}, or a sequence of them")
+        given = [inputs] if single else inputs
         texts: list[tuple[str, ...]] = []
         for number, each in enumerate(given):
             if not isinstance(each, Iterable):

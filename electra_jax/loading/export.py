@@ -72,9 +72,8 @@ def export(
             about = description._replace(downstream=()) if name == networks.GENERATOR else description
             if name == networks.ENCODER and layers:
                 fact = ("layers", f"the first {layers} of {network.config.encoder.layers}")
-                about = about._replace(
-                    facts=[*about.facts, fact], downstream=(), heldout={}
-                )  # measured with all layers
+                # Scores were measured with all layers.
+                about = about._replace(facts=[*about.facts, fact], downstream=(), heldout={})
                 network = network.first_layers(layers)
             text = card.write_card(about, name, network.config.encoder, head, mask, as_bert)
             directory.write(

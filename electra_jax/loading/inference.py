@@ -127,7 +127,8 @@ class Inference:
         return jax.device_put(self.network.params)
 
 
-# The parameters are an argument: a closure would compile them into each program as constants.
+# The parameters are an argument: a closure would compile them into each program as constants. Models of equal shape
+# share the programs, which are kept as long as the process.
 _jit = functools.partial(jax.jit, static_argnames="model")
 
 

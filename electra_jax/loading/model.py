@@ -4,6 +4,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, overload
 
@@ -266,7 +267,9 @@ class Model:
           (3, 3, True)
         """
         self._check_fills_masks("fill", "a generator or an MLM head")
-        check_value("top", top, Check(lambda value: isinstance(value, int) and value > 0, "an integer, more than 0"))
+        check_value(
+            "top", top, Check(lambda value: isinstance(value, Integral) and int(value) > 0, "an integer, more than 0")
+        )
         # [CLS] and [SEP] take two positions.
         longest = self._mask_inference.network.config.longest - 2
         rows, positions, counts = [], [], []

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from electra_jax import metrics, saved_config, train_config
+from electra_jax import saved_config, train_config
 from electra_jax.config.errors import UserError
 from electra_jax.data import corpus, tokenizer
 from electra_jax.data.tokenizer import Tokenizer
@@ -21,8 +21,8 @@ from electra_jax.runtime.checkpoint import Checkpoints
 from electra_jax.sharded_step import ShardedStep
 from electra_jax.train_config import TrainConfig
 
-# The metadata of step 0, which has no checkpoint.
-_NOTHING_DONE: dict[str, Any] = {"totals": dict.fromkeys(metrics.TOTALS, 0.0)}
+# The metadata of step 0, which has no checkpoint. Its hash identifies the network (`networks.find_source`).
+_NOTHING_DONE: dict[str, Any] = {"totals": {"tokens": 0.0, "device_seconds": 0.0, "skipped_steps": 0.0}}
 
 
 class RunCheckpoint(NamedTuple):

@@ -64,7 +64,7 @@ class _Manager(ocp.CheckpointManager):  # type: ignore[misc] # Orbax has no type
         return False
 
 
-class _NewestUpTo(policies.PreservationPolicy):  # type: ignore[misc] # Orbax has no types
+class NewestUpTo(policies.PreservationPolicy):  # type: ignore[misc] # Orbax has no types
     """Policy that preserves the newest checkpoint up to `step`."""
 
     step = -1
@@ -101,7 +101,7 @@ class Checkpoints:
           keep: also keep the checkpoints of these steps.
         """
         self.folder = folder.absolute() if isinstance(folder, Path) else folder
-        self.good = _NewestUpTo()
+        self.good = NewestUpTo()
         with _quiet() if read_only else contextlib.nullcontext():
             options = ocp.CheckpointManagerOptions(
                 preservation_policy=policies.AnyPreservationPolicy(

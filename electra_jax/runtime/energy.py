@@ -20,8 +20,11 @@ class Meter:
 
     def lap(self) -> float:
         """Returns the joules since the last lap, or since the creation; NaN if a device has no counter."""
-        before, self._lapped = self._lapped, self._joules()
-        return self._lapped - before
+        now = self._joules()
+        if math.isnan(now) and not math.isnan(self._lapped):
+            return 0.0  # a reading that failed; the next lap has its joules
+        before, self._lapped = self._lapped, now
+        return now - before
 
     def _joules(self) -> float:
         if not self._gpus:
@@ -42,8 +45,9 @@ def _find_gpus() -> list[Any]:
         import pynvml
     except ImportError:
         return []
-    # JAX numbers the GPUs that CUDA shows it, NVML numbers all of them.
-    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    # JAX numbers the GPUs that CUDA shows it, NVML numbers all of them. If a machine has GPUs of different kinds, the
+    # orders agree with CUDA_DEVICE_ORDER=PCI_BUS_ID only.
+    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     try:
         pynvml.nvmlInit()
         numbers = [device.local_hardware_id for device in jax.local_devices()]

@@ -270,6 +270,6 @@ def put_batch(batch: Tree, mesh: Mesh, batch_size: int) -> Tree:
         shape = (batch_size, *rows.shape[1:])
         return cast(jax.Array, jax.make_array_from_process_local_data(sharding, rows, shape))
 
-    # The transfer guard of the train loop would refuse what this function of JAX does with several processes.
+    # With several processes JAX takes its own transfer of the rows for an implicit one, which the train loop forbids.
     with jax.transfer_guard("allow"):
         return cast(Tree, jax.tree.map(put, batch))

@@ -127,7 +127,7 @@ def test_files_that_it_did_not_write_are_left(asked, folders, glue, tmp_path, na
             "--tasks=colla is unknown; did you mean cola?",
         ),
         (["--runs", "x", "--tasks=cola", "--data_dir=y", "--output=z", "--config.epoch=1"], "config.epochs?"),
-        (["--runs", "x", "--tasks=cola", "--data_dir=y", "--output=z"], "y/CoLA is not a folder; set --data_dir"),
+        (["--runs", "x", "--tasks=cola", "--data_dir=y", "--output=z"], "y/CoLA is not a folder: expected one with"),
         (
             ["--runs", "x", "--tasks=cola", "--data_dir=tfds:glue", "--output=z"],
             "x does not exist: expected the work directory",

@@ -55,3 +55,10 @@ def test_a_model_that_cannot_detect_is_one_line(model, tmp_path, capsys):
         line = capsys.readouterr().err
         assert line.count("\n") == 1
         assert message in line
+
+
+def test_standard_input_in_another_encoding_is_refused(model, monkeypatch, capsys):
+    given = io.BufferedReader(io.BytesIO("a text\n".encode("utf-16")))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(given))
+    assert errors.run(detect.main, [f"--model={model}"]) == 2
+    assert "standard input is UTF-16: expected UTF-8" in capsys.readouterr().err

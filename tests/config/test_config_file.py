@@ -57,6 +57,11 @@ def test_the_default_workdir_is_named_after_the_config(config, workdir):
     assert parse(f"--config={config}").workdir == workdir
 
 
+def test_an_empty_workdir_is_refused():
+    with pytest.raises(UserError, match="--workdir is empty: expected a folder; leave it out for the default"):
+        parse(TINY, "--workdir=")
+
+
 def test_arguments_of_a_config_are_separated_by_commas():
     config = parse(TINY + ":runlocal,objective=replace_mlm,generator=unigram").config
     assert config.steps == parse(TINY + ":runlocal").config.steps
@@ -142,6 +147,7 @@ def test_a_wrong_argument_is_refused_with_what_to_do(argument, expected):
         ("--config=configs/huge.py", "config configs/huge.py does not exist: expected the path of a Python file, or "),
         ("--config=glue:task=cola", "--config=glue:task=cola has the wrong kind: expected a config for pre-training"),
         ("--config=tiny:runlokal", "config argument 'runlokal' is unknown"),
+        ("--config=tiny:runlocal=no", "config argument 'runlocal=no' is unknown: expected runlocal, objective=NAME"),
         ("--config=tiny:objective=bert", "objective=bert is unknown"),
     ],
 )

@@ -106,7 +106,9 @@ def test_in_a_folder_archives_are_left_out_and_named(tmp_path):
     """They are often those of the files beside them."""
     for name in ("a.tar", "a.zip", "a.tgz", "a.tar.gz"):
         write(tmp_path, name, PACKED[name])
-    with pytest.raises(UserError, match=r"holds no text .*; name those to read by a pattern"):
+    with pytest.raises(
+        UserError, match=r"holds no text .*; name those that are text, or archives of texts, by a pattern"
+    ):
         read(tmp_path)
     write(tmp_path, "z.txt", b"Last.")
     assert [each.text for each in read(tmp_path)] == [b"Last."]

@@ -83,15 +83,23 @@ def test_an_error_that_cannot_be_pickled_is_sent_as_text(monkeypatch):
             super().__init__("bad page")
             self.retry = lambda: None
 
-    def read_chunks(*_):
-        raise LibraryError
+    class TwoArgumentsError(Exception):
+        """Can be pickled, but not read again."""
 
-    monkeypatch.setattr(reading_ahead, "read_chunks", read_chunks)
+        def __init__(self, cause, page):
+            super().__init__(f"{cause} {page}")
+
     monkeypatch.setattr(reading_ahead.processes, "end_with_parent", lambda: None)
-    receiver, sender = reading_ahead.processes.CONTEXT.Pipe(duplex=False)
-    reading_ahead._read([(0, None)], CorpusConfig(), 100, None, None, sender)
-    with pytest.raises(UserError, match="LibraryError: bad page"):
-        reading_ahead._receive(receiver)
+    for error in (LibraryError(), TwoArgumentsError("bad", "page")):
+
+        def read_chunks(*_, error=error):
+            raise error
+
+        monkeypatch.setattr(reading_ahead, "read_chunks", read_chunks)
+        receiver, sender = reading_ahead.processes.CONTEXT.Pipe(duplex=False)
+        reading_ahead._read([(0, None)], CorpusConfig(), 100, None, None, sender)
+        with pytest.raises(UserError, match=f"{type(error).__name__}: bad page"):
+            reading_ahead._receive(receiver)
 
 
 def test_a_reader_does_not_go_far_ahead(job, monkeypatch):

@@ -193,7 +193,7 @@ def test_pairs_and_single_texts_are_not_mixed_up(pieces):
             pair_model.predict(inputs)
     with pytest.raises(UserError, match="texts reads text: expected 1 text for each prediction, got 2"):
         text_model.predict([("ada", "ben")])
-    with pytest.raises(UserError, match="input 0 is 5: expected text; leave it out"):
+    with pytest.raises(UserError, match="inputs is 5: expected text, or a sequence of them"):
         text_model.predict(5)
     with pytest.raises(UserError, match="input 1 is None: expected text; leave it out"):
         text_model.predict(["ada", None])

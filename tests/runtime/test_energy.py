@@ -38,7 +38,7 @@ def counters(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("visible", "gpus"), [("", [0, 1]), ("3,2", [3, 2]), ("GPU-1f,GPU-20,5", ["GPU-1f", "GPU-20"])]
+    ("visible", "gpus"), [("", [0, 1]), ("3, 2", [3, 2]), ("GPU-1f,GPU-20,5", ["GPU-1f", "GPU-20"])]
 )
 def test_the_gpus_of_this_process_are_summed(visible, gpus, counters, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -48,6 +48,15 @@ def test_the_gpus_of_this_process_are_summed(visible, gpus, counters, monkeypatc
     counters[gpus[1]] += 500
     assert meter.lap() == 2.0
     assert meter.lap() == 0.0
+
+
+def test_a_reading_that_fails_loses_nothing(counters):
+    counters.update({0: 1_000, 1: 1_000})
+    meter = energy.Meter()
+    counters[1] = None
+    assert meter.lap() == 0.0
+    counters.update({0: 2_000, 1: 4_000})
+    assert meter.lap() == 4.0
 
 
 def test_without_a_counter_energy_is_unknown(counters, monkeypatch):

@@ -93,6 +93,7 @@ def test_runs_are_named_by_the_shortest_ends_that_differ(tmp_path):
     workdirs = [fake_runs.write(tmp_path / name) for name in ("x/a/run", "x/b/run", "y/b/run", "other")]
     assert run_log.unique_names(workdirs) == ["a/run", "x/b/run", "y/b/run", "other"]
     assert [run.name for run in run_log.read_run_logs(workdirs[:2])] == ["a/run", "b/run"]
+    assert repr(run_log.read_run_log(workdirs[0])).startswith(f"<RunLog of {workdirs[0]}: step ")
 
 
 def test_settings_that_differ(tmp_path):

@@ -124,6 +124,12 @@ def test_an_address_in_a_path_is_not_taken_for_a_folder():
         workdir.resolve(str(Path("gs://b/run")))
 
 
+def test_a_file_is_no_work_directory(tmp_path):
+    (tmp_path / "run").write_text("")
+    with pytest.raises(UserError, match="run is a file: expected a folder; use another --workdir"):
+        workdir.WorkDir(tmp_path / "run").check_is_run()
+
+
 def test_a_bucket_needs_gcsfs(monkeypatch):
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     with pytest.raises(UserError, match=r"gs://b/run needs gcsfs; install it: pip install 'electra_jax\[gcs\]'"):

@@ -31,16 +31,13 @@ def make_task(config: TaskConfig, data_dir: str) -> Sentences:
     task = restore_task(config)
     if config.kind == "regression":
         return restore_task(config, scale=_read_scale(task, data_dir))
-    # As in a row of .csv, quotation marks keep a comma within a class.
-    (row,) = csv.reader([config.labels], skipinitialspace=True)
-    labels = tuple(filter(None, map(str.strip, row)))
-    labels = labels or _read_classes(task, data_dir)
+    labels = _parse_labels(config.labels) or _read_classes(task, data_dir)
     # A single class alone cannot be learned, except as one that a text has or lacks.
     least = 1 if config.kind == "multilabel" else 2
     if len(labels) < least or len({*labels}) < len(labels):
         raise UserError(
             f"config.task.labels={config.labels} is invalid: expected {least} or more different classes, separated by "
-            "commas"
+            "commas; put one that contains a comma in quotation marks"
         )
     joined = next((label for label in labels if config.separator in label), None)
     # Predictions are written joined by the separator, even if the files had lists.
@@ -50,6 +47,18 @@ def make_task(config: TaskConfig, data_dir: str) -> Sentences:
             "predictions: expected another separator; use --config.task.separator='|'"
         )
     return restore_task(config, labels)
+
+
+def _parse_labels(text: str) -> tuple[str, ...]:
+    """Splits `config.task.labels` at commas; as in a row of .csv, those in quotation marks belong to a class."""
+    try:
+        (row,) = csv.reader([" ".join(text.split())], skipinitialspace=True, strict=True)
+    except csv.Error as error:
+        raise UserError(
+            f"config.task.labels={text} is invalid ({error}): expected classes separated by commas; double a quotation "
+            "mark that belongs to a class"
+        ) from error
+    return tuple(filter(None, map(str.strip, row)))
 
 
 def _check_effects(config: TaskConfig) -> None:
@@ -74,7 +83,12 @@ def restore_task(
         metrics = ("accuracy", "f1", "matthews") if len(labels) == 2 else ("accuracy", "macro_f1")
     task = Sentences(
         name="table",
-        columns=Columns(tuple(filter(None, (config.text, config.pair))), config.label, config.index),
+        columns=Columns(
+            tuple(filter(None, (config.text, config.pair))),
+            config.label,
+            config.index,
+            named=config.index != TaskConfig.index,
+        ),
         labels=labels,
         metrics=metrics,
         scale=scale,

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -38,7 +38,7 @@ def find_split(folder: Path, split: str, suffixes: Sequence[str]) -> Path:
       UserError: there is none, or more than one.
     """
     if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder; set --data_dir to the folder with the task's files")
+        raise UserError(f"{folder} is not a folder: expected one with the task's files; set --data_dir to it")
     paths = [folder / f"{split}{suffix}" for suffix in suffixes if (folder / f"{split}{suffix}").is_file()]
     if not paths:
         names = " or ".join(f"{split}{suffix}" for suffix in suffixes)
@@ -106,7 +106,7 @@ def read_lines(path: Path, bad_rows: BadRows) -> Iterator[tuple[int, str]]:
         yield from decode_lines(file, str(path), bad_rows)
 
 
-def decode_lines(file: BufferedReader, name: str, bad_rows: BadRows) -> Iterator[tuple[int, str]]:
+def decode_lines(file: IO[bytes], name: str, bad_rows: BadRows) -> Iterator[tuple[int, str]]:
     """Like `read_lines`, for an open file; `name` is its name in errors and in the places of bad rows."""
     for number, line, problem in _decoded(file, name):
         if problem:
@@ -115,10 +115,10 @@ def decode_lines(file: BufferedReader, name: str, bad_rows: BadRows) -> Iterator
             yield number, line
 
 
-def _decoded(file: BufferedReader, name: str) -> Iterator[tuple[int, str, str]]:
+def _decoded(file: IO[bytes], name: str) -> Iterator[tuple[int, str, str]]:
     """Yields (number, text, problem or "") of each line; bytes that are not UTF-8 are replaced by U+FFFD."""
     # In UTF-16, every line would be read as other letters, or be left out.
-    formats.check_text(file.peek(), name)
+    formats.check_text(cast(BufferedReader, file).peek(), name)
     for number, line in enumerate(file, 1):
         # A byte order mark can only begin a file; elsewhere U+FEFF belongs to the text.
         encoding, problem = "utf-8-sig" if number == 1 else "utf-8", ""
@@ -168,7 +168,7 @@ def _split_at_commas(path: Path, bad_rows: BadRows) -> Iterator[tuple[int, list[
     problems: list[tuple[str, str]] = []  # (place, problem) of each line of the current row that is not UTF-8
 
     # csv.reader takes text, so the lines that are not UTF-8 are noted before it reads them.
-    def numbered_lines(file: BufferedReader) -> Iterator[str]:
+    def numbered_lines(file: IO[bytes]) -> Iterator[str]:
         nonlocal number
         for line_number, line, problem in _decoded(file, str(path)):
             number = line_number
@@ -227,8 +227,8 @@ def _check_header(path: Path, required: Sequence[str], header: Sequence[str]) ->
         separator = "commas" if path.suffix == ".csv" else "tabs"
         raise UserError(
             f"{path}:1: no column {missing[0]!r}; its columns are {', '.join(map(repr, header)) or 'none'}: expected a "
-            f"first line with the names of the columns, separated by {separator}; name another column, or correct the "
-            "line"
+            f"first line with the names of the columns, separated by {separator}; correct it, or name the columns that "
+            "there are"
         )
 
 

@@ -45,12 +45,14 @@ class Columns:
       label: the column of the class or number.
       name: the column of the row's name; without it, rows are numbered from 0.
       order: all columns, for a table without a header line.
+      named: whether the column of the row's name must be there.
     """
 
     texts: tuple[str, ...]
     label: str
     name: str = "index"
     order: tuple[str, ...] = ()
+    named: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,9 +114,10 @@ class Sentences(Task):
             if example is not None:
                 examples.append(example)
         if not examples:
+            of_table = "config.task.label and config.task.kind to what the table has"
             raise UserError(
                 f"{data_dir} has no example to use in {split}{bad_rows.in_brackets()}: expected rows of the task; set "
-                "--data_dir to its files, or for a table config.task.label and config.task.kind to what they have"
+                f"{of_table if self.name == 'table' else '--data_dir to the folder with its files'}"
             )
         if data_dir.startswith(files.TFDS) and self.tfds:
             examples.sort(key=lambda example: int(example.name))  # into the order of GLUE's files
@@ -131,7 +134,7 @@ class Sentences(Task):
         else:
             columns = (testing and self.test_columns) or self.columns
             required = columns.texts if testing else (*columns.texts, columns.label)
-            if columns.name != Columns.name:  # chosen by the user, so it must be there
+            if columns.named:
                 required = (*required, columns.name)
             path = files.find_split(Path(data_dir), split, self.suffixes)
             records = files.read_records(path, required, bad_rows, columns.order or None, optional=(columns.name,))

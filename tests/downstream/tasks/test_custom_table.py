@@ -114,6 +114,9 @@ def test_a_class_with_a_comma_can_be_listed_in_quotation_marks(tmp_path):
     task = custom_table.make_task(dataclasses.replace(TABLE, labels='c, "a, b"'), str(tmp_path))
     assert task.labels == ("c", "a, b")
     assert [each.target for each in task.read(str(tmp_path), "train", BadRows())] == [1, 0]
+    assert custom_table.make_task(dataclasses.replace(TABLE, labels="c,\na b"), str(tmp_path)).labels == ("c", "a b")
+    with pytest.raises(UserError, match=r"labels=c,.a.b is invalid .*: expected classes separated by commas; double a"):
+        custom_table.make_task(dataclasses.replace(TABLE, labels='c,"a"b'), str(tmp_path))
 
 
 def test_rows_left_out_keep_their_numbers(tmp_path):

@@ -115,3 +115,8 @@ def test_glue_in_the_columns_of_tfds(monkeypatch, name):
     assert first.target == second.target == target
     hidden = next(iter(task.test))
     assert [(e.name, e.target) for e in task.read("tfds:glue", hidden, BadRows())] == [("9", None), ("10", None)]
+
+
+def test_a_table_of_question_pairs_needs_no_column_of_names(tmp_path):
+    (tmp_path / "train.tsv").write_text("question1\tquestion2\tis_duplicate\na\tb\t0\n")
+    assert [each.name for each in glue.TASKS["qqp"].read(str(tmp_path), "train", BadRows())] == ["0"]
