@@ -17,7 +17,7 @@ from electra_jax.modeling import electra as networks
 from electra_jax.modeling import subnetwork
 from electra_jax.modeling.batch import Batch
 from electra_jax.objectives import electra, masking
-from electra_jax.objectives.spec import Inputs, Objective
+from electra_jax.objectives.spec import Inputs, Objective, ObjectiveConfig
 
 VOCABULARY = 120  # padded to 128
 SYSTEMS = {"electra": ("electra", "embeddings"), "untied": ("electra", "none"), "mlm": ("mlm", "")}
@@ -78,7 +78,8 @@ def make(system: str) -> Objective:
     if tying:
         config.model.update(generator_width=0.5, tying=tying)
     o = make_objective(config, VOCABULARY)
-    assert all(getattr(o.settings, name) == default for name, default in o.system.settings.items())
+    defaults = ObjectiveConfig()
+    assert all(getattr(o.settings, name) == getattr(defaults, name) for name in o.system.settings)
     return o
 
 
