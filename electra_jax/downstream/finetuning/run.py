@@ -211,14 +211,14 @@ def _describe_data(job: Job, progress: Progress) -> None:
         if isinstance(job.task, Answering) and (unit := job.task.f1_unit(examples)) is not squad_metrics.WORDS:
             counted = "characters" if unit is squad_metrics.CHARACTERS else "CMRC's units"
             progress.say(f"{name}: F1 on {split} counts {counted} (config.task.f1={job.task.config.f1})")
-    empty = {"train": data.train.empty, **{split: each.rows.empty for split, each in (data.dev | data.test).items()}}
-    if any(empty.values()):
-        counts = ", ".join(f"{count:,} of {split}" for split, count in empty.items() if count)
-        progress.say(f"{name}: examples without text, which are used like others: {counts}")
-    cut = {"train": data.train.cut, **{split: each.rows.cut for split, each in (data.dev | data.test).items()}}
-    if any(cut.values()):
-        counts = ", ".join(f"{count:,} of {split}" for split, count in cut.items() if count)
-        progress.say(f"{name}: cut to fit rows of {job.config.max_length} tokens: {counts}")
+    rows = {"train": data.train, **{split: each.rows for split, each in (data.dev | data.test).items()}}
+    for what, numbers in (
+        ("examples without text, which are used like others", {split: each.empty for split, each in rows.items()}),
+        (f"cut to fit rows of {job.config.max_length} tokens", {split: each.cut for split, each in rows.items()}),
+    ):
+        if any(numbers.values()):
+            counts = ", ".join(f"{number:,} of {split}" for split, number in numbers.items() if number)
+            progress.say(f"{name}: {what}: {counts}")
 
 
 def _describe_classes(labels: Sequence[str]) -> str:
