@@ -1,6 +1,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -15,8 +16,9 @@ from electra_jax.config.errors import UserError
 from electra_jax.data import vocabulary_training
 from electra_jax.data.config import CorpusConfig
 from electra_jax.downstream.finetuning import job, kept, recipe, results, run
+from electra_jax.downstream.finetuning.job import Data, Job
 from electra_jax.downstream.tasks import files, registry
-from electra_jax.downstream.tasks.task import BadRows
+from electra_jax.downstream.tasks.task import BadRows, Rows
 from electra_jax.loading.networks import Pretrained, Source
 from electra_jax.modeling.batch import Batch
 from electra_jax.runtime.progress import Progress
@@ -89,6 +91,25 @@ def test_examples_that_are_cut_are_counted(folder, tmp_path):
     progress.say = lines.append
     finetune(folder, tmp_path / "out", config(max_length=6), progress=progress)  # texts have 5 letters
     assert "sst2: cut to fit rows of 6 tokens: 12 of train, 7 of dev" in lines
+    assert not [line for line in lines if "without text" in line]
+
+
+def test_examples_without_text_are_counted(folder, tmp_path):
+    with (folder / "train.tsv").open("a") as file:
+        file.write("\t0\n  \t1\n")
+    lines, progress = [], Progress()
+    progress.say = lines.append
+    finetune(folder, tmp_path / "out", progress=progress)
+    assert "sst2: examples without text, which are used like others: 2 of train" in lines
+
+
+def test_classes_that_differ_by_case_or_spaces_are_named(folder):
+    task = SimpleNamespace(name="table", kind="classification", labels=("a b", "A  b", "c"))
+    data = Data(Rows([[1]], [1], np.zeros(1), {}), {}, {})
+    lines, progress = [], Progress()
+    progress.say = lines.append
+    run._describe_data(Job(config(), task, None, GIVEN.encoder, None, data), progress)
+    assert "table: 'a b' and 'A  b' are different classes, by spaces or case alone" in lines
 
 
 def test_config_and_workdir_are_checked_first(folder, tmp_path):
