@@ -292,8 +292,10 @@ def load(path: Path, fold_case: bool = True) -> Tokenizer:
         config_file = path.with_name("tokenizer_config.json")
         config = read_json(config_file) if config_file.is_file() else {"do_lower_case": fold_case}
         try:
+            pieces = path.read_text(encoding="utf-8").splitlines()
             word_pieces = tokenizers.BertWordPieceTokenizer(
                 str(path),
+                unk_token=next((name for name in _NAMES[1] if name in pieces), _NAMES[1][0]),
                 lowercase=bool(config.get("do_lower_case", True)),
                 strip_accents=config.get("strip_accents"),
                 handle_chinese_chars=bool(config.get("tokenize_chinese_chars", True)),

@@ -5,7 +5,8 @@ its own rules, and tokens that were added to the vocabulary. transformers, which
 differently from a SentencePiece model. What this module returns is what is exported.
 """
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,14 @@ from electra_jax.data import converted, proof, tokenizer
 from electra_jax.data.tokenizer import Library, SentencePiece, Tokenizer
 from electra_jax.runtime.io import read_json
 
+SPECIAL_ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")  # in the order of `Special`
 _CONFIG, _MODEL_CONFIG, _ADDED = "tokenizer_config.json", "config.json", "added_tokens.json"
+_BERT_SETTINGS = {  # of a tokenizer_config.json, and their names in a tokenizer.json
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+_DESCRIBED = ("tokenizer_class", *_BERT_SETTINGS, *SPECIAL_ROLES)  # what is read beside a vocabulary
 # Classes of transformers, without Tokenizer and Fast, that read such a file as `tokenizer.load` does.
 _WORD_PIECES = {
     *("Bert", "Electra", "DistilBert", "ConvBert", "Funnel", "LayoutLM", "LayoutLMv2", "Lxmert", "MobileBert", "MPNet"),
@@ -40,25 +48,25 @@ class Vocabulary(NamedTuple):
 
 
 def read(path: Path, fold_case: bool = True) -> Vocabulary:
-    """Reads the vocabulary in a file, with the added tokens that files beside it list.
+    """Reads the vocabulary in a file, with the settings and the added tokens that files beside it list.
 
     Args:
       path: a SentencePiece model, a tokenizer.json or a vocab.txt.
       fold_case: for a vocab.txt, see `tokenizer.load`.
 
     Raises:
-      UserError: it cannot be read, it belongs to a tokenizer with other rules, or the ids of its added tokens do not
-        continue those of its pieces.
+      UserError: it cannot be read, it belongs to a tokenizer with other rules or other special tokens, or the ids of
+        its added tokens do not continue those of its pieces.
     """
-    if path.suffix == ".json":
-        # Its added tokens are in the file itself.
-        return settle(tokenizer.load(path))
-    _check_class(path)
-    found = tokenizer.load(path, fold_case)
+    described = _describe(path)
+    if path.suffix != ".json":  # where rules are in the file itself
+        _check_class(path, described)
+    found = _as_described(tokenizer.load(path, fold_case), described, path)
+    _check_special(path, described, found)
     added = list(_added_tokens(path, found))
     beside = path.with_name(Library.file)
     # transformers reads the tokenizer.json where both are there.
-    is_read = beside.is_file() and (bool(added) or isinstance(found, SentencePiece))
+    is_read = beside.is_file() and beside != path and (bool(added) or isinstance(found, SentencePiece))
     library = Library(beside.read_bytes(), str(beside)) if is_read else None
     if not added:
         return settle(found) if library is None else _like(found, library, path.name)
@@ -108,21 +116,54 @@ def _instead(library: Library, difference: tuple[str, list[str], list[str]], not
     return Vocabulary(library, (*notes, said))
 
 
-def _check_class(path: Path) -> None:
-    """Raises UserError if the files beside `path` name a tokenizer that segments text in its own way."""
-    named: dict[str, Any] = {}
+def _describe(path: Path) -> dict[str, Any]:
+    """Returns what the files beside `path` say about its tokenizer; `tokenizer_class` is always there."""
+    described: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizer"}
     # The tokenizer's own file comes last, and takes precedence.
     for name in (_MODEL_CONFIG, _CONFIG):
         beside = path.with_name(name)
         if beside.is_file():
             found = read_json(beside)
-            named |= {key: found[key] for key in ("tokenizer_class", "do_lower_case") if found.get(key) is not None}
-    kind = str(named.get("tokenizer_class", "PreTrainedTokenizer"))
-    known = _WORD_PIECES if path.suffix == ".txt" else _SENTENCE_PIECES
-    if kind.removesuffix("Fast").removesuffix("Tokenizer") not in known:
+            described |= {key: found[key] for key in _DESCRIBED if found.get(key) is not None}
+    return described
+
+
+def _is_read_by(described: Mapping[str, Any], kinds: Collection[str]) -> bool:
+    return str(described["tokenizer_class"]).removesuffix("Fast").removesuffix("Tokenizer") in kinds
+
+
+def _check_class(path: Path, described: Mapping[str, Any]) -> None:
+    """Raises UserError if the files beside `path` name a tokenizer that segments text in its own way."""
+    kind = described["tokenizer_class"]
+    if not _is_read_by(described, _WORD_PIECES if path.suffix == ".txt" else _SENTENCE_PIECES):
         raise UserError(f"{path} belongs to transformers' {kind}, which has rules of its own for text: {_SAVE}")
-    if path.suffix != ".txt" and named.get("do_lower_case"):
+    if path.suffix != ".txt" and described.get("do_lower_case"):
         raise UserError(f"{path} is read by transformers' {kind} after lowercasing the text: {_SAVE}")
+
+
+def _as_described(found: Tokenizer, described: Mapping[str, Any], path: Path) -> Tokenizer:
+    """Returns a tokenizer.json with the settings beside it: transformers' BERT classes read those, not the file's."""
+    content = json.loads(found.model) if isinstance(found, Library) else {}
+    normalizer = content.get("normalizer") or {}
+    if normalizer.get("type") != "BertNormalizer" or not _is_read_by(described, _WORD_PIECES - {"PreTrained"}):
+        return found
+    settings = {ours: described[theirs] for theirs, ours in _BERT_SETTINGS.items() if theirs in described}
+    if normalizer | settings == normalizer:
+        return found
+    return Library(json.dumps({**content, "normalizer": normalizer | settings}).encode(), str(path))
+
+
+def _check_special(path: Path, described: Mapping[str, Any], found: Tokenizer) -> None:
+    """Raises UserError if a special token is another than `tokenizer.load`, which goes by names, has chosen."""
+    pieces = {found.name_of(id_) for id_ in range(len(found))}
+    for role, id_ in zip(SPECIAL_ROLES, found.special, strict=True):
+        token = described.get(role)
+        name = token.get("content") if isinstance(token, Mapping) else token
+        if name in pieces and name != found.name_of(id_):
+            raise UserError(
+                f"{path} has both {name}, which {_CONFIG} gives as {role}, and {found.name_of(id_)}, which is read as "
+                "this token here; use another vocabulary"
+            )
 
 
 def _added_tokens(path: Path, found: Tokenizer) -> Iterator[tuple[int, AddedToken]]:

@@ -58,7 +58,7 @@ def export(
     # `copy_gate` is left out: transformers has no class for it.
     heads = [head for head in (*encoder.config.heads, None) if head in _DIRECTORIES]
     if as_bert:
-        bert.check(encoder.config)
+        encoder = bert.with_names(encoder)
         heads = [head for head in heads if head != "discriminator_head"]
     directories = [(_DIRECTORIES[head], encoder, head) for head in heads]
     if generator is not None and not as_bert:
@@ -75,10 +75,8 @@ def export(
                 # Scores were measured with all layers.
                 about = about._replace(facts=[*about.facts, fact], downstream=(), heldout={})
                 network = network.first_layers(layers)
-            text = card.write_card(about, name, network.config.encoder, head, mask, as_bert)
-            directory.write(
-                partial / name, network, head, run.tokenizer, text, about.scores, as_bert=as_bert, dtype=dtype
-            )
+            text = card.write_card(about, name, network.config.encoder, head, mask)
+            directory.write(partial / name, network, head, run.tokenizer, text, about.scores, dtype=dtype)
             if onnx:
                 onnx_file.write(partial / name)
         if sentence_transformers:
@@ -87,7 +85,7 @@ def export(
                 path = partial / networks.ENCODER / name
                 path.parent.mkdir(exist_ok=True)
                 write_whole(path, content)
-    return {name: hf_config.class_name(network.config.encoder, head, as_bert) for name, network, head in directories}
+    return {name: hf_config.class_name(network.config.encoder, head) for name, network, head in directories}
 
 
 def _describe(run: RunCheckpoint, workdir: Path) -> card.RunDescription:

@@ -102,6 +102,29 @@ def test_added_tokens_of_a_sentencepiece_model(tmp_path):
     assert found.special == plain.special
 
 
+def test_a_tokenizer_json_is_read_with_what_stands_beside_it(tmp_path):
+    """As by transformers, whose BERT classes take settings from there, and all classes tokens."""
+    lowercase = tokenizers.BertWordPieceTokenizer(str(write(tmp_path, content="\n".join([*WORDS, "The"]).encode())))
+    made = lowercase.to_str().encode()
+    kinds = {"BertTokenizerFast": False, "PreTrainedTokenizerFast": True}
+    for kind, lowers in kinds.items():
+        path = write(
+            tmp_path, "tokenizer.json", made, tokenizer_config={"tokenizer_class": kind, "do_lower_case": False}
+        )
+        assert read(path).tokenizer.encode(["The the"]) == [[5 if lowers else len(WORDS), 5]]
+    more = {str(len(WORDS) + 1): {"content": "<e1>"}}
+    found = read(write(tmp_path, "tokenizer.json", made, tokenizer_config={"added_tokens_decoder": more})).tokenizer
+    assert found.encode(["the <e1>"]) == [[5, len(WORDS) + 1]]
+
+
+def test_a_vocabulary_with_other_special_tokens_than_those_that_are_read_is_refused(tmp_path):
+    words = "\n".join([*WORDS, "<s>"]).encode()
+    with pytest.raises(UserError, match=r"has both <s>, which tokenizer_config\.json gives as cls_token, and \[CLS\]"):
+        read(write(tmp_path, content=words, tokenizer_config={"cls_token": {"content": "<s>"}}))
+    words = "\n".join(["<unk>" if word == "[UNK]" else word for word in WORDS]).encode()
+    assert read(write(tmp_path, content=words, tokenizer_config={"unk_token": "<unk>"})).tokenizer.special.unk == 1
+
+
 def test_tokens_that_a_tokenizer_json_adds_are_found_in_text():
     made = tokenizers.Tokenizer(models.WordLevel({**{name: i for i, name in enumerate(SPECIAL)}, "a": 5}, "[UNK]"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()

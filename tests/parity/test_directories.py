@@ -30,7 +30,7 @@ from electra_jax.config.errors import UserError
 from electra_jax.data import tokenizer, vocabulary_training
 from electra_jax.data.config import CorpusConfig
 from electra_jax.loading.export import export
-from electra_jax.loading.huggingface import directory, tokenizer_files
+from electra_jax.loading.huggingface import bert, directory, tokenizer_files
 from electra_jax.loading.networks import load_networks
 from electra_jax.modeling import deberta, electra
 from electra_jax.modeling.batch import Batch
@@ -248,7 +248,7 @@ def test_a_bert_is_read_and_written_with_every_bit(name, tmp_path):
     agree(found.network, model)
     head = next(iter(found.network.config.heads), None)
     assert head == (None if name == "BertModel" else "mlm_head")
-    directory.write(tmp_path / "ours", found.network, head, pieces("unigram"), "", as_bert=True)
+    directory.write(tmp_path / "ours", bert.with_names(found.network), head, pieces("unigram"), "")
     auto = transformers.AutoModelForMaskedLM if head else transformers.AutoModel
     again, report = auto.from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert type(again).__name__ == ("BertForMaskedLM" if head else "BertModel")

@@ -21,7 +21,7 @@ import electra_jax
 from electra_jax.config.errors import UserError
 from electra_jax.downstream.finetuning import hf_export
 from electra_jax.loading import export
-from electra_jax.loading.huggingface import directory, onnx_file
+from electra_jax.loading.huggingface import bert, directory, onnx_file
 from electra_jax.modeling import electra
 from electra_jax.modeling.batch import Batch
 
@@ -153,7 +153,7 @@ def check_finetuned(folder: Any, model: Any) -> None:
 
 def test_a_bert_has_no_pooler(pieces, tmp_path):
     encoder = network("bert", None, embedding_size=32)
-    directory.write(tmp_path / "out", encoder, None, pieces, "", as_bert=True)
+    directory.write(tmp_path / "out", bert.with_names(encoder), None, pieces, "")
     onnx_file.write(tmp_path / "out")
     check_directory(tmp_path / "out", encoder, None)
 
@@ -204,7 +204,8 @@ def test_the_export_is_silent_and_states_its_opset(pieces, tmp_path, capfd):
 
 def test_a_model_of_another_trainer_is_copied(tmp_path):
     source = tmp_path / "theirs"
-    directory.write(source, network("bert", None, embedding_size=32), None, train_pieces(), "", as_bert=True)
+    encoder = bert.with_names(network("bert", None, embedding_size=32))
+    directory.write(source, encoder, None, train_pieces(), "")
     model = transformers.AutoModelForSequenceClassification.from_pretrained(source, num_labels=3)
     model.to(torch.bfloat16).save_pretrained(source)
     for left_out in ("checkpoint-5", "onnx"):

@@ -30,7 +30,7 @@ from electra_jax.data.config import CorpusConfig
 from electra_jax.downstream.finetuned_model import FinetunedModel
 from electra_jax.downstream.finetuning import hf_export, kept
 from electra_jax.loading import export
-from electra_jax.loading.huggingface import directory
+from electra_jax.loading.huggingface import bert, directory
 
 pytestmark = pytest.mark.slow
 TEXTS = ["a line", "another"]
@@ -100,7 +100,7 @@ def export_network(folder: Path, architecture: str, model_type: str, pieces: int
     config = CorpusConfig(vocab_size=pieces, model_type=model_type)
     encoder = network(architecture, None, embedding_size=32, vocabulary=pieces)
     vocabulary = vocabulary_training.train(lines, config)
-    directory.write(folder, encoder, None, vocabulary, "", as_bert=as_bert)
+    directory.write(folder, bert.with_names(encoder) if as_bert else encoder, None, vocabulary, "")
 
 
 def vectors_of(folder: Path) -> np.ndarray:

@@ -10,7 +10,7 @@ from electra_jax.downstream.finetuning.kept import Kept
 from electra_jax.downstream.tasks.multilabel import MultiLabel
 from electra_jax.downstream.tasks.sentences import Sentences
 from electra_jax.downstream.tasks.task import Task
-from electra_jax.loading.huggingface import directory, hf_config, onnx_file
+from electra_jax.loading.huggingface import bert, directory, hf_config, onnx_file
 from electra_jax.modeling.subnetwork import Network
 from electra_jax.runtime.io import check_output, new_folder
 
@@ -89,8 +89,10 @@ def export(model: Kept, output: Path, onnx: bool = False, dtype: str = "float32"
             f"transformers has no class with this head for encoder={encoder.architecture.name}; use the model in "
             "electra_jax"
         )
-    as_bert = config.head == "bert"
-    name = hf_config.class_name(encoder, kind, as_bert)
+    network = Network(model.model.config, {**model.network.params, "head": _scaled(model.task, model.head)})
+    if config.head == "bert":
+        network = bert.with_names(network)
+    name = hf_config.class_name(network.config.encoder, kind)
     # Architectures that pool read `classifier_pooling` in config.json, which `_settings` writes.
     if kind == "classification" and not encoder.architecture.pools and config.pooling != "cls":
         raise UserError(
@@ -100,17 +102,15 @@ def export(model: Kept, output: Path, onnx: bool = False, dtype: str = "float32"
     check_output(output)
     if onnx:
         onnx_file.check_installed()
-    params = {**model.network.params, "head": _scaled(model.task, model.head)}
     with new_folder(output) as partial:
         directory.write(
             partial,
-            Network(model.model.config, params),
+            network,
             kind,
             model.tokenizer,
-            _card(model, kind, name, str(output)),
+            _card(model, network, kind, name, str(output)),
             more=_settings(model, kind),
             max_length=config.max_length,
-            as_bert=as_bert,
             dtype=dtype,
         )
         # Unscaled, unlike transformers' weights: `Sentences.answer` applies the scale to what `electra_jax.load` reads.
@@ -149,7 +149,7 @@ def _settings(model: Kept, kind: str) -> dict[str, Any]:
     return settings
 
 
-def _card(model: Kept, kind: str, name: str, path: str) -> str:
+def _card(model: Kept, network: Network, kind: str, name: str, path: str) -> str:
     task, facts = model.task, model.facts
     pair = isinstance(task, Sentences) and len(task.columns.texts) > 1
     inputs = '{"text": "a text", "text_pair": "another"}' if pair else '"a text"'
@@ -160,7 +160,7 @@ def _card(model: Kept, kind: str, name: str, path: str) -> str:
 ---
 library_name: transformers
 pipeline_tag: {_TAGS[kind]}
-tags: [electra_jax, {hf_config.model_type(model.network.config.encoder, model.config.head == "bert")}]
+tags: [electra_jax, {network.config.encoder.architecture.model_type}]
 ---
 
 # {name} for {task.name}

@@ -1,29 +1,66 @@
-"""Converts encoders to and from BERT's tensor names and config.json.
+"""BERT's tensor names and config.json, for writing and reading encoders as BERTs.
 
 An ELECTRA encoder whose embedding size equals its width is a BERT with other tensor names, so tools that support only
-BERT can serve it. BERT has no class for the discriminator. BERT checkpoints from elsewhere are read in the same way.
+BERT can serve it. BERT has no class for the discriminator.
 """
 
+import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
+
+import numpy as np
 
 from electra_jax.config.errors import UserError
-from electra_jax.loading.huggingface.weights import State
+from electra_jax.modeling import tensor_names
+from electra_jax.modeling.architecture import Architecture
+from electra_jax.modeling.bert import Bert
 from electra_jax.modeling.config import ElectraConfig
+from electra_jax.modeling.model_config import ARCHITECTURES
+from electra_jax.modeling.subnetwork import Network
+from electra_jax.modeling.tensor_names import Tensor
 
-MODEL_TYPE = "bert"
-# Prefixes of ELECTRA's tensor names -> BERT's.
-_NAMES = {
-    "electra.": "bert.",
-    "generator_predictions.": "cls.predictions.transform.",
-    "generator_lm_head.bias": "cls.predictions.bias",
-    "generator_lm_head.weight": "cls.predictions.decoder.weight",
-}
-# BERT's pooler and classifier, which compute tanh where ELECTRA's head has GELU: `head=bert` fine-tunes with tanh.
-_CLASSIFIER = {"classifier.dense.": "bert.pooler.dense.", "classifier.out_proj.": "classifier."}
-_OWN_SETTINGS = ("embedding_size", "summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout")
 _WAY_OUT = "leave --as=bert, or head=bert, out"
 _NEVER_READ = ("bert.pooler.", "pooler.", "cls.seq_relationship.", "cls.predictions.decoder.bias")
+
+
+class NamedBert(Bert):
+    """The same network as `Bert`, which has ELECTRA's names, with BERT's."""
+
+    model_type = "bert"
+    class_prefix = "Bert"
+    prefix = "bert."
+    decoder = "cls.predictions.decoder.weight"
+    heads: ClassVar = {
+        "mlm_head": [
+            *tensor_names.linear("mlm_head/dense", "cls.predictions.transform.dense"),
+            *tensor_names.norm("mlm_head/norm", "cls.predictions.transform.LayerNorm"),
+            Tensor("mlm_head/bias", ("cls.predictions.bias",)),
+        ]
+    }
+    task_heads: ClassVar = {
+        # The pooler computes tanh where ELECTRA's head has GELU: `head=bert` fine-tunes with tanh.
+        "classification": [
+            *tensor_names.linear("head/dense", "bert.pooler.dense"),
+            *tensor_names.linear("head/classifier", "classifier"),
+        ],
+        **tensor_names.TOKEN_HEADS,
+    }
+
+    def describe(self, config: ElectraConfig, special: Any) -> dict[str, Any]:
+        described = Architecture.describe(self, config, special)
+        del described["embedding_size"]  # BERT has no projection between E and D
+        return described
+
+    def normalized(self, described: Mapping[str, Any], place: str) -> dict[str, Any]:
+        return {**described, "embedding_size": described.get("hidden_size")}
+
+    def rename(self, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        # The names of layer norms in checkpoints that were converted from TensorFlow.
+        return {
+            name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): value
+            for name, value in state.items()
+            if not name.startswith(_NEVER_READ)
+        }
 
 
 def check(config: ElectraConfig) -> None:
@@ -42,44 +79,17 @@ def check(config: ElectraConfig) -> None:
         )
 
 
-def class_name(electra: str) -> str:
-    """Returns BERT's class for a class of ELECTRA."""
-    return electra.replace("Electra", "Bert", 1)
+def with_names(network: Network) -> Network:
+    """Returns a network that is written with BERT's names. Raises UserError if it is none; see `check`."""
+    check(network.config)
+    return _with_architecture(network, NamedBert())
 
 
-def write(config: Mapping[str, Any], state: State) -> tuple[dict[str, Any], State]:
-    """Converts config.json and the tensors of an ELECTRA to BERT's names."""
-    (architecture,) = config["architectures"]
-    described = {name: value for name, value in config.items() if name not in _OWN_SETTINGS}
-    described |= {"architectures": [class_name(architecture)], "model_type": MODEL_TYPE}
-    return described, {_renamed(name, _NAMES | _CLASSIFIER): value for name, value in state.items()}
+def without_names(network: Network) -> Network:
+    """Returns a network whose architecture is one of `ARCHITECTURES`, which has the parameters' names in a run."""
+    return _with_architecture(network, ARCHITECTURES[network.config.encoder.architecture.name])
 
 
-def read_config(described: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts the config.json of a BERT to ELECTRA's. `BertForPreTraining` becomes a model with an MLM head."""
-    # BERT has no projection between E and D.
-    result = {**described, "model_type": "electra", "embedding_size": described.get("hidden_size")}
-    architectures = described.get("architectures")
-    if isinstance(architectures, list) and architectures and isinstance(architectures[0], str):
-        electra = architectures[0].replace("Bert", "Electra", 1).replace("ForPreTraining", "ForMaskedLM")
-        result["architectures"] = [electra]
-    return result
-
-
-def read(state: State) -> State:
-    """Converts the tensors of a BERT to ELECTRA's names. Tensors that an encoder with an MLM head does not have are
-    dropped."""
-    # Without `_CLASSIFIER`: heads of fine-tuned models are written, but never read.
-    back = {bert: electra for electra, bert in _NAMES.items()}
-    renamed = {}
-    for name, value in state.items():
-        if not name.startswith(_NEVER_READ):
-            # The names of layer norms in checkpoints that were converted from TensorFlow.
-            modern = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-            renamed[_renamed(modern, back)] = value
-    return renamed
-
-
-def _renamed(name: str, names: Mapping[str, str]) -> str:
-    there = next((part for part in names if name.startswith(part)), "")
-    return names.get(there, "") + name.removeprefix(there)
+def _with_architecture(network: Network, architecture: Architecture) -> Network:
+    encoder = dataclasses.replace(network.config.encoder, architecture=architecture)
+    return network._replace(config=dataclasses.replace(network.config, encoder=encoder))

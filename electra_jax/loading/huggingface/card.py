@@ -129,9 +129,7 @@ def _downstream(scores: Sequence[TaskScore]) -> list[str]:
     ]
 
 
-def write_card(
-    run: RunDescription, name: str, encoder: EncoderConfig, head: str | None, mask: str, as_bert: bool = False
-) -> str:
+def write_card(run: RunDescription, name: str, encoder: EncoderConfig, head: str | None, mask: str) -> str:
     """Writes the model card, in Markdown.
 
     Args:
@@ -140,12 +138,11 @@ def write_card(
       encoder: the exported network.
       head: the exported head; None for none.
       mask: the mask token as text.
-      as_bert: whether the network is written as a BERT.
     """
-    tags = ["electra_jax", hf_config.model_type(encoder, as_bert), "replaced-token-detection"]
+    tags = ["electra_jax", encoder.architecture.model_type, "replaced-token-detection"]
     # A model that was trained on fakes alone has never read [MASK], so fill-mask would mislead.
     read = "fakes" if name == "masked_lm" and not run.reads_masks else head
-    class_name = hf_config.class_name(encoder, head, as_bert)
+    class_name = hf_config.class_name(encoder, head)
     task, use = _USE.get((encoder.architecture.detector_class(encoder), read)) or _USE["any", read]
     task_line = f"pipeline_tag: {task}\n" if task else ""
     longer = "fine-tune on texts as long as yours first"

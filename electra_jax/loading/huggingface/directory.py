@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 from electra_jax.config.errors import UserError
 from electra_jax.data.tokenizer import Tokenizer
-from electra_jax.loading.huggingface import bert, hf_config, tokenizer_files, weights
+from electra_jax.loading.huggingface import bert, hf_config, sentence_files, tokenizer_files, weights
 from electra_jax.modeling.architecture import LABELS, Architecture
 from electra_jax.modeling.subnetwork import Network
 from electra_jax.runtime.io import read_json, sha256, write_whole
@@ -26,6 +26,7 @@ FACTORS = "embedding_factors.safetensors"
 DTYPES = ("float32", "float16")  # of the weights in a file
 _SCORES = "scores"  # the key in config.json for `ObjectiveSpec.scores`
 _INDEX = f"{WEIGHTS}.index.json"
+_HISTORY = {"_name_or_path", "name_or_path", "transformers_version"}  # settings that only say where files came from
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
@@ -60,7 +61,6 @@ def write(
     scores: str = "",
     more: Mapping[str, Any] | None = None,
     max_length: int = 0,
-    as_bert: bool = False,
     dtype: str = "float32",
 ) -> None:
     """Writes a directory that transformers' `from_pretrained` reads.
@@ -75,7 +75,6 @@ def write(
       scores: as `ObjectiveSpec.scores`.
       more: further entries of config.json.
       max_length: tokens that the tokenizer truncates texts to; 0: `ElectraConfig.longest`.
-      as_bert: whether to write it as a BERT; see `bert.check`.
       dtype: one of `DTYPES`, in which the weights are stored. config.json asks for float32 in any case, so that the
         model computes in float32.
 
@@ -84,8 +83,6 @@ def write(
     """
     state = weights.export(network, head)
     config = hf_config.write(network.config, head, tokenizer.special)
-    if as_bert:
-        config, state = bert.write(config, state)
     # Before the folder is made, so that weights or a tokenizer that are refused leave nothing behind.
     _check_finite(state, "the checkpoint")
     state = _stored(state, dtype)
@@ -120,14 +117,11 @@ def read(folder: Path) -> Directory:
       UserError: the directory has no model, a model that electra_jax does not support, or a damaged file.
     """
     path = folder / CONFIG
-    there = read_json(path)
-    is_bert = there.get("model_type") == bert.MODEL_TYPE
-    described = bert.read_config(there) if is_bert else there
+    described = read_json(path)
     architecture = hf_config.architecture_of(described, str(path))
     class_name = _class_name(described)
     hf_config.read(described, None, str(path))  # refuse a model before the advice to convert its weights
-    state = _tensors(folder)
-    state = bert.read(state) if is_bert else architecture.rename(state)
+    state = architecture.rename(_tensors(folder))
     head = weights.head_in(architecture, state, class_name)
     is_tagger = head == "discriminator_head" and class_name.endswith("ForTokenClassification")
     if is_tagger and described.get("id2label") != LABELS:
@@ -135,6 +129,10 @@ def read(folder: Path) -> Directory:
     config = hf_config.read(described, head, str(path))
     # Exports limit the tokenizer to the trained length: later entries of BERT's position table are untrained.
     config = dataclasses.replace(config, trained_length=tokenizer_files.longest(folder))
+    limit, notes = sentence_files.read(folder)
+    # A sentence-transformers model cuts texts off there even if its positions go on.
+    if limit and not config.absolute:
+        config = dataclasses.replace(config, max_length=min(config.max_length, limit))
     factored = _arrays(folder / FACTORS) if (folder / FACTORS).is_file() else {}
     if factored:
         word = factored.get("embeddings/word", np.empty(0))
@@ -142,7 +140,6 @@ def read(folder: Path) -> Directory:
             raise UserError(f"{folder / FACTORS} is not a file of embedding factors; delete it")
         # config.json describes the folded tables [V, D]; the factor is [V, E].
         config = dataclasses.replace(config, embedding_size=word.shape[1])
-    notes: list[str] = []
     # ELECTRA's class in transformers ties the two whatever the file has; ModernBERT's may have two matrices.
     if head == "mlm_head" and not factored and _has_another_decoder(architecture, state):
         if architecture.folds:
@@ -174,7 +171,7 @@ def read(folder: Path) -> Directory:
             f"{folder} has a tokenizer of {len(tokenizer)} pieces but embeddings for {config.vocab_size}; replace it "
             "by the tokenizer that the model was trained with"
         )
-    return Directory(network, tokenizer, tuple(notes), scores)
+    return Directory(bert.without_names(network), tokenizer, tuple(notes), scores)
 
 
 def _stored(state: Mapping[str, Any], dtype: str) -> dict[str, np.ndarray]:
@@ -203,12 +200,19 @@ def _has_another_decoder(architecture: Architecture, state: Mapping[str, np.ndar
 
 
 def digest(folder: Path) -> str:
-    """Computes a digest of the weights of a directory, in one file or several; empty if it has none."""
-    if (folder / WEIGHTS).is_file():
-        return sha256(folder / WEIGHTS)
-    # Sorted, because the order of `glob` is that of the file system.
-    parts = sorted(folder.glob("*.safetensors")) if (folder / _INDEX).is_file() else []
-    return hashlib.sha256("".join(map(sha256, parts)).encode()).hexdigest() if parts else ""
+    """Computes a digest of a directory's weights, configuration and vocabulary; empty if it has no weights."""
+    files = [folder / WEIGHTS]
+    if not files[0].is_file():
+        # Sorted, because the order of `glob` is that of the file system.
+        files = sorted(folder.glob("*.safetensors")) if (folder / _INDEX).is_file() else []
+    if not files:
+        return ""
+    vocabulary = tokenizer_files.find(folder)
+    parts = [sha256(file) for file in (*files, *([vocabulary] if vocabulary else []))]
+    for path in (folder / CONFIG, folder / tokenizer_files.CONFIG):
+        described = read_json(path) if path.is_file() else {}
+        parts.append(json.dumps({key: described[key] for key in sorted(described.keys() - _HISTORY)}))
+    return hashlib.sha256("".join(parts).encode()).hexdigest()
 
 
 def _tensors(folder: Path) -> dict[str, np.ndarray]:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from electra_jax.config.errors import UserError
 from electra_jax.data.tokenizer import Special
-from electra_jax.loading.huggingface import bert
+from electra_jax.loading.huggingface.bert import NamedBert
 from electra_jax.modeling.architecture import LABELS, Architecture, different
 from electra_jax.modeling.config import ElectraConfig, EncoderConfig
 from electra_jax.modeling.model_config import ARCHITECTURES
@@ -25,20 +25,11 @@ _MOST_LAYERS, _LARGEST = 10_000, 10**8
 _SHOWN = 20  # characters of a number in an error
 
 
-def class_name(encoder: EncoderConfig, head: str | None, as_bert: bool = False) -> str:
-    """Returns transformers' class for an encoder with a head, or with one for the kind of a task; None: without a head.
-
-    With `as_bert` it is BERT's class.
-    """
+def class_name(encoder: EncoderConfig, head: str | None) -> str:
+    """Returns transformers' class for an encoder with a head, or one for the kind of a task; None: without a head."""
     architecture = encoder.architecture
     end = architecture.detector_class(encoder) if head == "discriminator_head" else _CLASSES[head]
-    name = architecture.class_prefix + end
-    return bert.class_name(name) if as_bert else name
-
-
-def model_type(encoder: EncoderConfig, as_bert: bool = False) -> str:
-    """Returns the `model_type` of config.json."""
-    return bert.MODEL_TYPE if as_bert else encoder.architecture.model_type
+    return architecture.class_prefix + end
 
 
 def write(config: ElectraConfig, head: str | None, special: Special) -> dict[str, Any]:
@@ -46,7 +37,7 @@ def write(config: ElectraConfig, head: str | None, special: Special) -> dict[str
     c = config.encoder
     result = {
         "architectures": [class_name(c, head)],
-        "model_type": model_type(c),
+        "model_type": c.architecture.model_type,
         "dtype": "float32",
         "vocab_size": config.vocab_size,
         "hidden_size": c.width,
@@ -67,11 +58,10 @@ def write(config: ElectraConfig, head: str | None, special: Special) -> dict[str
 def architecture_of(described: Mapping[str, Any], place: str) -> Architecture:
     """Returns the architecture of a config.json. Raises UserError for other model types."""
     given = described.get("model_type")
-    for architecture in ARCHITECTURES.values():
-        if architecture.model_type == given:
-            return architecture
-    known = " or ".join((*(each.model_type for each in ARCHITECTURES.values()), bert.MODEL_TYPE))
-    raise UserError(f"{place} has model_type={given!r}: expected {known}; use such a model")
+    known = {each.model_type: each for each in (*ARCHITECTURES.values(), NamedBert())}
+    if given not in known:
+        raise UserError(f"{place} has model_type={given!r}: expected {' or '.join(known)}; use such a model")
+    return known[given]
 
 
 def read(described: Mapping[str, Any], head: str | None, place: str) -> ElectraConfig:

@@ -1,11 +1,16 @@
-"""Writes the files that make an encoder's directory a sentence-transformers model.
+"""Writes and reads the files that make an encoder's directory a sentence-transformers model.
 
 The format is that of sentence-transformers 2, which later versions read too.
 """
 
 import json
+from pathlib import Path
+
+from electra_jax.loading.huggingface import tokenizer_files
+from electra_jax.runtime.io import read_json
 
 _MODULES = "sentence_transformers.models"
+_LIST, _LIMIT, _POOLING = "modules.json", "sentence_bert_config.json", "1_Pooling/config.json"
 
 
 def files(width: int, max_length: int) -> dict[str, str]:
@@ -20,7 +25,7 @@ def files(width: int, max_length: int) -> dict[str, str]:
         {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{_MODULES}.Pooling"},
     ]
     contents = {
-        "modules.json": modules,
+        _LIST: modules,
         # Without this file, PyLate and txtai ask the Hub for it, and wait about a minute for it offline.
         "config_sentence_transformers.json": {
             "model_type": "SentenceTransformer",
@@ -29,7 +34,22 @@ def files(width: int, max_length: int) -> dict[str, str]:
             "similarity_fn_name": "cosine",  # sentence-transformers' own default
         },
         # The tokenizer lowercases by itself; `do_lower_case` would do so for cased models too.
-        "sentence_bert_config.json": {"max_seq_length": max_length, "do_lower_case": False},
-        "1_Pooling/config.json": {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True},
+        _LIMIT: {"max_seq_length": max_length, "do_lower_case": False},
+        _POOLING: {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True},
     }
     return {name: json.dumps(content, indent=2) + "\n" for name, content in contents.items()}
+
+
+def read(folder: Path) -> tuple[int, list[str]]:
+    """Returns the number of tokens that a sentence-transformers model truncates texts to, and warnings.
+
+    The number is 0 if the directory is no such model, or does not say.
+    """
+    if not (folder / _LIST).is_file():
+        return 0, []
+    settings, pooling = (read_json(folder / name) if (folder / name).is_file() else {} for name in (_LIMIT, _POOLING))
+    limit = settings.get("max_seq_length") or tokenizer_files.longest(folder)
+    # Version 6 names the mode; before, there was a setting for each.
+    is_mean = pooling.get("pooling_mode_mean_tokens", pooling.get("pooling_mode", "mean") == "mean")
+    other = f"{_POOLING} asks for other sentence vectors than the mean, which `encode` returns without pooling='cls'"
+    return int(limit), [] if is_mean else [other]

@@ -11,10 +11,11 @@ from tokenizers import AddedToken, processors
 from electra_jax.config.errors import UserError
 from electra_jax.data import converted, proof, vocabulary
 from electra_jax.data.tokenizer import SPECIAL_TOKENS, Library, SentencePiece, Tokenizer
-from electra_jax.data.vocabulary import Vocabulary
+from electra_jax.data.vocabulary import SPECIAL_ROLES, Vocabulary
 from electra_jax.modeling.architecture import SENTENCEPIECE_FILES
 from electra_jax.runtime.io import read_json
 
+CONFIG = "tokenizer_config.json"
 _FILES = (*SENTENCEPIECE_FILES, Library.file, "vocab.txt")  # the first that exists is read
 _BERT = {  # WordPiece as BERT's tokenizer has it
     "type": "WordPiece",
@@ -23,7 +24,6 @@ _BERT = {  # WordPiece as BERT's tokenizer has it
     "max_input_chars_per_word": 100,
 }
 _NO_LIMIT = 10**9  # transformers writes 1e30
-_SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")  # in the order of `Special`
 
 
 def files(ours: Tokenizer, max_length: int, segments: bool, sentencepiece_file: str = _FILES[0]) -> dict[str, bytes]:
@@ -51,7 +51,7 @@ def files(ours: Tokenizer, max_length: int, segments: bool, sentencepiece_file: 
         pieces = [ours.name_of(id_) for id_ in range(len(ours))]
         result["vocab.txt"] = "".join(f"{piece}\n" for piece in pieces).encode()
         kind = {"tokenizer_class": "BertTokenizer", **bert}
-    names = {role: model.id_to_token(id_) for role, id_ in zip(_SPECIAL_NAMES, ours.special, strict=True)}
+    names = {role: model.id_to_token(id_) for role, id_ in zip(SPECIAL_ROLES, ours.special, strict=True)}
     # Only in the export is "[MASK]" in a text the mask: in text for training, only training may mask.
     model.add_special_tokens([_special(model, name) for name in names.values()])
     check(ours, model, proof.lines(ours))
@@ -70,7 +70,7 @@ def files(ours: Tokenizer, max_length: int, segments: bool, sentencepiece_file: 
         "clean_up_tokenization_spaces": False,
     }
     result["tokenizer.json"] = model.to_str(pretty=True).encode()
-    result["tokenizer_config.json"] = (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode()
+    result[CONFIG] = (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode()
     result["special_tokens_map.json"] = (json.dumps(names, indent=2, ensure_ascii=False) + "\n").encode()
     return result
 
@@ -107,7 +107,7 @@ def check(ours: Tokenizer, model: tokenizers.Tokenizer, texts: Iterable[str]) ->
 
 def longest(folder: Path) -> int:
     """Returns the length that the tokenizer of a directory truncates texts to; 0 if it does not say."""
-    path = folder / "tokenizer_config.json"
+    path = folder / CONFIG
     said = read_json(path).get("model_max_length") if path.is_file() else None
     return int(said) if isinstance(said, int | float) and 2 < said < _NO_LIMIT else 0
 

@@ -3,20 +3,18 @@ import pytest
 import tiny_models
 
 from electra_jax.config.errors import UserError
-from electra_jax.loading.huggingface import bert
+from electra_jax.loading.huggingface import bert, hf_config, weights
+from electra_jax.modeling.subnetwork import Network
 
 
 def test_names_of_a_fine_tuned_classifier():
-    config = {
-        "architectures": ["ElectraForSequenceClassification"],
-        "model_type": "electra",
-        "embedding_size": 8,
-        "x": 1,
-    }
-    names = ["electra.embeddings.LayerNorm.weight", "classifier.dense.bias", "classifier.out_proj.bias"]
-    described, state = bert.write(config, {name: np.zeros(1) for name in names})
-    assert described == {"architectures": ["BertForSequenceClassification"], "model_type": "bert", "x": 1}
-    assert [*state] == ["bert.embeddings.LayerNorm.weight", "bert.pooler.dense.bias", "classifier.bias"]
+    network = bert.with_names(tiny_models.network("bert", "discriminator_head", embedding_size=32))
+    classes = [hf_config.class_name(network.config.encoder, head) for head in ("mlm_head", "classification", None)]
+    assert classes == ["BertForMaskedLM", "BertForSequenceClassification", "BertModel"]
+    head = {part: {"kernel": np.zeros((32, 32)), "bias": np.zeros(32)} for part in ("dense", "classifier")}
+    names = weights.export(Network(network.config, {**network.params, "head": head}), "classification")
+    assert {"bert.embeddings.LayerNorm.weight", "bert.pooler.dense.bias", "classifier.bias"} < {*names}
+    assert all(name.startswith(("bert.", "classifier.")) for name in names)
 
 
 def test_names_that_were_converted_from_tensorflow():
@@ -25,20 +23,11 @@ def test_names_that_were_converted_from_tensorflow():
         *("cls.predictions.transform.LayerNorm.gamma", "cls.predictions.bias", "cls.predictions.decoder.weight"),
         *("cls.predictions.decoder.bias", "cls.seq_relationship.weight", "classifier.weight"),
     ]
-    assert [*bert.read({name: np.zeros(1) for name in names})] == [
-        *("electra.embeddings.LayerNorm.weight", "electra.encoder.layer.0.output.LayerNorm.bias"),
-        *("generator_predictions.LayerNorm.weight", "generator_lm_head.bias", "generator_lm_head.weight"),
+    assert [*bert.NamedBert().rename({name: np.zeros(1) for name in names})] == [
+        *("bert.embeddings.LayerNorm.weight", "bert.encoder.layer.0.output.LayerNorm.bias"),
+        *("cls.predictions.transform.LayerNorm.weight", "cls.predictions.bias", "cls.predictions.decoder.weight"),
         "classifier.weight",
     ]
-
-
-@pytest.mark.parametrize(
-    ("architectures", "expected"),
-    [(["BertForPreTraining"], ["ElectraForMaskedLM"]), (["BertModel"], ["ElectraModel"]), (None, None), ([7], [7])],
-)
-def test_a_config_is_that_of_an_electra(architectures, expected):
-    found = bert.read_config({"model_type": "bert", "hidden_size": 8, "architectures": architectures})
-    assert found == {"model_type": "electra", "hidden_size": 8, "embedding_size": 8, "architectures": expected}
 
 
 @pytest.mark.parametrize(

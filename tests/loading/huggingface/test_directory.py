@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from electra_jax.config.errors import UserError
 from electra_jax.data import vocabulary_training
 from electra_jax.data.config import CorpusConfig
-from electra_jax.loading.huggingface import directory
+from electra_jax.loading.huggingface import directory, sentence_files
 
 LINES = ["the model reads a line of text and says which word was replaced"] * 20
 
@@ -281,6 +281,29 @@ def test_positions_that_training_never_saw_are_not_read(tmp_path, pieces):
         assert json.loads((place / "tokenizer_config.json").read_text())["model_max_length"] == expected
         config = directory.read(place).network.config
         assert (config.longest, config.max_length) == (expected, 16)
+
+
+def test_a_sentence_transformers_model_cuts_texts_off_as_it_says(tmp_path, pieces):
+    place = written(tmp_path / "model", pieces, tiny_models.network("modernbert"), "discriminator_head")
+    for name, content in sentence_files.files(32, 8).items():
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).write_text(content)
+    found = directory.read(place)
+    assert (found.network.config.longest, found.notes) == (8, ())
+    for other in ({"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}, {"pooling_mode": "cls"}):
+        (place / "1_Pooling" / "config.json").write_text(json.dumps(other))
+        assert "asks for other sentence vectors than the mean" in directory.read(place).notes[0]
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json", "spiece.model", "model.safetensors"])
+def test_a_digest_is_that_of_all_that_decides_what_is_computed(electra, name):
+    before, path = directory.digest(electra), electra / name
+    if name == "config.json":
+        path.write_text(json.dumps({**json.loads(path.read_text()), "transformers_version": "9"}))
+        assert directory.digest(electra) == before
+    content = {**json.loads(path.read_text()), "x": 1} if name.endswith(".json") else None
+    path.write_bytes(json.dumps(content).encode() if content else path.read_bytes() + b"x")
+    assert directory.digest(electra) != before
 
 
 def test_a_directory_without_weights(electra):
