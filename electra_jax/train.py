@@ -117,7 +117,15 @@ def pretrain(
     with compile_cache(train_config.as_dataclass(config).compile_cache):
         asked = None if rewind_to is None else Rewind(rewind_to, skip_batches)
         train(config, path, progress, asked, hooks=hooks)
-    return run_log.read_run_log(WorkDir(path).folder)
+    home = WorkDir(path)
+
+    def fetch_and_read() -> run_log.RunLog:
+        # On gs://, each host has a local folder, which only process 0 has filled.
+        with home.lock_data_folder():
+            home.fetch()
+            return run_log.read_run_log(home.folder)
+
+    return distributed.main_process_first(lambda: run_log.read_run_log(home.folder), others=fetch_and_read)
 
 
 def train(
@@ -189,7 +197,7 @@ def run_steps(setup: Setup, progress: Progress, clock: goodput.Clock, hooks: Seq
             faulthandler.dump_traceback_later(_HANG, file=_STDERR)
             with clock.phase("data"):
                 batch = next(data.train)
-            profile.before(step)
+            profile.before(step, state)
             segment = segment_at(segments, step - 1)
             # Nothing but the batch moves between host and devices in a step.
             with jax.transfer_guard("disallow"):

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -93,9 +94,10 @@ def set_up(
     sizes = [phase.batch_size for phase in train_config.phases(config)]
     mesh = sharding.make_mesh(config.mesh, config.batch_size, config.grad_accum_steps, others=sizes)
     sharding.check_divisible(config.model.heads, config.model.ffn, mesh)
-    attention = fused_attention.chosen(
-        model_config.encoder_config(config.model), config.data.seq_length, mesh.abstract_mesh
-    )
+    encoder, lengths = model_config.encoder_config(config.model), [each.length for each in train_config.phases(config)]
+    # In another phase, another implementation may be faster.
+    by_length = [fused_attention.chosen(encoder, length, mesh.abstract_mesh) for length in lengths]
+    attention = " then ".join(dict.fromkeys(by_length))
     # 5. Processes: a worker must not run the user's script again, and all hosts must see the same folder.
     processes.check_main_is_guarded()
     distributed.check_shared_folder(workdir)
@@ -103,20 +105,20 @@ def set_up(
     donors = [] if (workdir / "config.json").exists() else load_donors(config, progress)
     # 7. The lock, until the run ends: from here on files are written.
     distributed.on_main_process(lambda: held.enter_context(lock(workdir, progress.say)))
-    # 8. Checkpoints. `claim` compares the run in the folder with this one, `go_back` deletes: in this order.
+    # 8. Checkpoints, and which of them the run resumes from. `claim` compares the run in the folder with this one.
     kept = config.checkpoint
     checkpoints = Checkpoints(home.checkpoints, kept.keep_last, kept.keep_every, keep=kept.kept_steps(config.steps))
     distributed.check_same("a list of checkpoints", str(checkpoints.steps()), "run the same command again in a minute")
-    saved_step = checkpoints.latest()
-    distributed.on_main_process(lambda: claim(home, config, saved_step, asked, progress))
-    rewinds = go_back(home, checkpoints, asked, progress)
-    saved_step = checkpoints.latest()
+    rewinds = rewind.plan(home, asked, checkpoints.steps())
+    saved_step = rewinds.newest(checkpoints.steps())
+    distributed.on_main_process(lambda: claim(home, config, saved_step, progress))
     saved: dict[str, Any] = checkpoints.metadata(saved_step) if saved_step is not None else {}
     # 9. config.json of a new run, before its text is prepared, which may take hours: it marks the folder as a run's.
     if saved_step is None:
         distributed.on_main_process(lambda: record(home, config, attention))
     # 10. The text. A resumed run gets the corpus that it began with, even if its sources have changed since.
-    data = load_data(config, home, mesh, saved.get("corpus"), rewinds, progress)
+    settled = rewinds.settled(saved_step)
+    data = load_data(config, home, mesh, saved.get("corpus"), settled, progress)
     # 11. The train step, whose objective needs the vocabulary and the token frequencies of the text.
     objective = registry.make_for_text(config.objective, config.model, config.steps, data.corpus)
     step = ShardedStep(config, objective, mesh)
@@ -124,7 +126,7 @@ def set_up(
     if saved_step is not None:
         state = checkpoints.restore(saved_step, step.state)
         # A rewind to this checkpoint was made after it was saved, so its position does not count the batches left out.
-        left_out = rewinds.skipped_batches(saved_step, saved_step + 1)
+        left_out = settled.skipped_batches(saved_step, saved_step + 1)
         data.train.set_state({**saved["data"], "next_index": saved["data"]["next_index"] + left_out})
         checkpoints.good.step = saved["good_step"]
         # Only now: if the checkpoint cannot be restored, config.json stays as it is.
@@ -133,6 +135,8 @@ def set_up(
         # A run that was killed before its first checkpoint has a config.json, so 6. loaded none.
         donors = donors or load_donors(config, progress)
         state = initial_state(step, donors, data.corpus.tokenizer, progress)
+    # 13. Later checkpoints are deleted last: had the one to go back to been damaged, they would be needed.
+    go_back(home, checkpoints, rewinds, saved_step, progress)
     describe(step, workdir, state, data, attention, progress)
     totals = saved.get("totals", dict.fromkeys(metrics.TOTALS, 0.0))
     return Setup(config, home, checkpoints, data, step, state, totals, saved.get("skipped_in_a_row", 0))
@@ -161,7 +165,7 @@ def adopt_settings(config: TrainConfig, workdir: AnyPath, progress: Progress) ->
     return dataclasses.replace(config, data=dataclasses.replace(data, **changes))
 
 
-def claim(home: WorkDir, config: TrainConfig, saved_step: int | None, asked: Rewind | None, progress: Progress) -> None:
+def claim(home: WorkDir, config: TrainConfig, saved_step: int | None, progress: Progress) -> None:
     """Checks that a run in the work directory is this one, and that it resumes from a step within `config.steps`.
 
     A run without a checkpoint restarts at step 0. Its log is kept under another name: it may have been killed before
@@ -173,12 +177,11 @@ def claim(home: WorkDir, config: TrainConfig, saved_step: int | None, asked: Rew
     home.fetch()
     path = home.folder / "config.json"
     logged = run_log.read_metrics(home.folder)
-    resumed_at = saved_step if asked is None else asked.step
-    if resumed_at is not None and resumed_at > config.steps:
-        raise UserError(f"{home.path} is at step {resumed_at}: expected config.steps={resumed_at} or more")
+    if saved_step is not None and saved_step > config.steps:
+        raise UserError(f"{home.path} is at step {saved_step}: expected config.steps={saved_step} or more")
     if path.exists() and (saved_step is not None or logged):
         saved = saved_config.with_later_settings(read_json(path))
-        changed, done = differences(saved, train_config.to_dict(config)), resumed_at or 0
+        changed, done = differences(saved, train_config.to_dict(config)), saved_step or 0
         may_change = train_config.RESUMABLE
         if not changed.keys() - may_change and changed.keys() & {"steps", "phases"}:
             # Phases are shares of the steps; what the run has done must stay the same.
@@ -217,27 +220,20 @@ def record(home: WorkDir, config: TrainConfig, attention: str) -> None:
     home.publish()
 
 
-def go_back(home: WorkDir, checkpoints: Checkpoints, asked: Rewind | None, progress: Progress) -> Rewinds:
-    """Rewinds the run as requested, or completes an interrupted rewind. Returns all rewinds so far.
-
-    Raises:
-      UserError: there is no checkpoint to go back to.
-    """
-    if asked is not None:
-        steps = checkpoints.steps()
-        distributed.on_main_process(lambda: rewind.record(home, asked, steps))
-    rewinds = rewind.read(home)
+def go_back(
+    home: WorkDir, checkpoints: Checkpoints, rewinds: Rewinds, saved_step: int | None, progress: Progress
+) -> None:
+    """Makes a rewind that was asked for or was interrupted: deletes the checkpoints after `saved_step`."""
     if rewinds.pending:
+        # Before a checkpoint is deleted: a start after a kill in between must know that it has to delete the rest.
+        distributed.on_main_process(lambda: rewind.write(home, rewinds))
         step, skip_batches = rewinds.made[-1]
+        progress.say(f"going back to step {step} and leaving out {skip_batches} batches")
         # In all processes: Orbax waits for all of them after each deletion.
         for later in checkpoints.steps():
             if later > step:
                 checkpoints.delete(later)
-        progress.say(f"going back to step {step} and leaving out {skip_batches} batches")
-    # Only now: after a kill before this line, the next start deletes the rest.
-    latest = checkpoints.latest()
-    distributed.on_main_process(lambda: rewind.settle(home, latest))
-    return rewind.read(home)
+    distributed.on_main_process(lambda: rewind.write(home, rewinds.settled(saved_step)))
 
 
 class Data(NamedTuple):
@@ -303,11 +299,13 @@ def load_data(
         length: examples_of(text.train, length, config.seed, special) for length in {each.length for each in run_phases}
     }
     phases, start = [], 0
-    for each in run_phases:
-        # Batches that were left out still belong to the phase in which they would have come.
-        count = each.steps + rewinds.skipped_batches(start, start + each.steps)
+    for number, each in enumerate(run_phases, 1):
+        stop = start + each.steps
+        # Batches that were left out still belong to the phase in which they would have come, those after the last step
+        # to the last phase.
+        count = each.steps + rewinds.skipped_batches(start, stop if number < len(run_phases) else math.inf)
         phases.append(batches.BatchPhase(examples[each.length], each.batch_size, count, each.weights or text.weights))
-        start += each.steps
+        start = stop
     rows = functools.partial(sharding.local_rows, mesh)
     heldout = examples_of(text.heldout, config.data.seq_length, config.seed, special)
 
@@ -376,6 +374,12 @@ def describe(
     if config.phases:
         ends = itertools.accumulate(phase.steps for phase in train_config.phases(config))
         progress.say(f"phases end after steps {', '.join(map(str, ends))}: {config.phases}")
+    warmup = config.optim.warmup_steps
+    if len(step.objective.stages) == 1 and warmup >= config.steps:  # shorter stages have a shorter warm-up
+        progress.say(
+            f"the learning rate rises to the end, as config.optim.warmup_steps={warmup} is not less than config.steps="
+            f"{config.steps}"
+        )
     if kept := compile_cache.folder():
         progress.say(f"compiled programs are kept in {kept} (config.compile_cache)")
     progress.say(f"resuming from step {first} in {workdir}" if first else f"starting in {workdir}")

@@ -61,9 +61,22 @@ def test_a_batch_is_left_out(small_run, text_file, tmp_path, batches, light_step
     assert [checkpoints.metadata(step)["data"]["next_index"] for step in (1, 2)] == [1, 3]
     checkpoints.close()
     fewer = train_config.resolve(small_config(text_file, steps=1, eval_batches=1, checkpoint__every=1))
-    train_setup.claim(WorkDir(workdir), fewer, 2, Rewind(1, 0), Progress())  # a run that goes back may end earlier
+    train_setup.claim(WorkDir(workdir), fewer, 1, Progress())  # a run that goes back may end earlier
     with pytest.raises(UserError, match=r"is at step 2: expected config\.steps=2 or more"):
-        train_setup.claim(WorkDir(workdir), fewer, 2, None, Progress())
+        train(fewer, workdir, rewind=Rewind(1, 1))  # which has been made, so the run is at its last step
+
+
+def test_a_damaged_checkpoint_to_go_back_to_leaves_the_later_ones(small_run, text_file, tmp_path):
+    config = small_config(text_file, steps=2, eval_batches=1, checkpoint__every=1)
+    workdir = Path(shutil.copytree(small_run, tmp_path / "run"))
+    for path in (workdir / "checkpoints" / "1" / "state").rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(UserError, match="damaged"):
+        train(config, workdir, rewind=Rewind(1, 1))
+    assert Checkpoints(workdir / "checkpoints", read_only=True).steps() == [1, 2]
+    assert not (workdir / rewind.FILE).exists()
+    train(config, workdir)  # from step 2
 
 
 def test_a_run_keeps_the_phases_that_it_has_done(tmp_path):
@@ -75,14 +88,14 @@ def test_a_run_keeps_the_phases_that_it_has_done(tmp_path):
     begun = config(8, "1/2 batch_size=4; 1/2")
     (tmp_path / "config.json").write_text(json.dumps(train_config.to_dict(begun)))
     for done, steps, phases in [(8, 8, begun.phases), (2, 16, begun.phases), (6, 16, "1/4 batch_size=4; 3/4")]:
-        train_setup.claim(WorkDir(tmp_path), config(steps, phases), done, None, Progress())
+        train_setup.claim(WorkDir(tmp_path), config(steps, phases), done, Progress())
     with pytest.raises(UserError, match=r"holds a run with other settings \(steps: 8 -> 16\)"):
-        train_setup.claim(WorkDir(tmp_path), config(16, begun.phases), 8, None, Progress())
+        train_setup.claim(WorkDir(tmp_path), config(16, begun.phases), 8, Progress())
     with pytest.raises(UserError, match=r"other settings \(phases: '1/2 batch_size=4; 1/2' -> ''\)"):
-        train_setup.claim(WorkDir(tmp_path), config(8, ""), 2, None, Progress())
+        train_setup.claim(WorkDir(tmp_path), config(8, ""), 2, Progress())
     other = train_config.resolve(small_config(steps=16, batch_size=4, phases=begun.phases))
     with pytest.raises(UserError, match=r"other settings \(batch_size: 8 -> 4\)"):
-        train_setup.claim(WorkDir(tmp_path), other, 2, None, Progress())
+        train_setup.claim(WorkDir(tmp_path), other, 2, Progress())
 
 
 def test_a_start_that_left_no_checkpoint_does_not_decide_on_the_vocabulary(tmp_path):
@@ -158,7 +171,7 @@ def test_a_rewind_that_was_interrupted_is_completed(run, tmp_path):
     """Killed when it was recorded, and no checkpoint was deleted yet."""
     run()
     old = arrays(tmp_path, 6)
-    rewind.record(WorkDir(tmp_path), Rewind(5, 1), [5])
+    rewind.write(WorkDir(tmp_path), rewind.plan(WorkDir(tmp_path), Rewind(5, 1), [5]))
     run()
     assert not rewind.read(WorkDir(tmp_path)).pending
     assert any(not np.array_equal(value, old[name]) for name, value in arrays(tmp_path, 6).items())

@@ -38,9 +38,20 @@ class Rewinds(NamedTuple):
     made: list[Rewind]
     pending: bool
 
-    def skipped_batches(self, start: int, stop: int) -> int:
+    def skipped_batches(self, start: int, stop: float) -> int:
         """Counts the batches skipped by rewinds to steps in [start, stop)."""
         return sum(each.skip_batches for each in self.made if start <= each.step < stop)
+
+    def newest(self, steps: Sequence[int]) -> int | None:
+        """Returns the newest of the steps of a run's checkpoints that the last rewind leaves; None if there is none."""
+        return max((step for step in steps if not self.pending or step <= self.made[-1].step), default=None)
+
+    def settled(self, latest: int | None) -> "Rewinds":
+        """Returns the rewinds of a run whose newest checkpoint is that of step `latest`, or that has none.
+
+        Rewinds to later steps are dropped: their checkpoints have been moved away, and the run passes these steps anew.
+        """
+        return Rewinds([each for each in self.made if latest is not None and each.step <= latest], pending=False)
 
 
 def read(home: WorkDir) -> Rewinds:
@@ -61,50 +72,38 @@ def read(home: WorkDir) -> Rewinds:
         raise UserError(f"{path} is damaged ({type(error).__name__}); restore it, or use another --workdir") from error
 
 
-def record(home: WorkDir, asked: Rewind, steps: Sequence[int]) -> None:
-    """Adds `asked` to the rewinds of a run; for the main process.
+def plan(home: WorkDir, asked: Rewind | None, steps: Sequence[int]) -> Rewinds:
+    """Returns the rewinds of a run, with the one that is asked for, and writes nothing.
 
     The most recent rewind is not repeated: running the same command again resumes the run. A rewind replaces those to
     its own step and to later steps.
 
     Args:
       home: the work directory.
-      asked: the requested rewind.
+      asked: the requested rewind; None: none.
       steps: the steps of the run's checkpoints.
 
     Raises:
       UserError: a number is negative, or the run has no such checkpoint.
     """
+    before = read(home)
+    if asked is None:
+        return before
     for name, value in (("rewind_to", asked.step), ("skip_batches", asked.skip_batches)):
         if value < 0:
             raise UserError(f"--{name}={value} is invalid: expected 0 or more")
-    made = read(home).made
-    if made[-1:] == [asked]:
-        return
+    if before.made[-1:] == [asked]:
+        return before
     if asked.step not in steps:
         found = f"expected one of {', '.join(map(str, steps))}" if steps else "it has none yet; leave --rewind_to out"
         raise UserError(f"{home.path} has no checkpoint of --rewind_to={asked.step}: {found}")
-    # Before a checkpoint is deleted: a start after a kill in between must know that it has to delete the rest.
-    _write(home, Rewinds([*(each for each in made if each.step < asked.step), asked], pending=True))
+    return Rewinds([*(each for each in before.made if each.step < asked.step), asked], pending=True)
 
 
-def settle(home: WorkDir, latest: int | None) -> None:
-    """Records that no checkpoint after the last rewind is left; for the main process.
-
-    Rewinds to later steps than that of the newest checkpoint are dropped: their checkpoints have been moved away, and
-    the run passes these steps anew.
-
-    Args:
-      home: the work directory.
-      latest: the step of the newest checkpoint; None if there is none.
-    """
-    before = read(home)
-    after = Rewinds([each for each in before.made if latest is not None and each.step <= latest], pending=False)
-    if after != before:
-        _write(home, after)
-
-
-def _write(home: WorkDir, rewinds: Rewinds) -> None:
+def write(home: WorkDir, rewinds: Rewinds) -> None:
+    """Writes `rewinds.json`, if it has to change; for the main process."""
+    if rewinds == read(home):
+        return
     content = {"pending": rewinds.pending, "rewinds": [each._asdict() for each in rewinds.made]}
     write_whole(home.folder / FILE, json.dumps(content, indent=2) + "\n")
     home.publish()
