@@ -161,10 +161,11 @@ class Evaluator:
         return self._jit(make_eval_step(segment.objective, segment.stage, len(self._sources)))
 
     def _entropy(self, ids_NL: np.ndarray) -> float:
-        """Computes the unigram entropy of examples, without special tokens."""
+        """Computes the unigram entropy of the tokens that are predicted: all but the special ones, [UNK] included."""
         special = self._segments[0].objective.special
+        never = [id_ for id_ in special if id_ != special.unk]
         # `minlength`: `np.delete` refuses indices beyond the counts, as of a special token that does not occur.
-        return entropy(np.delete(np.bincount(ids_NL.ravel(), minlength=max(special) + 1), special))
+        return entropy(np.delete(np.bincount(ids_NL.ravel(), minlength=max(special) + 1), never))
 
 
 def _with_baselines(measured: metrics.Metrics, unigram_entropy: float) -> dict[str, float]:

@@ -12,7 +12,7 @@ from electra_jax.planning.flops.totals import count_flops
 from electra_jax.runtime import distributed, energy, goodput, metric_writers, run_log, trackers
 from electra_jax.runtime.metric_text import format_heldout, format_logged
 from electra_jax.runtime.progress import Progress
-from electra_jax.runtime.run_log import METRICS
+from electra_jax.runtime.run_log import HELDOUT, METRICS
 from electra_jax.runtime.trackers import TrackedRun, Trackers
 from electra_jax.runtime.workdir import WorkDir
 from electra_jax.sharded_step import ShardedStep
@@ -103,10 +103,11 @@ class MetricLog:
             **{f"seconds_{name}": value for name, value in spent.items()},
             **{f"total_seconds_{name}": value for name, value in all_seconds.items()},
             "epoch": self._epochs(step),
-            **{f"heldout_{name}": value for name, value in heldout.items() if name != "tokens"},
+            **{f"{HELDOUT}{name}": value for name, value in heldout.items() if name != "tokens"},
         }
         # All processes have the names in `found`, so all of them stop here.
-        if taken := {"step", *values} & found.keys():
+        # Also in a step without an evaluation: a later one may have one, and a reader would take this for one.
+        if taken := [name for name in found if name in {"step", *values} or name.startswith(HELDOUT)]:
             raise UserError(f"a hook returned {min(taken)!r}, which the run logs itself; choose another name")
         values |= found
         if self._writer is not None and self._trackers is not None:

@@ -183,7 +183,8 @@ class MetricAccumulator:
     def add(self, measured: Metrics) -> Metrics:
         """Adds a step's metrics and returns them as NumPy arrays; blocks until that step is done."""
         fetched: Metrics = jax.device_get(measured)
-        self._metrics = add(self._metrics, fetched)
+        # A float32 loses units beyond 2^24, which a window of large batches soon has in tokens.
+        self._metrics = add(self._metrics, jax.tree.map(np.float64, fetched))
         return fetched
 
     def close(self) -> dict[str, float]:

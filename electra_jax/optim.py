@@ -16,7 +16,7 @@ from optax.contrib import MuonDimensionNumbers
 from electra_jax.config.settings import above, above_up_to, at_least, from_up_to_below, one_of, setting
 from electra_jax.runtime import rng
 
-Rates = Sequence[tuple[int, float | None]]  # (steps, peak learning rate or None) of each phase
+Rates = Sequence[tuple[int, float]]  # (steps, peak learning rate) of each phase
 _NOT_DECAYED = ("bias", "scale")  # suffixes of the names of biases and layer-norm scales
 
 
@@ -100,7 +100,7 @@ def in_stages(settings: OptimConfig, stages: Sequence[int], rates: Rates = ()) -
     ]
     # `join_schedules` passes each schedule the count since its boundary, so warm-up and decay start again.
     whole = optax.join_schedules(schedules, list(itertools.accumulate(stages[:-1])))
-    peaks = [s.learning_rate if rate is None else rate for _, rate in rates]
+    peaks = [rate for _, rate in rates]
     if set(peaks) <= {s.learning_rate}:
         return whole
     ends = list(itertools.accumulate(steps for steps, _ in rates))[:-1]

@@ -98,6 +98,10 @@ def make_train_step(
         grads, loss, measured = gradient(
             objective, stage, state.params, batch, state.step, key, grad_accum_steps, placement
         )
+        # Frozen parameters have no part in the norm, in clipping and in the moments.
+        if stage.trainable is not None:
+            frozen = {name: optax.tree.zeros_like(grads[name]) for name in grads.keys() - set(stage.trainable)}
+            grads = {**grads, **frozen}
         # Before the optimizer clips it: a spike must show.
         norm = optax.tree.norm(grads)
         accepted, norms = guard.inspect(state.grad_norms, state.step, loss, norm, spike)

@@ -263,7 +263,7 @@ def check(config: TrainConfig) -> None:
     settings.validate(config)
     _check_phase(config)
     _check_warm_start(config)
-    _check_optimizer(config)
+    _check_effects(config)
     if config.probe.every and not config.probe.data_dir:
         raise UserError(
             f"config.probe.every={config.probe.every} needs the files of {config.probe.task}; set config.probe.data_dir"
@@ -320,22 +320,28 @@ def _check_warm_start(config: TrainConfig) -> None:
         )
 
 
-def _check_optimizer(config: TrainConfig) -> None:
-    """Raises UserError if a setting of the optimizer has no effect."""
-    without = OptimConfig()
+def _check_effects(config: TrainConfig) -> None:
+    """Raises UserError if a setting has no effect without another one."""
+    known, values = settings.settings_of(TrainConfig), settings.flatten(config)
     trains_generator = (
         registry.has_generator(config.objective) and not registry.SYSTEMS[config.objective.name].pretrained_generator
     )
     together = trains_generator and config.objective.name != "two_stage"  # which trains one after the other
     for name, needed, used in (
-        ("muon_rate", "config.optim.name=muon", config.optim.name == "muon"),
-        ("decay", "config.optim.schedule=stable", config.optim.schedule == "stable"),
-        ("generator_rate", "a generator network that is trained", trains_generator),
-        ("clip_apart", "a generator and an encoder that are trained together", together),
+        ("optim.muon_rate", "config.optim.name=muon", config.optim.name == "muon"),
+        ("optim.decay", "config.optim.schedule=stable", config.optim.schedule == "stable"),
+        ("optim.generator_rate", "a generator network that is trained", trains_generator),
+        ("optim.clip_apart", "a generator and an encoder that are trained together", together),
+        ("profile.steps", "config.profile.at", config.profile.at > 0),
+        *((name, "config.probe.every", config.probe.every > 0) for name in known if name.startswith("probe.")),
     ):
-        value = getattr(config.optim, name)
-        if value != getattr(without, name) and not used:
-            raise UserError(f"config.optim.{name}={value} has no effect without {needed}; set it or leave this out")
+        if values[name] != known[name].default and not used:
+            raise UserError(f"config.{name}={values[name]} has no effect without {needed}; set it or leave this out")
+    if config.profile.at > config.steps:
+        raise UserError(
+            f"config.profile.at={config.profile.at} is after the last step: expected {config.steps} (config.steps) or "
+            "less"
+        )
 
 
 # Settings that a phase may change, besides all numbers of the objective that do not count steps.

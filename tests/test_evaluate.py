@@ -9,7 +9,7 @@ from cli_runs import make_objective
 
 from electra_jax import evaluate, train_config
 from electra_jax.data.batches import HeldoutBatch
-from electra_jax.data.tokenizer import CLS, OWN, SEP
+from electra_jax.data.tokenizer import CLS, OWN, SEP, UNK
 from electra_jax.modeling.batch import Batch
 from electra_jax.objectives import electra
 from electra_jax.objectives.segments import Phase, make_segments
@@ -65,7 +65,7 @@ def evaluator(held_out, seed: int = 0, sources=()) -> evaluate.Evaluator:
         del eval_step
         return lambda params, step, batch, key: measure(params, batch, key, OBJECTIVE.unigram)
 
-    segments = make_segments(OBJECTIVE, [Phase(OBJECTIVE.steps, 8, 4, OBJECTIVE.settings)])
+    segments = make_segments(OBJECTIVE, [Phase(OBJECTIVE.steps, 8, 4, OBJECTIVE.settings, 1e-3)])
     return evaluate.Evaluator(segments, held_out, seed, jit=jit, sources=sources)
 
 
@@ -102,8 +102,8 @@ def test_batches_have_keys_of_their_own():
 
 
 def test_yardsticks_are_those_of_the_text_and_of_its_fakes():
-    """Ten tokens 7, five 8, five 9; special ones do not count."""
-    ids = np.tile([CLS, *[7] * 10, *[8] * 5, *[9] * 5, SEP, *[0] * 18], (ROWS, 1))
+    """Ten tokens 7, five [UNK], five 9; the other special ones are not predicted, and do not count."""
+    ids = np.tile([CLS, *[7] * 10, *[UNK] * 5, *[9] * 5, SEP, *[0] * 18], (ROWS, 1))
     result = evaluator([make_batch(ids)])(parameters(), 0)
     assert result["unigram_entropy"] == pytest.approx(1.5 * math.log(2))
     share = result["replaced_fraction"]

@@ -149,3 +149,6 @@ def test_a_window_gathers_steps_until_it_is_closed():
     assert window.close() == {"loss": 1.0}
     window.add({"loss": metrics.Mean(jnp.asarray(7.0), jnp.asarray(1.0))})
     assert window.close() == {"loss": 7.0}
+    for tokens in (2.0**24, 1.0):  # float32 would lose the second
+        window.add({"tokens": metrics.Total(jnp.asarray(tokens))})
+    assert window.close() == {"tokens": 2**24 + 1}

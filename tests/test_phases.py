@@ -197,7 +197,7 @@ def test_a_damaged_config_of_an_earlier_version_is_refused(value):
 
 def test_a_phase_has_a_peak_learning_rate_of_its_own():
     settings = OptimConfig(learning_rate=1e-3, warmup_steps=2, schedule="stable", decay=0.4)
-    rates = [(4, None), (4, 5e-4), (2, 1e-3)]
+    rates = [(4, 1e-3), (4, 5e-4), (2, 1e-3)]
     changed, plain = (optim.in_stages(settings, [10], each) for each in (rates, ()))
     factors = [1] * 4 + [0.5] * 4 + [1] * 2
     np.testing.assert_allclose(

@@ -80,6 +80,7 @@ def test_hooks_measure_the_encoder_as_it_is_and_change_nothing(text_file, tmp_pa
         ((1, lambda step, model: 3.0), "a hook returned 3.0: expected a dict of numbers by name, or None"),
         ((1, lambda step, model: {1: 1.0}), "a hook returned {1: 1.0}: expected a dict of numbers by name, or None"),
         ((1, lambda step, model: {"tokens": 1.0}), "a hook returned 'tokens', which the run logs itself"),
+        ((1, lambda step, model: {"heldout_x": 1.0}), "a hook returned 'heldout_x', which the run logs itself"),
         ((1, lambda step, model: {"step": 1.0}), "a hook returned 'step', which the run logs itself"),
         ((1, lambda step, model: {"mine": None}), "a hook returned 'mine' as None: expected a number"),
         ((1, lambda step, model: {"other": 1.0}), "two hooks returned 'other'; choose another name"),

@@ -65,6 +65,8 @@ def test_settings_that_contradict_each_other_are_refused():
     same = {"model__tying": "all", "model__generator_width": 1.0, "model__generator_layers": 1.0}
     with pytest.raises(UserError, match=r"init\.generator=first has no effect with config\.model\.tying=all"):
         train_config.resolve(small_config(init_from="here", init__generator="first", **same))
+    with pytest.raises(UserError, match=r"config\.profile\.at=9 is after the last step: expected 8"):
+        train_config.resolve(small_config(steps=8, profile__at=9))
     with pytest.raises(UserError, match=r"probe\.every=5 needs the files of cola"):
         train_config.resolve(small_config(probe__every=5))
 
@@ -78,20 +80,22 @@ def test_an_objective_needs_a_name(objective):
 @pytest.mark.parametrize(
     ("name", "value", "objective", "needed"),
     [
-        ("muon_rate", 2.0, "electra", "config.optim.name=muon"),
-        ("decay", 0.5, "electra", "config.optim.schedule=stable"),
-        ("generator_rate", 2.0, "mlm", "a generator network that is trained"),
-        ("clip_apart", True, "mlm", "a generator and an encoder that are trained together"),
-        ("clip_apart", True, "two_stage", "a generator and an encoder that are trained together"),
-        ("generator_rate", 2.0, "frozen_generator", "a generator network that is trained"),
+        ("optim.muon_rate", 2.0, "electra", "config.optim.name=muon"),
+        ("optim.decay", 0.5, "electra", "config.optim.schedule=stable"),
+        ("optim.generator_rate", 2.0, "mlm", "a generator network that is trained"),
+        ("optim.clip_apart", True, "mlm", "a generator and an encoder that are trained together"),
+        ("optim.clip_apart", True, "two_stage", "a generator and an encoder that are trained together"),
+        ("optim.generator_rate", 2.0, "frozen_generator", "a generator network that is trained"),
+        ("profile.steps", 5, "mlm", "config.profile.at"),
+        ("probe.task", "rte", "mlm", "config.probe.every"),
     ],
 )
-def test_settings_of_the_optimizer_without_effect_are_refused(name, value, objective, needed):
+def test_settings_without_effect_are_refused(name, value, objective, needed):
     config = small_config(arg=f"objective={objective}")
-    config.optim[name] = value
+    config.update_from_flattened_dict({name: value})
     with pytest.raises(UserError) as error:
         train_config.resolve(config)
-    assert str(error.value) == f"config.optim.{name}={value} has no effect without {needed}; set it or leave this out"
+    assert str(error.value) == f"config.{name}={value} has no effect without {needed}; set it or leave this out"
 
 
 @every_objective

@@ -93,7 +93,8 @@ def parse(
 
 def _default_workdir(name: str, arg: str) -> str:
     """Returns runs/tiny for `tiny` and runs/tiny-mlm for `tiny:objective=mlm`: another objective is another run."""
-    return "runs/" + "-".join([Path(name).stem, *(part.rpartition("=")[2] for part in arg.split(",") if part)])
+    values = [part.rpartition("=")[2] for part in arg.split(",") if part]
+    return "runs/" + "-".join([Path(name).stem, *(Path(value).name for value in values)])  # of a path, its last part
 
 
 def packaged_configs() -> Path:

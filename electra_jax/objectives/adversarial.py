@@ -58,7 +58,10 @@ def policy_loss(logits_BMV: Array, fakes_BM: Array, reward_BM: Array, baseline_B
 
 
 def baseline(gate_BM: Array) -> Array:
-    """Computes the expected reward, -log sigmoid(gate): a detection loss, like the reward."""
+    """Estimates the expected reward by -log sigmoid(gate).
+
+    `baseline_loss` fits sigmoid(gate) to the expectation of exp(-reward), so this is a lower bound (Jensen).
+    """
     return -jax.nn.log_sigmoid(gate_BM)
 
 

@@ -102,7 +102,7 @@ def log_frequencies(counts: np.ndarray, padded_size: int, special: Special) -> n
     """Computes log-probabilities [padded_size] float32 of tokens that occur `counts` [V] times, except special ones."""
     frequency = np.zeros(padded_size)
     frequency[: len(counts)] = counts
-    # Special tokens occur in the text, and are neither masked nor faked.
+    # Special tokens occur in the text, and are no fakes.
     frequency[list(special)] = 0
     with np.errstate(divide="ignore"):
         logits = np.log(frequency / frequency.sum())
@@ -297,7 +297,7 @@ def after_generator(
     both = spec.one_stage(loss, TRAINED_GENERATOR, DISCRIMINATOR)
 
     def stages(settings: ObjectiveConfig, steps: int) -> tuple[Stage, ...]:
-        first = min(settings.generator_steps, steps)
+        first = settings.generator_steps  # less than `steps`, see `registry.check`
         if not first:
             return both(settings, steps)
         alone = Stage(first, (TRAINED_GENERATOR,), generator_alone_loss, trainable=("generator", "generator_head"))

@@ -98,8 +98,8 @@ def choose(
     maskable_BL: Array,
     real_BL: Array,
     mask_prob: float | Array,
+    most: int,
     words_BL: Array | None = None,
-    most: int | None = None,
 ) -> tuple[Array, Array]:
     """Draws positions uniformly without replacement, where `maskable_BL` is True.
 
@@ -109,14 +109,12 @@ def choose(
     With `words_BL`, the index of each position's word, whole words are drawn as long as they fit into that number. If
     the first word alone is longer, as in scripts without spaces, a part of it is taken, from a random position on.
 
-    M is `most`, which is required if `mask_prob` is an array, or else `max_masked` of the length and `mask_prob`.
+    M is `most`.
 
     Returns:
       Positions [B, M] int32 and weights [B, M] float32. All M positions of a row are distinct; those of weight 0 are
       fillers.
     """
-    if most is None:
-        most = max_masked(maskable_BL.shape[1], float(mask_prob))
     length_B = jnp.sum(real_BL, axis=1, dtype=jnp.float32)
     # At least 1 and rounded, as in google-research/electra, pretrain/pretrain_helpers.py.
     count_B = jnp.clip(jnp.round(mask_prob * length_B), 1, most).astype(jnp.int32)
@@ -173,8 +171,8 @@ def mask(
     mask_prob: float | Array,
     replace_prob: float,
     random_prob: float,
+    most: int,
     word_starts: Array | None = None,
-    most: int | None = None,
 ) -> Masked:
     """Draws the masks of a batch, and everything else that is random about it except dropout.
 
@@ -187,15 +185,15 @@ def mask(
       replace_prob: probability that a chosen position becomes [MASK]; .85 in the reference's code, .8 in BERT.
       random_prob: probability that a chosen position becomes a random token that is not special; 0 in the reference, .1
         in BERT. The remaining ones keep their token.
-      word_starts: [V] bool, the pieces that begin a word; if given, whole words are masked.
       most: M, as in `choose`.
+      word_starts: [V] bool, the pieces that begin a word; if given, whole words are masked.
     """
     input_ids = batch.input_ids
     # The order of the keys is part of a run's results, as is each draw below.
     choose_key, replace_key, random_key, uniform_key = jax.random.split(key, 4)
     maskable = is_maskable(input_ids, special)
     whole = None if word_starts is None else words(word_starts[input_ids], maskable)
-    positions, weights = choose(choose_key, maskable, batch.sequence_ids > 0, mask_prob, whole, most)
+    positions, weights = choose(choose_key, maskable, batch.sequence_ids > 0, mask_prob, most, whole)
     targets = jnp.take_along_axis(input_ids, positions, axis=1)
     coin = jax.random.uniform(replace_key, positions.shape)
     random = random_tokens(random_key, positions.shape, vocab_size, special)

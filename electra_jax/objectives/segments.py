@@ -20,7 +20,7 @@ class Phase(NamedTuple):
       length: the sequence length, in tokens.
       batch_size: the global batch size, in sequences.
       objective: the settings of the objective.
-      learning_rate: the peak learning rate; None: the run's.
+      learning_rate: the peak learning rate.
       weights: relative sampling weights of the sources of the text; empty: the corpus's.
     """
 
@@ -28,7 +28,7 @@ class Phase(NamedTuple):
     length: int
     batch_size: int
     objective: ObjectiveConfig
-    learning_rate: float | None = None
+    learning_rate: float
     weights: tuple[float, ...] = ()
 
 

@@ -260,9 +260,9 @@ class Objective:
             self.mask_prob(step),
             s.replace_prob if reads_masks else 0.0,
             s.random_prob if reads_masks else 0.0,
-            jnp.asarray(self.word_starts) if s.whole_words else None,
             # M is a static shape while the rate changes from step to step, so M must fit the largest rate.
             masking.max_masked(batch.input_ids.shape[1], s.largest_mask_prob),
+            jnp.asarray(self.word_starts) if s.whole_words else None,
         )
 
     def draw(self, key: Array, batch: Batch, step: Array) -> Inputs:

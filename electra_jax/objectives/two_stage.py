@@ -23,7 +23,7 @@ def copy_generator(params: Params) -> Params:
 
 
 def stages(settings: ObjectiveConfig, steps: int) -> tuple[Stage, ...]:
-    first = min(settings.generator_steps, steps)
+    first = settings.generator_steps  # less than `steps`, see `registry.check`
     return (
         Stage(first, (electra.TRAINED_GENERATOR,), electra.generator_alone_loss, trainable=_GENERATOR),
         Stage(

@@ -3,7 +3,8 @@
 A `Clock` is in exactly one phase at any time, so the seconds of the phases add up to the wall time. A checkpoint holds
 the seconds up to it, and so does each line of metrics.jsonl. The difference between the last line and the checkpoint is
 the time that a killed process spent after the checkpoint. Its steps are repeated, so their time is `lost` (Google's
-ml-goodput-measurement calls it wasted progress from disruption). Its time after the last line is not counted.
+ml-goodput-measurement calls it wasted progress from disruption). Not counted are its time after the last line, and lost
+time if the next start is killed before its first line.
 """
 
 import contextlib

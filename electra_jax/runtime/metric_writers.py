@@ -90,9 +90,8 @@ class _Events:
         """Opens a new file; TensorBoard drops the steps after `step` of earlier files."""
         folder.mkdir(parents=True, exist_ok=True)
         self._writer = EventsWriter(str(folder / "events"))
-        if step:
-            log = SessionLog(status=SessionLog.START)
-            self._writer.write_event(Event(wall_time=time.time(), step=step + 1, session_log=log))
+        log = SessionLog(status=SessionLog.START)
+        self._writer.write_event(Event(wall_time=time.time(), step=step + 1, session_log=log))
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
         for name, value in numbers.items():
@@ -119,8 +118,10 @@ class Profile:
         self._folder, self._first, self._end = workdir / "profile", step, step + steps
         self._on = False
 
-    def before(self, step: int) -> None:
-        """Starts or stops the profiler as needed; call it before each step."""
+    def before(self, step: int, state: Any) -> None:
+        """Starts or stops the profiler as needed; call it before each step, with the state that the step updates."""
+        if step in (self._first, self._end):
+            jax.block_until_ready(state)  # whole steps: the one before may still be running
         if step == self._first:
             jax.profiler.start_trace(self._folder)
             self._on = True

@@ -57,6 +57,11 @@ def test_the_default_workdir_is_named_after_the_config(config, workdir):
     assert parse(f"--config={config}").workdir == workdir
 
 
+def test_a_default_workdir_has_the_last_part_of_a_path(tmp_path):
+    (tmp_path / "mine.py").write_text("from electra_jax.configs import tiny\nget_config = lambda arg: tiny()\n")
+    assert parse(f"--config={tmp_path}/mine.py:corpus=/data/train_100M").workdir == "runs/mine-train_100M"
+
+
 def test_an_empty_workdir_is_refused():
     with pytest.raises(UserError, match="--workdir is empty: expected a folder; leave it out for the default"):
         parse(TINY, "--workdir=")

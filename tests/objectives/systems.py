@@ -144,7 +144,7 @@ def _program(name: str, tying: str, generator: str, stage: int, static: tuple[tu
 
 
 def one_phase(o: Objective) -> tuple[Segment, ...]:
-    return make_segments(o, [Phase(o.steps, LENGTH, 4, o.settings)])
+    return make_segments(o, [Phase(o.steps, LENGTH, 4, o.settings, 1e-3)])
 
 
 def _run(

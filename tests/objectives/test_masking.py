@@ -16,12 +16,13 @@ from electra_jax.objectives import masking
 
 LENGTH = 40
 VOCABULARY = 60
-_mask = jax.jit(masking.mask, static_argnames=("mask_prob", "vocab_size", "special"))
+_mask = jax.jit(masking.mask, static_argnames=("mask_prob", "vocab_size", "special", "most"))
 
 
 @functools.partial(jax.jit, static_argnames="mask_prob")
 def _choose(key, ids, mask_prob, words):
-    return masking.choose(key, masking.is_maskable(ids, OWN), ids != PAD, mask_prob=mask_prob, words_BL=words)
+    most = masking.max_masked(ids.shape[1], mask_prob)
+    return masking.choose(key, masking.is_maskable(ids, OWN), ids != PAD, mask_prob, most, words)
 
 
 def choose(key, ids: np.ndarray, mask_prob: float, words=None):
@@ -38,7 +39,9 @@ def text(rows: int, length: int = LENGTH) -> np.ndarray:
 def mask(ids: np.ndarray, replace_prob: float, random_prob: float = 0.0, seed: int = 0) -> masking.Masked:
     batch = Batch(ids, np.zeros_like(ids), np.ones_like(ids))
     shares = np.float32(replace_prob), np.float32(random_prob)
-    return jax.device_get(_mask(jax.random.key(seed), batch, VOCABULARY, OWN, 0.15, *shares))
+    return jax.device_get(
+        _mask(jax.random.key(seed), batch, VOCABULARY, OWN, 0.15, *shares, masking.max_masked(ids.shape[1], 0.15))
+    )
 
 
 @pytest.mark.parametrize(
@@ -170,7 +173,7 @@ def test_special_tokens_may_have_any_ids():
     ids[:, 0], ids[:, -1] = special.cls, special.sep
     batch = Batch(ids, np.zeros_like(ids), np.ones_like(ids))
     shares = np.float32(0.5), np.float32(0.5)
-    masked = jax.device_get(_mask(jax.random.key(0), batch, 14, special, 0.15, *shares))
+    masked = jax.device_get(_mask(jax.random.key(0), batch, 14, special, 0.15, *shares, most=6))
     assert set(masked.targets.ravel()) == {5}
     shown = masked.input_ids[masked.chosen > 0]
     assert stats.binomtest(int(np.sum(shown == special.mask)), 12_000, 0.5).pvalue > 1e-3

@@ -216,7 +216,16 @@ def test_the_copy_gate_is_stable_where_it_is_sure(gate):
 
 @jax.jit
 def mask_half(key, text, replace_prob, random_prob):
-    return masking.mask(key, text, systems.VOCABULARY, OWN, 0.5, replace_prob, random_prob)
+    return masking.mask(
+        key,
+        text,
+        systems.VOCABULARY,
+        OWN,
+        0.5,
+        replace_prob,
+        random_prob,
+        masking.max_masked(text.input_ids.shape[1], 0.5),
+    )
 
 
 @pytest.mark.parametrize(("replace_prob", "random_prob"), [(0.85, 0.0), (0.8, 0.1)])

@@ -17,7 +17,7 @@ def objective() -> Objective:
 
 def phases(*each: tuple[int, int], o: Objective | None = None) -> list[Phase]:
     """Of (length, steps), with batches of 4."""
-    return [Phase(steps, length, 4, (o or objective()).settings) for length, steps in each]
+    return [Phase(steps, length, 4, (o or objective()).settings, 1e-3) for length, steps in each]
 
 
 def described(segments) -> list[tuple[int, int, int, int]]:
@@ -32,7 +32,7 @@ def test_a_run_is_split_where_its_stage_or_its_phase_changes():
 
 def test_a_run_is_split_where_its_batch_size_changes():
     settings = objective().settings
-    segments = make_segments(objective(), [Phase(5, 16, 2, settings), Phase(5, 16, 4, settings)])
+    segments = make_segments(objective(), [Phase(5, 16, 2, settings, 1e-3), Phase(5, 16, 4, settings, 1e-3)])
     assert [(each.start, each.batch_size) for each in segments] == [(0, 2), (3, 2), (5, 4)]
 
 
@@ -53,7 +53,7 @@ def test_segments_have_the_settings_of_their_phase():
     """And the same loss where only the shapes differ."""
     o = make_objective(small_config(steps=10), 600)
     other = dataclasses.replace(o.settings, mask_prob=0.3)
-    given = [Phase(2, 16, 4, o.settings), Phase(3, 64, 4, o.settings), Phase(5, 64, 4, other)]
+    given = [Phase(2, 16, 4, o.settings, 1e-3), Phase(3, 64, 4, o.settings, 1e-3), Phase(5, 64, 4, other, 1e-3)]
     first, longer, masked = make_segments(o, given)
     assert [each.objective.settings.mask_prob for each in (first, longer, masked)] == [0.15, 0.15, 0.3]
     assert first.loss == longer.loss != masked.loss
