@@ -44,7 +44,7 @@ def load(path: str | os.PathLike[str], step: int | None = None, batch_size: int 
     folder = finetuned_model.find(hub.local(Path(path)))
     if folder is None:
         return model.load(path, step, batch_size)
-    _check_no_step(path, step)
+    networks.check_no_step(path, step)
     return FinetunedModel(str(path), kept.read(folder), batch_size)
 
 
@@ -95,19 +95,20 @@ def export(
       {'discriminator': 'ElectraForPreTraining', 'encoder': 'ElectraModel', 'generator': 'ElectraForMaskedLM'}
     """
     check_value("dtype", dtype, one_of(*directory.DTYPES))
-    folder = finetuned_model.find(Path(path))
-    if folder is None and directory.is_directory(Path(path)):
+    path = hub.local(Path(path))
+    folder = finetuned_model.find(path)
+    if folder is None and directory.is_directory(path):
         if not onnx or scores or layers or as_bert or sentence_transformers or (step, average, dtype) != _DEFAULTS:
             raise UserError(f"{path} is a Hugging Face directory: expected onnx and no other option, to add ONNX files")
-        return {".": onnx_file.copy_with_onnx(Path(path), Path(output).resolve())}
+        return {".": onnx_file.copy_with_onnx(path, Path(output).resolve())}
     if folder is None:
         if scores and average != 1:
             raise UserError("scores are those of one checkpoint; leave scores or average out")
         given = [scores] if isinstance(scores, str | os.PathLike) else scores
-        downstream = [_read_score(Path(each), Path(path), step) for each in given]
+        downstream = [_read_score(Path(each), path, step) for each in given]
         more = (downstream, average, layers)
         return run_export.export(path, output, step, sentence_transformers, onnx, as_bert, dtype, *more)
-    _check_no_step(path, step)
+    networks.check_no_step(path, step)
     if sentence_transformers:
         raise UserError(
             f"{path} is fine-tuned for a task, not for sentence vectors; export the run that it started from"
@@ -237,8 +238,3 @@ def _name_repository(root: Path, repo: str) -> None:
         text = card.read_text(encoding="utf-8").replace(repr(name), "path")
         download = f'from huggingface_hub import snapshot_download\n\npath = snapshot_download("{repo}") + "/{name}"\n'
         write_whole(card, text.replace("```python\n", f"```python\n{download}", 1))
-
-
-def _check_no_step(path: str | os.PathLike[str], step: int | None) -> None:
-    if step is not None:
-        raise UserError(f"{path} is not a run, so it has no checkpoint of step {step}; leave the step out")

@@ -28,7 +28,7 @@ def main(argv: list[str]) -> int:
             # The input need not be UTF-8.
             sys.stdin.reconfigure(errors="replace")
             formats.check_text(sys.stdin.buffer.peek(), "standard input")
-        texts = sys.stdin.read().splitlines()
+        texts = [line.rstrip("\r\n") for line in sys.stdin]  # `splitlines` would split at form feeds too
     # Bytes of an argument that are not UTF-8 are surrogates, which tokenizers cannot encode.
     texts = [text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for text in texts]
     detected = model.detect(texts)

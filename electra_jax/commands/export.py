@@ -8,6 +8,7 @@ from electra_jax.config import cli
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import check_value, one_of
 from electra_jax.downstream import finetuned_model
+from electra_jax.loading import hub
 from electra_jax.loading.huggingface import directory
 from electra_jax.runtime.console import PlainConsole
 
@@ -69,7 +70,7 @@ def main(argv: list[str]) -> int:
     options = cli.choose(given, defaults)
     source = cli.choose_one(options, "workdir", "model")
     cli.require(options, (source, "output"), "try --workdir=runs/tiny --output=exported, or --help")
-    model = Path(options["model"])
+    model = hub.local(Path(options["model"]))
     if source == "model" and finetuned_model.find(model) is None and not directory.is_directory(model):
         raise UserError(f"--model={model} was not fine-tuned; export a run with --workdir")
     # By `given`, not by the value: an empty one is invalid too.

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from electra_jax.config import cli, config_file
-from electra_jax.config.settings import Check, check_value, one_of
+from electra_jax.config.settings import check_value, one_of
 from electra_jax.downstream.finetuning import kept, results, run
 from electra_jax.downstream.finetuning.recipe import FinetuneConfig
 from electra_jax.runtime.console import PlainConsole, table_of
@@ -37,9 +37,7 @@ usage: electra-jax finetune --config=NAME[:ARG] --init_from=DIR --data_dir=FOLDE
   --help-config               list all settings with defaults and valid values
   --debug                     show the traceback of an error"""
 
-# Stands for the last checkpoint of a run: 0 is a step.
-_LAST = -1
-_OPTIONS: Mapping[str, Any] = {"init_from": "", "step": _LAST, "data_dir": "", "keep": "best", "strict": True}
+_OPTIONS: Mapping[str, Any] = {"init_from": "", "step": "", "data_dir": "", "keep": "best", "strict": True}
 
 
 def main(argv: list[str]) -> int:
@@ -47,8 +45,8 @@ def main(argv: list[str]) -> int:
     options, config = arguments.options, arguments.config
     cli.require(options, ("init_from", "data_dir"), "try --init_from=runs/tiny --data_dir=glue/CoLA, or --help")
     check_value("--keep", options["keep"], one_of(*kept.KEEP))
-    check_value("--step", options["step"], Check(lambda step: step >= _LAST, "0 or more"))
-    step = None if options["step"] == _LAST else options["step"]
+    # A text, because 0 is a step, and without the option it is that of the last checkpoint.
+    step = cli.convert("--step", options["step"], 0) if options["step"] else None
     console = PlainConsole()
     with ConsoleProgress(console, LINE_EVERY) as progress:
         result = run.finetune(

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,7 +64,7 @@ def load_networks(path: Path, step: int | None = None, average: int = 1) -> Pret
         assert encoder is not None
         scores = run.objective.system.scores
         return Pretrained(encoder, generator, run.tokenizer, tuple(directory.score_notes(scores)), scores)
-    _check_no_step(path, step)
+    check_no_step(path, step)
     first_path = _encoder_directory(path)
     first = directory.read(first_path)
     # An encoder with two heads is exported as two directories: transformers has no class with both.
@@ -133,12 +134,13 @@ def find_source(path: Path, step: int | None = None) -> Source:
         # The metadata has the measured time of the steps, so no two checkpoints have the same digest.
         digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode()).hexdigest()
         return Source(f"{name} at step {step}", digest[:_DIGITS], functools.partial(load_networks, path, step))
-    _check_no_step(path, step)
+    check_no_step(path, step)
     digest = directory.digest(_encoder_directory(path))[:_DIGITS]
     return Source(name, digest, functools.partial(load_networks, path))
 
 
-def _check_no_step(path: Path, step: int | None) -> None:
+def check_no_step(path: str | os.PathLike[str], step: int | None) -> None:
+    """Raises UserError if a step is given for a path that is not a run."""
     if step is not None:
         raise UserError(f"{path} is not a run, so it has no checkpoint of step {step}; leave the step out")
 

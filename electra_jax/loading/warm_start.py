@@ -195,6 +195,8 @@ class WarmStart:
             return {i: i for i in range(size)}
         donor_rows = {name: i for i, name in enumerate(donor_names) if name}  # some ids have no piece
         rows = {i: donor_rows[name] for i, name in enumerate(names) if name in donor_rows}
+        # Special tokens by their role: what one vocabulary calls [CLS] is <s> in another.
+        rows |= zip(self.tokenizer.special, donor.tokenizer.special, strict=True)
         if self.settings.vocabulary != "pieces":
             raise UserError(
                 f"{donor.name} has a different vocabulary ({len(donor_names)} pieces, this run {size}, {len(rows)} in "

@@ -30,6 +30,9 @@ def test_it_marks_words_of_its_arguments_or_of_its_input(model, capsys, monkeypa
     monkeypatch.setattr("sys.stdin", io.StringIO("The Model\n\nreads a line\n"))
     assert errors.run(detect.main, ["--model", str(model)]) == 0
     assert capsys.readouterr().out.splitlines() == [legend, *lines]
+    monkeypatch.setattr("sys.stdin", io.StringIO("a\u2028line\n"))
+    assert errors.run(detect.main, ["--model", str(model)]) == 0
+    assert capsys.readouterr().out.count("•") == 1
     assert errors.run(detect.main, [f"--model={model}", "caf\udce9 a line"]) == 0  # bytes that are not UTF-8
 
 

@@ -16,8 +16,8 @@ from electra_jax.train_config import TrainConfig, WarmStartConfig
 class Pieces:
     """A vocabulary of names alone."""
 
-    def __init__(self, names, folds=True):
-        self._names, self.folds = list(names), folds
+    def __init__(self, names, folds=True, special=(0, 1, 2, 3, 4)):
+        self._names, self.folds, self.special = list(names), folds, special
 
     def __len__(self):
         return len(self._names)
@@ -231,15 +231,16 @@ def test_two_towers_cannot_be_given():
 def test_another_vocabulary_is_refused_or_its_rows_are_taken_by_their_pieces():
     o = tiny_models.system("electra")
     pieces = [f"piece {i}" for i in range(tiny_models.VOCABULARY)]
-    pieces[:3], pieces[10] = ["piece 2", "piece 1", "piece 0"], "unheard of"
-    them = [given(o, part, pieces=Pieces(pieces)) for part in ("encoder", "generator")]
+    pieces[5:8], pieces[10] = ["piece 7", "piece 6", "piece 5"], "unheard of"
+    pieces[4], mask = "<mask>", 11
+    them = [given(o, part, pieces=Pieces(pieces, special=(0, 1, 2, 3, mask))) for part in ("encoder", "generator")]
     with pytest.raises(UserError, match=r"a different vocabulary \(60 pieces, this run 60, 59 in both\)"):
         begin(o, *them)
     params, said = begin(o, *them, vocabulary="pieces")
     theirs, fresh = tiny_models.parameters(o, seed=1), tiny_models.parameters(o, seed=2)
     for path in (("embeddings", "word"), ("generator_head", "bias")):
         ours, old, new = (tree[path[0]][path[1]] for tree in (params, theirs, fresh))
-        np.testing.assert_array_equal(ours[:3], old[[2, 1, 0]])
+        np.testing.assert_array_equal(ours[:8], old[[0, 1, 2, 3, mask, 7, 6, 5]])
         np.testing.assert_array_equal(ours[10], new[10])
         np.testing.assert_array_equal(ours[11:60], old[11:60])
     assert "59 of 60 pieces are in its vocabulary" in said[0]

@@ -32,6 +32,7 @@ Array = jax.Array
 State = step_lib.TrainState
 Steps = list[tuple[int, list[np.ndarray]]]
 _ADVICE = "lower config.optim.learning_rate"
+_LAG = 4  # batches whose outputs may be on the device
 
 
 class DivergedError(UserError):
@@ -194,14 +195,17 @@ def predict(
     by_row = _sharding(_make_mesh(config.batch_size), "data")
     sizes = batches.buckets(lengths, config.shortest_bucket)
     numbers_of: list[np.ndarray] = []
-    pending: list[Any] = []
+    outputs: list[Any] = []  # for each batch, output name -> [S, B, ...]
     for length, numbers in batches.evaluation_batches(lengths, sizes, config.batch_size):
         batch = rows.make_batch(numbers, config.batch_size, length, special)
         inputs, allowed = jax.device_put((batch.inputs, batch.targets.get("allowed")), by_row)
         numbers_of.append(numbers)
-        # Fetched after the loop, so that the host pads the next batch while the device computes.
-        pending.append(_apply(params, inputs, allowed, model=model))
-    outputs = jax.device_get(pending)  # for each batch, output name -> [S, B, ...]
+        outputs.append(_apply(params, inputs, allowed, model=model))
+        # Fetched some batches late: the host pads the next ones while the device computes, and the device need not hold
+        # the outputs of all.
+        if len(outputs) > _LAG:
+            outputs[-_LAG] = jax.device_get(outputs[-_LAG])
+    outputs = jax.device_get(outputs)
     # Batches are grouped by length; `order` restores the order of the rows.
     order = np.argsort(np.concatenate(numbers_of))
     count = len(jax.tree.leaves(params)[0])

@@ -157,6 +157,13 @@ def _check(config: FinetuneConfig) -> None:
         raise UserError(f"config.seed={config.seed} is too large: expected seeds below 2^32")
     if config.head != "paper" and config.task.beam != TaskConfig.beam:
         raise UserError(f"config.task.beam={config.task.beam} has no effect without config.head=paper; leave it out")
+    if config.pooling != "cls" and config.task.name in ("tags", *_SQUAD):
+        raise UserError(f"config.pooling={config.pooling} has no effect with task={config.task.name}; leave it out")
+    if config.pooling != "cls" and config.head == "bert":
+        raise UserError(
+            f"config.pooling={config.pooling} is invalid with head=bert: transformers' BERT classes read the state of "
+            "[CLS]; leave one of them out"
+        )
     # top_k returns at most as many starts as a row has positions, and all batches need the same number.
     if config.task.name in _SQUAD and config.head == "paper" and config.shortest_bucket < config.task.beam:
         raise UserError(

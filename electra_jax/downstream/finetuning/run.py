@@ -186,7 +186,9 @@ def _show_steps(progress: Progress, seeds: Sequence[int], done: int, count: int)
 def _describe_data(job: Job, progress: Progress) -> None:
     name, data = job.task.name, job.data
     # Nothing would fail: rotary and relative positions read any length, and BERT's table may have untrained entries.
-    longest, known = int(data.train.lengths().max()), job.network.config.longest
+    rows = {"train": data.train, **{split: each.rows for split, each in (data.dev | data.test).items()}}
+    longest = max(int(each.lengths().max()) for each in rows.values())
+    known = job.network.config.longest
     if longest > known:
         progress.say(
             f"{name} has rows of {longest} tokens, but the encoder was pre-trained on {known}; expect less of longer "
@@ -211,7 +213,6 @@ def _describe_data(job: Job, progress: Progress) -> None:
         if isinstance(job.task, Answering) and (unit := job.task.f1_unit(examples)) is not squad_metrics.WORDS:
             counted = "characters" if unit is squad_metrics.CHARACTERS else "CMRC's units"
             progress.say(f"{name}: F1 on {split} counts {counted} (config.task.f1={job.task.config.f1})")
-    rows = {"train": data.train, **{split: each.rows for split, each in (data.dev | data.test).items()}}
     for what, numbers in (
         ("examples without text, which are used like others", {split: each.empty for split, each in rows.items()}),
         (f"cut to fit rows of {job.config.max_length} tokens", {split: each.cut for split, each in rows.items()}),

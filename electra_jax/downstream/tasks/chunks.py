@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 OUTSIDE = "O"
 # Prefixes of IOB, and of the schemes that also mark a chunk's last word (E, L) and single-word chunks (S, U).
-_PREFIXED = re.compile(r"([BIELSU])-(.*)", re.DOTALL)
+_PREFIXED = re.compile(r"([BIELSU])-(.+)", re.DOTALL)
 _MARKS = tuple("OBIELSU")
 _SYNONYMS = {"L": "E", "U": "S"}
 
@@ -14,7 +14,9 @@ def mark_chunks(labels: Sequence[str]) -> bool:
     """True if tags mark chunks, as B-PER does. Part-of-speech tags do not."""
     # Marks without types, such as B, I, O. Without an O, single letters may be any tags.
     only_marks = OUTSIDE in labels and len(labels) > 1 and {*labels} <= {*_MARKS}
-    return only_marks or any(map(_PREFIXED.fullmatch, labels))
+    marks = {prefixed[1] for prefixed in map(_PREFIXED.fullmatch, labels) if prefixed}
+    # Without an O, "E-mail" and "S-curve" are names like any others.
+    return only_marks or bool(marks & {"B", "I"}) or (bool(marks) and OUTSIDE in labels)
 
 
 def find_chunks(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:

@@ -2,6 +2,7 @@
 
 import csv
 import math
+from typing import Any
 
 import numpy as np
 
@@ -77,34 +78,19 @@ def restore_task(
     config: TaskConfig, labels: tuple[str, ...] = (), scale: tuple[float, float] = (0.0, 1.0)
 ) -> Sentences:
     """Makes the task of a table from its known classes, or the known mean and standard deviation of its numbers."""
+    texts = tuple(filter(None, (config.text, config.pair)))
+    columns = Columns(texts, config.label, config.index, named=config.index != TaskConfig.index)
+    common: dict[str, Any] = {"name": "table", "columns": columns, "labels": labels, "test": {"test": "test"}}
+    if config.kind == "multilabel":
+        return MultiLabel(**common, separator=config.separator, threshold=config.class_threshold)
+    weights = _parse_weights(config.class_weights, labels)
     metrics: tuple[str, ...] = ("spearman", "pearson")
     # F1 of class 1, as GLUE has it for MRPC and QQP, needs two classes; with more, F1 is averaged.
     if labels:
         metrics = ("accuracy", "f1", "matthews") if len(labels) == 2 else ("accuracy", "macro_f1")
-    task = Sentences(
-        name="table",
-        columns=Columns(
-            tuple(filter(None, (config.text, config.pair))),
-            config.label,
-            config.index,
-            named=config.index != TaskConfig.index,
-        ),
-        labels=labels,
-        metrics=metrics,
-        scale=scale,
-        test={"test": "test"},
-        class_weights=_parse_weights(config.class_weights, labels),
-    )
-    if config.kind != "multilabel":
-        return task
-    return MultiLabel(
-        name=task.name,
-        columns=task.columns,
-        labels=labels,
-        test=task.test,
-        separator=config.separator,
-        threshold=config.class_threshold,
-    )
+        if weights != "none":  # the best seed is one that finds the rare classes
+            metrics = (metrics[1], metrics[0], *metrics[2:])
+    return Sentences(**common, metrics=metrics, scale=scale, class_weights=weights)
 
 
 def _parse_weights(text: str, labels: tuple[str, ...]) -> tuple[float, ...] | str:

@@ -137,7 +137,9 @@ class Sentences(Task):
             if columns.named:
                 required = (*required, columns.name)
             path = files.find_split(Path(data_dir), split, self.suffixes)
-            records = files.read_records(path, required, bad_rows, columns.order or None, optional=(columns.name,))
+            # GLUE's own files are .tsv; in others, a header names the columns.
+            order = columns.order if path.suffix == ".tsv" else ()
+            records = files.read_records(path, required, bad_rows, order or None, optional=(columns.name,))
         return ((record, columns) for record in records)
 
     def _make_example(
@@ -167,15 +169,19 @@ class Sentences(Task):
     def parse_target(self, value: Any) -> float | tuple[int, ...] | None:
         """Parses a cell into a target, as in `Example`; None if it is invalid."""
         if self.labels:
-            for text in (label_text(value), str(value)):  # config.task.labels may spell a class as JSON does: 1.0
+            # config.task.labels may spell a class as JSON does: 1.0. Other values than numbers may be missing labels.
+            for text in (label_text(value), *([repr(value)] if isinstance(value, float) and label_text(value) else [])):
                 # TFDS names the classes that GLUE's files have as 0 and 1.
                 names = self.tfds_labels if text in self.tfds_labels else self.labels
                 if text in names:
                     return names.index(text)
             return None
+        # float() reads True as 1, and "1_000" as 1000.
+        if isinstance(value, bool) or "_" in str(value):
+            return None
         try:
             number = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return None
         # float() accepts "nan" and "inf", which no loss can learn.
         return number if math.isfinite(number) else None

@@ -107,7 +107,10 @@ class Answering(Task):
         )
 
     def encode(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int, train: bool) -> Rows:
-        """Encodes each question as rows of CLS question SEP window SEP. Windows of the context advance by `stride`.
+        """Encodes each question as rows of CLS question SEP window SEP.
+
+        Windows of the context advance by `stride`, or by less in short rows, so that an answer of up to `max_answer`
+        tokens is whole in one of them.
 
         Targets are `allowed`, 1 where an answer may begin or end; for training also `start` and `end`, 0 (CLS) if the
         first answer is not wholly in the window, and `impossible`.
@@ -134,7 +137,10 @@ class Answering(Task):
             # Training needs tokens; evaluation compares texts.
             answer = _answer_tokens(example, spans) if train else None
             # A short question leaves more room for the context.
-            for first, length in windows(len(tokens), max_length - 3 - len(query), self.config.stride):
+            room = max_length - 3 - len(query)
+            # In very short rows, windows share half of their tokens.
+            most = max(room - self.config.max_answer, room // 2, 1)
+            for first, length in windows(len(tokens), room, min(self.config.stride, most)):
                 window = Window(len(query) + 2, first, length, spans)
                 row, second = frame(query, tokens[first : first + length], tokenizer.special)
                 rows.input_ids.append(row)
@@ -280,9 +286,11 @@ def _at_cls(outputs: Mapping[str, Any]) -> np.ndarray:
 
 
 def windows(tokens: int, room: int, stride: int) -> Iterator[tuple[int, int]]:
-    """Yields (first, length) of each window of at most `room` over `tokens` tokens; one empty window for no tokens."""
-    # A stride of more than `room` would skip tokens.
-    for first in itertools.count(0, min(stride, room)):
+    """Yields (first, length) of each window of at most `room` over `tokens` tokens; one empty window for no tokens.
+
+    `stride` is at most `room`, so that no token is skipped.
+    """
+    for first in itertools.count(0, stride):
         length = min(tokens - first, room)
         yield first, length
         if first + length == tokens:

@@ -68,6 +68,7 @@ def test_invalid_arguments(file, arg, message):
         ("task.name", "squad2", r"config\.task\.name=squad2 does not match .*: --config=squad:version=2\.0"),
         ("task.name", "colla", r"config\.task\.name='colla' is invalid: expected cola or "),
         ("task.beam", 30, r"config\.task\.beam=30 has no effect without config\.head=paper; leave it out"),
+        ("pooling", "mean", r"config\.pooling=mean has no effect with task=squad1; leave it out"),
     ],
 )
 def test_invalid_settings(name, value, message):
@@ -75,6 +76,11 @@ def test_invalid_settings(name, value, message):
     c.update_from_flattened_dict({name: value})
     with pytest.raises(UserError, match=message):
         recipe.resolve(c)
+
+
+def test_a_head_of_berts_reads_the_state_of_cls():
+    with pytest.raises(UserError, match=r"pooling=mean is invalid with head=bert: .* read the state of \[CLS\]"):
+        recipe.resolve({**recipe.make("cola", "head=bert"), "pooling": "mean"})
 
 
 def test_the_paper_s_head_has_its_own_threshold_and_beam():

@@ -152,6 +152,12 @@ def test_rows_of_a_rare_class_weigh_more_in_training(given, expected):
     assert task.encode(examples, Letters(), 16, train=False).weights is None
 
 
+def test_the_best_seed_with_class_weights_is_that_of_the_best_f1():
+    for weights, metric in (("none", "accuracy"), ("balanced", "f1"), ("1,5", "f1")):
+        task = custom_table.restore_task(dataclasses.replace(TABLE, class_weights=weights), ("common", "rare"))
+        assert task.main_metric == metric
+
+
 @pytest.mark.parametrize("weights", ["1", "1,2,3", "1,-1", "1,0", "1,inf", "1,nan", "heavy", ""])
 def test_class_weights_that_are_none(weights, tmp_path):
     (tmp_path / "train.csv").write_text("t,l\nx,a\ny,b\n")

@@ -30,6 +30,24 @@ def test_labels_that_are_none(tmp_path, name, line, message):
     assert len(bad_rows.problems) == 1
 
 
+@pytest.mark.parametrize("value", [None, float("nan"), {"a": 1}, [1]])
+def test_a_missing_label_is_no_class_of_its_spelling(value):
+    task = Sentences(name="table", columns=Columns(("a",), "label"), labels=(str(value), "other"))
+    assert task.parse_target(value) is None
+
+
+@pytest.mark.parametrize("value", ["1_000", True, 10**400, "", None])
+def test_numbers_that_are_none(value):
+    task = Sentences(name="table", columns=Columns(("a",), "label"))
+    assert task.parse_target(value) is None
+    assert task.parse_target("1e3") == 1000
+
+
+def test_a_table_with_a_header_is_read_by_it_where_glues_has_none(tmp_path):
+    (tmp_path / "train.csv").write_text("sentence,label\nA cat.,1\n")
+    assert glue.TASKS["cola"].read(str(tmp_path), "train", BadRows()) == [Example("0", ("A cat.",), 1)]
+
+
 def test_a_split_without_examples_is_refused(tmp_path):
     (tmp_path / "dev.tsv").write_text("sentence\tlabel\n")
     with pytest.raises(UserError, match="has no example to use in dev"):

@@ -170,8 +170,17 @@ def test_windows_as_in_run_squad():
     assert list(squad.windows(10, 10, 4)) == [(0, 10)]
     assert list(squad.windows(11, 10, 4)) == [(0, 10), (4, 7)]
     assert list(squad.windows(20, 10, 4)) == [(0, 10), (4, 10), (8, 10), (12, 8)]
-    assert list(squad.windows(5, 2, 4)) == [(0, 2), (2, 2), (4, 1)]
     assert list(squad.windows(0, 10, 4)) == [(0, 0)]
+
+
+@pytest.mark.parametrize("max_length", [30, 40, 60])
+def test_an_answer_of_the_longest_kind_is_whole_in_a_window(pieces, max_length):
+    """Also where the stride, 128, is longer than a row."""
+    task = answering("squad1", query=12, max_answer=5)
+    rows = task.encode([example()], pieces, max_length, train=False)
+    tokens = len(pieces.encode([CONTEXT])[0])
+    seen = [range(window.first, window.first + window.length) for window in rows.extra]
+    assert all(any(first in each and first + 4 in each for each in seen) for first in range(tokens - 4))
 
 
 def test_a_row_is_the_question_and_the_context(pieces):

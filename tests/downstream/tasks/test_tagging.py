@@ -8,7 +8,7 @@ from electra_jax.config.errors import UserError
 from electra_jax.data import tokenizer, vocabulary_training
 from electra_jax.data.config import CorpusConfig
 from electra_jax.downstream.tasks import tagging
-from electra_jax.downstream.tasks.chunks import find_chunks
+from electra_jax.downstream.tasks.chunks import find_chunks, mark_chunks
 from electra_jax.downstream.tasks.conll import Sentence
 from electra_jax.downstream.tasks.tagging import Tagging
 from electra_jax.downstream.tasks.task import IGNORED, BadRows
@@ -285,6 +285,12 @@ def test_chunks_are_those_that_were_written(parts):
         middle = [f"B-{kind}"] + [f"I-{kind}"] * (length - 2) + [f"E-{kind}"]
         bioes += middle if length > 1 else [f"S-{kind}"]
     assert list(find_chunks(iob2)) == list(find_chunks(bioes)) == expected
+
+
+def test_tags_of_words_are_no_chunks():
+    """XPOS of the PROIEL treebanks, and a name with a hyphen."""
+    assert not any(map(mark_chunks, (["A-", "Df", "I-", "S-"], ["E-mail", "Letter"], ["B", "I"])))
+    assert all(map(mark_chunks, (["B-PER", "O"], ["I-PER", "I-ORG"], ["S-X", "O"], ["B", "I", "O"])))
 
 
 def test_scores_are_of_chunks_and_of_words():
