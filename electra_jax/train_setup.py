@@ -102,7 +102,7 @@ def set_up(
     processes.check_main_is_guarded()
     distributed.check_shared_folder(workdir)
     # 6. Networks to start from, before anything is written. A resumed run has them in its checkpoints.
-    donors = [] if (workdir / "config.json").exists() else load_donors(config, progress)
+    donors = [] if home.has_checkpoints() else load_donors(config, progress)
     # 7. The lock, until the run ends: from here on files are written.
     distributed.on_main_process(lambda: held.enter_context(lock(workdir, progress.say)))
     # 8. Checkpoints, and which of them the run resumes from. `claim` compares the run in the folder with this one.
@@ -132,7 +132,7 @@ def set_up(
         # Only now: if the checkpoint cannot be restored, config.json stays as it is.
         distributed.on_main_process(lambda: record(home, config, attention))
     else:
-        # A run that was killed before its first checkpoint has a config.json, so 6. loaded none.
+        # A run that was killed while it saved its first checkpoint has a part of one, so 6. loaded none.
         donors = donors or load_donors(config, progress)
         state = initial_state(step, donors, data.corpus.tokenizer, progress)
     # 13. Later checkpoints are deleted last: had the one to go back to been damaged, they would be needed.

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from electra_jax.config import cli, config_file
-from electra_jax.config.settings import check_value, one_of
+from electra_jax.config.settings import at_least, check_value, one_of
 from electra_jax.downstream.finetuning import kept, results, run
 from electra_jax.downstream.finetuning.recipe import FinetuneConfig
 from electra_jax.runtime.console import PlainConsole, table_of
@@ -47,6 +47,8 @@ def main(argv: list[str]) -> int:
     check_value("--keep", options["keep"], one_of(*kept.KEEP))
     # A text, because 0 is a step, and without the option it is that of the last checkpoint.
     step = cli.convert("--step", options["step"], 0) if options["step"] else None
+    if step is not None:
+        check_value("--step", step, at_least(0))
     console = PlainConsole()
     with ConsoleProgress(console, LINE_EVERY) as progress:
         result = run.finetune(

@@ -70,6 +70,8 @@ def main(argv: list[str]) -> int:
         raise UserError(f"--input={source} is invalid: expected a .tsv, .csv, .jsonl or .txt file, or -")
     if output != _STANDARD and Path(output).suffix not in (".jsonl", ".tsv"):
         raise UserError(f"--output={output} is invalid: expected a .jsonl or .tsv file, or -")
+    if output != _STANDARD and not Path(output).parent.is_dir():
+        raise UserError(f"--output={output} is in a folder that does not exist; make it, or use another")
     model = models.load(options["model"], batch_size=options["batch_size"])
     if not isinstance(model, FinetunedModel):
         raise UserError(f"--model={options['model']} was not fine-tuned; use what electra-jax finetune wrote")
@@ -95,6 +97,8 @@ def main(argv: list[str]) -> int:
                     write(row.line, prediction)
                 done += len(rows)
                 progress.update(done + bad.count)
+            if bad.count and not done:
+                raise UserError(f"{source} has no row to use: expected rows with {' and '.join(columns)}; mend them")
         if bad.count:
             progress.say(f"{bad.count} rows could not be used and have no output")
         if model.empty:

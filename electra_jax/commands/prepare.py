@@ -13,6 +13,7 @@ from electra_jax.config.settings import check_value, describe, within
 from electra_jax.data import pipeline
 from electra_jax.data.config import CorpusConfig, corpus_settings
 from electra_jax.data.corpus import CorpusReport, SourceReport
+from electra_jax.data.documents import NOT_UTF8
 from electra_jax.data.local_runner import LocalRunner
 from electra_jax.data.runner import Runner
 from electra_jax.runtime.console import PlainConsole
@@ -20,6 +21,7 @@ from electra_jax.runtime.metric_text import short_number
 from electra_jax.runtime.progress import ConsoleProgress
 
 _MOST_WORKERS = 4096  # more than any machine has cores
+_FEW = 0.01  # broken documents among all that are no reason to think of another encoding
 _LINE_EVERY = 60.0  # seconds between two lines of progress without a terminal
 
 _USAGE = """\
@@ -101,6 +103,8 @@ def _show(console: PlainConsole, report: CorpusReport) -> None:
     console.print(grid)
     for note, (count, place) in report.notes.items():
         console.print(f"\n{note}: {count:,}, the first at {place}")
+        if note == NOT_UTF8 and count > _FEW * sum(documents.values()):
+            console.print("So many are in another encoding: convert the files, as with iconv -f cp1252 -t utf-8")
     if report.left_out["files"]:
         text = f"\nfiles of other kinds, left out: {report.left_out['files']:,}, the first {report.left_out['first']}"
         console.print(text)

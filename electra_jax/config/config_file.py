@@ -144,8 +144,11 @@ def _find(name: str | Path) -> Path:
         return path
     if path.parent == Path() and (packaged / f"{path.stem}.py").is_file() and path.suffix in ("", ".py"):
         return packaged / f"{path.stem}.py"
-    names = ", ".join(sorted(file.stem for file in packaged.glob("[!_]*.py")))
-    raise UserError(f"config {name} does not exist: expected the path of a Python file, or one of {names}")
+    names = sorted(file.stem for file in packaged.glob("[!_]*.py"))
+    raise UserError(
+        f"config {name} does not exist: expected the path of a Python file, or one of {', '.join(names)}"
+        f"{nearest(str(name), names, '')}"
+    )
 
 
 def take(arg: str, name: str, default: str = "") -> tuple[str, str]:

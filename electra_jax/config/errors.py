@@ -29,10 +29,6 @@ _OS_ADVICE = {
     errno.ENOTDIR: "a parent of the path is a file: expected a folder; use another path",
     errno.ENAMETOOLONG: "the path is too long; use a shorter one",
 }
-_CLOSED = (
-    "standard output was closed before the command ended, as by `head`; send it to a file instead, and run the same "
-    "command again"
-)
 
 
 class UserError(Exception):
@@ -102,8 +98,8 @@ def run(main: Callable[[list[str]], int | None], argv: list[str] | None = None) 
         return exit_status(signal.SIGINT)
     except MISTAKES as error:
         # The broken pipe may also be another one, such as that of a worker process.
+        # Nothing is printed, as by other commands: a reader such as `head` has what it wants.
         if isinstance(error, BrokenPipeError) and _drop_closed_stdout():
-            print(f"error: {_CLOSED}", file=sys.stderr)
             return EXIT_BROKEN_PIPE
         if debug:
             raise

@@ -298,7 +298,8 @@ def _train_vocabulary(job: Job, runner: Runner) -> tokenizer.Tokenizer:
     lines = runner.draw_sample(job).lines()
     if not lines:
         raise UserError(
-            f"input={job.config.input!r} has no document to train on; use more text, or another heldout_fraction"
+            f"input={job.config.input!r} has no document to train on: expected text that is not held out; use more "
+            "text, or a lower heldout_fraction"
         )
     config, millions = job.config, sum(map(len, lines)) / 1e6
     if config.model_type == "wordpiece" and has_joiners(lines):

@@ -139,7 +139,10 @@ def corpus_folder(workdir: Path, run: RunCheckpoint) -> Path:
     for folder in (workdir / "data" / key, Path(run.config.data.input)):
         if corpus.is_prepared(folder) and corpus.read_manifest(folder)["key"] == key:
             return folder
-    raise UserError(f"the corpus of this run ({run.config.data.input}) no longer exists")
+    raise UserError(
+        f"the corpus of this run is neither in its folder nor, seen from here, {run.config.data.input}: it was "
+        "deleted, or the command was started in another folder than the run"
+    )
 
 
 def saved_steps(workdir: Path) -> list[int]:

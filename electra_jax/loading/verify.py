@@ -124,7 +124,9 @@ def _find_corpus(workdir: Path, config: TrainConfig | None, key: str | None) -> 
 def _check_corpus_of_run(folder: Path, key: str | None, finished: bool) -> Iterator[Finding]:
     if not folder.is_dir():
         if finished:
-            yield Finding(True, f"{folder}: is not there; a finished run does not need its corpus")
+            yield Finding(
+                True, f"{folder}: is not there; a finished run does not need its corpus, which may also be elsewhere"
+            )
         else:
             yield Finding(False, f"{folder} is missing: the run needs its corpus to be resumed; restore a copy")
         return

@@ -35,6 +35,8 @@ def quiet_libraries(interrupts: Interrupts | None = None) -> None:
     Args:
       interrupts: once it has noticed a signal, errors in threads and callbacks are not printed either.
     """
+    # Before a library sets a format in which a line begins with the name of a logger.
+    logging.basicConfig(format="%(message)s")
     # Orbax logs to absl's logger.
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)

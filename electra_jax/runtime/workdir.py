@@ -72,6 +72,10 @@ class WorkDir:
     def is_remote(self) -> bool:
         return not isinstance(self.path, Path)
 
+    def has_checkpoints(self) -> bool:
+        """True if a checkpoint, or a part of one, has been written."""
+        return self.checkpoints.exists() and any(self.checkpoints.iterdir())
+
     def check_is_run(self) -> None:
         """Checks that a run may write here: the folder is missing, empty, or holds a run.
 
@@ -87,7 +91,7 @@ class WorkDir:
                 raise self._holds_other_files("config.json")
             return
         # A run writes config.json before its first checkpoint, so here it was lost.
-        if self.checkpoints.exists() and any(self.checkpoints.iterdir()):
+        if self.has_checkpoints():
             raise UserError(f"{self.path} has checkpoints but no config.json; use another --workdir")
         for entry in sorted(entry.name for entry in self.path.iterdir()):
             if not _LEFT.fullmatch(entry):

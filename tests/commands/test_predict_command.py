@@ -95,6 +95,21 @@ def test_text_in_another_encoding_is_refused_and_rows_without_text_are_counted(s
     assert "rows without text, which were predicted like others: 2" in capsys.readouterr().err
 
 
+def test_a_file_without_a_row_to_use_is_refused(pairs, tmp_path, capsys):
+    source, output = tmp_path / "in.csv", tmp_path / "out.tsv"
+    for content, said in (
+        ("", "in.csv:1: no column 'a'"),
+        ("a,b\nx\n", "in.csv has no row to use: expected rows with a"),
+    ):
+        source.write_text(content)
+        assert errors.run(predict.main, [f"--model={pairs}", f"--input={source}", f"--output={output}"]) == 2
+        assert said in capsys.readouterr().err
+        assert not output.exists()
+    argv = [f"--model={pairs}", f"--input={source}", f"--output={tmp_path}/missing/out.tsv"]
+    assert errors.run(predict.main, argv) == 2
+    assert "missing/out.tsv is in a folder that does not exist" in capsys.readouterr().err
+
+
 def test_lines_of_standard_input(pairs, monkeypatch, capsys):
     given = "a text\tanother\nalone\n\xe9\t\n".encode() + b"\xff\tx\n" + b"last\tone\n"
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(given))))

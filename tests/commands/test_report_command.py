@@ -148,7 +148,7 @@ def test_fakes_are_known_by_what_stood_there(learned, tmp_path, monkeypatch):
 
     shutil.rmtree(learned / "data")
     (run,) = run_log.read_run_logs([learned])
-    assert samples.make_samples(run, 5).note.startswith("No samples: the corpus of this run (")
+    assert samples.make_samples(run, 5).note.startswith("No samples: the corpus of this run is neither")
 
 
 def test_a_run_that_cannot_be_asked_says_why(tmp_path):

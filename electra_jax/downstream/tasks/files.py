@@ -127,7 +127,10 @@ def _decoded(file: IO[bytes], name: str) -> Iterator[tuple[int, str, str]]:
         except UnicodeDecodeError as error:
             # The text still matters in .csv: its quotation marks say where a row of several lines ends.
             text = line.decode(encoding, errors="replace")
-            problem = f"byte {line[error.start]:#04x} in column {error.start + 1} is not valid UTF-8"
+            problem = (
+                f"byte {line[error.start]:#04x} in column {error.start + 1} is not valid UTF-8 (convert a file in "
+                "another encoding, as with iconv -f cp1252 -t utf-8)"
+            )
         yield number, text.rstrip("\r\n"), problem
 
 
@@ -153,6 +156,8 @@ def _read_table(
             yield from empty
             empty = []
             yield Record(place, dict(zip(header, fields, strict=True)))
+    if not header:
+        _check_header(path, required, header)
 
 
 def _split_at_tabs(path: Path, bad_rows: BadRows) -> Iterator[tuple[int, list[str]]]:

@@ -16,6 +16,7 @@ from electra_jax.downstream.tasks.labels import in_order
 from electra_jax.downstream.tasks.task import IGNORED, BadRows, Rows, Task, frame
 from electra_jax.runtime.io import write_whole
 
+_HEADINGS = {"tag", "tags", "label", "labels", "ner", "ner_tag", "ner_tags", "pos", "pos_tag", "pos_tags", "upos"}
 _SUFFIXES = (".txt", ".conll", conllu.SUFFIX, ".tsv")
 
 
@@ -92,7 +93,8 @@ class Tagging(Task):
         return tags
 
     def score(self, examples: Sequence[Sentence], answers: Sequence[Sequence[str]]) -> dict[str, float]:
-        return chunks.score([example.tags or () for example in examples], answers)
+        scores = chunks.score([example.tags or () for example in examples], answers)
+        return scores if self.main_metric == "f1" else {"accuracy": scores["accuracy"]}
 
     def write(self, path: Path, examples: Sequence[Sentence], answers: Sequence[Sequence[str]]) -> None:
         """Writes one word and its tag per line, separated by a tab, and a blank line between sentences."""
@@ -112,13 +114,19 @@ def make_task(data_dir: str, words: int, tags: int) -> Tagging:
       tags: column of the tags.
 
     Raises:
-      UserError: there is no training set, it has fewer than two tags, or two tags are the same number.
+      UserError: there is no training set, it begins with headings or has fewer than two tags, or two tags are the same
+        number.
     """
     if data_dir.startswith(files.TFDS):
         raise UserError(f"{data_dir} has no words and tags: expected a folder with files in columns")
     path = files.find_split(Path(data_dir), "train", _SUFFIXES)
     # Bad rows are reported when the examples are read.
-    sentences = read_sentences(path, Columns(words, tags), BadRows(strict=False))
+    sentences = [*read_sentences(path, Columns(words, tags), BadRows(strict=False))]
+    word, tag = sentences[0].words[0], (sentences[0].tags or ("",))[0]
+    if tag.lower() in _HEADINGS:
+        raise UserError(
+            f"{path} begins with the headings {word!r} and {tag!r}: expected a word and its tag; remove them"
+        )
     labels = {tag for sentence in sentences for tag in sentence.tags or ()}
     if len(labels) < 2:
         raise UserError(

@@ -103,9 +103,12 @@ def test_a_column_of_names_must_be_there_if_one_is_chosen(tmp_path):
 
 
 def test_a_table_without_rows(tmp_path):
-    for content in ("", "t,l\n"):
+    for content, said in (
+        ("", r"train\.csv:1: no column 't'"),
+        ("t,l\n", "has no row to use in train: expected examples"),
+    ):
         (tmp_path / "train.csv").write_text(content)
-        with pytest.raises(UserError, match="has no row to use in train: expected examples"):
+        with pytest.raises(UserError, match=said):
             custom_table.make_task(TABLE, str(tmp_path))
 
 

@@ -157,7 +157,14 @@ def test_a_sentence_with_a_line_that_is_no_text_is_left_out_whole(folder, lost):
         bad_rows = BadRows(strict=False)
         found = tagger().read(str(folder), "dev", bad_rows)
         assert [sentence.words for sentence in found] == [("market",)] * (2 if good in after else 1)
-        assert bad_rows.problems == [f"{folder}/dev.txt:{3 + lost}: byte 0xe9 in column 4 is not valid UTF-8"]
+        (problem,) = bad_rows.problems
+        assert problem.startswith(f"{folder}/dev.txt:{3 + lost}: byte 0xe9 in column 4 is not valid UTF-8 (convert")
+
+
+def test_headings_are_no_sentence(folder):
+    (folder / "train.txt").write_text("word NER\nOslo B-LOC\n\nis O\n")
+    with pytest.raises(UserError, match="begins with the headings 'word' and 'NER': expected a word and its tag"):
+        tagging.make_task(str(folder), 0, -1)
 
 
 def test_a_no_break_space_is_within_a_word(folder):
