@@ -69,7 +69,7 @@ def main(argv: list[str]) -> int:
     theirs = transformers.ElectraForSequenceClassification(shape).train()
     with tempfile.TemporaryDirectory() as place:
         theirs.electra.save_pretrained(place)
-        network = directory.read(Path(place)).network
+        network = directory.read(Path(place)).encoder
     model = job.make_model(config, task, network)
     times: dict[str, list[float]] = {"1 seed": [], "5 seeds at once": [], "torch": []}
     for _ in range(chosen["rounds"] + 1):

@@ -18,7 +18,8 @@ from electra_jax.downstream.finetuning import recipe, run
 from electra_jax.downstream.finetuning.recipe import FinetuneConfig
 from electra_jax.downstream.tasks import glue
 from electra_jax.loading import networks
-from electra_jax.loading.networks import Pretrained, Source
+from electra_jax.loading.huggingface.directory import Pretrained
+from electra_jax.loading.networks import Source
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.bert import Bert
 from electra_jax.modeling.subnetwork import Network

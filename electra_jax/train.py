@@ -319,8 +319,8 @@ def call(hooks: Sequence[Hook], step: int, setup: Setup, params: Params) -> dict
 
     Only the main process calls them; the other processes get the names with NaN.
     """
+    from electra_jax.loading.huggingface.directory import Pretrained
     from electra_jax.loading.model import Model  # and all that reads models, for which other runs have no use
-    from electra_jax.loading.networks import Pretrained
 
     def measure() -> dict[str, float]:
         here = jax.device_get(params)

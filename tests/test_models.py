@@ -238,4 +238,6 @@ def test_a_fine_tuned_model_there_and_back(small_run, tmp_path):
         found = command(served.url, tmp_path / "b", "predict", "--model=hf:me/sst2", texts)
         here = command(served.url, tmp_path / "b", "predict", f"--model={tmp_path}/out", texts)
         assert found.returncode == 0, found.stderr
+        exported = command(served.url, tmp_path / "b", "export", "--model=hf:me/sst2", f"--output={tmp_path}/exported")
+        assert "ForSequenceClassification" in exported.stdout, exported.stderr
         assert [line[:40] for line in found.stdout.splitlines()] == [line[:40] for line in here.stdout.splitlines()]

@@ -13,8 +13,8 @@ from electra_jax.downstream import predictions
 from electra_jax.downstream.finetuning import kept, results
 from electra_jax.downstream.finetuning.kept import Kept
 from electra_jax.downstream.tasks.task import Rows
+from electra_jax.loading.huggingface.directory import Pretrained
 from electra_jax.loading.model import Model
-from electra_jax.loading.networks import Pretrained
 from electra_jax.loading.text_batches import check_texts, length_batches
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.downstream import Downstream

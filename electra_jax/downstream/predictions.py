@@ -116,7 +116,8 @@ def make_predictions(
     if isinstance(task, Answering):
         return [_span(answer) for answer in answers]
     if isinstance(task, Tagging):
-        probabilities = _of_words(task, outputs, rows, len(examples))
+        words = task.word_scores(outputs, rows, len(examples))
+        probabilities = [[float(_softmax(scores_C).max()) for scores_C in each] for each in words]
         return [list(_words(text, *each)) for (text,), *each in zip(texts, answers, probabilities, strict=True)]
     assert isinstance(task, Sentences)
     if isinstance(task, MultiLabel):
@@ -142,16 +143,6 @@ def _span(answer: squad.Answer) -> Answer:
 def _words(text: str, tags: Sequence[str], probabilities: Sequence[float]) -> Iterator[TaggedWord]:
     for word, tag, probability in zip(_WORD.finditer(text), tags, probabilities, strict=True):
         yield TaggedWord(word[0], *word.span(), tag, probability)
-
-
-def _of_words(task: Tagging, outputs: Mapping[str, Any], rows: Rows, count: int) -> list[list[float]]:
-    """Returns, for each example, the probability of each word's most likely tag."""
-    found: list[list[float]] = [[] for _ in range(count)]
-    # A long sentence has several rows, in the order of its words.
-    for number, first, scores_LC in zip(rows.example, rows.extra, outputs["scores"], strict=True):
-        # The first piece of a word stands for it: [L, C] -> [words, C].
-        found[number] += _softmax(scores_LC[first]).max(axis=-1).tolist()
-    return found
 
 
 def _softmax(scores: np.ndarray) -> np.ndarray:

@@ -13,8 +13,9 @@ import numpy as np
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import Check, check_value
 from electra_jax.data.tokenizer import Tokenizer
+from electra_jax.loading.huggingface.directory import Pretrained
 from electra_jax.loading.inference import Inference, Pooling
-from electra_jax.loading.networks import Pretrained, load_networks
+from electra_jax.loading.networks import load_networks
 from electra_jax.loading.text_batches import check_texts
 
 Texts = list[str] | tuple[str, ...]  # not Sequence[str], which a single str is too

@@ -13,10 +13,9 @@ import numpy as np
 
 from electra_jax.config.errors import UserError
 from electra_jax.data import tokenizer
-from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.loading import hub
 from electra_jax.loading.huggingface import directory, tokenizer_files
-from electra_jax.loading.huggingface.directory import Directory
+from electra_jax.loading.huggingface.directory import Pretrained
 from electra_jax.loading.run_checkpoint import load_run_checkpoint, read_metadata
 from electra_jax.modeling.config import ElectraConfig
 from electra_jax.modeling.subnetwork import Network, extract, flatten_params
@@ -25,24 +24,6 @@ from electra_jax.runtime.run_log import METRICS
 DISCRIMINATOR, MASKED_LM, ENCODER, GENERATOR = "discriminator", "masked_lm", "encoder", "generator"  # in an export
 _DIGITS = 16  # digests are truncated to these
 _SHARED = ("embeddings", "encoder")  # parameters that all heads read
-
-
-class Pretrained(NamedTuple):
-    """The networks of one run or directory.
-
-    Attributes:
-      encoder: the network that pre-training keeps, with its heads.
-      generator: the generator; None if the directory has none.
-      tokenizer: the tokenizer; None if the directory has none.
-      notes: warnings about what was read, a sentence each.
-      scores: as `ObjectiveSpec.scores`; empty if the discriminator's score is the probability of being replaced.
-    """
-
-    encoder: Network
-    generator: Network | None
-    tokenizer: Tokenizer | None
-    notes: tuple[str, ...] = ()
-    scores: str = ""
 
 
 def load_networks(path: Path, step: int | None = None, average: int = 1) -> Pretrained:
@@ -73,14 +54,14 @@ def load_networks(path: Path, step: int | None = None, average: int = 1) -> Pret
             first = _with_heads(first, directory.read(other), other)
     generator_path = path / GENERATOR
     if not (generator_path / directory.CONFIG).is_file():
-        return Pretrained(first.network, None, first.tokenizer, first.notes, first.scores)
+        return first
     second = directory.read(generator_path)
-    return Pretrained(first.network, second.network, first.tokenizer, first.notes + second.notes, first.scores)
+    return first._replace(generator=second.encoder, notes=first.notes + second.notes)
 
 
-def _with_heads(first: Directory, other: Directory, path: Path) -> Directory:
+def _with_heads(first: Pretrained, other: Pretrained, path: Path) -> Pretrained:
     """Adds the heads of `other`, which must have the same encoder."""
-    network, more = first.network, other.network
+    network, more = first.encoder, other.encoder
     shapes = [_shape(each.config) for each in (network, more)]
     ours, theirs = (flatten_params({part: each.params[part] for part in _SHARED}) for each in (network, more))
     # Equal in every bit, as one export writes them.
@@ -92,7 +73,7 @@ def _with_heads(first: Directory, other: Directory, path: Path) -> Directory:
     known = more if "discriminator_head" in heads else network  # the form of this head shows beside it only
     config = dataclasses.replace(known.config, heads=(*network.config.heads, *heads))
     return first._replace(
-        network=Network(config, {**network.params, **heads}),
+        encoder=Network(config, {**network.params, **heads}),
         # Both say the same about the encoder that they share.
         notes=tuple(dict.fromkeys((*first.notes, *other.notes))),
         scores=first.scores or other.scores,

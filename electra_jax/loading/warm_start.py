@@ -14,7 +14,8 @@ import numpy as np
 
 from electra_jax.config.errors import UserError
 from electra_jax.data.tokenizer import Tokenizer
-from electra_jax.loading.networks import Pretrained, find_vocabulary, load_networks
+from electra_jax.loading.huggingface.directory import Pretrained
+from electra_jax.loading.networks import find_vocabulary, load_networks
 from electra_jax.modeling.config import ElectraConfig
 from electra_jax.modeling.subnetwork import Network, extract, flatten_params, network_config, unflatten_params
 from electra_jax.objectives import registry

@@ -13,8 +13,8 @@ from electra_jax.data import vocabulary_training
 from electra_jax.loading import inference
 from electra_jax.loading import model as model_module
 from electra_jax.loading.huggingface import directory
+from electra_jax.loading.huggingface.directory import Pretrained
 from electra_jax.loading.model import Candidate, Model
-from electra_jax.loading.networks import Pretrained
 from electra_jax.modeling import electra
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.subnetwork import Network

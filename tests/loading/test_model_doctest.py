@@ -8,8 +8,8 @@ from cli_runs import small_config
 from electra_jax.data import vocabulary_training
 from electra_jax.loading import export
 from electra_jax.loading import model as model_module
+from electra_jax.loading.huggingface.directory import Pretrained
 from electra_jax.loading.model import Model
-from electra_jax.loading.networks import Pretrained
 
 
 def test_examples_run():

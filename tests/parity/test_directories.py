@@ -201,7 +201,7 @@ def test_a_model_of_theirs_gives_the_same_logits_here(name, size, tmp_path):
     model.save_pretrained(tmp_path)
     found = directory.read(tmp_path)
     assert found.notes == ()
-    agree(found.network, model)
+    agree(found.encoder, model)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_every_bit_of_theirs_comes_back(name, size, tmp_path):
     """Theirs to ours to theirs."""
     model = random_model(name, size)
     model.save_pretrained(tmp_path / "theirs")
-    network = directory.read(tmp_path / "theirs").network
+    network = directory.read(tmp_path / "theirs").encoder
     head = next(iter(network.config.heads), None)
     directory.write(tmp_path / "ours", network, head, pieces("unigram"), "")
     again, report = type(model).from_pretrained(tmp_path / "ours", output_loading_info=True)
@@ -245,10 +245,10 @@ def test_a_bert_is_read_and_written_with_every_bit(name, tmp_path):
     model.save_pretrained(tmp_path / "theirs")
     found = directory.read(tmp_path / "theirs")
     assert found.notes == ()
-    agree(found.network, model)
-    head = next(iter(found.network.config.heads), None)
+    agree(found.encoder, model)
+    head = next(iter(found.encoder.config.heads), None)
     assert head == (None if name == "BertModel" else "mlm_head")
-    directory.write(tmp_path / "ours", bert.with_names(found.network), head, pieces("unigram"), "")
+    directory.write(tmp_path / "ours", bert.with_names(found.encoder), head, pieces("unigram"), "")
     auto = transformers.AutoModelForMaskedLM if head else transformers.AutoModel
     again, report = auto.from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert type(again).__name__ == ("BertForMaskedLM" if head else "BertModel")
@@ -271,8 +271,8 @@ def test_the_mlm_head_of_deberta_in_both_layouts(legacy, tmp_path):
     model.save_pretrained(tmp_path)
     found = directory.read(tmp_path)
     assert found.notes == ()
-    assert found.network.config.heads == ("mlm_head",)
-    agree(found.network, model, lengths=(7, 300))
+    assert found.encoder.config.heads == ("mlm_head",)
+    agree(found.encoder, model, lengths=(7, 300))
 
 
 def test_a_released_discriminator_with_all_that_its_file_has(tmp_path):
@@ -291,7 +291,7 @@ def test_a_released_discriminator_with_all_that_its_file_has(tmp_path):
     exec(str(error.value).partition('python -c "')[2].removesuffix('"'), {})
     found = directory.read(tmp_path)
     assert found.notes == ("tensors of another head were ignored: 5, the first lm_predictions.lm_head.LayerNorm.bias",)
-    agree(found.network, model, lengths=(7,))
+    agree(found.encoder, model, lengths=(7,))
 
 
 @pytest.mark.parametrize(
@@ -353,7 +353,7 @@ CLASSES = ("discriminator", "generator", "encoder")
 
 def load_there(place: Path, name: str) -> Any:
     """(the model, what was missing or left over) by the class that a user would take."""
-    encoder = directory.read(place / name).network.config.encoder
+    encoder = directory.read(place / name).encoder.config.encoder
     auto = {"generator": "AutoModelForMaskedLM", "encoder": "AutoModel"}.get(name, "AutoModelForTokenClassification")
     ends = {"ForPreTraining": "AutoModelForPreTraining", "Model": "ReleasedDiscriminator"}
     if name == "discriminator":
@@ -365,7 +365,7 @@ def load_there(place: Path, name: str) -> Any:
 def test_what_is_exported_gives_the_same_logits_there(run, name):
     model, report = load_there(run / "exported", name)
     assert not any(report.values()), report  # nothing is missing, nothing is left over
-    agree(directory.read(run / "exported" / name).network, model, lengths=(7, 64))
+    agree(directory.read(run / "exported" / name).encoder, model, lengths=(7, 64))
 
 
 @pytest.mark.parametrize("kind", ["bert", "modernbert", "deberta", "linear"])

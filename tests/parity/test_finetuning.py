@@ -110,11 +110,11 @@ def test_the_losses_of_the_first_steps(make, kind, tmp_path):
     theirs.save_pretrained(tmp_path)
     found = directory.read(tmp_path)
     outputs = OUTPUTS if kind == "classification" else 1
-    config = found.network.config
+    config = found.encoder.config
     model = Downstream(config, kind, outputs)
     assert config.encoder.dropout == 0
     text = rows(kind)
-    ours, losses = multi_seed.train(model, found.network, RECIPE, text, tokenizer.OWN, [0])
+    ours, losses = multi_seed.train(model, found.encoder, RECIPE, text, tokenizer.OWN, [0])
     # The head that a seed begins with.
     fresh = multi_seed.init_states(jnp.zeros(1, jnp.uint32), {}, model=model, optim=OPTIM).params["head"]["dense"]
     head = torch.nn.Linear(SHAPE["hidden_size"], outputs)

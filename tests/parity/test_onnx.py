@@ -175,7 +175,7 @@ def test_every_directory_of_a_run_has_a_file(small_run, tmp_path):
     """Of ModernBERT with tables narrower than its networks."""
     classes = export.export(small_run, tmp_path / "out", onnx=True)
     assert {path.parent.parent.name for path in (tmp_path / "out").rglob("model_quantized.onnx")} == set(classes)
-    encoder = directory.read(tmp_path / "out" / "discriminator").network
+    encoder = directory.read(tmp_path / "out" / "discriminator").encoder
     check_directory(tmp_path / "out" / "discriminator", encoder, "discriminator_head")
 
 

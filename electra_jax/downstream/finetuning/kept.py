@@ -111,7 +111,7 @@ def read(folder: Path) -> Kept:
     found = directory.read(folder)
     if found.tokenizer is None:
         raise UserError(f"{folder} is damaged (no tokenizer); fine-tune again, with another --workdir")
-    return Kept(found.network, unflatten_params(head), found.tokenizer, task, config, described)
+    return Kept(found.encoder, unflatten_params(head), found.tokenizer, task, config, described)
 
 
 def scored_on(config: FinetuneConfig) -> str:

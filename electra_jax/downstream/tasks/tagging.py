@@ -86,11 +86,16 @@ class Tagging(Task):
 
     def answer(self, outputs: Mapping[str, Any], rows: Rows, examples: Sequence[Sentence]) -> list[list[str]]:
         """Returns the tags of each example; `outputs["scores"]` has logits [tokens, C] for each row."""
-        tags: list[list[str]] = [[] for _ in examples]
+        words = self.word_scores(outputs, rows, len(examples))
+        return [[self.labels[int(np.argmax(scores_C))] for scores_C in example] for example in words]
+
+    def word_scores(self, outputs: Mapping[str, Any], rows: Rows, count: int) -> list[list[np.ndarray]]:
+        """Returns the logits [C] of each word of each of `count` examples."""
+        found: list[list[np.ndarray]] = [[] for _ in range(count)]
+        # A long sentence has several rows, in the order of its words.
         for number, first, scores_LC in zip(rows.example, rows.extra, outputs["scores"], strict=True):
-            # [L, C] -> [words, C]; the rows of a sentence follow each other.
-            tags[number] += [self.labels[i] for i in np.argmax(scores_LC[first], axis=-1)]
-        return tags
+            found[number] += [*scores_LC[first]]  # the first piece of a word stands for it
+        return found
 
     def score(self, examples: Sequence[Sentence], answers: Sequence[Sequence[str]]) -> dict[str, float]:
         scores = chunks.score([example.tags or () for example in examples], answers)

@@ -36,19 +36,21 @@ def save_arrays(arrays: Mapping[str, Any], path: Path, framework: str = "np") ->
     save_file({name: np.ascontiguousarray(value) for name, value in arrays.items()}, path, {"format": framework})
 
 
-class Directory(NamedTuple):
-    """The content of a Hugging Face directory.
+class Pretrained(NamedTuple):
+    """The networks of one run or directory.
 
     Attributes:
-      network: the network, with its head if electra_jax has such a head.
+      encoder: the network that pre-training keeps, with its heads.
+      generator: the generator; None if the directory has none.
       tokenizer: the tokenizer; None if the directory has none.
       notes: warnings about what was read, a sentence each.
-      scores: as `ObjectiveSpec.scores`.
+      scores: as `ObjectiveSpec.scores`; empty if the discriminator's score is the probability of being replaced.
     """
 
-    network: Network
+    encoder: Network
+    generator: Network | None
     tokenizer: Tokenizer | None
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
     scores: str = ""
 
 
@@ -110,7 +112,7 @@ def is_directory(folder: Path) -> bool:
     return path.is_file() and "model_type" in read_json(path)
 
 
-def read(folder: Path) -> Directory:
+def read(folder: Path) -> Pretrained:
     """Reads a directory that `write`, or transformers' `save_pretrained`, wrote.
 
     Raises:
@@ -171,7 +173,7 @@ def read(folder: Path) -> Directory:
             f"{folder} has a tokenizer of {len(tokenizer)} pieces but embeddings for {config.vocab_size}; replace it "
             "by the tokenizer that the model was trained with"
         )
-    return Directory(bert.without_names(network), tokenizer, tuple(notes), scores)
+    return Pretrained(bert.without_names(network), None, tokenizer, tuple(notes), scores)
 
 
 def _stored(state: Mapping[str, Any], dtype: str) -> dict[str, np.ndarray]:

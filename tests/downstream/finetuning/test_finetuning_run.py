@@ -19,7 +19,8 @@ from electra_jax.downstream.finetuning import job, kept, recipe, results, run
 from electra_jax.downstream.finetuning.job import Data, Job
 from electra_jax.downstream.tasks import files, registry
 from electra_jax.downstream.tasks.task import BadRows, Rows
-from electra_jax.loading.networks import Pretrained, Source
+from electra_jax.loading.huggingface.directory import Pretrained
+from electra_jax.loading.networks import Source
 from electra_jax.modeling.batch import Batch
 from electra_jax.runtime.progress import Progress
 

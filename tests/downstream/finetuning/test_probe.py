@@ -10,8 +10,8 @@ from tiny_models import network
 from electra_jax import train
 from electra_jax.config.errors import UserError
 from electra_jax.downstream.finetuning.probe import Probe
+from electra_jax.loading.huggingface.directory import Pretrained
 from electra_jax.loading.model import Model
-from electra_jax.loading.networks import Pretrained
 from electra_jax.train_config import ProbeConfig
 
 
@@ -38,8 +38,8 @@ def test_the_same_encoder_scores_the_same(folder):
 
 @pytest.mark.slow
 def test_a_run_with_probes_is_the_run_without(folder, text_file, tmp_path):
-    for name, every in (("with", 2), ("without", 0)):
-        given = {"probe__every": every, "probe__task": "sst2", "probe__data_dir": str(folder), "probe__examples": 6}
+    probe = {"probe__every": 2, "probe__task": "sst2", "probe__data_dir": str(folder), "probe__examples": 6}
+    for name, given in (("with", probe), ("without", {})):
         config = small_config(text_file, steps=3, eval_batches=1, checkpoint__every=3, **given)
         train.train(config, tmp_path / name, quiet())
     probed = [line["step"] for line in logged(tmp_path / "with") if "probe_sst2_accuracy" in line]

@@ -59,9 +59,9 @@ def test_what_is_written_is_read(tmp_path, pieces, kind, head, size):
     if kind == "modernbert":
         network.params["encoder"]["layers"]["attention_norm"]["scale"][0] = 1  # unused
     found = directory.read(written(tmp_path / "model", pieces, network, head))
-    assert tiny_models.same(found.network.params, network.params)
-    assert found.network.config.heads == network.config.heads
-    assert found.network.config.embedding_size == size
+    assert tiny_models.same(found.encoder.params, network.params)
+    assert found.encoder.config.heads == network.config.heads
+    assert found.encoder.config.embedding_size == size
     assert found.tokenizer.model == pieces.model
     assert found.notes == ()
     assert (tmp_path / "model" / "README.md").read_text() == "# A card\n"
@@ -82,7 +82,7 @@ def test_arrays_in_any_order_of_memory_are_saved_as_they_are(tmp_path):
 
 def test_weights_in_several_files(electra):
     state = load_file(electra / "model.safetensors")
-    whole = directory.read(electra).network.params
+    whole = directory.read(electra).encoder.params
     names = sorted(state)
     parts = {"a.safetensors": names[:5], "b.safetensors": names[5:]}
     for file, of_it in parts.items():
@@ -90,7 +90,7 @@ def test_weights_in_several_files(electra):
     weight_map = {name: file for file, of_it in parts.items() for name in of_it}
     (electra / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     (electra / "model.safetensors").unlink()
-    assert tiny_models.same(directory.read(electra).network.params, whole)
+    assert tiny_models.same(directory.read(electra).encoder.params, whole)
     before = directory.digest(electra)
     assert directory.digest(electra) == before
     first = names[0]
@@ -103,7 +103,7 @@ def test_weights_in_half_precision_become_float32(electra, dtype):
     path = electra / "model.safetensors"
     state = {name: value.astype(jnp.dtype(dtype)) for name, value in load_file(path).items()}
     save_file(state, path)
-    found = directory.read(electra).network.params["embeddings"]["word"][: tiny_models.VOCABULARY]
+    found = directory.read(electra).encoder.params["embeddings"]["word"][: tiny_models.VOCABULARY]
     assert found.dtype == np.float32
     np.testing.assert_array_equal(found, state["electra.embeddings.word_embeddings.weight"].astype(np.float32))
 
@@ -119,7 +119,7 @@ def test_another_head_is_left_out_and_named(electra):
     state = {name: value for name, value in load_file(path).items() if not name.startswith("discriminator")}
     save_file({**state, "classifier.out_proj.weight": np.zeros((2, 32), np.float32)}, path)
     found = directory.read(electra)
-    assert found.network.config.heads == ()
+    assert found.encoder.config.heads == ()
     assert found.notes == ("tensors of another head were ignored: 1, the first classifier.out_proj.weight",)
 
 
@@ -152,7 +152,7 @@ def test_a_tagger_that_tells_other_things_apart_is_no_discriminator(tmp_path, pi
     config = json.loads((place / "config.json").read_text())
     (place / "config.json").write_text(json.dumps({**config, "id2label": {"0": "other", "1": "name"}}))
     found = directory.read(place)
-    assert found.network.config.heads == ()
+    assert found.encoder.config.heads == ()
     assert "tensors of another head were ignored" in found.notes[0]
 
 
@@ -180,8 +180,8 @@ def test_weights_in_float16_are_read_as_float32(tmp_path, pieces, kind, head):
     stored = load_file(place / "model.safetensors")
     assert {value.dtype for value in stored.values()} == {np.dtype("float16")}
     assert json.loads((place / "config.json").read_text())["dtype"] == "float32"
-    read = jax.tree.leaves(directory.read(place).network.params)
-    whole = directory.read(written(tmp_path / "whole", pieces, network, head)).network.params
+    read = jax.tree.leaves(directory.read(place).encoder.params)
+    whole = directory.read(written(tmp_path / "whole", pieces, network, head)).encoder.params
     for half, value in zip(read, jax.tree.leaves(whole), strict=True):
         assert half.dtype == np.float32
         np.testing.assert_allclose(half, value, rtol=2**-11, atol=2**-25)  # half a unit in the last place of float16
@@ -190,7 +190,7 @@ def test_weights_in_float16_are_read_as_float32(tmp_path, pieces, kind, head):
 def test_factors_beside_weights_that_others_stored_in_bfloat16(folded):
     state = {name: value.astype(jnp.bfloat16) for name, value in load_file(folded / "model.safetensors").items()}
     save_file(state, folded / "model.safetensors")
-    assert directory.read(folded).network.config.embedding_size == 16
+    assert directory.read(folded).encoder.config.embedding_size == 16
 
 
 def test_weights_too_large_for_float16_are_refused(tmp_path, pieces):
@@ -279,7 +279,7 @@ def test_positions_that_training_never_saw_are_not_read(tmp_path, pieces):
         network = network._replace(config=dataclasses.replace(network.config, trained_length=8))
         place = written(tmp_path / kind, pieces, network, "discriminator_head")
         assert json.loads((place / "tokenizer_config.json").read_text())["model_max_length"] == expected
-        config = directory.read(place).network.config
+        config = directory.read(place).encoder.config
         assert (config.longest, config.max_length) == (expected, 16)
 
 
@@ -289,7 +289,7 @@ def test_a_sentence_transformers_model_cuts_texts_off_as_it_says(tmp_path, piece
         (place / name).parent.mkdir(exist_ok=True)
         (place / name).write_text(content)
     found = directory.read(place)
-    assert (found.network.config.longest, found.notes) == (8, ())
+    assert (found.encoder.config.longest, found.notes) == (8, ())
     for other in ({"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}, {"pooling_mode": "cls"}):
         (place / "1_Pooling" / "config.json").write_text(json.dumps(other))
         assert "asks for other sentence vectors than the mean" in directory.read(place).notes[0]
