@@ -45,7 +45,7 @@ def read(argv: list[str], usage: str, options: Mapping[str, Any], words: list[st
         if not equals:
             value = "true" if options.get(name) is False else _next_value(argument, rest)
         if isinstance(options.get(name), tuple):
-            value = "\n".join([*filter(None, value.split(",")), *_following_values(rest)])
+            value = "\n".join(part for word in (value, *_following_values(rest)) for part in word.split(",") if part)
         # The last value of a repeated setting counts, so a command can be extended.
         if name in given and not name.startswith("config."):
             raise UserError(f"--{name} is given twice; give it once")

@@ -8,6 +8,7 @@ concatenated archives are read.
 import contextlib
 import errno
 import os
+import stat
 import struct
 import tarfile
 import zipfile
@@ -24,6 +25,7 @@ _BLOCK = 2**20  # bytes of a tar file read at a time
 _OF_MACOS = "__MACOSX"  # folder of metadata in zip files made by macOS
 _ERRORS = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, struct.error)  # on broken data
 _ENCRYPTED = 0x1  # flag of a member of a zip file
+_END_MARK = b"PK\x05\x06"
 _END = struct.Struct("<10xH10x")  # end record of a zip file: the number of files, or `_MANY` (APPNOTE.TXT, 4.3.16)
 _MANY = 0xFFFF  # the number does not fit, and is in the zip64 end record instead
 
@@ -112,7 +114,7 @@ class _Header(tarfile.TarInfo):
 
 
 def _read_zip(file: InputFile) -> Iterator[Member]:
-    """Yields (member, True). The directory is at the end, so the zip file must be seekable: not compressed again."""
+    """Yields (member, whether it is no link). The directory is at the end, so the file must not be compressed again."""
     if file.is_compressed:
         raise UserError(f"{file.name} is a zip archive that was compressed again; unpack it")
     # zipfile seeks, which is impossible in a file that is read as blocks: the archive is opened again.
@@ -124,16 +126,19 @@ def _read_zip(file: InputFile) -> Iterator[Member]:
                 continue
             if info.flag_bits & _ENCRYPTED:
                 raise UserError(f"{file.name}/{info.filename} is encrypted: expected text; unpack {file.name}")
+            is_link = stat.S_ISLNK(info.external_attr >> 16)  # of an archive made on Unix, the mode of the file
             with archive.open(info) as opened:
                 end = info.header_offset + info.compress_size
-                yield _member(file, info.filename, opened, lambda end=end: end), True  # type: ignore[misc]
+                yield _member(file, info.filename, opened, lambda end=end: end), not is_link  # type: ignore[misc]
 
 
 def _check_count(archive: zipfile.ZipFile, raw: IO[bytes]) -> None:
     """Raises BadZipFile if the directory has not as many files as the end record says, which zipfile does not check."""
-    # Only the comment follows the end record.
-    raw.seek(-_END.size - len(archive.comment), os.SEEK_END)
-    (count,) = _END.unpack(raw.read(_END.size))
+    # The comment follows the end record, and some writers add bytes.
+    size = raw.seek(0, os.SEEK_END)
+    raw.seek(max(0, size - _END.size - 2**16))
+    tail = raw.read()
+    (count,) = _END.unpack_from(tail, tail.rfind(_END_MARK))
     found = len(archive.infolist())
     if count not in (found, _MANY):
         raise zipfile.BadZipFile(f"its list has {found} files, its end says {count}")

@@ -16,6 +16,8 @@ from hashlib import blake2b
 from importlib import metadata
 from pathlib import Path
 
+from electra_jax.config.errors import UserError
+
 _MIN_WORDS = 6  # a shorter paragraph is a heading or a signature, seldom a sentence
 _MIN_LETTERS = 0.8  # fraction of letters and spaces; below it, a paragraph is code, numbers or a table
 _TEST_NAMES = {"test", "tests", "testing", "_tests"}  # a third of the parsing, hardly any prose
@@ -159,6 +161,19 @@ def prose_of_file(path: Path) -> tuple[str, ...]:
 def _read_prose(path: Path, modified: int) -> tuple[str, ...]:
     del modified  # part of the cache's key
     return tuple(paragraph for text in docstrings(path.read_bytes()) for paragraph in paragraphs(text))
+
+
+def packages_in(names: str) -> list[str]:
+    """Returns the packages in a list that is separated by commas.
+
+    Raises:
+      UserError: one of them is not installed, or has no module with source code.
+    """
+    packages = [package for each in names.split(",") if (package := each.strip())]
+    found = {name.partition(".")[0] for name, _ in module_files(default_roots(), packages)} if packages else set()
+    if missing := [package for package in packages if package not in found]:
+        raise UserError(f"docstrings:{names} has no package {missing[0]} here: expected names as in import; install it")
+    return packages
 
 
 def read_modules(packages: Sequence[str] = (), roots: Iterable[Path] | None = None) -> Iterator[tuple[str, list[str]]]:

@@ -5,10 +5,11 @@ runner, with any number of processes or machines, writes the same bytes.
 """
 
 import dataclasses
+import hashlib
 import json
 import math
-import os
 import re
+import shutil
 from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -37,13 +38,15 @@ from electra_jax.data.normalization import has_joiners
 from electra_jax.data.runner import Job, Runner
 from electra_jax.data.shards import Shard
 from electra_jax.runtime.io import from_json, json_checksum, sha256, write_whole
+from electra_jax.runtime.lock import lock
 from electra_jax.runtime.progress import Progress
 from electra_jax.runtime.remote_files import is_url
+from electra_jax.runtime.workdir import LOCK
 
 _VOCABULARY_ORIGIN = "vocabulary.json"  # what the vocabulary in the folder was trained on
 _REPORT = "report.json"
 _OWN_FILES = re.compile(
-    r"(\d{6}-\d{6}\..+|vocab\.model|tokenizer\.json|(vocabulary|manifest|report)\.json(\.tmp)?|beam\.pickle)"
+    r"(\d{6}-\d{6}\..+|vocab\.model|tokenizer\.json|(vocabulary|manifest|report)\.json(\.tmp)?|beam\.pickle|\.lock)"
 )
 
 
@@ -197,28 +200,31 @@ def build_corpus(
     made = not folder.exists()
     _make_folder(folder, mixture, units)
     job = Job(folder, config, units, progress)
-    try:
-        _check_split(job)
-        vocabulary = _make_vocabulary(job, runner, key)
-        progress.start("encoding")
-        written = runner.write_shards(job, vocabulary)
-    # BaseException: an interrupt leaves no empty folder, either.
-    except BaseException:
-        if made and not any(folder.iterdir()):
-            folder.rmdir()
-        raise
-    finally:
-        progress.stop()
-    # Only now: documents may turn out to be empty, or duplicates.
-    _check_enough(config, mixture, written)
-    _write_manifest(job, key, mixture, left_out, vocabulary, written)
+    # Another preparation would replace the vocabulary, and delete what this one has written.
+    with lock(folder, progress.say):
+        try:
+            _check_split(job)
+            vocabulary = _make_vocabulary(job, runner, key)
+            progress.start("encoding")
+            written = runner.write_shards(job, vocabulary)
+        # BaseException: an interrupt leaves no empty folder, either.
+        except BaseException:
+            if made and [path.name for path in folder.iterdir()] == [LOCK]:
+                shutil.rmtree(folder)
+            raise
+        finally:
+            progress.stop()
+        # Only now: documents may turn out to be empty, or duplicates.
+        _check_enough(config, mixture, written)
+        _write_manifest(job, key, mixture, left_out, vocabulary, written)
     return corpus.load(folder)
 
 
 def _list_units(mixture: Sequence[sources.Source], config: CorpusConfig) -> list[sources.Unit]:
     for source in mixture:
         # An unfinished corpus has this file, too, but no manifest.
-        if os.path.isfile(Path(source.name) / _VOCABULARY_ORIGIN):
+        origin = _read_json(Path(source.name) / _VOCABULARY_ORIGIN)
+        if isinstance(origin, dict) and origin.keys() == {"key", "sha256"}:
             raise UserError(
                 f"{source.name} is a prepared corpus or an unfinished one: expected text; finish the preparation and "
                 "train on it alone, or give the text that it was prepared from"
@@ -257,6 +263,8 @@ def _check_split(job: Job) -> None:
     fraction, places = job.config.heldout_fraction, list[float]()
     for unit in job.units:
         for document in readers.read_documents(unit, job.config):
+            if not document.text:
+                continue
             places.append(shards.place_in_split(document.digest))
             # Comparing with the first is enough: two documents in different splits include one that differs from it.
             if min(places[-1], places[0]) < fraction <= max(places[-1], places[0]):
@@ -362,11 +370,11 @@ def _write_manifest(
             for i, source in enumerate(mixture)
         ],
         "left_out": {"files": len(left_out), "first": left_out[0] if left_out else None},
-        "vocabulary": {"file": vocabulary.file, "sha256": sha256(job.folder / vocabulary.file)},
+        "vocabulary": {"file": vocabulary.file, "sha256": hashlib.sha256(vocabulary.model).hexdigest()},
         "shards": [vars(shard) for shard in written],
     }
     manifest["checksum"] = json_checksum(manifest)
-    kept = {vocabulary.file, _VOCABULARY_ORIGIN}
+    kept = {vocabulary.file, _VOCABULARY_ORIGIN, LOCK}
     kept |= {name for shard in written for name in (*shard.sha256, f"{shard.name}.json")}
     # Before the manifest, which says that the folder is finished.
     for path in job.folder.iterdir():

@@ -3,6 +3,7 @@
 Every document is hashed here, once per pass. Input that cannot be repaired raises a `UserError` with file and line.
 """
 
+import codecs
 import re
 from collections.abc import Iterator
 
@@ -24,6 +25,7 @@ from electra_jax.data.sources import Unit
 from electra_jax.runtime.io import from_json
 
 # 128 MiB: a JSON line is in memory as a whole before its document is cut.
+_MENDED = "\ufffd".encode()
 _LONGEST_LINE = 2**27
 _BLANK = re.compile(rb"\n\s*\n")
 _TABLES = {"parquet": tables.read_parquet, "arrow": tables.read_arrow}
@@ -86,8 +88,7 @@ def _read(name: str, unit: Unit, config: CorpusConfig) -> Iterator[Document]:
         case named_sets.HUB:
             yield from named_sets.read_hub(name, config.field, unit.part)
         case sources.DOCSTRINGS:
-            packages = [package for package in name.split(",") if package]
-            for place, lines in docstrings.read_modules(packages):
+            for place, lines in docstrings.read_modules(docstrings.packages_in(name)):
                 yield Document(place, "\n".join(lines).encode())
         case _:
             for file, found in open_files(name):
@@ -104,7 +105,7 @@ def _read_file(file: InputFile, found: str, config: CorpusConfig) -> Iterator[Do
             return web_archives.read_pages(file, config.language)
         case "parquet" | "arrow":
             if file.is_compressed:
-                raise UserError(f"{file.name} is a table that was compressed again; unpack it")
+                raise tables.compressed(file.name)
             # A table that only its bytes show. pyarrow seeks, so it opens the file itself.
             file.close()
             return _TABLES[found](file.name, config.field)
@@ -131,7 +132,8 @@ def _read_text(file: InputFile, whole: bool) -> Iterator[Document]:
         # Cut here and not in `split_long`, so that no more of the text is kept in memory.
         while len(text) > documents.LONGEST:
             end = last_break(text, documents.LONGEST)
-            yield Document(file.place, text[:end].strip(), file.position, CUT if uncut else "", True)
+            if piece := normalize_ends(text[:end]):
+                yield Document(file.place, piece, file.position, CUT if uncut else "", True)
             uncut = False
             file.line += text.count(b"\n", 0, end)
             text = text[end:]
@@ -151,6 +153,7 @@ def _read_json(file: InputFile, field: str) -> Iterator[Document]:
     for line in file.lines(_LONGEST_LINE):
         if not line.strip():
             continue
+        line = line.removeprefix(codecs.BOM_UTF8)  # as where files have been joined
         try:
             decoded, note = line.decode(), ""
         except UnicodeDecodeError:
@@ -163,4 +166,6 @@ def _read_json(file: InputFile, field: str) -> Iterator[Document]:
         if not isinstance(values, dict):
             raise UserError(f"{file.place} is a JSON {type(values).__name__}: expected one JSON object per line")
         document = from_fields(values, field, file.place, file.position)
-        yield document._replace(note=document.note or note)
+        # Another field may be the broken one.
+        mended = note if _MENDED in document.text else ""
+        yield document._replace(note=document.note or mended)

@@ -142,6 +142,11 @@ class Shards:
             # Popped, so that it goes back as the one read last, and a reader that fails is not kept.
             reader = self._readers.pop(shard, None) or ArrayRecordReader(str(self._files[shard]), _READER)
             records = list(reader.read(numbers))
+            size = int(self._starts[shard + 1] - self._starts[shard])
+            for number, record in zip(numbers, records, strict=True):
+                # Of another shard's file, for example.
+                if len(record) != min(BLOCK, size - number * BLOCK) * self._dtype.itemsize:
+                    raise ValueError(f"record {number} has {len(record)} bytes")
         except (RuntimeError, ValueError, IndexError, OSError) as error:
             # Only the text of the library's error tells this from damage.
             if os.strerror(errno.EMFILE) in str(error):

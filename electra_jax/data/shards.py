@@ -42,8 +42,10 @@ _HASH_SPACE = 2**32
 _LONGEST_DOCUMENTS = 10  # named in the report
 _LENGTH_BUCKETS = 32  # of the histogram of lengths
 _HEAD_CHARACTERS = 60  # of a document, to recognize it by
-# C0, DEL, C1, byte order marks, surrogates and noncharacters, except those that are white space.
-_CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff\ud800-\udfff]+")
+# C0, DEL, C1, byte order marks and noncharacters, except those that are white space. The last two of each plane are
+# noncharacters, too.
+_PLANES = "".join(map(chr, (plane + last for plane in range(0, 0x110000, 0x10000) for last in (0xFFFE, 0xFFFF))))
+_CONTROL = re.compile(f"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff\ufdd0-\ufdef{_PLANES}]+")
 
 Notes = dict[str, tuple[int, str]]  # note -> (number of documents, place of the first)
 

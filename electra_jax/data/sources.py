@@ -177,6 +177,8 @@ def _named_units(number: int, source: Source) -> Iterator[Unit]:
         parts = named_sets.count_parts(found)
         yield from (Unit(number, HUB, (str(found),), 0, (i, parts)) for i in range(parts))
     else:
+        if scheme == DOCSTRINGS:
+            docstrings.packages_in(name)  # refuses those that are not there
         yield Unit(number, scheme, (name,), 0)
 
 

@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from electra_jax.config.errors import UserError
+from electra_jax.data import compression
 from electra_jax.data.documents import Document, from_fields, no_field
 from electra_jax.data.input_file import open_binary
 from electra_jax.runtime.remote_files import is_url
 
 _BATCH = 2**24  # bytes of Parquet rows read together
+_STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 _ARROW_FILE = b"ARROW1"  # magic of the file format; the other is the stream format, which `datasets` writes
 
 
@@ -88,6 +90,10 @@ def _batches(source: Any, pyarrow: Any) -> Iterator[tuple[Any, int]]:
         try:
             yield reader.read_next_batch(), begin
         except StopIteration:
+            # A writer that was killed between batches leaves no mark of the end.
+            source.seek(max(0, source.tell() - len(_STREAM_END)))
+            if source.read(len(_STREAM_END)) != _STREAM_END:
+                raise pyarrow.ArrowInvalid("the stream has no mark of its end; its writer was not closed") from None
             return
 
 
@@ -106,7 +112,15 @@ def _pyarrow(name: str, kind: str) -> Iterator[Any]:
         # With an errno, the error is the system's and not Arrow's.
         if isinstance(error, OSError) and error.errno is not None:
             raise
+        with open_binary(name) as opened:
+            if compression.told_by(opened.read(16)):
+                raise compressed(name) from None
         raise UserError(f"{name}: broken {kind} file ({' '.join(str(error).split())}); download it again") from error
+
+
+def compressed(name: str) -> UserError:
+    """Makes the error about a compressed table, in which pyarrow cannot seek."""
+    return UserError(f"{name} is a table that was compressed again; unpack it")
 
 
 def _check_field(name: str, field: str, names: list[str]) -> None:
@@ -150,7 +164,8 @@ def _rows_at_a_time(metadata: Any) -> int:
 
 def _value(scalar: Any) -> Any:
     """Returns the value of an Arrow scalar; a text as bytes, because it may not be UTF-8."""
-    scalar = getattr(scalar, "value", scalar)  # of a dictionary-encoded column
+    inner = getattr(scalar, "value", None)  # of a dictionary-encoded column; of a time it is a number
+    scalar = inner if hasattr(inner, "as_py") else scalar
     if hasattr(scalar, "as_buffer"):
         return scalar.as_buffer().to_pybytes() if scalar.is_valid else None
     return None if scalar is None else scalar.as_py()

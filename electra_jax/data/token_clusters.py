@@ -13,6 +13,7 @@ NONE = -1  # the number of tokens that are in no cluster
 _SIZE = 32  # tokens in a cluster, on average
 _NEIGHBORS = 128  # the most frequent tokens, by which others are described
 _SAMPLE = 4_000_000  # ids of the text that are read
+_ROWS = 4096  # vectors that are compared with all centers at a time
 _ROUNDS = 10  # of k-means
 
 
@@ -77,13 +78,16 @@ def _k_means(vectors_ND: Ints) -> Ints:
     """Returns the cluster of each vector; the initial centers are evenly spaced vectors."""
     centers_KD = vectors_ND[::_SIZE].copy()
     for _ in range(_ROUNDS):
-        # Without the square of the vector itself, which is the same for all centers.
-        distance_NK = (centers_KD**2).sum(axis=1) - 2 * (vectors_ND @ centers_KD.T)
-        nearest_N = distance_NK.argmin(axis=1)
-        member_KN = (nearest_N == np.arange(len(centers_KD))[:, None]).astype(np.float64)
-        sizes_K = member_KN.sum(axis=1)
+        # Without the square of the vector itself, which is the same for all centers. In parts: [N, K] of a large
+        # vocabulary has gigabytes.
+        lengths_K = (centers_KD**2).sum(axis=1)
+        parts = np.array_split(vectors_ND, -(-len(vectors_ND) // _ROWS))
+        nearest_N = np.concatenate([(lengths_K - 2 * (part @ centers_KD.T)).argmin(axis=1) for part in parts])
+        sizes_K = np.bincount(nearest_N, minlength=len(centers_KD))
+        sums_KD = np.zeros_like(centers_KD)
         # Whole numbers, so that sums are exact in any order.
-        means_KD = np.rint(np.floor_divide(member_KN @ vectors_ND, np.maximum(1, sizes_K)[:, None]))
+        np.add.at(sums_KD, nearest_N, vectors_ND)
+        means_KD = np.rint(np.floor_divide(sums_KD, np.maximum(1, sizes_K)[:, None]))
         # A cluster that has lost its tokens keeps its center.
         centers_KD = np.where(sizes_K[:, None] > 0, means_KD, centers_KD)
     result: Ints = nearest_N.astype(np.int32)

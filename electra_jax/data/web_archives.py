@@ -33,7 +33,7 @@ def read_pages(file: InputFile, languages: str = "") -> Iterator[Document]:
       UserError: the archive is damaged or has no pages, the language of its pages is not known, or the package that
         extracts text is not installed.
     """
-    wanted = {language.strip().encode() for language in languages.split(",")} if languages else None
+    wanted = {code for each in languages.split(",") if (code := each.strip().lower().encode())} or None
     data = _Bytes(file.blocks())
     extract: fetched_pages.Extractor | None = None
     others = pages = 0

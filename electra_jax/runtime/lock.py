@@ -1,4 +1,4 @@
-"""Lock on a work directory: one run at a time, and a holder that has died does not block the next one.
+"""Lock on a work directory or a corpus: one process at a time, and a holder that has died does not block the next one.
 
 It is the kernel's `flock`, which is released when the process ends, however it ends. It is reliable between processes
 of one machine, containers included, and between machines whose file system supports it, as NFS does. `gs://` and some
@@ -27,7 +27,7 @@ def lock(folder: AnyPath, say: Callable[[str], None]) -> Iterator[None]:
       say: called with a message if the file system has no locks.
 
     Raises:
-      UserError: another run holds it.
+      UserError: another process holds it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     # gs:// has no locks.
@@ -42,8 +42,8 @@ def lock(folder: AnyPath, say: Callable[[str], None]) -> Iterator[None]:
         except BlockingIOError as error:
             holder = file.read().strip() or "unknown process"
             raise UserError(
-                f"{folder} is in use by another run ({holder}): expected one run in a work directory; stop that one "
-                "first, or use another --workdir"
+                f"{folder} is in use by another run ({holder}): expected one run or preparation in a folder; stop that "
+                "one first, or use another folder"
             ) from error
         except OSError as error:  # of several kinds: not supported, no lock server
             say(f"{folder} cannot be locked ({error.strerror}): make sure that no other run uses it")

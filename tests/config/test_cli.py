@@ -57,6 +57,10 @@ def test_the_last_value_of_a_config_setting_counts():
     assert cli.read(["--config.x=1", "--config.x=2"], "", {}) == {"config.x": "2"}
 
 
+def test_values_of_a_list_are_separated_by_spaces_or_commas():
+    assert cli.parse(["--x=a,b", "c,d", "--y", "e"], "", {"x": (), "y": ()}) == {"x": ("a", "b", "c", "d"), "y": ("e",)}
+
+
 def test_words_are_arguments_without_a_name():
     words: list[str] = []
     assert cli.read(["a b", "--x=1", "-c", "--y", "2", "d"], "", {}, words) == {"x": "1", "y": "2"}

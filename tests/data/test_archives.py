@@ -3,6 +3,7 @@ import gzip
 import io
 import lzma
 import random
+import stat
 import tarfile
 import zipfile
 
@@ -147,6 +148,11 @@ def test_folders_are_no_files_and_links_are_counted(tmp_path):
     ]
     zipped = write(tmp_path, "a.zip", zip_of({"folder.txt/": b"", "folder.txt/a": b"One."}))
     assert [each.text for each in read(zipped)] == [b"One."]
+    link = zipfile.ZipInfo("l.txt")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(zipped, "a") as archive:
+        archive.writestr(link, "folder.txt/a")
+    assert [(each.text, each.note) for each in read(zipped)] == [(b"One.", ""), (b"", documents.OTHER_MEMBER)]
 
 
 def test_each_file_of_an_archive_can_be_a_document(tmp_path):
@@ -230,6 +236,8 @@ def test_a_zip_file_with_a_comment(tmp_path):
     with zipfile.ZipFile(path, "w") as archive:
         archive.comment = b"made by hand"
         archive.writestr("a.txt", b"One.")
+    assert [each.text for each in read(path)] == [b"One."]
+    path.write_bytes(path.read_bytes() + b"\r\n")  # which some writers add
     assert [each.text for each in read(path)] == [b"One."]
 
 

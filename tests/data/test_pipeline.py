@@ -14,6 +14,7 @@ from electra_jax.data import config, corpus, duplicates, local_runner, pipeline,
 from electra_jax.data.config import CorpusConfig, DataConfig, corpus_settings
 from electra_jax.data.documents import NO_TEXT, Document, hashed
 from electra_jax.data.local_runner import LocalRunner
+from electra_jax.runtime import lock
 from electra_jax.runtime.progress import Progress
 
 
@@ -220,6 +221,21 @@ def test_the_output_is_not_inside_the_input(text_file, tmp_path):
     hidden = tmp_path / ".out"  # hidden folders are not read
     assert pipeline.build_corpus(hidden, settings(tmp_path), LocalRunner(1)).key
     pipeline.build_corpus(hidden, settings(tmp_path), LocalRunner(1))
+
+
+def test_another_preparation_in_the_same_folder_is_refused(text_file, tmp_path):
+    with (
+        lock.lock(tmp_path / "out", lambda text: None),
+        pytest.raises(UserError, match=r"out is in use by another run \(.*\): expected one run or preparation"),
+    ):
+        pipeline.build_corpus(tmp_path / "out", settings(text_file), LocalRunner(1))
+
+
+def test_a_file_with_the_name_of_ours_is_text(text_file, tmp_path):
+    (tmp_path / "in").mkdir()
+    shutil.copy(text_file, tmp_path / "in" / "a.txt")
+    (tmp_path / "in" / "vocabulary.json").write_text('{"text": "a"}')
+    assert pipeline.build_corpus(tmp_path / "out", settings(tmp_path / "in"), LocalRunner(1)).key
 
 
 @pytest.mark.parametrize("finished", [True, False])

@@ -299,6 +299,8 @@ def test_broken_characters_in_json_are_kept_for_cleaning(tmp_path):
     assert broken.note == documents.NOT_UTF8
     assert "\ufffd" in half.text.decode(errors="replace")
     assert half.note == ""
+    path.write_bytes(b'\xef\xbb\xbf{"text": "a", "other": "\xff"}\n')  # a mark, as where files have been joined
+    assert [(each.text, each.note) for each in read(path)] == [(b"a", "")]
 
 
 @pytest.mark.parametrize(
@@ -338,10 +340,12 @@ def test_a_missing_package_is_refused_naming_the_extra(tmp_path, monkeypatch, na
 
 
 def test_documentation_strings_of_the_packages_named():
-    (unit,) = sources.units(sources.parse("docstrings:json,argparse"), 1)
+    (unit,) = sources.units(sources.parse("docstrings:json, argparse"), 1)
     found = [document.place for document in readers.read_documents(unit, CorpusConfig())]
     assert {place.split(".")[0] for place in found} == {"json", "argparse"}
     assert found == sorted(found)
+    with pytest.raises(UserError, match=r"docstrings:json,nosuch has no package nosuch here"):
+        list(sources.units(sources.parse("docstrings:json,nosuch"), 1))
 
 
 def test_a_line_of_json_without_an_end_is_refused_before_it_is_in_memory(tmp_path, monkeypatch):

@@ -103,6 +103,13 @@ def test_a_file_cut_short_is_refused(tmp_path):
         shards.take(np.array([0]), np.array([len(ids)]))
 
 
+def test_a_file_of_another_shard_is_refused(tmp_path):
+    shards, ids = make(tmp_path, [BLOCK + 1, BLOCK + 2])
+    (tmp_path / "0.array_record").write_bytes((tmp_path / "1.array_record").read_bytes())
+    with pytest.raises(UserError, match=r"0\.array_record is damaged \(record 1 has \d+ bytes\)"):
+        shards.take(np.array([0]), np.array([len(ids)]))
+
+
 def test_of_many_files_few_stay_open(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "_openable", lambda files: 2)
     shards, ids = make(tmp_path, [BLOCK] * 6)

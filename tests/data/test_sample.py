@@ -52,3 +52,18 @@ def test_a_sample_is_drawn_from_the_whole_and_not_from_what_is_held_out():
     assert abs(np.mean(numbers) - 1000) < 5 * 577 / 190**0.5
     held = {number for number, document in enumerate(given_documents) if is_heldout(document.digest, 0.5)}
     assert not held & set(numbers)
+
+
+def test_copies_of_a_document_are_drawn_once():
+    """However many there are: the corpus leaves them out, too. The first of them decides on the place."""
+    one, *others = documents(*(f"text {number}" for number in range(9)))
+    parts = [Sample(100, 0.0) for _ in range(2)]
+    for number in range(50):
+        parts[number % 2].add((1, 50 - number), one)
+    for number, document in enumerate(others):
+        parts[0].add((0, number), document)
+    parts[0].add((0, 9), hashed(Document("a.txt:9", b"")))
+    parts[1].merge(parts[0])
+    assert parts[1].lines() == [f"text {number}" for number in (*range(1, 9), 0)]
+    assert parts[1]._drawn[one.digest][0] == (1, 1)
+    assert len(parts[1]._drawn) == 9

@@ -46,7 +46,10 @@ def test_a_replacement_character_of_the_text_is_no_fault():
 
 
 def test_control_characters_are_removed_and_counted_once_a_document():
-    assert clean("a\x00b\n\x07\nc\x9f d\ufeff\n\x85e") == (["ab", "c d", "e"], {shards.CONTROL: (1, "a.txt:10")})
+    assert clean("a\x00b\n\x07\nc\x9f d\ufeff\ufdd0\U0001fffe\n\x85e") == (
+        ["ab", "c d", "e"],
+        {shards.CONTROL: (1, "a.txt:10")},
+    )
 
 
 def test_marks_that_scripts_need_stay():

@@ -127,6 +127,24 @@ def test_a_broken_arrow_file_is_refused(tmp_path, file_format):
             read(path)
 
 
+def test_an_arrow_stream_that_ends_between_batches_is_refused(tmp_path):
+    path = tmp_path / "a.arrow"
+    with ipc.new_stream(path, pyarrow.schema([("text", pyarrow.string())])) as writer:
+        writer.write_table(pyarrow.table({"text": TEXTS}))
+        writer.write_table(pyarrow.table({"text": TEXTS}))
+    whole = path.read_bytes()
+    assert len(read(path)) == 2 * len(TEXTS)
+    path.write_bytes(whole[:-8])
+    with pytest.raises(UserError, match=r"a\.arrow: broken Arrow file \(the stream has no mark of its end"):
+        read(path)
+
+
+def test_a_column_of_times_is_refused_as_no_text(tmp_path):
+    parquet.write_table(pyarrow.table({"text": pyarrow.array([1], pyarrow.timestamp("s"))}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"a\.parquet:1: field 'text' is of type datetime: expected text"):
+        read(tmp_path / "a.parquet")
+
+
 @pytest.mark.parametrize("name", ["part-0", "a.txt", "a.jsonl"])
 def test_tables_are_told_by_their_bytes(tmp_path, name):
     path, table = tmp_path / name, pyarrow.table({"text": ["One.", "Two."]})
@@ -135,6 +153,9 @@ def test_tables_are_told_by_their_bytes(tmp_path, name):
     path.write_bytes(gzip.compress(path.read_bytes()))
     with pytest.raises(UserError, match=rf"{name} is a table that was compressed again; unpack it"):
         read(path)
+    named = path.rename(tmp_path / "a.parquet.gz")
+    with pytest.raises(UserError, match=r"a\.parquet\.gz is a table that was compressed again; unpack it"):
+        read(named)
     parquet.write_table(table.slice(0, 0), path)
     assert read(path) == []
     for new in (ipc.new_file, ipc.new_stream):

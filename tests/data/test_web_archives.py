@@ -50,7 +50,8 @@ def test_a_page_s_first_language_decides(tmp_path):
     path = write(tmp_path, PAGES)
     assert [each.text for each in read(path, "eng")] == [b"One.\nTwo.", b"", b"", b""]
     assert [each.note for each in read(path, "eng")] == ["", documents.OTHER_LANGUAGE, "", documents.OTHER_LANGUAGE]
-    assert [bool(each.note) for each in read(path, "deu, eng")] == [False, False, False, True]
+    for languages in ("deu, eng", "DEU,eng,"):
+        assert [bool(each.note) for each in read(path, languages)] == [False, False, False, True]
 
 
 def response(body, kind="text/html", status="200 OK", **fields):
