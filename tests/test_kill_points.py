@@ -11,6 +11,8 @@ import pytest
 from cli_runs import ROOT, arrays, environment, logged, sst2_files, train_arguments
 from kill_points import Point, commands, finish, kill
 
+from electra_jax.runtime.workdir import LOCK
+
 pytestmark = pytest.mark.slow
 
 STEPS = 8
@@ -117,8 +119,9 @@ def prepare(text: Path, output: Path, workers: int = 1) -> list[str]:
 
 
 def contents(folder: Path, *patterns: str) -> dict[str, bytes]:
-    """The files under a folder that match, by their paths in it."""
+    """The files under a folder that match, by their paths in it, but for the lock, which names a process."""
     found = {path for pattern in patterns or ("*",) for path in folder.rglob(pattern) if path.is_file()}
+    found = {path for path in found if path.name != LOCK}
     return {str(path.relative_to(folder)): _DURATION.sub(b"", path.read_bytes()) for path in found}
 
 

@@ -15,6 +15,7 @@ from electra_jax.config import errors
 from electra_jax.data.config import CorpusConfig, corpus_settings
 from electra_jax.data.corpus import SourceReport
 from electra_jax.runtime.console import PlainConsole
+from electra_jax.runtime.workdir import LOCK
 
 
 def prepare_options(text, output, *arguments):
@@ -47,7 +48,7 @@ def prepared(tmp_path_factory, large):
 
 
 def files(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != LOCK}
 
 
 def test_the_report_says_what_there_is(prepared):
