@@ -20,7 +20,7 @@ from electra_jax.downstream.tasks.sentences import Columns, Example, Sentences
 from electra_jax.downstream.tasks.task import BadRows
 from electra_jax.loading.networks import load_networks
 
-_SHRINKAGE = 0.01  # the inverse of scikit-learn's C, for hundreds of features and thousands of rows
+_C = 0.01  # of scikit-learn's regressions, for hundreds of features and thousands of rows
 _WORD_ORDER = Sentences(name="word_order", columns=Columns(("sentence",), "label"), labels=("written", "shuffled"))
 
 
@@ -57,7 +57,7 @@ def _score(model: electra_jax.Model, task: Sentences, folder: str, most: int | N
     train = train[:most]
     linear = make_pipeline(
         StandardScaler(),
-        LogisticRegression(C=_SHRINKAGE, max_iter=1000) if task.labels else Ridge(alpha=1 / _SHRINKAGE),
+        LogisticRegression(C=_C, max_iter=1000) if task.labels else Ridge(alpha=1 / _C),
     )
     linear.fit(_features(model, train), [example.target for example in train])
     answers = linear.predict(_features(model, dev)).tolist()

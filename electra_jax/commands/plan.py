@@ -37,7 +37,8 @@ Compiles the train step of a config for TPU slices or NVIDIA GPUs, without havin
 It needs Linux on x86 and a compiler: for TPUs libtpu, pip install 'electra_jax[tpu]'; for GPUs JAX's CUDA plugin,
 pip install 'electra_jax[cuda]' (3.8 GB)."""
 
-_INSIDE = "ELECTRA_JAX_PLAN_INSIDE"  # set in the child process, which compiles
+# Set in the child process, which compiles: a file descriptor of the command's standard error.
+_INSIDE = "ELECTRA_JAX_PLAN_INSIDE"
 _GIB = 2.0**30
 _LARGEST = 12  # number of operations listed by their traffic
 _FORECAST = {
@@ -114,7 +115,7 @@ def _show_time(console: PlainConsole, plan: Plan) -> None:
     if plan.forecast_days is not None:
         console.print(f"forecast: {plan.forecast_mfu:.1%} MFU, {plan.forecast_days:.2f} days")
     for seconds, name in plan.unestimated or ():
-        console.print(f"no estimate by the compiler: {name}, taken as {seconds * 1e3:.2f} ms")
+        console.print(f"estimated without the compiler: {name}, taken as {seconds * 1e3:.2f} ms")
 
 
 def line(plan: Plan) -> str:
@@ -173,8 +174,9 @@ def main(argv: list[str]) -> int:
     # The target need not exist here; this process uses no accelerator of this machine.
     jax.config.update("jax_platforms", "cpu")
     target = (given["topology"], given["slices"], given["mfu"])
-    # With --json, standard output has nothing but the JSON value.
-    console = PlainConsole(stderr=given["json"])
+    # With --json, standard output has nothing but the JSON value. The child's own standard error is shown at its end.
+    shown = os.fdopen(int(os.environ[_INSIDE]), "w", closefd=False) if given["json"] else None
+    console = PlainConsole(file=shown)
     if not given["sweep"]:
         plan = estimate(parsed.config, *target)
         print(json.dumps(dataclasses.asdict(plan), indent=2)) if given["json"] else show(console, plan)
@@ -194,13 +196,19 @@ def _run_in_child(argv: list[str], topology: str) -> int:
     """Runs `main` in a child process, because the TPU compiler aborts the process if it cannot compile a program.
 
     Raises:
-      UserError: the compiler aborted the process.
+      UserError: the compiler aborted the process, or the system killed it.
     """
     command = [sys.executable, "-m", "electra_jax", "plan", *argv]
     # Standard error is held back: if the compiler aborts, one line replaces its page of text.
-    with tempfile.TemporaryFile() as errors:
-        child = subprocess.run(command, env={**os.environ, _INSIDE: "1"}, stderr=errors, check=False)
+    with tempfile.TemporaryFile() as errors, os.fdopen(os.dup(sys.stderr.fileno()), "w") as shown:
+        inside, kept = {**os.environ, _INSIDE: str(shown.fileno())}, [shown.fileno()]
+        child = subprocess.run(command, env=inside, stderr=errors, pass_fds=kept, check=False)
         errors.seek(0)
+        if child.returncode == -signal.SIGKILL:
+            raise UserError(
+                "the compiler was killed (SIGKILL), most likely because this machine's memory did not suffice: set "
+                "--config.model.unroll=false, which compiles with less, or plan on a machine with more memory"
+            )
         # A signal ended the child.
         if child.returncode < 0:
             name = signal.Signals(-child.returncode).name

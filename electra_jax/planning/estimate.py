@@ -40,7 +40,7 @@ REMAT = ("none", "dots", "full")  # in ascending order of recomputation
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Estimates for one train step of the run's last segment, on TPU slices or on the GPUs of a machine.
+    """Estimates for one train step of the run's most expensive segment, on TPU slices or on the GPUs of a machine.
 
     FLOPs are those of all devices together; bytes and element-wise operations are those of one device. Fields that
     default to None are None if the compiler failed because the program is too large.
@@ -59,8 +59,8 @@ class Plan:
       mfu: the assumed model FLOPs utilization.
       days_at_mfu: days that the run takes at that utilization.
       compile_seconds: compilation time on this machine.
-      moved: bytes moved between memory and a device in a step.
-      vector: element-wise operations of a device in a step, without those inside kernels.
+      moved: bytes moved between memory and a device in a step; of branches that are chosen at run time, the least.
+      vector: element-wise operations of a device in a step, without those inside kernels; the least, too.
       collectives: for each kind, the number executed in a step (`times`), the `bytes` of their results, and the bytes
         that a device must send (`sent`).
       largest: (bytes, name) of the operations in descending order of the bytes that they move.
@@ -71,7 +71,8 @@ class Plan:
       days: days that the run takes at that bound.
       forecast: seconds of a step by part: on TPUs by the compiler's own estimates, on GPUs by the sum over all kernels
         (`planning.forecast`, `planning.gpu_forecast`).
-      unestimated: (seconds, name) of instructions without an estimate by the TPU's compiler, in descending order.
+      unestimated: (seconds, name) in descending order: on TPUs of instructions without an estimate by the compiler, on
+        GPUs of kernels of which too little is known.
       forecast_seconds: sum of `forecast`, or the bound if that is longer.
       forecast_mfu: the model FLOPs utilization at the forecast.
       forecast_days: days that the run takes at the forecast.

@@ -25,14 +25,12 @@ The network between slices is not included, nor are hosts that wait for data.
 """
 
 import dataclasses
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from typing import Any
 
 from electra_jax.planning import hlo, traffic
-from electra_jax.planning.kernels import KernelCost, Signature, signature
+from electra_jax.planning.kernels import KernelCost, Signature, find_cost
 
 PARTS = ("compiler", "kernels", "collectives", "copies", "other")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
@@ -66,7 +64,8 @@ class Forecast:
     Attributes:
       parts: seconds by part. On a TPU `compiler` (its cycles), `kernels`, `collectives` and `copies` that the device
         waits for, and `other` instructions without an estimate; on a GPU `gpu_forecast.PARTS`.
-      unestimated: (seconds, name) of instructions without the compiler's estimate, in descending order of the seconds.
+      unestimated: (seconds, name) in descending order of the seconds: on a TPU of instructions without the compiler's
+        estimate, on a GPU of kernels of which too little is known.
     """
 
     parts: dict[str, float]
@@ -95,7 +94,7 @@ def forecast(
     total = sum(parts.values())
     named = [(seconds, name) for name, seconds in clock.unestimated.items() if seconds > _NAMED * total]
     # Kernels are named however short they are: their time is a model's, not the compiler's.
-    named += [(seconds, name) for name, seconds in clock.kernels.items()]
+    named += [(seconds, name) for name, seconds in clock.kernels.items() if seconds]
     return Forecast({name: parts[name] for name in PARTS}, sorted(named, reverse=True))
 
 
@@ -136,9 +135,10 @@ class _Clock:
             elif opcode == "call":
                 spent = self.run(instruction.callee, times)
             elif opcode == "conditional":
-                branches = [self.run(branch, times) for branch in self._program.branches(instruction)]
-                # Which branch runs is known at run time only: the longest counts.
-                spent = max(branches, key=lambda branch: sum(branch.values()), default=Counter())
+                # Which branch runs is known at run time only: the longest counts. To compare them, each runs 0 times.
+                branches = self._program.branches(instruction)
+                longest = max(branches, key=lambda branch: sum(self.run(branch, 0).values()), default="")
+                spent = self.run(longest, times)
             else:
                 part, seconds = self._one(instruction, computation, times)
                 spent = Counter({part: seconds})
@@ -184,32 +184,12 @@ class _Clock:
         return None if collective is None else collective.sent / self._rates.interconnect
 
     def _kernel(self, instruction: hlo.Instruction, computation: hlo.Computation) -> tuple[float, str]:
-        name = _name(instruction)
-        cost, remark = self._kernels.get(signature(instruction)), ""
+        cost, name, remark = find_cost(self._kernels, instruction)
         if cost is None:
-            stated = _object_after(instruction.attributes, '"cost_estimate":')
-            if stated is None:
-                seconds = self._counter.bytes(instruction, computation) / self._rates.bandwidth
-                return seconds, f"kernel {name}, by its bytes alone"
-            # As floats, because XLA prints these numbers as strings.
-            cost = KernelCost(float(stated.get("flops", 0)), float(stated.get("transcendentals", 0)))
-            remark = ", by its cost estimate alone"
-        elif not cost.known:
-            remark = ", which has a loop of unknown length"
-        return cost.flops / self._rates.peak + cost.vector / self._rates.vector, f"kernel {name}{remark}"
-
-
-def _object_after(text: str, key: str) -> dict[str, Any] | None:
-    """Parses the JSON object after the first `key` in a text; None if there is none."""
-    _, found, rest = text.partition(key)
-    if not found or not rest.startswith("{"):
-        return None
-    value: dict[str, Any] = json.JSONDecoder().raw_decode(rest)[0]
-    return value
+            return self._counter.bytes(instruction, computation) / self._rates.bandwidth, f"{name}{remark}"
+        return cost.flops / self._rates.peak + cost.vector / self._rates.vector, f"{name}{remark}"
 
 
 def _name(instruction: hlo.Instruction) -> str:
-    """Names an instruction: a kernel by its own name, others by opcode and the JAX operation that they came from."""
-    if instruction.is_kernel:
-        return hlo.base_name(instruction.name)
+    """Names an instruction by its opcode and the JAX operation that it came from."""
     return f"{instruction.opcode} of {instruction.source.rsplit('/', 1)[-1] or instruction.name}"

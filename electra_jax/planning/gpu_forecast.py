@@ -11,12 +11,13 @@ is assumed not to overlap with computation.
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from electra_jax.planning import hlo, traffic
 from electra_jax.planning.forecast import Forecast
-from electra_jax.planning.kernels import KernelCost, Signature, signature
+from electra_jax.planning.kernels import KernelCost, Signature, find_cost
 
 PARTS = ("products", "attention", "memory", "collectives", "launches")
 # Fitted to the steps in benchmarks/results/h100_steps.json, measured on one H100.
@@ -70,19 +71,30 @@ def forecast(program: hlo.Program, devices: int, rates: GpuRates, kernels: Mappi
       kernels: operations per call of its Pallas kernels.
     """
     counter = traffic.Counter(program, devices)
-    parts = dict.fromkeys(PARTS, 0.0)
-    for computation, times in program.executed():
+
+    def time(instruction: hlo.Instruction, computation: hlo.Computation) -> tuple[dict[str, float], str]:
+        """Returns the seconds of one execution by part, and the name of a kernel of which too little is known."""
+        collective = counter.collective(instruction, computation, 1)
+        if collective is not None:
+            return {"collectives": collective.sent / rates.interconnect}, ""
+        part, computing, name = _compute(program, instruction, computation, rates, kernels)
+        moving = counter.bytes(instruction, computation) / rates.memory
+        return {part: max(computing, moving), "launches": rates.launch}, name
+
+    def weight(computation: hlo.Computation) -> float:
+        counted = filter(traffic.is_counted, computation.values())
+        return sum(sum(time(each, computation)[0].values()) for each in counted)
+
+    parts, unestimated = dict.fromkeys(PARTS, 0.0), defaultdict[str, float](float)
+    # The longest branch of a conditional, as on TPUs.
+    for computation, times in program.executed(weight, longest=True):
         for instruction in filter(traffic.is_counted, computation.values()):
-            collective = counter.collective(instruction, computation, times)
-            if collective is not None:
-                # For all executions already: `collective` has multiplied by `times`.
-                parts["collectives"] += collective.sent / rates.interconnect
-                continue
-            part, computing = _compute(program, instruction, computation, rates, kernels)
-            moving = counter.bytes(instruction, computation) / rates.memory
-            parts[part] += times * max(computing, moving)
-            parts["launches"] += times * rates.launch
-    return Forecast(parts, [])
+            spent, name = time(instruction, computation)
+            for part, seconds in spent.items():
+                parts[part] += times * seconds
+            if name:
+                unestimated[name] += times * spent["attention"]
+    return Forecast(parts, sorted(((seconds, name) for name, seconds in unestimated.items()), reverse=True))
 
 
 def _compute(
@@ -91,15 +103,17 @@ def _compute(
     computation: hlo.Computation,
     rates: GpuRates,
     kernels: Mapping[Signature, KernelCost],
-) -> tuple[str, float]:
-    """Returns the part that a kernel belongs to, and its seconds of computation."""
+) -> tuple[str, float, str]:
+    """Returns the part that a kernel belongs to, its seconds of computation, and its name if they are uncertain."""
     if instruction.is_kernel:
-        cost = kernels.get(signature(instruction), KernelCost())
-        return "attention", cost.flops / rates.attention + cost.vector / rates.vector
+        cost, name, remark = find_cost(kernels, instruction)
+        cost = cost or KernelCost()
+        seconds = cost.flops / rates.attention + cost.vector / rates.vector
+        return "attention", seconds, f"{name}{remark}" if remark else ""
     if _CUDNN in instruction.attributes:
-        return "attention", _attention(instruction) / rates.attention
+        return "attention", _attention(instruction) / rates.attention, ""
     flops = _products(program, instruction, computation)
-    return ("products" if flops else "memory"), flops / rates.products
+    return ("products" if flops else "memory"), flops / rates.products, ""
 
 
 def _products(program: hlo.Program, instruction: hlo.Instruction, computation: hlo.Computation) -> float:

@@ -5,8 +5,8 @@
 
 import math
 import re
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 _BITS = {"pred": 8, "bf16": 16, "token": 0, "opaque": 0}  # the names of other types end in their bits: f32, u8, s4
 # dtype[dimensions]{layout}; a dtype may have letters after its bits: f8e4m3fn.
@@ -156,22 +156,34 @@ class Program:
             elif (instruction := _parse(line)) is not None:
                 current[instruction.name] = instruction
 
-    def executed(self) -> Iterator[tuple[Computation, float]]:
-        """Yields each computation that a call runs, and its number of executions; of a conditional all branches."""
-        yield from self._run(self.entry, 1)
+    def executed(
+        self, weight: Callable[[Computation], float] = len, longest: bool = False
+    ) -> Iterator[tuple[Computation, float]]:
+        """Yields each computation that a call runs, and its number of executions.
 
-    def _run(self, name: str, times: float) -> Iterator[tuple[Computation, float]]:
+        Which branch of a conditional runs is known at run time only: the lightest one counts.
+
+        Args:
+          weight: the cost of one execution of a computation, without those that it calls.
+          longest: whether the heaviest branch counts instead.
+        """
+        yield from self._run(self.entry, 1, weight, max if longest else min)
+
+    def _run(
+        self, name: str, times: float, weight: Callable[[Computation], float], choose: Any
+    ) -> Iterator[tuple[Computation, float]]:
         computation = self.computations.get(name, {})
         yield computation, times
         for instruction in computation.values():
             if instruction.opcode == "while":
                 # Without the condition: that of a scan only compares a counter.
-                yield from self._run(instruction.called("body") or "", times * self.trips(instruction))
+                trips = times * self.trips(instruction)
+                yield from self._run(instruction.called("body") or "", trips, weight, choose)
             elif instruction.opcode in ("call", "async-start"):
-                yield from self._run(instruction.callee, times)
+                yield from self._run(instruction.callee, times, weight, choose)
             elif instruction.opcode == "conditional":
-                for branch in self.branches(instruction):
-                    yield from self._run(branch, times)
+                branches = [list(self._run(each, times, weight, choose)) for each in self.branches(instruction)]
+                yield from choose(branches, key=lambda branch: sum(n * weight(each) for each, n in branch), default=[])
 
     def branches(self, conditional: Instruction) -> list[str]:
         """Returns the computations that are the branches of a conditional."""

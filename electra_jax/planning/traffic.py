@@ -71,15 +71,13 @@ class Traffic:
 def count_traffic(program: Program, devices: int) -> Traffic:
     """Counts the traffic of a program on `devices` devices."""
     counter = Counter(program, devices)
-    moved: list[Moved] = []
-    collectives: list[Collective] = []
-    for computation, times in program.executed():
-        for instruction in filter(is_counted, computation.values()):
-            opcode = instruction.opcode.removesuffix("-start")
-            moved.append(Moved(opcode, instruction.source, counter.bytes(instruction, computation) * times, times))
-            collective = counter.collective(instruction, computation, times)
-            if collective is not None:
-                collectives.append(collective)
+    # Of a conditional the branch that moves, or sends, the least, so that both are lower bounds.
+    moved = [
+        Moved(each.opcode.removesuffix("-start"), each.source, counter.bytes(each, computation) * times, times)
+        for computation, times in program.executed(counter.moved)
+        for each in filter(is_counted, computation.values())
+    ]
+    collectives = [each for run in program.executed(counter.sent) for each in counter.collectives(*run)]
     return Traffic(moved, collectives)
 
 
@@ -98,6 +96,19 @@ class Counter:
     def __init__(self, program: Program, devices: int):
         self._devices = devices
         self._computations = program.computations
+
+    def moved(self, computation: Computation) -> float:
+        """Counts the bytes that one execution moves between memory and the device, without those that it calls."""
+        return sum(self.bytes(each, computation) for each in filter(is_counted, computation.values()))
+
+    def sent(self, computation: Computation) -> float:
+        """Counts the bytes that one execution sends to other devices, without those that it calls."""
+        return sum(each.sent for each in self.collectives(computation, 1))
+
+    def collectives(self, computation: Computation, times: float) -> list[Collective]:
+        """Returns the collectives of `times` executions of a computation, without those that it calls."""
+        counted = filter(is_counted, computation.values())
+        return [found for each in counted if (found := self.collective(each, computation, times)) is not None]
 
     def bytes(self, instruction: Instruction, computation: Computation) -> float:
         """Counts the bytes that one execution moves between memory and the device."""

@@ -28,10 +28,11 @@ def count_vector(program: hlo.Program, packed16: bool = False) -> float:
       program: the compiled program.
       packed16: whether the vector unit computes two 16-bit numbers in the place of one 32-bit number.
     """
-    return sum(
-        times * _operations(program, computation, lambda shape: _weight(shape, packed16))
-        for computation, times in program.executed()
-    )
+
+    def weight(computation: hlo.Computation) -> float:
+        return _operations(program, computation, lambda shape: _weight(shape, packed16))
+
+    return sum(times * weight(computation) for computation, times in program.executed(weight))
 
 
 def _operations(program: hlo.Program, computation: hlo.Computation, weight: Callable[[str], float]) -> float:

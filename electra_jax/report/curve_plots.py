@@ -91,7 +91,7 @@ def lines_by_task(rows: Sequence[ScoreRow], accounting: str, by: str = "run") ->
       rows: the scores.
       accounting: `flops` or `flops_paper`.
       by: `run` for a line per run, with a point per checkpoint; `objective` for a line per objective, with the points
-        of all its runs.
+        of all its runs; those of equal FLOPs are one point, with the seeds of all.
     """
     label = {row["run"]: row["run"] if by == "run" else row["objective"] for row in rows}
     # Not `row[accounting]`: the keys of a TypedDict are literals.
@@ -99,11 +99,13 @@ def lines_by_task(rows: Sequence[ScoreRow], accounting: str, by: str = "run") ->
     lines: dict[str, list[Line]] = {}
     for task, by_run in group_by_task(rows).items():
         # All names in every task, so that a line has the same color in every panel.
-        points: dict[str, list[tuple[float, list[float]]]] = {name: [] for name in label.values()}
+        points: dict[str, dict[float, list[float]]] = {name: {} for name in label.values()}
         for run, steps in by_run.items():
-            points[label[run]] += [(at[run, step], list(seeds.values())) for step, seeds in steps.items()]
+            for step, seeds in steps.items():
+                # Runs of the same FLOPs are one point of their objective's line.
+                points[label[run]].setdefault(at[run, step], []).extend(seeds.values())
         # By FLOPs, because a line may join the points of several runs.
-        lines[task] = [Line(name, sorted(of_line)) for name, of_line in points.items()]
+        lines[task] = [Line(name, sorted(of_line.items())) for name, of_line in points.items()]
     return lines
 
 

@@ -6,20 +6,19 @@ from html import escape
 from electra_jax.report import elements, plots, summary
 from electra_jax.report.elements import Key
 from electra_jax.report.plots import Axis, Series
-from electra_jax.report.task_scores import TaskScores, flops_range
+from electra_jax.report.task_scores import TaskScores
 from electra_jax.runtime.run_log import RunLog
 
 
 def make_section(tasks: Sequence[TaskScores], runs: Sequence[RunLog]) -> str:
     """Returns the section. Runs of the page keep their colors."""
     keys = _make_keys(tasks, runs)
-    flops = flops_range(tasks)
-    figures = "".join(_make_figure(task, keys, flops) for task in tasks)
+    figures = "".join(_make_figure(task, keys) for task in tasks)
     rows = [(f"{task.name}, {task.metric}", _last_scores(task, list(keys))) for task in tasks]
     caption = "Scores of the last checkpoint that was fine-tuned: median over seeds, lowest to highest."
     return (
-        '<section><h2>Task scores</h2><p class="note">Lines: median over seeds. Bands: lowest to highest seed. Dashed: '
-        "score before pre-training. FLOPs are those of pre-training, on a logarithmic axis.</p>"
+        '<section><h2>Task scores</h2><p class="note">Lines: median over seeds. Bands: lowest to highest seed. '
+        "FLOPs are those of pre-training, on a logarithmic axis.</p>"
         f'<div class="bar">{elements.legend(list(keys.values()))}</div><div class="grid">{figures}</div>'
         f"<h3>Last scores</h3>{elements.table(list(keys.values()), [elements.body(rows)], caption)}</section>"
     )
@@ -34,17 +33,13 @@ def _make_keys(tasks: Sequence[TaskScores], runs: Sequence[RunLog]) -> dict[str,
     return {key.name: key for key in elements.keys(list(indices), colors)}
 
 
-def _make_figure(task: TaskScores, keys: Mapping[str, Key], ends: tuple[float, float]) -> str:
+def _make_figure(task: TaskScores, keys: Mapping[str, Key]) -> str:
     series = []
     for curve in task.curves:
         key = keys[curve.run]
-        # Step 0 has no place on a logarithmic axis: its score is a dashed line across.
-        trained = [point for point in curve.points if point.flops > 0]
-        band = [(point.flops, point.score.lowest, point.score.highest) for point in trained]
-        median = [(point.flops, point.score.median) for point in trained]
+        band = [(point.flops, point.score.lowest, point.score.highest) for point in curve.points]
+        median = [(point.flops, point.score.median) for point in curve.points]
         series.append(Series(curve.run, median, key.color, key.label if len(keys) > 1 else "", band=band))
-        before = [point.score.median for point in curve.points if point.flops <= 0]
-        series += [Series("before", [(end, score) for end in ends], key.color, dashed=True) for score in before]
     chart = plots.draw_chart(task.name, Axis("FLOPs", log=True), Axis(task.metric), series)
     return f"<figure><figcaption>{escape(task.name)}</figcaption>{chart}</figure>"
 

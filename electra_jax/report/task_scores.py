@@ -1,7 +1,6 @@
 """Reads task scores against pre-training FLOPs from the output of `electra-jax curves`."""
 
 import contextlib
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -124,9 +123,3 @@ def _has_weights(run: RunLog, digests: Mapping[int, str]) -> bool | None:
         with contextlib.suppress(UserError):
             own[step] = networks.find_source(run.workdir, step).digest
     return all(own[step] == digests[step] for step in own) if own else None
-
-
-def flops_range(tasks: Sequence[TaskScores]) -> tuple[float, float]:
-    """Returns the lowest and highest FLOPs of all points above 0, for a logarithmic axis; NaN if there are none."""
-    flops = [point.flops for task in tasks for curve in task.curves for point in curve.points if point.flops > 0]
-    return (min(flops), max(flops)) if flops else (math.nan, math.nan)

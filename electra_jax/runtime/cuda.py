@@ -30,8 +30,10 @@ def check_is_used() -> None:
     # The version of the kernel module is that of the driver.
     found = re.search(r"Kernel Module\D*(\d[\d.]*)", _VERSION.read_text()) if _VERSION.exists() else None
     driver, cuda = found[1] if found else "unknown", installed[0]
+    problem = f"JAX's plugin for CUDA {cuda} cannot use this machine's NVIDIA GPU (driver {driver})"
+    if found and int(found[1].partition(".")[0]) >= _OLDEST_DRIVERS[cuda]:
+        raise UserError(f"{problem}: it cannot be loaded; JAX prints why, above; or set JAX_PLATFORMS=cpu")
+    older = f"install 'electra_jax[cuda12]' (drivers from {_OLDEST_DRIVERS[12]} on), " if cuda != 12 else ""
     raise UserError(
-        f"JAX's plugin for CUDA {cuda} cannot use this machine's NVIDIA GPU (driver {driver}): expected driver "
-        f"{_OLDEST_DRIVERS[cuda]} or later; update it, install 'electra_jax[cuda12]' (drivers from "
-        f"{_OLDEST_DRIVERS[12]} on), or set JAX_PLATFORMS=cpu"
+        f"{problem}: expected driver {_OLDEST_DRIVERS[cuda]} or later; update it, {older}or set JAX_PLATFORMS=cpu"
     )

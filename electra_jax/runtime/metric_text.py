@@ -35,7 +35,8 @@ AREAS: Mapping[str, str] = {"disc_auc": "own fakes", "nce_auc": "own noise", "un
 def short_number(number: float) -> str:
     """Formats a number with four significant digits and an SI letter: 18230 -> 18.23k."""
     for letter in ("", "k", "M", "G", "T", "P", "E"):
-        if abs(number) < 1000:
+        # 999.95 would be rounded to 1000.
+        if not abs(number) >= 999.95:
             return f"{number:.4g}{letter}"
         number /= 1000
     return f"{number:.4g}Z"

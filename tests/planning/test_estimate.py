@@ -30,6 +30,8 @@ def plan(remat: str, grad_accum_steps: int, total: float, seconds: float | None)
             "remat": remat,
             "unroll": False,
             "attention": "fused",
+            "data": 8,
+            "fsdp": 1,
         },
         topology="v3:2x2",
         devices=8,
@@ -237,3 +239,37 @@ def test_a_compiler_that_crashes_is_one_line(monkeypatch, capfd):
     printed = capfd.readouterr().err
     assert printed.startswith("error: the TPU compiler crashed on this step (SIGSEGV): change config.model.remat")
     assert "a page" not in printed
+
+
+def test_a_compiler_that_is_killed_lacked_memory(monkeypatch, capfd):
+    kill = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    real = subprocess.run
+    monkeypatch.setattr(plan_command.subprocess, "run", lambda _, **how: real([sys.executable, "-c", kill], **how))
+    assert errors.run(plan_command.main, [f"--config={ROOT}/configs/base.py", "--topology=v3:2x2"]) == 2
+    printed = capfd.readouterr().err
+    assert "killed (SIGKILL), most likely because this machine's memory did not suffice: set --config.model" in printed
+
+
+def test_a_sweep_as_json_shows_each_plan_when_it_is_made(monkeypatch, capfd):
+    """The child's own standard error is held back; lines of a sweep are not."""
+    made, shown = plan("dots", 2, 9, 0.3), []
+
+    def child(command, env, pass_fds, **_):
+        assert env[plan_command._INSIDE] == str(pass_fds[0])
+        monkeypatch.setenv(plan_command._INSIDE, str(pass_fds[0]))
+
+        def sweep(config, topology, slices, mfu, on_plan):
+            on_plan(made)
+            shown.append(capfd.readouterr().err)
+            return [made]
+
+        monkeypatch.setattr(plan_command, "sweep", sweep)
+        code = plan_command.main(command[4:])
+        return subprocess.CompletedProcess(command, code)
+
+    monkeypatch.setattr(plan_command.subprocess, "run", child)
+    monkeypatch.setattr(plan_command.jax.config, "update", lambda *_: None)
+    arguments = [f"--config={ROOT}/configs/base.py", "--topology=v3:2x2", "--sweep", "--json"]
+    assert plan_command.main(arguments) == 0
+    assert shown == [plan_command.line(made) + "\n"]
+    assert json.loads(capfd.readouterr().out)["fits"]

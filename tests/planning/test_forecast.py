@@ -121,16 +121,19 @@ def test_a_kernel_of_which_less_is_known_is_named():
     assert run(kernel(), kernels=loop).unestimated == [(3, "kernel attend, which has a loop of unknown length")]
 
 
-def test_of_a_conditional_the_longest_branch_counts():
+def test_of_a_conditional_the_longest_branch_counts_and_is_named():
+    lines = [estimated("d", 100) + "\n  ROOT %k = f32[1000]{0} reverse(%d)", estimated("d", 9000), kernel(COST)]
     branches = "\n".join(
-        f"%branch{n} (p: f32[1000]) -> f32[1000] {{\n  %p = f32[1000]{{0}} parameter(0)\n  ROOT "
-        + estimated("d", 100 * n).replace("%c", "%p")
+        f"%branch{n} (p: f32[1000]) -> f32[1000] {{\n  %p = f32[1000]{{0}} parameter(0)\n  "
+        + line.replace("%c", "%p")
         + "\n}\n"
-        for n in (1, 3)
+        for n, line in enumerate(lines)
     )
-    line = "%d = f32[1000]{0} conditional(%i, %c, %c), branch_computations={%branch1, %branch3}"
+    line = "%d = f32[1000]{0} conditional(%i, %c, %c, %c), branch_computations={%branch0, %branch1, %branch2}"
     text = PROGRAM.replace("LINES", f"  {line}").replace("ENTRY", branches + "\nENTRY")
-    assert forecast(hlo.Program(text), 2, RATES, {}).parts["compiler"] == pytest.approx(1 + 0.3)
+    found = forecast(hlo.Program(text), 2, RATES, {})
+    assert found.parts["compiler"] == pytest.approx(1 + 9)
+    assert found.unestimated == []
 
 
 def test_a_program_without_estimates_has_no_forecast():

@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 from electra_jax.planning import hlo
@@ -44,8 +46,12 @@ LINES
 
 
 def run(*lines: str, kernels=None):
+    return estimate(*lines, kernels=kernels).parts
+
+
+def estimate(*lines: str, kernels=None):
     program = hlo.Program(PROGRAM.replace("LINES", "\n".join(f"  {line}" for line in lines)))
-    return forecast(program, 2, RATES, kernels or {}).parts
+    return forecast(program, 2, RATES, kernels or {})
 
 
 def test_a_product_takes_the_longer_of_its_operations_and_its_bytes():
@@ -82,7 +88,21 @@ def test_attention_of_cudnn_and_of_pallas():
     )
     cost = {("attention", ("f32[10]",)): KernelCost(flops=3000, vector=4000)}
     assert run(kernel, kernels=cost)["attention"] == pytest.approx(7.0)
+    assert estimate(kernel, kernels=cost).unestimated == []
     assert run(kernel)["attention"] == pytest.approx(2.04), "without a count, its bytes"
+    assert estimate(kernel).unestimated == [(2.04, "kernel attention, by its bytes alone")]
+    loop = {name: dataclasses.replace(each, known=False) for name, each in cost.items()}
+    assert estimate(kernel, kernels=loop).unestimated == [(7.0, "kernel attention, which has a loop of unknown length")]
+
+
+def test_the_longest_branch_of_a_conditional_counts():
+    """Branches of 1,500 and 3,000 bytes, and a launch for each instruction."""
+    lines = ("%d = f32[375]{0} fusion()", "%d = f32[250]{0} fusion()\n  %e = f32[500]{0} fusion()")
+    branches = "".join(f"%branch{n} () -> f32[] {{\n  {line}\n}}\n\n" for n, line in enumerate(lines))
+    call = "%d = f32[] conditional(%a), branch_computations={%branch0, %branch1}"
+    text = PROGRAM.replace("LINES", f"  {call}").replace("ENTRY", branches + "ENTRY")
+    parts = forecast(hlo.Program(text), 2, RATES, {}).parts
+    assert (parts["memory"], parts["launches"]) == (3.0, 200.0)
 
 
 def test_a_collective_takes_what_a_device_sends():

@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from electra_jax.modeling import pallas_attention
+from electra_jax.modeling import pallas_attention, triton_attention
 from electra_jax.modeling.pallas_tiles import Form
 from electra_jax.planning import hlo
 from electra_jax.planning.kernels import KernelCost, count_kernels, signature
@@ -80,10 +80,34 @@ def test_forms_of_attention_are_told_apart():
     assert found["attention_dropout"].vector > found["attention"].vector
 
 
-def test_a_loop_of_unknown_length_is_said():
+def test_a_loop_whose_length_depends_on_the_program_counts_with_the_mean():
+    """Programs 0 to 3 make 4 to 7 turns."""
     found = count_kernels(jax.make_jaxpr(lambda x: call(x, turns=4))(X))[NAME]
-    assert found.known is False
-    assert found.vector == (3 * 2 + 5 + 1 + 1) * ROWS * WIDTH
+    assert found == KernelCost(2 * ROWS * WIDTH * WIDTH, (3 * 2 + 5 + 1 + 5.5) * ROWS * WIDTH)
+
+
+def test_a_loop_of_unknown_length_is_said():
+    def body(x_ref, out_ref):
+        out_ref[...] = jax.lax.fori_loop(0, x_ref[0, 0].astype(jnp.int32), lambda _, x: jnp.abs(x), x_ref[...])
+
+    run = pl.pallas_call(body, out_shape=jax.ShapeDtypeStruct((ROWS, WIDTH), jnp.float32), name="attend")
+    assert count_kernels(jax.make_jaxpr(run)(X)) == {NAME: KernelCost(0, ROWS * WIDTH, known=False)}
+
+
+def test_causal_kernels_for_gpus_count_the_blocks_that_they_compute():
+    """Of 256 positions, programs of 128 see 128 and 256, and four of 64 see 64 to 256; 2 products forward, 7 back."""
+    qkv, ids, scalars = jnp.zeros((1, 256, 3 * WIDTH)), jnp.zeros((1, 256), jnp.int32), jnp.zeros(5, jnp.uint32)
+    for direction in ("before", "after"):
+        form = Form(2, rate=0.1, direction=direction)
+
+        def attend(qkv, form=form):
+            out, lse = triton_attention.forward(form, qkv, ids, scalars)
+            return triton_attention.backward(form, qkv, ids, scalars, out, lse, out)
+
+        found = {name: cost for (name, _), cost in count_kernels(jax.make_jaxpr(attend)(qkv)).items()}
+        assert all(cost.known for cost in found.values())
+        assert found["attention"].flops == 2 * WIDTH * 2 * 128 * (128 + 256)
+        assert found["attention_backward"].flops == 2 * WIDTH * 7 * 64 * (64 + 128 + 192 + 256)
 
 
 def test_a_step_without_kernels_has_none():

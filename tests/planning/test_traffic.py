@@ -121,6 +121,34 @@ def test_a_loop_counts_as_often_as_it_runs():
     assert sum(each.bytes for each in moved) > 2 * once
 
 
+def test_of_a_conditional_the_branch_counts_that_moves_or_sends_the_least():
+    """One branch moves 400 bytes twice and sends nothing; the other sends 40 bytes and moves 40 twice."""
+    text = """\
+%moves (x: f32[100], y: f32[10]) -> f32[10] {
+  %x = f32[100]{0} parameter(0)
+  %y = f32[10]{0} parameter(1)
+  %c = f32[100]{0} copy(%x)
+  ROOT %t = f32[10]{0} bitcast(%y)
+}
+
+%sends (x.1: f32[100], y.1: f32[10]) -> f32[10] {
+  %y.1 = f32[10]{0} parameter(1)
+  ROOT %r = f32[10]{0} collective-permute(%y.1), source_target_pairs={{0,1}}
+}
+
+ENTRY %main (i: s32[], a: f32[100], b: f32[10]) -> f32[10] {
+  %i = s32[] parameter(0)
+  %a = f32[100]{0} parameter(1)
+  %b = f32[10]{0} parameter(2)
+  ROOT %d = f32[10]{0} conditional(%i, %a, %b), branch_computations={%moves, %sends}
+}
+"""
+    counted = traffic(text, devices=2)
+    assert (counted.bytes, counted.sent) == (2 * 40, 0)
+    both = traffic(text.replace("%moves, ", "%sends, "), devices=2)
+    assert (both.bytes, both.sent) == (2 * 40, 40)
+
+
 def test_an_all_reduce_of_which_a_part_is_kept_is_a_reduce_scatter():
     """As the TPU's compiler writes it; S(3) is the memory that the two cores of v4 share."""
     text = """\

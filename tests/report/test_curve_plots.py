@@ -58,6 +58,12 @@ def test_lines_join_the_checkpoints_of_a_run_or_the_runs_of_an_objective():
     assert objectives["average"] == [Line("electra", [(24.0, [35.0]), (48.0, [50.0])]), Line("mlm", [])]
 
 
+def test_runs_of_an_objective_with_equal_flops_are_one_point():
+    rows = [row(run, "electra", step, "cola", 0, 10.0 * step + n) for n, run in enumerate("ab") for step in (2, 4)]
+    (line,) = curve_plots.lines_by_task(rows, "flops", by="objective")["cola"]
+    assert line.points == [(20.0, [20.0, 21.0]), (40.0, [40.0, 41.0])]
+
+
 def test_a_baseline_is_drawn_over_all_flops(tmp_path, monkeypatch):
     figures = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, path, **options: figures.append(figure))

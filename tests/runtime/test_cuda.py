@@ -32,6 +32,19 @@ def test_a_driver_that_is_too_old_is_named(machine):
         cuda.check_is_used()
 
 
+def test_a_plugin_that_is_installed_is_not_advised(machine, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "jax_cuda12_plugin" or None)
+    (machine / "version").write_text(VERSION.replace("535.104.05", "470.57.02"))
+    with pytest.raises(UserError, match=r"plugin for CUDA 12 .* expected driver 525 or later; update it, or set"):
+        cuda.check_is_used()
+
+
+def test_a_plugin_that_cannot_be_loaded_is_not_blamed_on_the_driver(machine):
+    (machine / "version").write_text(VERSION.replace("535.104.05", "580.65.06"))
+    with pytest.raises(UserError, match=r"\(driver 580.65.06\): it cannot be loaded; JAX prints why"):
+        cuda.check_is_used()
+
+
 def test_a_cpu_that_was_chosen_or_is_all_there_is_is_used(machine, monkeypatch):
     jax.config.update("jax_platforms", "cpu")
     cuda.check_is_used()

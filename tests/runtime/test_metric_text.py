@@ -5,7 +5,10 @@ from electra_jax.runtime.metric_text import format_heldout, format_logged, short
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [(0, "0"), (999, "999"), (18234, "18.23k"), (3.2e12, "3.2T"), (6.43e19, "64.3E"), (1e24, "1000Z")],
+    [
+        *((0, "0"), (999, "999"), (18234, "18.23k"), (3.2e12, "3.2T"), (6.43e19, "64.3E"), (1e24, "1000Z")),
+        *((999.94, "999.9"), (999.96, "1k"), (-999_950, "-1M"), (999_940, "999.9k"), (float("nan"), "nan")),
+    ],
 )
 def test_short_numbers(number, text):
     assert short_number(number) == text

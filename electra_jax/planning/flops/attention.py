@@ -4,6 +4,7 @@ XLA sees nothing inside a kernel, and counts the larger branch of a conditional.
 attention in unrolled layers, before XLA has resolved which of them are local.
 """
 
+import math
 from collections.abc import Callable
 
 from electra_jax.modeling import pallas_tiles, plain_attention
@@ -17,8 +18,9 @@ from electra_jax.objectives.spec import Objective, Stage
 # `full` recomputes the weighted sum.
 _KEPT = {"none": 6, "dots": 7, "full": 8}
 _NOT_KEPT = {"none": 7, "dots": 7, "full": 9}
-# The backward kernel of `triton_attention` computes the scores and the gradient of the weights twice.
+# The backward kernel of `triton_attention` computes the scores and the gradient of the weights twice, so 7 products.
 _TWICE = {"none": 9, "dots": 9, "full": 11}
+_TRITON_BLOCKS = 128, 64  # its positions of a program, forward and backward, or the largest divisor of the length
 _FORWARD = dict.fromkeys(_KEPT, 2)
 
 
@@ -40,7 +42,8 @@ def change(
       length: sequence length, in tokens.
       is_fused: whether a network computes attention with the fused kernel.
       is_unrolled: whether a network's layers are unrolled.
-      is_gpu: whether that kernel is one for NVIDIA GPUs, where local layers also compute the whole sequence.
+      is_gpu: whether that kernel is one for NVIDIA GPUs, where local layers also compute the whole sequence; causal
+        networks do so without attention dropout.
     """
     total = 0.0
     for each in stage.passes:
@@ -48,10 +51,20 @@ def change(
         network = config.encoder if each.network == "encoder" else config.generator
         assert network is not None
         towers = 2 if config.two_towers and each.network == "generator" else 1
-        pairs = _change_in_pairs(network, length, is_fused(network), is_gpu, is_unrolled(network), each.trained)
+        fused, unrolled = is_fused(network), is_unrolled(network)
+        pairs = _change_in_pairs(network, length, fused, is_gpu, unrolled, each.trained)
+        if towers == 2 and fused and is_gpu and network.attention_rate:
+            pairs -= network.layers * _skipped(network.remat, length, each.trained)
         # The heads share the width, so a product over a pair takes 2 D operations whatever their number.
         total += towers * batch * 2 * network.width * pairs
     return total
+
+
+def _skipped(remat: str, length: int, trained: bool) -> float:
+    """Returns pairs times products that the kernels of `triton_attention` skip in a layer of a causal network: the
+    blocks that a program's positions do not see."""
+    forward, backward = ((length**2 - length * math.gcd(length, block)) / 2 for block in _TRITON_BLOCKS)
+    return (_TWICE[remat] - 7) * forward + 7 * backward if trained else 2 * forward
 
 
 def _change_in_pairs(

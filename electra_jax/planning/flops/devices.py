@@ -82,6 +82,9 @@ def known(kind: str) -> str | None:
     kind = _ALIASES.get(kind, kind)
     if kind in PEAK_FLOPS:
         return kind
+    # Laptop GPUs are slower than the cards of the same name, and a MIG device is a part of one.
+    if re.search(r"\b(Laptop|MIG)\b", kind):
+        return None
     # \b, the end of a word: NVIDIA L40S is not an L4.
     return next((name for name in PEAK_FLOPS if name.startswith("NVIDIA") and re.match(rf"{name}\b", kind)), None)
 

@@ -49,6 +49,14 @@ def test_with_dropout_the_backward_kernel_for_gpus_computes_two_products_twice()
     assert more == 2 * 2 * 2 * 128 * 128 * 64  # generator and encoder
 
 
+def test_causal_kernels_for_gpus_skip_the_blocks_that_nothing_sees():
+    """Of 256 positions, programs of 128 see 128 and 256, four of 64 see 64 to 256; 2 products forward, 7 backward."""
+    settings = {"is_gpu": True, "arg": "objective=electric", "encoder": "bert", "remat": "none"}
+    forward, backward = 128 * (128 + 256), 64 * (64 + 128 + 192 + 256)
+    towers = 2 * (2 * forward + 7 * backward - 6 * 256**2)
+    assert change(256, **settings, dropout=0.1) == 2 * 64 * (towers + (9 - 6) * 256**2)
+
+
 def test_networks_without_the_kernel_do_not_count():
     assert change(128, lambda network: False, encoder="bert") == 0
 

@@ -54,7 +54,13 @@ def test_an_unambiguous_part_of_a_name_is_enough(text, name):
     assert devices.find(text) == name
 
 
-@pytest.mark.parametrize("kind", ["cpu", "", "TPU", "TPU v99", "TPU v4 lite", "NVIDIA", "NVIDIA H20", "NVIDIA L40S"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("cpu", "", "TPU", "TPU v99", "TPU v4 lite", "NVIDIA", "NVIDIA H20", "NVIDIA L40S"),
+        *("NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"),
+    ],
+)
 def test_an_unknown_device_has_no_peak(kind):
     assert devices.known(kind) is None
     assert devices.peak(kind, "bfloat16") is None
