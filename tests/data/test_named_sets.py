@@ -11,6 +11,7 @@ from cli_runs import environment
 from electra_jax.config.errors import UserError
 from electra_jax.data import named_sets
 from electra_jax.data.named_sets import HubSet
+from electra_jax.runtime.workdir import LOCK
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ def test_a_set_on_the_hub_is_prepared_and_an_interrupted_preparation_goes_on(tmp
         command += ["--vocab_size=60", "--heldout_fraction=0.2", "--workers=1"]
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        return {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+        return {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.name != LOCK}
 
     with hub_server.serve() as hub:
         files = {}
