@@ -108,9 +108,10 @@ def set_up(
     # 8. Checkpoints, and which of them the run resumes from. `claim` compares the run in the folder with this one.
     kept = config.checkpoint
     checkpoints = Checkpoints(home.checkpoints, kept.keep_last, kept.keep_every, keep=kept.kept_steps(config.steps))
-    distributed.check_same("a list of checkpoints", str(checkpoints.steps()), "run the same command again in a minute")
-    rewinds = rewind.plan(home, asked, checkpoints.steps())
-    saved_step = rewinds.newest(checkpoints.steps())
+    steps = checkpoints.steps()
+    distributed.check_same("a list of checkpoints", str(steps), "run the same command again in a minute")
+    rewinds = rewind.plan(home, asked, steps)
+    saved_step = rewinds.newest(steps)
     distributed.on_main_process(lambda: claim(home, config, saved_step, progress))
     saved: dict[str, Any] = checkpoints.metadata(saved_step) if saved_step is not None else {}
     # 9. config.json of a new run, before its text is prepared, which may take hours: it marks the folder as a run's.

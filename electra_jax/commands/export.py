@@ -82,7 +82,12 @@ def main(argv: list[str]) -> int:
     chosen = {name: options[name] for name in ("average", "sentence_transformers", "layers", "onnx", "dtype")}
     scores = [folder for folder in options["scores"].split(";") if folder]
     classes = models.export(
-        options[source], options["output"], step, **chosen, as_bert=bool(options["as"]), scores=scores
+        model if source == "model" else options[source],
+        options["output"],
+        step,
+        **chosen,
+        as_bert=bool(options["as"]),
+        scores=scores,
     )
     console = PlainConsole()
     for name, class_name in classes.items():

@@ -104,7 +104,7 @@ def _show(console: PlainConsole, report: CorpusReport) -> None:
     for note, (count, place) in report.notes.items():
         console.print(f"\n{note}: {count:,}, the first at {place}")
         if note == NOT_UTF8 and count > _FEW * sum(documents.values()):
-            console.print("So many are in another encoding: convert the files, as with iconv -f cp1252 -t utf-8")
+            console.print("So many mean another encoding: convert the files, for example with iconv -f cp1252 -t utf-8")
     if report.left_out["files"]:
         text = f"\nfiles of other kinds, left out: {report.left_out['files']:,}, the first {report.left_out['first']}"
         console.print(text)

@@ -164,16 +164,16 @@ def _read_prose(path: Path, modified: int) -> tuple[str, ...]:
 
 
 def packages_in(names: str) -> list[str]:
-    """Returns the packages in a list that is separated by commas.
+    """Returns the packages in a list that is separated by commas."""
+    return [package for each in names.split(",") if (package := each.strip())]
 
-    Raises:
-      UserError: one of them is not installed, or has no module with source code.
-    """
-    packages = [package for each in names.split(",") if (package := each.strip())]
+
+def check(names: str) -> None:
+    """Raises UserError if a package in a list is not installed, or has no module with source code."""
+    packages = packages_in(names)
     found = {name.partition(".")[0] for name, _ in module_files(default_roots(), packages)} if packages else set()
     if missing := [package for package in packages if package not in found]:
         raise UserError(f"docstrings:{names} has no package {missing[0]} here: expected names as in import; install it")
-    return packages
 
 
 def read_modules(packages: Sequence[str] = (), roots: Iterable[Path] | None = None) -> Iterator[tuple[str, list[str]]]:

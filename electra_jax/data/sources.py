@@ -178,7 +178,7 @@ def _named_units(number: int, source: Source) -> Iterator[Unit]:
         yield from (Unit(number, HUB, (str(found),), 0, (i, parts)) for i in range(parts))
     else:
         if scheme == DOCSTRINGS:
-            docstrings.packages_in(name)  # refuses those that are not there
+            docstrings.check(name)
         yield Unit(number, scheme, (name,), 0)
 
 

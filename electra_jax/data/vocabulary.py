@@ -143,23 +143,23 @@ def _check_class(path: Path, described: Mapping[str, Any]) -> None:
 
 def _as_described(found: Tokenizer, described: Mapping[str, Any], path: Path) -> Tokenizer:
     """Returns a tokenizer.json with the settings beside it: transformers' BERT classes read those, not the file's."""
-    content = json.loads(found.model) if isinstance(found, Library) else {}
-    normalizer = content.get("normalizer") or {}
-    if normalizer.get("type") != "BertNormalizer" or not _is_read_by(described, _WORD_PIECES - {"PreTrained"}):
+    if not isinstance(found, Library) or not _is_read_by(described, _WORD_PIECES - {"PreTrained"}):
         return found
+    content = json.loads(found.model)
+    normalizer = content.get("normalizer") or {}
     settings = {ours: described[theirs] for theirs, ours in _BERT_SETTINGS.items() if theirs in described}
-    if normalizer | settings == normalizer:
+    if normalizer.get("type") != "BertNormalizer" or normalizer | settings == normalizer:
         return found
     return Library(json.dumps({**content, "normalizer": normalizer | settings}).encode(), str(path))
 
 
 def _check_special(path: Path, described: Mapping[str, Any], found: Tokenizer) -> None:
     """Raises UserError if a special token is another than `tokenizer.load`, which goes by names, has chosen."""
-    pieces = {found.name_of(id_) for id_ in range(len(found))}
     for role, id_ in zip(SPECIAL_ROLES, found.special, strict=True):
         token = described.get(role)
         name = token.get("content") if isinstance(token, Mapping) else token
-        if name in pieces and name != found.name_of(id_):
+        # In this order: a look through all pieces is rarely needed.
+        if name not in (None, found.name_of(id_)) and name in map(found.name_of, range(len(found))):
             raise UserError(
                 f"{path} has both {name}, which {_CONFIG} gives as {role}, and {found.name_of(id_)}, which is read as "
                 "this token here; use another vocabulary"

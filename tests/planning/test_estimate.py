@@ -231,23 +231,25 @@ def test_every_size_compiles_for_every_slice(system, size, topology):
     assert json.loads(done.stdout)["memory"]["total"] > 0
 
 
-def test_a_compiler_that_crashes_is_one_line(monkeypatch, capfd):
-    crash = "import os, signal, sys; print('a page', file=sys.stderr); os.kill(os.getpid(), signal.SIGSEGV)"
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("SIGSEGV", "the TPU compiler crashed on this step (SIGSEGV): change config.model.remat"),
+        (
+            "SIGKILL",
+            "the compiler was killed (SIGKILL), most likely because this machine's memory did not suffice: set "
+            "--config.model",
+        ),
+    ],
+)
+def test_a_compiler_that_crashes_or_is_killed_is_one_line(name, said, monkeypatch, capfd):
+    end = f"import os, signal, sys; print('a page', file=sys.stderr); os.kill(os.getpid(), signal.{name})"
     real = subprocess.run
-    monkeypatch.setattr(plan_command.subprocess, "run", lambda _, **how: real([sys.executable, "-c", crash], **how))
+    monkeypatch.setattr(plan_command.subprocess, "run", lambda _, **how: real([sys.executable, "-c", end], **how))
     assert errors.run(plan_command.main, [f"--config={ROOT}/configs/base.py", "--topology=v3:2x2"]) == 2
     printed = capfd.readouterr().err
-    assert printed.startswith("error: the TPU compiler crashed on this step (SIGSEGV): change config.model.remat")
+    assert printed.startswith(f"error: {said}")
     assert "a page" not in printed
-
-
-def test_a_compiler_that_is_killed_lacked_memory(monkeypatch, capfd):
-    kill = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    real = subprocess.run
-    monkeypatch.setattr(plan_command.subprocess, "run", lambda _, **how: real([sys.executable, "-c", kill], **how))
-    assert errors.run(plan_command.main, [f"--config={ROOT}/configs/base.py", "--topology=v3:2x2"]) == 2
-    printed = capfd.readouterr().err
-    assert "killed (SIGKILL), most likely because this machine's memory did not suffice: set --config.model" in printed
 
 
 def test_a_sweep_as_json_shows_each_plan_when_it_is_made(monkeypatch, capfd):

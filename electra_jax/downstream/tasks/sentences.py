@@ -169,8 +169,8 @@ class Sentences(Task):
     def parse_target(self, value: Any) -> float | tuple[int, ...] | None:
         """Parses a cell into a target, as in `Example`; None if it is invalid."""
         if self.labels:
-            # config.task.labels may spell a class as JSON does: 1.0. Other values than numbers may be missing labels.
-            for text in (label_text(value), *([repr(value)] if isinstance(value, float) and label_text(value) else [])):
+            # config.task.labels may spell a class as JSON does: 1.0. A missing label has no spelling.
+            for text in (label_text(value), str(value)) if label_text(value) else ():
                 # TFDS names the classes that GLUE's files have as 0 and 1.
                 names = self.tfds_labels if text in self.tfds_labels else self.labels
                 if text in names:

@@ -36,6 +36,12 @@ def test_a_missing_label_is_no_class_of_its_spelling(value):
     assert task.parse_target(value) is None
 
 
+@pytest.mark.parametrize("value", [1.0, True])
+def test_a_class_may_be_spelled_as_python_does(value):
+    task = Sentences(name="table", columns=Columns(("a",), "label"), labels=("other", str(value)))
+    assert task.parse_target(value) == 1
+
+
 @pytest.mark.parametrize("value", ["1_000", True, 10**400, "", None])
 def test_numbers_that_are_none(value):
     task = Sentences(name="table", columns=Columns(("a",), "label"))
