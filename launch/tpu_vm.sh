@@ -16,6 +16,7 @@
 #   hosts save the same step; otherwise the steps since the last checkpoint are lost (config.checkpoint.every).
 # - All hosts must run the same command: --worker=all. If one is missing, JAX aborts the others after --patience seconds.
 # - A slice is billed from creation to deletion, even while nothing runs: the trap deletes it however this script ends.
+#   So a slice that exists already, perhaps of another run, is refused.
 set -euo pipefail
 
 type=${1:?"usage: launch/tpu_vm.sh TYPE --config=FILE --workdir=gs://... [--config.NAME=VALUE ...]"}
@@ -28,18 +29,24 @@ place=(--project="$PROJECT" --zone="$ZONE")
 on_all() { gcloud compute tpus tpu-vm ssh "$name" "${place[@]}" --worker=all --command="$1"; }
 state() { gcloud compute tpus tpu-vm describe "$name" "${place[@]}" --format='value(state)' 2>/dev/null || echo NONE; }
 delete() { gcloud compute tpus tpu-vm delete "$name" "${place[@]}" --quiet || true; }
-archive=$(mktemp --suffix=.tar.gz)
-log=$(mktemp)
-trap 'rm -f "$archive" "$log"; delete' EXIT
+if [[ $(state) != NONE ]]; then
+  echo "$name exists in $ZONE; delete it, or set NAME to another name" >&2
+  exit 1
+fi
+files=$(mktemp -d)
+archive=$files/electra_jax.tar.gz log=$files/log
+trap 'rm -r "$files"; delete' EXIT
+# Before anything is billed.
+git -C "$(dirname "$0")/.." archive --format=tar.gz --output="$archive" HEAD
 
+# Joined by &&: bash ignores `set -e` in a condition, and a slice that is set up in part must not pass for a ready one.
 create() {
-  gcloud compute tpus tpu-vm create "$name" "${place[@]}" --accelerator-type="$type" --version="$image" ${SPOT:+--spot}
-  git archive --format=tar.gz --output="$archive" HEAD
-  gcloud compute tpus tpu-vm scp "$archive" "$name":electra_jax.tar.gz "${place[@]}" --worker=all
-  # The Python of the image may be older than 3.11, so uv installs one.
-  on_all 'curl -LsSf https://astral.sh/uv/install.sh | sh && mkdir -p electra_jax && tar -xzf electra_jax.tar.gz -C electra_jax &&
-    cd electra_jax && ~/.local/bin/uv venv --python 3.12 && ~/.local/bin/uv pip install -c launch/constraints.txt -e ".[tpu,gcs]"'
-  if [[ -n ${TEXT:-} ]]; then on_all "gcloud storage cp --recursive '$TEXT' electra_jax/text"; fi
+  gcloud compute tpus tpu-vm create "$name" "${place[@]}" --accelerator-type="$type" --version="$image" ${SPOT:+--spot} &&
+    gcloud compute tpus tpu-vm scp "$archive" "$name":electra_jax.tar.gz "${place[@]}" --worker=all &&
+    # The Python of the image may be older than 3.11, so uv installs one.
+    on_all 'curl -LsSf https://astral.sh/uv/install.sh | sh && mkdir -p electra_jax && tar -xzf electra_jax.tar.gz -C electra_jax &&
+    cd electra_jax && ~/.local/bin/uv venv --python 3.12 && ~/.local/bin/uv pip install -c launch/constraints.txt -e ".[tpu,gcs]"' &&
+    { [[ -z ${TEXT:-} ]] || on_all "gcloud storage cp --recursive $(printf %q "$TEXT") electra_jax/text"; }
 }
 
 command="cd electra_jax && .venv/bin/python -m electra_jax.train $(printf '%q ' "$@")"
@@ -63,7 +70,7 @@ until [[ $(state) == READY ]] && finished; do
     *) echo "$name is $(state); replacing it" && delete ;; # PREEMPTED, TERMINATED
   esac
   until create; do
-    echo "no $type available in $ZONE; trying again in a minute" >&2
+    echo "$name could not be set up, see above (often no $type is available); trying again in a minute" >&2
     delete
     sleep 60
   done
