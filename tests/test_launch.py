@@ -53,10 +53,19 @@ def test_local_returns_the_status_of_its_processes(tmp_path):
     assert started[0][1] == started[1][1]  # the coordinator, at a port of this run
 
 
-def test_scripts_are_executable():
-    for script in (LAUNCH / "local.sh", LAUNCH / "tpu_vm.sh"):
-        assert script.stat().st_mode & 0o111, script
-        assert script.read_text().startswith("#!/usr/bin/env bash\n")
+def test_local_gives_each_process_one_of_the_gpus_that_are_visible(tmp_path):
+    (tmp_path / "python").write_text('#!/bin/bash\necho "$CUDA_VISIBLE_DEVICES ${!#}"\n')
+    (tmp_path / "python").chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": "4,7"}
+    script = [str(LAUNCH / "local.sh"), "3"]
+    done = subprocess.run(script, capture_output=True, text=True, env=env, timeout=300, check=False)
+    assert sorted(done.stdout.splitlines()) == ["-1 --process=2", "4 --process=0", "7 --process=1"]
+
+
+@pytest.mark.parametrize("count", [[], ["0"], ["two"]], ids=str)
+def test_local_needs_a_number_of_processes(count):
+    done = subprocess.run([LAUNCH / "local.sh", *count], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.split()[0]) == (2, "usage:")
 
 
 def test_the_jobset_has_one_pod_per_host_of_its_slice():
@@ -85,7 +94,11 @@ cd "$CLOUD"
 echo "$*" | head -n 1 >>calls
 case "$*" in
   *describe*) cat state ;;
-  *create*) echo READY >state ;;
+  *create*)
+    # At first there is no capacity.
+    [ -e asked ] || { touch asked; exit 1; }
+    echo READY >state
+    ;;
   *delete*) rm -f state ;;
   *electra_jax.train*)
     if [ ! -e stopped ]; then
@@ -101,25 +114,37 @@ esac
 """
 
 
+def train_on_a_slice(cloud: Path, **settings: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """Returns the finished script, and what it did in the cloud."""
+    for name, text in (("gcloud", GCLOUD), ("git", "#!/bin/sh\n"), ("sleep", "#!/bin/sh\n")):
+        (cloud / name).write_text(text)
+        (cloud / name).chmod(0o755)
+    env = {"PATH": f"{cloud}:/usr/bin:/bin", "CLOUD": str(cloud), "PROJECT": "p", "ZONE": "z", **settings}
+    script = [str(LAUNCH / "tpu_vm.sh"), "v3-32", "--config=configs/base.py", "--workdir=gs://b/run"]
+    done = subprocess.run(script, capture_output=True, text=True, env=env, timeout=60, check=False)
+    calls = (cloud / "calls").read_text().splitlines()
+    doing = [next((verb for verb in ("create", "delete", "train", "scp") if verb in call), "") for call in calls]
+    return done, [verb for verb in doing if verb]
+
+
 @pytest.mark.parametrize(
     ("outcome", "of_ssh", "status"),
     [("Done: 10 steps", 0, 0), ("Done: 10 steps", 255, 0), ("error: no such text", 2, 1)],
 )
 def test_a_preempted_slice_is_replaced_and_deleted_at_the_end(tmp_path, outcome, of_ssh, status):
-    for name, text in (("gcloud", GCLOUD), ("git", "#!/bin/sh\n")):
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
-    settings = {"OUTCOME": outcome, "STATUS": str(of_ssh), "PROJECT": "p", "ZONE": "z"}
-    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CLOUD": str(tmp_path), **settings}
-    script = [str(LAUNCH / "tpu_vm.sh"), "v3-32", "--config=configs/base.py", "--workdir=gs://b/run"]
-    done = subprocess.run(script, capture_output=True, text=True, env=env, timeout=60, check=False)
+    done, doing = train_on_a_slice(tmp_path, OUTCOME=outcome, STATUS=str(of_ssh))
     assert done.returncode == status, done.stderr
-    calls = (tmp_path / "calls").read_text().splitlines()
-    doing = [next((verb for verb in ("create", "delete", "train", "scp") if verb in call), "") for call in calls]
-    assert [verb for verb in doing if verb] == 2 * ["create", "scp", "train", "delete"]
+    assert doing == ["create", "delete", *2 * ["create", "scp", "train", "delete"]]
     assert not (tmp_path / "state").exists()
     if status:
         assert "the run failed, but its slice is ready" in done.stderr
+
+
+def test_a_slice_that_is_there_already_is_left_alone(tmp_path):
+    (tmp_path / "state").write_text("READY\n")
+    done, doing = train_on_a_slice(tmp_path)
+    assert (done.returncode, doing) == (1, [])
+    assert "electra-v3-32 exists in z; delete it, or set NAME" in done.stderr
 
 
 def test_a_slice_needs_a_project_and_a_zone():
@@ -132,7 +157,7 @@ def test_a_slice_needs_a_project_and_a_zone():
 
 SLURM = """\
 #!/usr/bin/env bash
-echo "$(basename "$0") $*"
+echo "$SRUN_CPUS_PER_TASK cores: $(basename "$0") $*"
 """
 
 
@@ -140,11 +165,12 @@ echo "$(basename "$0") $*"
 def test_a_job_runs_in_an_image_if_one_is_given(image, before, tmp_path):
     (tmp_path / "srun").write_text(SLURM)
     (tmp_path / "srun").chmod(0o755)
-    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "1", "IMAGE": image}
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "1", "SLURM_CPUS_PER_TASK": "8", "IMAGE": image}
     script = ["bash", str(LAUNCH / "slurm.sbatch"), "--config=configs/base.py"]
     done = subprocess.run(script, capture_output=True, text=True, env=env, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"srun --kill-on-bad-exit=1 {before}python -m electra_jax.train --config=configs/base.py\n"
+    command = f"{before}python -m electra_jax.train --config=configs/base.py"
+    assert done.stdout == f"8 cores: srun --kill-on-bad-exit=1 {command}\n"
 
 
 def instructions() -> list[tuple[str, str]]:
