@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -25,9 +26,11 @@ from electra_jax.objectives.spec import Objective
 from electra_jax.runtime.checkpoint import Checkpoints
 from electra_jax.runtime.console import PlainConsole
 from electra_jax.runtime.progress import ConsoleProgress
+from electra_jax.runtime.workdir import LOCK
 from electra_jax.train_config import TrainConfig
 
 ROOT = Path(__file__).parent.parent
+_DURATION = re.compile(rb'"seconds": [0-9.e-]+')  # of training a seed; nothing else may differ
 
 
 def small_config(text: Path | None = None, arg: str = "", **overrides: Any) -> ConfigDict:
@@ -67,6 +70,12 @@ def train_arguments(text: Path, workdir: Path, *arguments: str, config: str = "t
 def command(text: Path, workdir: Path, *arguments: str, config: str = "tiny", arg: str = "") -> list[str]:
     """The command line of a small training run; the arguments are those of `train_arguments`."""
     return electra_jax_command("train", *train_arguments(text, workdir, *arguments, config=config, arg=arg))
+
+
+def prepare_arguments(text: Path, output: Path, *arguments: str) -> list[str]:
+    """The arguments of `electra-jax` for a small corpus of `text`."""
+    options = ("--vocab_size=40", "--heldout_fraction=.1", "--shard_mb=1")
+    return ["prepare", f"--input={text}", f"--output={output}", *options, *arguments]
 
 
 def environment(devices: int = 1) -> dict[str, str]:
@@ -129,6 +138,20 @@ def arrays(workdir: Path, step: int) -> dict[str, np.ndarray]:
         state = jax.device_get(checkpoints.restore(step, checkpoints.saved_arrays(step)))
     leaves = jax.tree_util.tree_leaves_with_path(state)
     return {"." + jax.tree_util.keystr(path, simple=True, separator="."): value for path, value in leaves}
+
+
+def assert_same_bits(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray], told: str = "") -> None:
+    """Compares two results of `arrays`; `told` is added to the message of a failure."""
+    assert found.keys() == wanted.keys(), told
+    for name, value in found.items():
+        np.testing.assert_array_equal(value, wanted[name], err_msg=f"{name} {told}")
+
+
+def contents(folder: Path, *patterns: str) -> dict[str, bytes]:
+    """The files under a folder that match, by their paths in it, without the lock, which names a process."""
+    found = {path for pattern in patterns or ("*",) for path in folder.rglob(pattern) if path.is_file()}
+    found = {path for path in found if path.name != LOCK}
+    return {str(path.relative_to(folder)): _DURATION.sub(b"", path.read_bytes()) for path in found}
 
 
 # The environment of process `number` of `count`, as a cluster sets it.

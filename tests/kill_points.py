@@ -9,7 +9,6 @@ import contextlib
 import fnmatch
 import functools
 import importlib
-import importlib.abc
 import json
 import os
 import select
@@ -33,8 +32,8 @@ class Point(NamedTuple):
     Attributes:
       when: `before` or `after` an operation; `half`: of what is written to a file, half is there.
       operation: `rename`, also by `os.replace`; `remove`, of a file; `remove_tree`; `write`, of a whole file by
-        `pathlib`; `import`, of a module; or a function of the package, as `module:function`.
-      path: pattern of the last parts of the path, of the new one of a rename. The module of an import.
+        `pathlib`; or a function of the package, as `module:function`.
+      path: pattern of the last parts of the path, of the new one of a rename.
       time: how many such operations there are up to the one that is meant.
       number: the signal.
     """
@@ -61,17 +60,16 @@ class Done(NamedTuple):
 class Commands:
     """A process that forks commands."""
 
-    def __init__(self, env: dict[str, str], folder: Path, imported: bool = True):
+    def __init__(self, env: dict[str, str], folder: Path):
         """Starts the process.
 
         Args:
           env: its environment.
           folder: for what commands print.
-          imported: whether it imports the package, or leaves that to each command.
         """
         self._files = {name: folder / name for name in ("out", "err", "points")}
         self._process = subprocess.Popen(
-            [sys.executable, str(_DRIVER), *(_COMMANDS if imported else ())],
+            [sys.executable, str(_DRIVER)],
             env=env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -97,9 +95,9 @@ class Commands:
 
 
 @contextlib.contextmanager
-def commands(env: dict[str, str], folder: Path, imported: bool = True) -> Iterator[Commands]:
+def commands(env: dict[str, str], folder: Path) -> Iterator[Commands]:
     """`Commands` that end with the block."""
-    with contextlib.closing(Commands(env, folder, imported)) as started:
+    with contextlib.closing(Commands(env, folder)) as started:
         yield started
 
 
@@ -121,12 +119,12 @@ def finish(commands: Commands, argv: Sequence[str]) -> Done:
 # What follows runs in the process that forks, and in its children.
 
 
-def _serve(names: Sequence[str]) -> None:
+def _serve() -> None:
     import warnings
 
-    for name in names:
+    for name in _COMMANDS:
         importlib.import_module(f"electra_jax.commands.{name}")
-    for name in ("console_errors", "host_memory", "jax_errors") if names else ():  # as __main__ does
+    for name in ("console_errors", "host_memory", "jax_errors"):  # as __main__ does
         importlib.import_module(f"electra_jax.runtime.{name}")
     # JAX warns of forks. Nothing has made its threads yet.
     warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
@@ -151,7 +149,7 @@ def _be(request: dict[str, Any]) -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     point = Point(*request["point"]) if request["point"] else None
-    if point is not None and "jax" in sys.modules:
+    if point is not None:
         # A command that is killed writes no compiled programs: JAX does not write them atomically.
         sys.modules["jax"].config.update("jax_persistent_cache_min_compile_time_secs", 1e9)
     _instrument(_Reached(point, files["points"]))
@@ -187,9 +185,7 @@ def _instrument(reached: _Reached) -> None:
     _wrap(reached, "write", (Path, "write_text"), (Path, "write_bytes"), path=lambda path, *_, **__: path)
     if reached.point is None:
         return
-    if reached.point.operation == "import":
-        sys.meta_path.insert(0, _Importing(reached))
-    elif ":" in reached.point.operation:
+    if ":" in reached.point.operation:
         module, _, name = reached.point.operation.partition(":")
         owner = importlib.import_module(module)
         *parents, last = name.split(".")
@@ -218,16 +214,6 @@ def _reaching(
     return call
 
 
-class _Importing(importlib.abc.MetaPathFinder):
-    """Finds nothing, but is asked for every module."""
-
-    def __init__(self, reached: _Reached):
-        self._reached = reached
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        self._reached("before", "import", name)
-
-
 if __name__ == "__main__":
     sys.path.remove(str(_DRIVER.parent))  # `python FILE` puts it first, and the package is on PYTHONPATH
-    _serve(sys.argv[1:])
+    _serve()

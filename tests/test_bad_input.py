@@ -1,13 +1,12 @@
 """Wrong input in real runs: one line with cause and advice, exit status 2, and nothing is lost."""
 
 import json
-import os
 import resource
 import shutil
 from pathlib import Path
 
 import pytest
-from cli_runs import command, run, small_config, train_arguments
+from cli_runs import small_config, train_arguments
 from etils import epath
 
 from electra_jax import train as train_module
@@ -54,32 +53,21 @@ def workdir(small_run, tmp_path) -> Path:
     return Path(shutil.copytree(small_run, tmp_path / "copy"))
 
 
-def test_a_missing_corpus(tmp_path, capsys):
-    refused(
-        capsys, "matches no file: expected files, a folder, a glob, 'docstrings'", tmp_path / "no*", tmp_path / "run"
-    )
-
-
 def test_an_empty_corpus(tmp_path, capsys):
     (tmp_path / "empty.txt").write_text("\n\n")
     refused(capsys, "has no document to train on", tmp_path / "empty.txt", tmp_path / "run")
 
 
-def test_a_batch_that_the_devices_do_not_divide(tmp_path, text_file, capsys):
-    refused(capsys, "use 8 or 16", text_file, tmp_path / "run", "--config.batch_size=9")
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("batch_size=9", "use 8 or 16"),
+        ("model.attention=fused", "config.model.attention=fused needs TPUs"),
+    ],
+)
+def test_what_the_devices_cannot_do_leaves_no_folder(tmp_path, text_file, setting, expected, capsys):
+    refused(capsys, expected, text_file, tmp_path / "run", f"--config.{setting}")
     assert not (tmp_path / "run").exists()
-
-
-def test_attention_kernels_without_a_tpu(tmp_path, text_file, capsys):
-    expected = "config.model.attention=fused needs TPUs"
-    refused(capsys, expected, text_file, tmp_path / "run", "--config.model.attention=fused")
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("rate", ["0", "1", "-0.1", "1.5"])
-def test_a_mask_rate_outside_0_and_1(tmp_path, text_file, rate, capsys):
-    setting = f"--config.objective.mask_prob={rate}"
-    refused(capsys, "is invalid: expected more than 0 and less than 1", text_file, tmp_path / "run", setting)
 
 
 @pytest.mark.parametrize(
@@ -97,10 +85,12 @@ def test_a_work_directory_of_another_run(text_file, workdir, setting, named, cap
     assert files(workdir) == before
 
 
-def test_a_vocabulary_that_was_changed(text_file, workdir, capsys):
-    vocabulary = next(workdir.glob("data/*/vocab.model"))
-    vocabulary.write_bytes(vocabulary.read_bytes()[:-1])
-    refused(capsys, "is missing or has changed since it was written; delete", text_file, workdir, "--config.steps=2")
+@pytest.mark.parametrize("name", ["vocab.model", "manifest.json"])
+def test_a_corpus_that_was_changed(text_file, workdir, name, capsys):
+    path = next(workdir.glob(f"data/*/{name}"))
+    path.write_bytes(path.read_bytes()[:-9])
+    expected = f"{name} is missing or has changed since it was written; delete"
+    refused(capsys, expected, text_file, workdir, "--config.steps=2")
 
 
 def test_steps_and_intervals_may_change_and_are_named(text_file, workdir, capsys, set_up_only):
@@ -114,18 +104,6 @@ def test_fewer_steps_than_were_done(text_file, workdir, capsys):
     before = files(workdir)
     refused(capsys, "is at step 2: expected config.steps=2 or more", text_file, workdir, "--config.steps=1")
     assert files(workdir) == before
-
-
-def test_a_truncated_manifest(text_file, workdir, capsys):
-    manifest = next(workdir.glob("data/*/manifest.json"))
-    manifest.write_text(manifest.read_text()[:40])
-    refused(
-        capsys,
-        "manifest.json is missing or has changed since it was written; delete",
-        text_file,
-        workdir,
-        "--config.steps=2",
-    )
 
 
 def test_a_loss_of_nan_ends_the_run_before_it_is_saved(text_file, tmp_path, capsys):
@@ -143,25 +121,6 @@ def test_a_work_directory_that_is_a_file(tmp_path, text_file, capsys):
     (tmp_path / "file").write_text("mine")
     refused(capsys, "a parent of the path is a file: expected a folder", text_file, tmp_path / "file" / "run")
     assert (tmp_path / "file").read_text() == "mine"
-
-
-def test_a_read_only_directory(tmp_path, text_file):
-    """In a process without root's permission to write everywhere."""
-    drop = []
-    if os.geteuid() == 0:
-        if shutil.which("setpriv") is None:
-            pytest.skip("root may write everywhere, and there is no setpriv to drop that right")
-        drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-dac_override,-dac_read_search"]
-    folder = tmp_path / "readonly"
-    folder.mkdir()
-    (folder / "kept").write_text("mine")
-    folder.chmod(0o555)
-    done = run([*drop, *command(text_file, folder / "run")])
-    folder.chmod(0o755)
-    assert done.returncode == 2, done.stderr
-    assert "permission denied; use a path that this user can access" in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
-    assert [path.name for path in folder.iterdir()] == ["kept"]
 
 
 @pytest.mark.slow
@@ -188,11 +147,6 @@ def test_a_full_disk(text_file, tmp_path, capfd, monkeypatch, light_steps):
     monkeypatch.setattr(Checkpoints, "save", save)
     assert start(text_file, tmp_path, *settings, arg="objective=mlm") == 0
     assert "resuming from step 1" in capfd.readouterr().out
-
-
-def test_with_debug_an_error_keeps_its_traceback(tmp_path):
-    with pytest.raises(errors.UserError):
-        start(tmp_path / "none", tmp_path / "run", "--debug")
 
 
 @pytest.mark.parametrize(
@@ -273,8 +227,6 @@ def test_a_run_without_its_checkpoints_keeps_what_it_has_logged(text_file, workd
     ("options", "message"),
     [
         (["--rewind_to=1"], "has no checkpoint of --rewind_to=1: it has none yet; leave --rewind_to out"),
-        (["--rewind_to=-1"], "--rewind_to=-1 is invalid: expected 0 or more"),
-        (["--rewind_to=1", "--skip_batches=-1"], "--skip_batches=-1 is invalid: expected 0 or more"),
         (["--rewind_to=one"], "--rewind_to=one is invalid: expected an integer"),
         (["--skip_batches=2"], "--skip_batches=2 has no effect without --rewind_to"),
     ],

@@ -15,7 +15,7 @@ from electra_jax.objectives import registry
 
 CONFIGS = ("babylm", "base", "budget", "deberta_v3", "large", "modern", "small", "tiny")  # of pre-training
 
-# ../shared/electra.md's table is the paper's appendix A and the reference's configure_pretraining.py.
+# The paper's appendix A, and the reference's configure_pretraining.py.
 PAPER = {
     "small": (12, 256, 1024, 4, 128, 64, 0.15, 5e-4, 128, 128, 1_000_000),
     "base": (12, 768, 3072, 12, 768, 256, 0.15, 2e-4, 256, 512, 766_000),

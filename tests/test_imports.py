@@ -38,7 +38,10 @@ LAYERS = (
     ("config",),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-WITHOUT_JAX = ("electra_jax", "electra_jax.data.local_runner", "electra_jax.data.pipeline", "electra_jax.__main__")
+WITHOUT_JAX = (
+    *("electra_jax", "electra_jax.configs", "electra_jax.__main__"),
+    *("electra_jax.data.local_runner", "electra_jax.data.pipeline"),
+)
 
 
 def modules() -> dict[str, Path]:

@@ -3,15 +3,21 @@
 tests/storm kills at random moments, for a night; these are the points that are dangerous.
 """
 
-import re
 from pathlib import Path
 
-import numpy as np
 import pytest
-from cli_runs import ROOT, arrays, environment, logged, sst2_files, train_arguments
+from cli_runs import (
+    ROOT,
+    arrays,
+    assert_same_bits,
+    contents,
+    environment,
+    logged,
+    prepare_arguments,
+    sst2_files,
+    train_arguments,
+)
 from kill_points import Point, commands, finish, kill
-
-from electra_jax.runtime.workdir import LOCK
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +28,6 @@ TRAINING = (
 )
 EQUAL = ("total_tokens", "total_flops", "mlm_loss", "heldout_mlm_loss", "epoch")
 SAVE = "orbax.checkpoint:CheckpointManager.save"
-_DURATION = re.compile(rb'"seconds": [0-9.e-]+')  # of training a seed; nothing else may differ
 
 # Each start goes on from what the kill before it left.
 TRAIN = (
@@ -89,7 +94,7 @@ def prepared(forked, text_file, tmp_path_factory):
     folder = tmp_path_factory.mktemp("prepared")
     text = folder / "text.txt"
     text.write_text("\n\n".join(f"{number}. {text_file.read_text()}" for number in range(20)))
-    finish(forked, prepare(text, folder / "corpus"))
+    finish(forked, prepare_arguments(text, folder / "corpus", "--workers=1"))
     return text, folder / "corpus"
 
 
@@ -113,18 +118,6 @@ def train(corpus: Path, workdir: Path) -> list[str]:
     return ["train", *train_arguments(corpus, workdir, *TRAINING, arg="objective=mlm")]  # compiles fastest
 
 
-def prepare(text: Path, output: Path, workers: int = 1) -> list[str]:
-    options = ("--vocab_size=40", "--heldout_fraction=.1", "--shard_mb=1", f"--workers={workers}")
-    return ["prepare", f"--input={text}", f"--output={output}", *options]
-
-
-def contents(folder: Path, *patterns: str) -> dict[str, bytes]:
-    """The files under a folder that match, by their paths in it, but for the lock, which names a process."""
-    found = {path for pattern in patterns or ("*",) for path in folder.rglob(pattern) if path.is_file()}
-    found = {path for path in found if path.name != LOCK}
-    return {str(path.relative_to(folder)): _DURATION.sub(b"", path.read_bytes()) for path in found}
-
-
 def assert_same_files(found: dict[str, bytes], wanted: dict[str, bytes]) -> None:
     assert wanted
     assert found.keys() == wanted.keys()
@@ -138,10 +131,7 @@ def test_train(forked, prepared, trained, tmp_path):
     done = finish(forked, argv)
     assert "resuming from step 6" in done.out
 
-    found, wanted = arrays(tmp_path / "run", STEPS), arrays(trained, STEPS)
-    assert found.keys() == wanted.keys()
-    for name, value in found.items():
-        np.testing.assert_array_equal(value, wanted[name], err_msg=name)
+    assert_same_bits(arrays(tmp_path / "run", STEPS), arrays(trained, STEPS))
     lines, metrics = logged(tmp_path / "run"), logged(trained)
     assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
     for line, want in zip(lines, metrics, strict=True):
@@ -159,7 +149,8 @@ def entries(workdir: Path) -> set[str]:
 @pytest.mark.parametrize("point", PREPARE, ids=str)
 def test_prepare(point, forked, prepared, tmp_path):
     text, corpus = prepared
-    argv, output = prepare(text, tmp_path / "corpus"), tmp_path / "corpus"
+    output = tmp_path / "corpus"
+    argv = prepare_arguments(text, output, "--workers=1")
     kill(forked, argv, point)
     finished = {path: path.stat().st_mtime_ns for path in output.glob("0*.json")}
     has_vocabulary = (output / "vocabulary.json").exists()
@@ -171,7 +162,7 @@ def test_prepare(point, forked, prepared, tmp_path):
 
 def test_prepare_while_other_processes_work(forked, prepared, tmp_path):
     text, corpus = prepared
-    argv = prepare(text, tmp_path / "corpus", workers=2)
+    argv = prepare_arguments(text, tmp_path / "corpus", "--workers=2")
     kill(forked, argv, WHILE_OTHERS_WORK)
     finish(forked, argv)
     assert_same_files(contents(tmp_path / "corpus"), contents(corpus))

@@ -3,20 +3,11 @@
 import json
 import os
 import signal
-from pathlib import Path
 
-import numpy as np
-from cli_runs import arrays, logged, small_config
+from cli_runs import arrays, assert_same_bits, logged, small_config
 
 from electra_jax import train
 from electra_jax.runtime.progress import Progress
-
-
-def assert_same_bits(one: Path, other: Path, step: int) -> None:
-    ours, theirs = arrays(one, step), arrays(other, step)
-    assert ours.keys() == theirs.keys()
-    for name, value in ours.items():
-        np.testing.assert_array_equal(value, theirs[name], err_msg=name)
 
 
 class Interrupt(Progress):
@@ -41,7 +32,7 @@ def test_a_run_that_is_interrupted_ends_with_the_same_bits(tmp_path, text_file, 
     assert interrupted.step == 1
     assert (tmp_path / "stopped" / "checkpoints" / "1").is_dir()
     assert train.train(config, tmp_path / "stopped").finished
-    assert_same_bits(small_run, tmp_path / "stopped", 2)
+    assert_same_bits(arrays(tmp_path / "stopped", 2), arrays(small_run, 2))
     whole, stopped = logged(small_run), logged(tmp_path / "stopped")
     assert [line["step"] for line in stopped] == [1, 2]
     for name in ("total_tokens", "total_flops", "heldout_mlm_loss", "heldout_unigram_auc", "epoch"):

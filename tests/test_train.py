@@ -6,7 +6,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from cli_runs import arrays, logged, small_config, until
+from cli_runs import arrays, assert_same_bits, logged, small_config, until
 
 import electra_jax
 from electra_jax import evaluate
@@ -62,8 +62,7 @@ def test_hooks_measure_the_encoder_as_it_is_and_change_nothing(text_file, tmp_pa
     kept = float(np.linalg.norm(electra_jax.load(tmp_path / "with", step=4).encode("a text")))
     assert lines[4]["norm"] == pytest.approx(kept, rel=1e-5), "computed in float32, as by load"
     electra_jax.pretrain(config, tmp_path / "without")
-    before, after = (arrays(tmp_path / name, 5) for name in ("without", "with"))
-    assert all(np.array_equal(before[name], after[name]) for name in before)
+    assert_same_bits(arrays(tmp_path / "with", 5), arrays(tmp_path / "without", 5))
 
 
 @pytest.mark.parametrize(
@@ -113,8 +112,7 @@ def test_a_mixture_is_evaluated_by_source_and_resumes_with_the_same_bits(text_fi
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "6")
     again = electra_jax.pretrain(config, tmp_path / "run")
     assert again.heldout() == run.heldout()
-    for name, value in arrays(tmp_path / "run", 6).items():
-        np.testing.assert_array_equal(value, expected[name], err_msg=name)
+    assert_same_bits(arrays(tmp_path / "run", 6), expected)
 
 
 @pytest.fixture

@@ -83,10 +83,6 @@ def test_a_command_has_options_of_its_own():
     assert read().options == options
     assert read("--json", "--chips=16", "--mfu", ".5").options == {"config": "", "chips": 16, "mfu": 0.5, "json": True}
     assert read(TINY, "--config.steps=7", "--json").config.steps == 7
-    with pytest.raises(UserError, match="--chips=many is invalid: expected an integer, such as 8"):
-        read("--chips=many")
-    with pytest.raises(UserError, match="--chip is unknown; did you mean --chips"):
-        read("--chip=3")
     with pytest.raises(UserError, match="--config is missing"):  # what would it override?
         read("--config.steps=7")
 
@@ -94,12 +90,6 @@ def test_a_command_has_options_of_its_own():
 def test_a_setting_can_have_a_shorthand():
     arguments = config_file.parse([TINY, "--init_from=x"], "usage", shorthands=("init_from",))
     assert arguments.config.init_from == "x"
-
-
-def test_help_prints_the_usage(capsys):
-    with pytest.raises(SystemExit):
-        parse(TINY, "--help")
-    assert capsys.readouterr().out == "usage\n"
 
 
 def test_help_config_prints_the_settings(capsys):
@@ -123,16 +113,9 @@ def test_help_config_prints_the_settings(capsys):
         ("--config.learning_rate=1", "did you mean --config.optim.learning_rate?"),
         ("--config.optim=1", "--config.optim is unknown"),
         ("--config.steps=many", "--config.steps=many is invalid: expected an integer, such as 1060"),
-        ("--config.steps=1.5", "--config.steps=1.5 is invalid: expected an integer"),
-        ("--config.steps=True", "expected an integer"),
-        ("--config.steps=" + "9" * 400, "expected an integer"),
-        ("--config.model.dropout=none", "expected a number, such as 0.0"),
-        ("--config.objective.whole_words=maybe", "expected true or false"),
         ("--wrkdir=x", "--wrkdir is unknown; did you mean --workdir?"),
         ("--steps=10", "--steps is unknown; did you mean --config.steps?"),
         ("--learning_rate=10", "--learning_rate is unknown; did you mean --config.optim.learning_rate?"),
-        ("steps=3", "argument 'steps' is not an option: expected --name=value"),
-        ("--workdir", "--workdir has no value: expected --workdir=VALUE"),
     ],
 )
 def test_a_wrong_argument_is_refused_with_what_to_do(argument, expected):
@@ -177,11 +160,3 @@ def test_a_broken_config_file_is_refused(tmp_path, text, expected):
     (tmp_path / "broken.py").write_text(text)
     with pytest.raises(UserError, match=f"config file .*broken.py:? {expected}"):
         config_file.load(tmp_path / "broken.py", "x")
-
-
-def test_an_override_has_the_type_of_the_setting():
-    config = config_file.load("tiny")
-    config_file.override(config, "model.dropout", "1")
-    config_file.override(config, "objective.whole_words", "true")
-    assert (config.model.dropout, config.objective.whole_words) == (1.0, True)
-    assert isinstance(config.model.dropout, float)

@@ -130,6 +130,7 @@ def test_arguments_that_cannot_be(arguments, message, capsys):
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 
+# Data sheets: a chip's memory in GB; a little less can be used.
 CHIPS = {"TPU v2": 16, "TPU v3": 32, "TPU v4": 32, "TPU v5e": 16, "TPU v5p": 96, "TPU v6e": 32, "TPU7x": 192}
 
 
@@ -137,11 +138,7 @@ def test_every_tpu_of_the_table_has_a_peak_and_a_reach():
     tpus = {name for name in device_table.PEAK_FLOPS if name.startswith("TPU")}
     assert set(device_table.TPU_SPECS) == tpus
     for name, specs in device_table.TPU_SPECS.items():
-        # Data sheets: a chip's memory in GB; a little less can be used.
-        chip = {"TPU v2": 16, "TPU v3": 32, "TPU v4": 32, "TPU v5e": 16, "TPU v5p": 96, "TPU v6e": 32, "TPU7x": 192}[
-            name
-        ]
-        share = specs.memory / GIB * device_table.DEVICES_A_CHIP.get(name, 1) / chip
+        share = specs.memory / GIB * device_table.DEVICES_A_CHIP.get(name, 1) / CHIPS[name]
         assert 0.93 < share < 1, name
 
 

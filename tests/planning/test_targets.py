@@ -6,7 +6,7 @@ from cli_runs import ROOT
 
 from electra_jax.config import config_file
 from electra_jax.config.errors import UserError
-from electra_jax.planning import gpus, hlo, slices, targets
+from electra_jax.planning import gpus, hlo, targets
 from electra_jax.planning.estimate import estimate
 from electra_jax.planning.flops import devices as device_table
 from electra_jax.planning.traffic import count_traffic
@@ -38,17 +38,13 @@ def plugin(monkeypatch):
     [
         ("h100:8", "NVIDIA H100", 8),
         ("h100", "NVIDIA H100", 1),
-        ("h200:8", "NVIDIA H200", 8),
         ("a100-40:2", "NVIDIA A100", 2),
-        ("a100-80:8", "NVIDIA A100", 8),
-        ("l4:1", "NVIDIA L4", 1),
         ("rtx4090:1", "NVIDIA GeForce RTX 4090", 1),
     ],
 )
 def test_gpus_by_name_and_number(plugin, topology, kind, number):
     found = targets.find_target(topology)
     assert (found.kind, len(found.devices), found.hosts, found.clock) == (kind, number, 1, None)
-    assert found.memory < gpus.GPUS[topology.partition(":")[0]].memory
     assert plugin[0][0] == "cuda"
     assert plugin[0][2] == f"1x1x{number}"
 
@@ -119,7 +115,6 @@ def test_a_tpu_comes_from_its_slice(monkeypatch):
     found = targets.find_target("v5e:2x2")
     assert (found.kind, found.memory, found.packed16) == ("TPU v5e", device_table.TPU_SPECS["TPU v5e"].memory, False)
     assert found.vector == pytest.approx(4 * 8 * 128 * 1.5e9, rel=0.01)
-    assert slices.slice_of is not targets.slice_of  # the real one needs libtpu
 
 
 # What XLA makes of a product, a sum over GPUs and a copied slice for an H100, with shorter shapes and attributes.

@@ -1,3 +1,4 @@
+import contextlib
 import random
 import resource
 import shutil
@@ -30,6 +31,14 @@ def saved(folder, steps, **options) -> Checkpoints:
     return checkpoints
 
 
+@pytest.fixture
+def five(tmp_path):
+    """Checkpoints of one step, 5."""
+    checkpoints = saved(tmp_path, [5])
+    yield checkpoints
+    checkpoints.close()
+
+
 def test_a_saved_state_is_restored(tmp_path):
     saved(tmp_path, [3], keep_last=1, keep_every=100).close()
     checkpoints = Checkpoints(tmp_path)
@@ -59,9 +68,8 @@ def test_the_newest_and_every_nth_are_kept(tmp_path):
 
 
 def test_steps_that_are_named_are_kept(tmp_path):
-    saved(
-        tmp_path, range(1, 12), keep_last=1, keep_every=100, keep=CheckpointConfig(keep_at=".2, 1/2").kept_steps(11)
-    ).close()
+    keep = CheckpointConfig(keep_at=".2, 1/2").kept_steps(11)
+    saved(tmp_path, range(1, 12), keep_last=1, keep_every=100, keep=keep).close()
     assert Checkpoints(tmp_path, read_only=True).steps() == [2, 6, 11]
 
 
@@ -78,12 +86,10 @@ def test_fractions_that_are_none_are_refused(text):
         settings.validate(CheckpointConfig(keep_at=text))
 
 
-def test_a_step_is_saved_once(tmp_path):
-    checkpoints = saved(tmp_path, [5], keep_last=2, keep_every=100)
-    checkpoints.save(5, state(6), {})
-    checkpoints.wait()
-    assert float(checkpoints.restore(5, state(0)).params["kernel"][0, 0]) == 5.0
-    checkpoints.close()
+def test_a_step_is_saved_once(five):
+    five.save(5, state(6), {})
+    five.wait()
+    assert float(five.restore(5, state(0)).params["kernel"][0, 0]) == 5.0
 
 
 @pytest.mark.parametrize("recovers", [True, False])
@@ -113,7 +119,7 @@ def test_after_a_checkpoint_that_could_not_be_written_the_next_one_is(tmp_path, 
 
 
 def test_an_incomplete_checkpoint_is_ignored(tmp_path):
-    saved(tmp_path, [5], keep_last=2, keep_every=100).close()
+    saved(tmp_path, [5]).close()
     half = tmp_path / "8.orbax-checkpoint-tmp"  # the name that Orbax uses until a checkpoint is complete
     shutil.copytree(tmp_path / "5", half)
     for path in list((half / "state").iterdir())[:2]:
@@ -123,20 +129,40 @@ def test_an_incomplete_checkpoint_is_ignored(tmp_path):
     checkpoints.close()
 
 
-def test_another_shape_is_refused(tmp_path):
-    checkpoints = saved(tmp_path, [5], keep_last=2, keep_every=100)
-    with pytest.raises(
-        UserError, match=r"it has opt_state.mu of shape \[3\] and type float32, the model has .* \[4\] and"
-    ) as error:
-        checkpoints.restore(5, state(0, width=4))
+KERNEL, BIAS, MORE = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((2, 3), (3,), ()))
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (
+            {"opt_state": {"mu": MORE}},
+            r"it has opt_state\.mu of shape \[3\] and type float32, the model has .* \[\] and",
+        ),
+        (
+            {"opt_state": {"mu": jax.ShapeDtypeStruct((3,), jnp.bfloat16)}},
+            "mu of .* type float32, the model has .* type bfloat16",
+        ),
+        (
+            {"params": {"kernel": KERNEL}},
+            r"it has params\.bias of shape \[3\] and type float32, the model has no params\.bias",
+        ),
+        (
+            {"params": {"kernel": KERNEL, "bias": BIAS, "more": MORE}},
+            r"it has no params\.more, the model has params\.more of shape \[\]",
+        ),
+    ],
+)
+def test_another_state_is_refused_by_the_name_of_the_array(five, other, message):
+    with pytest.raises(UserError, match=message) as error:
+        five.restore(5, state(0).replace(**other))
     assert "\n" not in str(error.value)
-    checkpoints.close()
 
 
 @pytest.mark.parametrize("damaged", ["state", "state/_METADATA", "state/manifest.ocdbt", "progress/metadata"])
 @pytest.mark.parametrize("cut", [False, True])
 def test_a_damaged_checkpoint_is_refused(tmp_path, damaged, cut):
-    saved(tmp_path, [5], keep_last=2, keep_every=100).close()
+    saved(tmp_path, [5]).close()
     path = tmp_path / "5" / damaged
     if path.is_dir():
         shutil.rmtree(path)
@@ -150,49 +176,29 @@ def test_a_damaged_checkpoint_is_refused(tmp_path, damaged, cut):
 
 
 @pytest.mark.parametrize("error", [PermissionError(13, "x"), ConnectionError("503"), MemoryError()])
-def test_other_errors_are_not_blamed_on_the_checkpoint(tmp_path, monkeypatch, error):
-    checkpoints = saved(tmp_path, [5], keep_last=2, keep_every=100)
-
+def test_other_errors_are_not_blamed_on_the_checkpoint(five, monkeypatch, error):
     def restore(step, args):
         raise error
 
-    monkeypatch.setattr(checkpoints._manager, "restore", restore)
+    monkeypatch.setattr(five._manager, "restore", restore)
     with pytest.raises(type(error)):
-        checkpoints.metadata(5)
-    checkpoints.close()
+        five.metadata(5)
 
 
-def test_a_state_is_restored_with_the_given_sharding(tmp_path):
-    checkpoints = saved(tmp_path, [5], keep_last=2, keep_every=100)
+def test_a_state_is_restored_with_the_given_sharding(five):
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere), state(0))
-    restored = checkpoints.restore(5, like)
-    assert all(x.sharding.num_devices == 8 for x in jax.tree.leaves(restored))
-    checkpoints.close()
+    assert all(x.sharding.num_devices == 8 for x in jax.tree.leaves(five.restore(5, like)))
 
 
-def test_a_missing_or_an_additional_parameter_is_refused_by_name(tmp_path):
-    checkpoints = saved(tmp_path, [5], keep_last=2, keep_every=100)
-    like = state(0)
-    less = {"kernel": like.params["kernel"]}
-    with pytest.raises(
-        UserError, match=r"it has params\.bias of shape \[3\] and type float32, the model has no params\.bias"
-    ):
-        checkpoints.restore(5, like.replace(params=less))
-    with pytest.raises(UserError, match=r"it has no params\.more, the model has params\.more of shape \[\]"):
-        checkpoints.restore(5, like.replace(params=like.params | {"more": jnp.zeros(())}))
-    checkpoints.close()
-
-
-def test_a_value_that_is_not_finite_is_not_saved(tmp_path):
-    checkpoints = saved(tmp_path, [5], keep_last=2, keep_every=100)
+def test_a_value_that_is_not_finite_is_not_saved(five):
     for value in (float("nan"), float("-inf")):
         bad = state(6).replace(opt_state={"mu": jnp.array([0.0, value, 1.0])})
         with pytest.raises(UserError, match=r"step 6 is not saved: opt_state\.mu has a value that is not finite"):
-            checkpoints.save(6, bad, {})
-    checkpoints.close()
-    assert Checkpoints(tmp_path, read_only=True).steps() == [5]
+            five.save(6, bad, {})
+    five.wait()
+    assert five.steps() == [5]
 
 
 def test_the_last_good_checkpoint_is_kept(tmp_path):
@@ -203,14 +209,6 @@ def test_the_last_good_checkpoint_is_kept(tmp_path):
         checkpoints.save(step, state(step), {})
         checkpoints.wait()
     assert checkpoints.steps() == [3, 7]
-
-
-def test_another_type_is_refused(tmp_path):
-    checkpoints = saved(tmp_path, [5], keep_last=2, keep_every=100)
-    like = state(0).replace(opt_state={"mu": jnp.zeros(3, jnp.bfloat16)})
-    with pytest.raises(UserError, match=r"it has opt_state.mu of .* type float32, the model has .* type bfloat16"):
-        checkpoints.restore(5, like)
-    checkpoints.close()
 
 
 METADATA = {"data": {"next_index": 7}, "totals": {"tokens": 10.5}, "corpus": "abcdef"}
@@ -225,10 +223,9 @@ def large_state() -> TrainState:
 
 
 def save_large_state(folder: Path, state: TrainState) -> None:
-    checkpoints = Checkpoints(folder, keep_last=2, keep_every=100)
-    checkpoints.save(7, state, METADATA)
-    checkpoints.wait()
-    checkpoints.close()
+    with contextlib.closing(Checkpoints(folder)) as checkpoints:
+        checkpoints.save(7, state, METADATA)
+        checkpoints.wait()
 
 
 def bits(tree) -> list[bytes]:
@@ -246,11 +243,8 @@ def largest_file(folder: Path) -> Path:
 
 
 def restore_all(folder: Path, step: int, like) -> tuple[dict, list[bytes]]:
-    checkpoints = Checkpoints(folder, read_only=True)
-    try:
+    with contextlib.closing(Checkpoints(folder, read_only=True)) as checkpoints:
         return checkpoints.metadata(step), bits(checkpoints.restore(step, like))
-    finally:
-        checkpoints.close()
 
 
 def flip_bits(folder: Path, step: int, like, flips: int) -> dict[str, int]:
@@ -309,9 +303,7 @@ def test_checksums_hold_on_any_mesh(tmp_path, sizes):
     save_large_state(tmp_path, there)
     assert restore_all(tmp_path, 7, here) == (METADATA, bits(there))
     flip(largest_file(tmp_path / "7"), 50_000)
-    with pytest.raises(
-        UserError, match=r"/7 is damaged: params\.embeddings\.word has changed since the checkpoint was"
-    ):
+    with pytest.raises(UserError, match=r"/7 is damaged: params\.embeddings\.word has changed since the checkpoint"):
         restore_all(tmp_path, 7, here)
 
 
@@ -342,10 +334,7 @@ def test_every_changed_array_counts(tmp_path):
     shutil.rmtree(tmp_path / "a" / "8" / "checksums")
     shutil.copytree(tmp_path / "b" / "8" / "checksums", tmp_path / "a" / "8" / "checksums")
     checkpoints = Checkpoints(tmp_path / "a", read_only=True)
-    with pytest.raises(
-        UserError,
-        match=r"is damaged: params\.bias has changed since the checkpoint was written \(one of 2 such arrays\); ",
-    ):
+    with pytest.raises(UserError, match=r"params\.bias has changed since the .* \(one of 2 such arrays\); "):
         checkpoints.restore(8, state(0))
     checkpoints.close()
 

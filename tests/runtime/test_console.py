@@ -11,26 +11,13 @@ HOSTILE = "a\x1b]0;title\x07\x1b[31mb\x9b"
 SHOWN = r"a\x1b]0;title\x07\x1b[31mb\x9b"
 
 
-def lines(file: io.StringIO) -> list[str]:
-    return file.getvalue().splitlines()
-
-
-def test_strings_are_shown_with_their_control_characters_as_escapes():
-    console = PlainConsole(file=io.StringIO(), width=100)
-    console.print(HOSTILE)
-    table = Table.grid()
-    table.add_row(HOSTILE)
-    console.print(table)
-    assert lines(console.file) == [SHOWN, SHOWN]
-
-
-def test_brackets_and_emoji_codes_are_text():
-    console, text = PlainConsole(file=io.StringIO(), width=100), "f[b].jsonl :smile: [/]"
-    console.print(text)
-    table = Table.grid()
+@pytest.mark.parametrize(("text", "shown"), [(HOSTILE, SHOWN), ("f[b].jsonl :smile: [/]",) * 2])
+def test_texts_and_tables_show_control_characters_as_escapes_and_markup_as_text(text, shown):
+    console, table = PlainConsole(file=io.StringIO(), width=100), Table.grid()
     table.add_row(text)
+    console.print(text)
     console.print(table)
-    assert lines(console.file) == [text, text]
+    assert console.file.getvalue().splitlines() == [shown, shown]
 
 
 @pytest.mark.parametrize("terminal", [False, True])

@@ -9,6 +9,9 @@ from electra_jax.runtime import io
 def test_a_file_is_replaced_as_a_whole(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        io.write_whole(path, "\ud800")  # fails while it writes
+    assert path.read_text() == "old"
     io.write_whole(path, "néw\n")
     assert path.read_text(encoding="utf-8") == "néw\n"
     assert list(tmp_path.iterdir()) == [path]

@@ -2,12 +2,10 @@ import json
 import subprocess
 import sys
 
-import pytest
 from cli_runs import run
 from tensorboardX.proto import event_pb2
 
 from electra_jax.runtime import metric_writers
-from electra_jax.runtime.io import write_whole
 
 
 def lines(workdir):
@@ -90,16 +88,6 @@ def test_the_commit_is_not_that_of_a_repository_around_the_package(tmp_path, mon
     assert metric_writers.environment()["commit"] is None
     subprocess.run(["git", "-C", str(tmp_path), "add", "--force", str(installed)], check=True)
     assert metric_writers.environment()["commit"].endswith("-dirty")
-
-
-def test_a_file_is_replaced_whole(tmp_path):
-    path = tmp_path / "config.json"
-    path.write_text("old")
-    with pytest.raises(UnicodeEncodeError):
-        write_whole(path, "\ud800")  # fails while it writes
-    assert path.read_text() == "old"
-    write_whole(path, "new")
-    assert path.read_text() == "new"
 
 
 def test_pytorch_is_not_imported_with_the_writers(tmp_path):

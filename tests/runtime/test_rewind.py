@@ -15,10 +15,6 @@ def home(tmp_path):
     return WorkDir(tmp_path)
 
 
-def test_a_run_without_rewinds(home):
-    assert rewind.read(home) == Rewinds([], False)
-
-
 def test_a_rewind_is_made_once(home):
     planned = rewind.plan(home, Rewind(20, 5), STEPS)
     assert planned == Rewinds([Rewind(20, 5)], True)

@@ -112,13 +112,15 @@ def program(
     return ShardedStep(config, objective, sharding.make_mesh(config.mesh, config.batch_size))
 
 
+def by_path(tree) -> dict:
+    """The leaves of a tree."""
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
 @pytest.mark.parametrize("encoder", ["bert", "modernbert", "deberta"])
 def test_rules_place_parameters_and_their_moments(encoder):
-    state = program(encoder).state
-    places = {
-        jax.tree_util.keystr(path, simple=True, separator="/"): leaf.sharding.spec
-        for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]
-    }
+    places = {name: leaf.sharding.spec for name, leaf in by_path(program(encoder).state).items()}
     gate = [None] if encoder == "modernbert" else []
     expected = {
         "embeddings/word": P(("tensor", "data"), "fsdp"),
@@ -164,8 +166,8 @@ def test_along_data_what_is_stored_is_split_where_it_can_be(name, shape, share):
 def test_every_rule_is_of_some_parameter():
     names = set()
     for encoder in ("bert", "modernbert", "deberta"):
-        leaves = jax.tree_util.tree_flatten_with_path(program(encoder, model__embedding_size=32).state.params)[0]
-        names |= {(jax.tree_util.keystr(path, simple=True, separator="/"), leaf.ndim) for path, leaf in leaves}
+        params = program(encoder, model__embedding_size=32).state.params
+        names |= {(name, leaf.ndim) for name, leaf in by_path(params).items()}
     for pattern, axes in sharding.RULES:
         assert any(re.search(f"(^|/|_)({pattern})$", name) and ndim == len(axes) for name, ndim in names), pattern
 
@@ -222,20 +224,14 @@ def test_along_data_each_parameter_is_gathered_once_in_the_type_of_the_computati
     """And looked up in float32, and nothing else is gathered but what is not a parameter."""
     run, _ = split_over_data
     lowered = run.jit(run.gather).lower(run.state.params)
-    gathered = {
-        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
-        for path, leaf in jax.tree_util.tree_flatten_with_path(lowered.compile().output_shardings)[0]
-    }
-    assert all(there.is_fully_replicated for there in gathered.values())
-    types = {
-        jax.tree_util.keystr(path, simple=True, separator="/"): leaf.dtype
-        for path, leaf in jax.tree_util.tree_flatten_with_path(lowered.out_info)[0]
-    }
-    kernels = {name for name, dtype in types.items() if dtype == jnp.bfloat16}
-    assert kernels == {name for name in types if name.endswith("kernel")}
+    compiled = lowered.compile()
+    assert all(there.is_fully_replicated for there in jax.tree.leaves(compiled.output_shardings))
+    params = by_path(lowered.out_info)
+    kernels = {name for name, leaf in params.items() if leaf.dtype == jnp.bfloat16}
+    assert kernels == {name for name in params if name.endswith("kernel")}
     stored = jax.tree.leaves(run.state.params)
     split = [list(x.shape) for x in stored if not x.sharding.is_fully_replicated]
-    shapes = [shape for kind, shape in collectives_of(lowered.compile()) if kind == "all-gather"]
+    shapes = [shape for kind, shape in collectives_of(compiled) if kind == "all-gather"]
     assert sorted(shapes) == sorted(split)
 
 

@@ -1,25 +1,16 @@
 """Preparation, fine-tuning and curves that are killed at any moment end with the files of an uninterrupted command."""
 
-import re
 from pathlib import Path
 
 import pytest
-from cli_runs import ROOT, electra_jax_command, sst2_files
+from cli_runs import ROOT, contents, electra_jax_command, prepare_arguments, sst2_files
 from kills import Storm, alone
 
 pytestmark = pytest.mark.night
 
-_DURATION = re.compile(rb'"seconds": [0-9.e-]+')  # of training a seed; nothing else may differ
-
-
-def contents(folder: Path, *patterns: str) -> dict[str, bytes]:
-    """The files under a folder that match, by their paths in it."""
-    found = {path for pattern in patterns for path in folder.rglob(pattern) if path.is_file()}
-    return {str(path.relative_to(folder)): _DURATION.sub(b"", path.read_bytes()) for path in found}
-
 
 def check(storm: Storm, *patterns: str) -> None:
-    """Compares all files that match."""
+    """Compares all files that match; all by default."""
     wanted = contents(storm.uninterrupted(), *patterns)
     assert wanted
     for workdir in storm.trials():
@@ -42,10 +33,9 @@ def test_prepare(request, text_file, tmp_path):
     text.write_text("\n\n".join(f"{number}. {text_file.read_text()}" for number in range(40)))
 
     def argv(output: Path) -> list[str]:
-        options = ("--vocab_size=40", "--heldout_fraction=.1", "--shard_mb=1", "--workers=2", "--model_type=bpe")
-        return electra_jax_command("prepare", f"--input={text}", f"--output={output}", *options)
+        return electra_jax_command(*prepare_arguments(text, output, "--workers=2", "--model_type=bpe"))
 
-    check(Storm(request.config, "prepare", alone(argv), tmp_path), "*")
+    check(Storm(request.config, "prepare", alone(argv), tmp_path))
 
 
 def test_finetune(request, small_run, tasks, tmp_path):
@@ -55,7 +45,7 @@ def test_finetune(request, small_run, tasks, tmp_path):
         folders = (f"--init_from={small_run}", f"--data_dir={tasks / 'SST-2'}", f"--workdir={workdir}")
         return electra_jax_command("finetune", *options, *folders)
 
-    check(Storm(request.config, "finetune", alone(argv), tmp_path), "*")
+    check(Storm(request.config, "finetune", alone(argv), tmp_path))
 
 
 def test_curves(request, small_run, tasks, tmp_path):

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from cli_runs import arrays, command, logged, processes
+from cli_runs import arrays, assert_same_bits, command, logged, processes
 from kills import Storm, alone
 
 STEPS = 20
@@ -20,10 +19,7 @@ def check(storm: Storm) -> None:
     first = storm.uninterrupted()
     wanted, metrics = arrays(first, STEPS), logged(first)
     for workdir in storm.trials():
-        found = arrays(workdir, STEPS)
-        assert found.keys() == wanted.keys(), storm.told()
-        for name, value in found.items():
-            np.testing.assert_array_equal(value, wanted[name], err_msg=storm.told(name))
+        assert_same_bits(arrays(workdir, STEPS), wanted, storm.told())
         lines = logged(workdir)
         assert [line["step"] for line in lines] == [line["step"] for line in metrics], storm.told()
         for line, want in zip(lines, metrics, strict=True):
