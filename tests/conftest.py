@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import hypothesis
 import jax
 import jax.numpy as jnp
 import pytest
@@ -22,6 +23,10 @@ jax.config.update("jax_disable_most_optimizations", PLATFORMS == "cpu")
 os.environ["XLA_FLAGS"] = "--xla_cpu_parallel_codegen_split_count=1"  # each worker has one core
 if jax.__version_info__ < (0, 11):
     os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
+
+# A slow machine is no failure: no example has a time limit.
+hypothesis.settings.register_profile("unhurried", deadline=None)
+hypothesis.settings.load_profile("unhurried")
 
 CACHE = "ELECTRA_JAX_TESTS_CACHE"
 _own_cache: list[str] = []
