@@ -1,6 +1,5 @@
 """The config of a saved run, converted to the settings of this version."""
 
-import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +18,6 @@ def with_later_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
       UserError: there is no such objective.
     """
-    saved = _with_phases(saved)
     config = train_config.paper()
     # Before the objective, because some of its defaults depend on the number of steps.
     config.steps = saved["steps"]
@@ -33,28 +31,3 @@ def with_later_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
         if name not in given and not any(other.startswith(f"{name}.") for other in given)
     }
     return settings.nest({**later, **given})
-
-
-def _with_phases(saved: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the saved config of a run with `phases` for the settings that early versions had in their place."""
-    data = saved.get("data")
-    if not isinstance(data, Mapping) or "phases" in saved:
-        return saved
-    steps, size, length = saved["steps"], saved.get("batch_size"), data.get("seq_length")
-    doublings, short_steps = saved.get("batch_doublings", 0), data.get("short_steps", 0)
-    short_length = data.get("short_length", 0)
-    if not all(
-        isinstance(each, int) and each >= 0 for each in (steps, size, length, doublings, short_steps, short_length)
-    ):
-        # The file is damaged; `train_config` refuses these names, which it does not know.
-        return saved
-    grows_at = [round(steps * part / (doublings + 1)) for part in range(1, doublings + 1)]
-    written = []
-    for start, stop in itertools.pairwise(sorted({0, short_steps, *grows_at, steps})):
-        at_start = short_length if start < short_steps else length
-        # `size` is the batch size after the last doubling; each one that is still to come halves it.
-        batch_size = size >> (doublings - sum(start >= step for step in grows_at))
-        written.append(f"{stop - start}/{steps} data.seq_length={at_start} batch_size={batch_size}")
-    kept = {name: value for name, value in saved.items() if name != "batch_doublings"}
-    kept["data"] = {name: value for name, value in data.items() if name not in ("short_steps", "short_length")}
-    return kept | {"phases": "; ".join(written) if len(written) > 1 else ""}

@@ -10,7 +10,7 @@ import pytest
 from cli_runs import arrays, logged, make_objective, quiet, small_config
 from hypothesis import given
 
-from electra_jax import optim, saved_config, train, train_config, train_setup
+from electra_jax import optim, train, train_config, train_setup
 from electra_jax.config.errors import UserError
 from electra_jax.data import pipeline
 from electra_jax.loading.networks import load_networks
@@ -163,36 +163,6 @@ def test_phases_until_a_step(done):
     config = train_config.resolve(small_config(**RUN, phases="1/2; 1/2 batch_size=4"))
     found = [(phase.steps, phase.batch_size) for phase in train_config.phases_until(config, done)]
     assert found == [(steps, size) for steps, size in [(min(done, 5), 8), (min(done - 5, 5), 4)] if steps > 0]
-
-
-@pytest.mark.parametrize(
-    ("earlier", "phases"),
-    [
-        ({}, [(10, 64, 8)]),
-        ({"batch_doublings": 2}, [(3, 64, 2), (4, 64, 4), (3, 64, 8)]),
-        ({"short_steps": 4}, [(4, 16, 8), (6, 64, 8)]),
-        ({"batch_doublings": 1, "short_steps": 7}, [(5, 16, 4), (2, 16, 8), (3, 64, 8)]),
-        ({"batch_doublings": None, "short_steps": 4}, [(4, 16, 8), (6, 64, 8)]),
-    ],
-    ids=str,
-)
-def test_a_run_of_an_earlier_version_has_its_doublings_and_short_steps_as_phases(earlier, phases):
-    written = train_config.to_dict(train_config.resolve(small_config(**RUN)))
-    del written["phases"], written["data"]["weights"]
-    written["batch_doublings"] = earlier.get("batch_doublings", 0)
-    if written["batch_doublings"] is None:  # as before there was such a setting
-        del written["batch_doublings"]
-    written["data"] |= {"short_length": 16, "short_steps": earlier.get("short_steps", 0)}
-    read = train_config.resolve(saved_config.with_later_settings(written))
-    assert [(phase.steps, phase.length, phase.batch_size) for phase in train_config.phases(read)] == phases
-
-
-@pytest.mark.parametrize("value", [None, "1", -1, 1.5])
-def test_a_damaged_config_of_an_earlier_version_is_refused(value):
-    written = train_config.to_dict(train_config.resolve(small_config(**RUN)))
-    del written["phases"]
-    with pytest.raises(UserError, match=r"config\.batch_doublings is unknown"):
-        train_config.resolve(saved_config.with_later_settings({**written, "batch_doublings": value}))
 
 
 def test_a_phase_has_a_peak_learning_rate_of_its_own():

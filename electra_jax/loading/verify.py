@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 
-from electra_jax.config.errors import MISTAKES, UserError, explain
+from electra_jax.config.errors import MISTAKES, explain
 from electra_jax.data import corpus, tokenizer
 from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.loading import run_checkpoint
@@ -102,15 +102,9 @@ def _read_arrays(checkpoints: Checkpoints, step: int, model: Any) -> int:
     """Restores a checkpoint, into the shapes of `model` if that is not None. Returns the number of its arrays.
 
     Raises:
-      UserError: the checkpoint is damaged, or has no checksums.
+      UserError: the checkpoint is damaged.
     """
-    state = checkpoints.restore(step, checkpoints.saved_arrays(step) if model is None else model)
-    if checkpoints.checksums(step) is None:
-        raise UserError(
-            f"checkpoint {checkpoints.folder / str(step)} can be read, but has no checksums to compare with, because "
-            "an earlier version of electra_jax wrote it; continue the run, whose new checkpoints have them"
-        )
-    return len(jax.tree.leaves(state))
+    return len(jax.tree.leaves(checkpoints.restore(step, checkpoints.saved_arrays(step) if model is None else model)))
 
 
 def _find_corpus(workdir: Path, config: TrainConfig | None, key: str | None) -> Path | None:

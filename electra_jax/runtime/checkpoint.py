@@ -197,21 +197,16 @@ class Checkpoints:
           UserError: it cannot be read, or has changed since it was written.
         """
         metadata: dict[str, Any] = self._read_json(step, "progress")
-        checksums = self.checksums(step)
-        if checksums is not None and json_checksum(metadata) != checksums["progress"]:
+        if json_checksum(metadata) != self.checksums(step)["progress"]:
             raise self._damaged(step, "progress has changed since it was written")
         return metadata
 
-    def checksums(self, step: int) -> dict[str, Any] | None:
+    def checksums(self, step: int) -> dict[str, Any]:
         """Reads the checksums that were saved at `step`: `arrays`, by the arrays' names; `progress`, of the metadata.
-
-        Returns None if there are none: earlier versions did not write any.
 
         Raises:
           UserError: they cannot be read, or have changed since they were written.
         """
-        if not (self.folder / str(step) / "checksums").exists():
-            return None
         checksums = self._read_json(step, "checksums")
         if not isinstance(checksums, dict) or checksums.pop("checksum", None) != json_checksum(checksums):
             raise self._damaged(step, "its checksums have changed since they were written")
@@ -249,19 +244,14 @@ class Checkpoints:
         if partial:
             saved = {name: saved[name] for name in expected if name in saved}
         self._check_fits(step, saved, expected)
-        checksums = self.checksums(step)
+        before = self.checksums(step)["arrays"]
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
         shardings = ocp.checkpoint_utils.construct_restore_args(abstract)
         restore = ocp.args.PyTreeRestore(abstract, restore_args=shardings, partial_restore=partial)
         with self._report_read_errors(step):
             state = cast(State, self._manager.restore(step, args=ocp.args.Composite(state=restore))["state"])
-        if checksums is None:
-            _log.warning(
-                "warning: checkpoint %s has no checksums, so damage to it would not be noticed", self.folder / str(step)
-            )
-        else:
-            before, now = checksums["arrays"], array_checksums(_by_path(state))
-            self._check_arrays(step, {name: before.get(name) for name in now} if partial else before, now)
+        now = array_checksums(_by_path(state))
+        self._check_arrays(step, {name: before.get(name) for name in now} if partial else before, now)
         return state
 
     def wait(self) -> None:

@@ -131,12 +131,6 @@ def test_another_corpus_is_found(run, text_file, tmp_path):
     )
 
 
-def test_a_checkpoint_without_checksums_is_not_called_ok(run):
-    shutil.rmtree(run / "checkpoints" / "1" / "checksums")
-    (text,) = wrong(run)
-    assert text.startswith(f"checkpoint {run}/checkpoints/1 can be read, but has no checksums to compare with")
-
-
 def test_a_corpus_alone(run):
     folder = corpus_of(run)
     assert [*verify(folder)] == [Finding(True, f"{folder}: 4 files")]

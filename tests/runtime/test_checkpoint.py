@@ -349,14 +349,11 @@ def test_a_checkpoint_under_the_name_of_another_step_is_refused(tmp_path):
     checkpoints.close()
 
 
-def test_a_checkpoint_without_checksums_is_restored_with_a_warning(tmp_path, caplog):
+def test_a_checkpoint_without_checksums_is_refused(tmp_path):
     saved(tmp_path, [5]).close()
     shutil.rmtree(tmp_path / "5" / "checksums")
     checkpoints = Checkpoints(tmp_path, read_only=True)
-    assert checkpoints.checksums(5) is None
-    assert checkpoints.metadata(5)["data"] == {"next_index": 5}
-    assert bits(checkpoints.restore(5, state(0))) == bits(state(5))
-    assert caplog.messages == [
-        f"warning: checkpoint {tmp_path / '5'} has no checksums, so damage to it would not be noticed"
-    ]
+    for read in (checkpoints.metadata, lambda step: checkpoints.restore(step, state(0))):
+        with pytest.raises(UserError, match=r"/5 cannot be read"):
+            read(5)
     checkpoints.close()
