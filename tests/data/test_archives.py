@@ -10,6 +10,7 @@ import zipfile
 import fsspec
 import pytest
 import zstandard
+from made_files import tar_of, zip_of
 
 from electra_jax.config.errors import UserError
 from electra_jax.data import archives, documents, input_file, readers, sources
@@ -24,28 +25,10 @@ FILES = {
     "e.txt": lzma.compress(b"Nine."),
     "w.wet": b"WARC/1.0\r\nWARC-Type: conversion\r\nContent-Length: 4\r\n\r\nTen.\r\n\r\n",
 }
-PASSED_OVER = {"__MACOSX/._a.txt": b"\0\5\26\7", ".git/x": b"\0", "b/.b.txt": b"no"}
+PASSED_OVER = {"__MACOSX/a.txt": b"\0\5\26\7", ".git/x": b"\0", "b/.b.txt": b"no"}
 OTHERS = {"README.md": b"no", "b/a.png": b"\x89PNG\0"}
 TEXTS = [b"One.\n\nTwo.", b"Three.", b"Four.", b"Five.\nSix.", b"Seven.", b"Eight.", b"Nine.", b"Ten."]
 LINES = ["b/wiki_00:1", "b/wiki_00:2", "a.txt:1", "a.txt:3", "b/c.txt.gz:1", "d.jsonl.zst:1", "e.txt:1", "w.wet:1"]
-
-
-def tar_of(files, format=tarfile.GNU_FORMAT):
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w", format=format) as archive:
-        for name, content in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return out.getvalue()
-
-
-def zip_of(files, method=zipfile.ZIP_DEFLATED):
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", method) as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    return out.getvalue()
 
 
 def read(path, **settings):
@@ -60,7 +43,7 @@ def write(tmp_path, name, content):
 
 PACKED = {
     "a.tar": tar_of(FILES),
-    "pax.tar": tar_of(FILES, tarfile.PAX_FORMAT),
+    "gnu.tar": tar_of(FILES, tarfile.GNU_FORMAT),
     "a.tar.gz": gzip.compress(tar_of(FILES)),
     "a.tgz": gzip.compress(tar_of(FILES)),
     "urlsf_subset00-0_data.xz": lzma.compress(tar_of(FILES)),

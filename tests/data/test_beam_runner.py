@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+from made_files import contents
 
 from electra_jax.config.errors import UserError
 from electra_jax.data import config, corpus, pipeline, shards
@@ -13,10 +14,6 @@ pytest.importorskip("apache_beam", reason="Apache Beam is an extra")
 from electra_jax.data.beam_runner import BeamRunner
 
 OPTIONS = "--runner=DirectRunner --direct_running_mode=in_memory"
-
-
-def contents(folder):
-    return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
 @pytest.fixture

@@ -110,14 +110,6 @@ def test_a_file_that_cannot_be_read_does_not_end_the_check(copy, monkeypatch):
     )
 
 
-def test_a_vocabulary_of_another_text_is_noticed(copy, tmp_path, text_file):
-    config = CorpusConfig(input=str(text_file), vocab_size=40, heldout_fraction=0.1)
-    pipeline.build_corpus(tmp_path / "other", config, LocalRunner(1))
-    shutil.copy(tmp_path / "other" / "vocab.model", copy / "vocab.model")
-    with pytest.raises(UserError, match=r"vocab.model is missing or has changed since it was written"):
-        corpus.load(copy)
-
-
 @pytest.mark.parametrize("text", ["", "[]", '{"format": '])
 def test_a_manifest_cut_off_is_one_line(copy, text):
     (copy / "manifest.json").write_text(text)

@@ -3,7 +3,6 @@ import os
 import sys
 from importlib import metadata
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
 
@@ -21,25 +20,41 @@ def module(root: Path, name: str, *paragraphs: str, code: str = "") -> Path:
     return path
 
 
-def test_paragraph_becomes_one_line():
-    text = f"These seven words\n    make a  fine\n    paragraph.\n\n    {MORE}\n"
-    assert docstrings.paragraphs(text) == [PROSE, MORE]
+INTRODUCTION = "These seven words introduce a code block"
+CODE = "some words that look just like any prose"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"These seven words\n    make a  fine\n    paragraph.\n\n    {MORE}\n", [PROSE, MORE]),
+        (f"{INTRODUCTION}::\n\n    {CODE}\n\n    and some more after a blank line\n\n{MORE}\n", [INTRODUCTION, MORE]),
+        (f"Head of all.\n\n    {INTRODUCTION}::\n\n        {CODE}\n\n    {MORE}\n", [INTRODUCTION, MORE]),
+        (f"Args:\n\n    {PROSE}\n", [PROSE]),
+        (f"Code::\n\n    {CODE}\n\n{PROSE}\n\n    {MORE}\n", [PROSE, MORE]),
+        (f"{PROSE}\n>>> words()\n{CODE}\n\n{MORE}\n======\n", [PROSE, MORE]),
+        (f"{PROSE}\n\nLook up `the\nmodule <https://example.org>`_ and more.", [PROSE, "Look up the module and more."]),
+    ],
+    ids=["lines", "code", "indented code", "indented", "indented after code", "beside doctest and table", "link"],
+)
+def test_paragraphs_of_prose_are_lines(text, expected):
+    assert docstrings.paragraphs(text) == expected
 
 
 NOT_PROSE = {
-    "doctest": ">>> print('some words that look just like any prose')\nsome words that look just like any prose",
-    "doctest continued": ">>> if True:\n...     print('words')\nsome words that look just like any prose",
-    "indented doctest": "    >>> words()\n    some words that look just like any prose",
-    "backtick fence": "```python\nsome words that look just like any prose\n\nand more after a blank\n```",
-    "tilde fence": "~~~\nsome words that look just like any prose\n\nand more after a blank\n~~~",
-    "directive": ".. code-block:: python\n\n    some words that look just like any prose\n\n    and more after a blank",
+    "doctest": f">>> print('{CODE}')\n{CODE}",
+    "doctest continued": f">>> if True:\n...     print('words')\n{CODE}",
+    "indented doctest": f"    >>> words()\n    {CODE}",
+    "backtick fence": f"```python\n{CODE}\n\nand some more after a blank line\n```",
+    "tilde fence": f"~~~\n{CODE}\n\nand some more after a blank line\n~~~",
+    "directive": f".. code-block:: python\n\n    {CODE}\n\n    and some more after a blank line",
     "directive with text": ".. note:: some words that stand in this note\n   and its second line of some words",
     "comment": ".. some words that nobody was ever meant to read",
-    "table with borders": "+------+------+\n| some words that look just like any prose |\n+------+------+",
+    "table with borders": f"+------+------+\n| {CODE} |\n+------+------+",
     "columns by spaces": "name      some words that say what it is here",
     "columns by bars": "name | some words that say what | it is here",
     "single-letter column": "n    some words that say what it is here",
-    "heading": "Some Short Heading\n==================",
+    "heading": "Some Short Heading\n---\nand three more",
     "five words": "These are only five words.",
     "numbers": "1 22 333 4444 55555 666666 7777777 and so on",
     "code": "f(x, y=0)[1:-1] == {a: b} != (c, d) <- g(z) % 2 ** k",
@@ -49,43 +64,6 @@ NOT_PROSE = {
 @pytest.mark.parametrize("block", NOT_PROSE.values(), ids=NOT_PROSE)
 def test_what_is_no_prose_is_dropped_and_prose_around_it_stays(block):
     assert docstrings.paragraphs(f"{PROSE}\n\n{block}\n\n{MORE}\n") == [PROSE, MORE]
-
-
-def test_code_after_double_colon_is_dropped():
-    text = """\
-        These seven words introduce a code block::
-
-            some words that look just like any prose
-
-            and some more after a blank line here
-
-        Another paragraph that has enough words follows.
-        """
-    assert docstrings.paragraphs(text) == ["These seven words introduce a code block", MORE]
-
-
-def test_code_after_an_indented_double_colon_ends_at_that_indent():
-    text = f"""\
-Head of all.
-
-    These seven words introduce a code block::
-
-        some words that look just like any prose
-
-    {MORE}
-"""
-    assert docstrings.paragraphs(text) == ["These seven words introduce a code block", MORE]
-
-
-def test_indented_prose_stays_also_after_code():
-    assert docstrings.paragraphs(f"Args:\n\n    {PROSE}\n") == [PROSE]
-    text = f"Code::\n\n    some words that look just like any prose\n\n{PROSE}\n\n    {MORE}\n"
-    assert docstrings.paragraphs(text) == [PROSE, MORE]
-
-
-def test_prose_that_touches_a_table_or_a_doctest_stays():
-    text = f"{PROSE}\n>>> words()\nsome words that look just like any prose\n\n{MORE}\n======\n"
-    assert docstrings.paragraphs(text) == [PROSE, MORE]
 
 
 @pytest.mark.parametrize("bullet", ["-", "*", "•", "+", "1.", "12)", ":param name:", ":returns:", "@return"])
@@ -112,27 +90,6 @@ def test_each_bullet_is_a_paragraph_without_its_mark(bullet):
 def test_markup_leaves_its_text(marked, plain):
     text = f"Here we speak of {marked} and of some other things."
     assert docstrings.paragraphs(text) == [f"Here we speak of {plain} and of some other things."]
-
-
-def test_link_over_two_lines_leaves_its_text():
-    text = "Here we speak of `the\nreader <https://example.org>`_ and of some other things."
-    assert docstrings.paragraphs(text) == ["Here we speak of the reader and of some other things."]
-
-
-def test_docstrings_of_modules_classes_and_functions_outermost_first():
-    source = dedent(
-        '''
-        """module"""
-        class A:
-            """class"""
-            async def f(self):
-                """method"""
-        def g():
-            """function"""
-            text = """no documentation"""
-        '''
-    )
-    assert list(docstrings.docstrings(source.encode())) == ["module", "class", "function", "method"]
 
 
 @pytest.mark.parametrize(
@@ -204,8 +161,9 @@ def test_only_the_packages_asked_for_are_read(tmp_path):
 
 
 @pytest.mark.parametrize("folder", ["test", "tests", "testing", "_tests"])
-def test_test_folders_are_left_out_at_any_depth(tmp_path, folder):
-    for path in (f"{folder}/a.py", f"p/{folder}/a.py", f"p/{folder}/q/a.py", "p/contest/a.py", "unittest/a.py"):
+def test_tests_and_other_files_are_left_out_at_any_depth(tmp_path, folder):
+    left_out = (f"{folder}/a.py", f"p/{folder}/a.py", f"p/{folder}/q/a.py", f"p/{folder}.py", "p/notes.txt")
+    for path in (*left_out, "p/contest/a.py", "unittest/a.py"):
         module(tmp_path, path)
     assert [name for name, _ in docstrings.module_files([tmp_path])] == ["p.contest.a", "unittest.a"]
 

@@ -58,11 +58,11 @@ def test_every_document_with_enough_equal_values_is_found_and_no_other(seed, thr
 @pytest.mark.parametrize("threshold", [0.5, 0.75, 0.8, 0.9])
 def test_a_document_that_differs_in_as_many_bands_as_it_can_is_found(threshold):
     differing = 128 - int(np.ceil(128 * threshold))
-    signatures = np.zeros((3, 128), np.uint32)
+    signatures = np.zeros((4, 128), np.uint32)
     signatures[1, np.linspace(0, 128, differing, endpoint=False).astype(int)] = 1
     signatures[2, np.linspace(0, 128, differing + 1, endpoint=False).astype(int)] = 2
-    found = SeenDocuments(threshold).find_duplicates(Fingerprints([b"one", b"two", b"three"], signatures))
-    assert found == {1: NEAR_DUPLICATE}
+    found = SeenDocuments(threshold).find_duplicates(Fingerprints([b"one", b"two", b"three", b"two"], signatures))
+    assert found == {1: NEAR_DUPLICATE, 3: DUPLICATE}
 
 
 def test_the_index_grows():

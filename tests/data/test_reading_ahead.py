@@ -5,6 +5,7 @@ import os
 import signal
 
 import pytest
+from made_files import contents
 
 from electra_jax.config.errors import UserError
 from electra_jax.data import config, local_runner, pipeline, reading_ahead, sources
@@ -31,10 +32,6 @@ def job(tmp_path, small_shards):
     (tmp_path / "out").mkdir()
     units = [unit for path in sorted(tmp_path.glob("*.gz")) for unit in sources.units(sources.parse(str(path)), 1)]
     return Job(tmp_path / "out", settings, units, Progress())
-
-
-def contents(folder):
-    return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
 def test_chunks_are_taken_in_order_whoever_reads_them(job):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from splits import InMemory, from_lists
 
 from electra_jax.config.errors import UserError
 from electra_jax.data import records
@@ -33,22 +32,6 @@ def written(tmp_path_factory):
     return make(tmp_path_factory.mktemp("records"))
 
 
-def test_a_split_of_lists():
-    split = from_lists([[[7, 8], [], [9]], []], [], [[[10]]], dtype=np.uint32)
-    everything = split.tokens.take(np.array([0]), np.array([4]))
-    assert everything.tolist() == [7, 8, 9, 10]
-    assert split.lines.tolist() == [0, 2, 2, 3, 4]
-    assert split.documents.tolist() == [0, 3, 3, 4]
-    assert split.sources.tolist() == [0, 2, 2, 3]
-    assert everything.dtype == np.uint32
-    assert {x.dtype for x in (split.lines, split.documents, split.sources)} == {np.dtype(np.int64)}
-
-
-def test_a_split_of_nothing():
-    split = from_lists([])
-    assert (len(split.tokens), split.lines.tolist(), split.documents.tolist()) == (0, [0], [0])
-
-
 def test_offsets_and_spans():
     assert records.offsets([2, 0, 3]).tolist() == [0, 2, 2, 5]
     assert records.offsets([]).tolist() == [0]
@@ -67,13 +50,9 @@ def test_pieces_are_those_of_the_array_wherever_they_lie(written, data):
         begin = data.draw(st.integers(0, SIZES[shard] - 1))
         pieces.append((starts[shard] + begin, data.draw(st.integers(0, SIZES[shard] - begin))))
     begins, lengths = np.array(pieces, np.int64).reshape(-1, 2).T
+    assert len(shards) == len(ids)
     expected = np.concatenate([ids[:0], *(ids[b : b + n] for b, n in pieces)])
-    for tokens in (shards, InMemory(ids)):
-        np.testing.assert_array_equal(tokens.take(begins, lengths), expected)
-
-
-def test_there_are_as_many_tokens_as_were_written(written):
-    assert len(written[0]) == sum(SIZES)
+    np.testing.assert_array_equal(shards.take(begins, lengths), expected)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32])
@@ -149,9 +128,3 @@ def test_too_many_open_files_are_no_damage(written, monkeypatch):
     shards = records.Shards([Path("x")], [5], np.uint16)
     with pytest.raises(UserError, match=r"^this process has too many open files; allow more: ulimit -n 65536$"):
         shards.take(np.array([0]), np.array([1]))
-
-
-def test_the_same_ids_give_the_same_bytes(tmp_path):
-    for name in "ab":
-        records.write(tmp_path / name, ids_of(3 * BLOCK))
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()

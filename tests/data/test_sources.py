@@ -1,4 +1,3 @@
-import gzip
 import os
 
 import pytest
@@ -82,14 +81,6 @@ def test_files_of_a_glob_are_sorted(tmp_path):
     assert below(tmp_path, sources.files(str(tmp_path / "no.md"))) == ["no.md"]
 
 
-def test_a_folder_is_all_text_below_it(tmp_path):
-    text = ["AA/wiki_00", "b.TXT", "c.jsonl.zst", "d.parquet", "e.json", "f.txt.xz"]
-    make(tmp_path, [*text, "README.md", "tool.py", ".hidden/a.txt", ".b.txt", "image.png.gz"])
-    assert below(tmp_path, sources.files(str(tmp_path))) == sorted(text)
-    left = sources.left_out(sources.parse(f"{tmp_path};docstrings"))
-    assert sorted(left) == [str(tmp_path / name) for name in ("README.md", "image.png.gz", "tool.py")]
-
-
 def test_links_are_followed_and_broken_ones_named(tmp_path):
     make(tmp_path, ["in/a.txt", "elsewhere/b.txt"])
     (tmp_path / "in" / "link").symlink_to(tmp_path / "elsewhere")
@@ -134,18 +125,6 @@ def test_small_files_are_read_together_and_large_ones_alone(tmp_path):
         (0, "text", ["f"], 2),
     ]
     assert found[-1] == sources.Unit(1, "docstrings", ("json,email",), 0)
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        *(("a.jsonl", "json"), ("a.json.gz", "json"), ("a.NDJSON.zst", "json"), ("a.parquet", "parquet")),
-        *(("a.txt.xz", "text"), ("a", "text"), ("a.md", "text"), ("a.gz", "text")),
-    ],
-)
-def test_the_suffix_says_what_is_in_a_file(tmp_path, name, kind):
-    (tmp_path / name).write_bytes(gzip.compress(b"x"))
-    assert [unit.kind for unit in sources.units([Source(str(tmp_path / name), None)], 8)] == [kind]
 
 
 def test_the_fingerprint_changes_with_the_files(tmp_path):

@@ -28,39 +28,11 @@ def cased():
     return train()
 
 
-def test_special_tokens_are_the_first_five_ids(cased):
-    pieces = spm.SentencePieceProcessor(model_proto=cased.model)
-    assert (PAD, UNK, CLS, SEP, MASK) == (0, 1, 2, 3, 4)
-    assert [pieces.id_to_piece(i) for i in range(5)] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    assert pieces.unk_id() == UNK
-    assert len(cased) == pieces.get_piece_size() == 45
-
-
-def test_text_never_becomes_a_special_token_but_unknown(cased):
-    ids = cased.encode([" ".join(SPECIAL_TOKENS), "<s> </s> <pad> \u4f60"])
-    assert {i for line in ids for i in line if i < 5} == {UNK}
-
-
-@given(TEXTS)
-@settings(max_examples=30, deadline=None)
-def test_decode_undoes_encode(cased, text):
-    assert cased.decode(cased.encode([text])[0]) == text
-
-
 def test_lines_are_encoded_one_by_one_in_order(cased):
     together = cased.encode(LINES[:50], threads=4)
     assert together == [cased.encode([line], threads=1)[0] for line in LINES[:50]]
     assert cased.encode([]) == []
     assert cased.encode([""]) == [[]]
-
-
-def test_the_normalization_folds_case_or_keeps_it(cased):
-    folded = train(normalization="nmt_nfkc_cf")
-    the, THE = "The Sentence.", "tHE sENTENCE."
-    assert folded.encode([the]) == folded.encode([THE])
-    assert folded.decode(folded.encode([the])[0]) == "the sentence."
-    assert cased.encode([the]) != cased.encode([THE])
-    assert cased.decode(cased.encode([the])[0]) == the
 
 
 @given(TEXTS, st.integers(0, 3))
@@ -98,19 +70,6 @@ def test_words_without_a_start_begin_where_the_ids_do(cased):
         slice(0, whole.stop - 1),
         slice(text.start - 1, text.stop - 1),
     ]
-
-
-@pytest.mark.parametrize("lines", [LINES, [], [" "]], ids=["little", "none", "blank"])
-def test_too_large_a_vocabulary_is_refused_in_one_line(lines):
-    with pytest.raises(UserError, match=r"training a vocabulary of 30522 pieces failed.*vocab_size") as error:
-        train(lines, vocab_size=30522)
-    assert "\n" not in str(error.value)
-
-
-def test_too_small_a_vocabulary_is_refused_with_advice_to_enlarge_it():
-    with pytest.raises(UserError, match="training a vocabulary of 6 pieces failed") as error:
-        train(vocab_size=6)
-    assert "smaller vocab_size" not in str(error.value)
 
 
 @pytest.mark.parametrize("model", [b"", b"no model", b"\0" * 100])
@@ -174,20 +133,6 @@ def test_byte_fallback_knows_every_character(cased):
     assert UNK not in ids
     assert found.decode(ids) == "model \u4f60"
     assert UNK in cased.encode(["model \u4f60"])[0]
-
-
-def test_pieces_of_bpe_are_merged_pairs():
-    assert train(model_type="bpe").model != train().model
-    assert train(model_type="bpe").encode(["the model"])
-
-
-def test_coverage_decides_which_characters_are_pieces():
-    lines = ["abcdefg " * 20] * 50 + ["\u4f60 abc"]
-    known, rare = (
-        train(lines, vocab_size=14, character_coverage=coverage).encode(["\u4f60"])[0] for coverage in (1.0, 0.99)
-    )
-    assert UNK in rare
-    assert UNK not in known
 
 
 PIECES = ["[PAD]", "a", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "model", "##s", "text", ".", "w", "##ord"]
@@ -298,6 +243,9 @@ def test_pieces_of_a_word_that_is_composed_first_have_all_of_it(cased):
     assert ("[UNK]", "\u00c9") in found  # it is one letter, in lower case too
     assert {"re\u0301ad", "\u0130s"} < {characters for _, characters in found}
     assert found[-1] == (".", ".")
+    # As long as before, because one letter became two and two others one.
+    equally_long = "\u0130re\u0301ad"
+    assert {equally_long} == {characters for _, characters in stands_for(folded, equally_long) if characters}
 
 
 def test_text_that_is_a_special_token_stands_where_it_is():
@@ -356,15 +304,3 @@ def vocabularies(cased):
     plain = train(normalization="identity", model_type="bpe")
     others = foreign(treat_whitespace_as_suffix=True), foreign(remove_extra_whitespaces=False, add_dummy_prefix=False)
     return [cased, folded, plain, *map(tokenizer.SentencePiece, others)]
-
-
-def test_saved_model_is_the_same_vocabulary(cased, tmp_path):
-    path = tmp_path / "vocab.model"
-    path.write_bytes(cased.model)
-    loaded = tokenizer.load(path)
-    assert loaded.encode(LINES) == cased.encode(LINES)
-
-
-def test_same_text_gives_the_same_bytes(cased):
-    assert train().model == cased.model
-    assert train(LINES[::-2]).model != cased.model

@@ -1,8 +1,7 @@
 import gzip
-import io
-import tarfile
 
 import pytest
+from made_files import tar_of
 
 from electra_jax.config.errors import UserError
 from electra_jax.data import pipeline, readers, sources, unused_settings
@@ -12,15 +11,6 @@ WET = b"WARC/1.0\r\nWARC-Type: conversion\r\nContent-Length: 4\r\n\r\nTen.\r\n\r
 JSON = b'{"body": "One."}'
 
 
-def tar_of(name, content):
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
-        info = tarfile.TarInfo(name)
-        info.size = len(content)
-        archive.addfile(info, io.BytesIO(content))
-    return out.getvalue()
-
-
 FILES = {
     "text.txt": b"One.",
     "a.jsonl": JSON,
@@ -28,8 +18,8 @@ FILES = {
     "a.parquet": b"x",
     "a.wet.gz": gzip.compress(WET),
     "page": WET,
-    "text.tar": tar_of("a.txt", b"One."),
-    "json.tar": tar_of("a", JSON),
+    "text.tar": tar_of({"a.txt": b"One."}),
+    "json.tar": tar_of({"a": JSON}),
 }
 FIELD = {"field": "body"}
 DOCUMENTS = {"documents": "file"}

@@ -43,7 +43,16 @@ def test_words_come_back_from_their_pieces(model_type, words):
 TRAINED = {model_type: train(model_type) for model_type in MODEL_TYPES}
 
 
-@pytest.mark.parametrize("model_type", ["wordpiece", "byte_bpe"])
+def test_pieces_of_bpe_are_merged_pairs():
+    def merges(model_type):
+        names = {TRAINED[model_type].name_of(id_) for id_ in range(len(OWN), SIZES[model_type])}
+        return [any({name[:i], name[i:]} <= names for i in range(1, len(name))) for name in names if len(name) > 1]
+
+    assert all(merges("bpe"))
+    assert not all(merges("unigram"))
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_case_is_folded_and_accents_are_kept(model_type):
     cased, folded = train(model_type), train(model_type, normalization="nfkc_cf")
     assert folded.encode(["S\u00c9NTENCE"]) == folded.encode(["s\u00e9ntence"]) != folded.encode(["sentence"])
@@ -64,14 +73,15 @@ def test_bytes_know_every_character():
         assert found.decode(ids) == text
 
 
-def test_coverage_decides_which_characters_are_word_pieces():
+@pytest.mark.parametrize(("model_type", "sizes"), [("unigram", (14, 14)), ("wordpiece", (21, 20))])
+def test_coverage_decides_which_characters_are_pieces(model_type, sizes):
     lines = ["abcdefg " * 20] * 50 + ["\u4f60 abc"]
     known, rare = (
-        train("wordpiece", lines, vocab_size=size, character_coverage=coverage).encode(["\u4f60"])[0]
-        for size, coverage in ((21, 1.0), (20, 0.99))
+        train(model_type, lines, vocab_size=size, character_coverage=coverage).encode(["\u4f60"])[0]
+        for size, coverage in zip(sizes, (1.0, 0.99), strict=True)
     )
     assert UNK not in known
-    assert rare == [UNK]
+    assert UNK in rare
 
 
 def test_only_characters_within_words_have_a_piece_that_continues():
@@ -81,16 +91,23 @@ def test_only_characters_within_words_have_a_piece_that_continues():
 
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
-def test_more_pieces_than_the_text_has_are_refused(model_type):
-    with pytest.raises(
-        UserError, match=r"^training a vocabulary of 5000 pieces failed \(.*\); use more text or another"
-    ):
-        train(model_type, vocab_size=5000)
+@pytest.mark.parametrize("lines", [LINES, [], [" "]], ids=["little", "none", "blank"])
+def test_more_pieces_than_the_text_has_are_refused_in_one_line(model_type, lines):
+    refused = r"^training a vocabulary of 5000 pieces failed \(.*\); use more text or another vocab_size$"
+    with pytest.raises(UserError, match=refused):
+        train(model_type, lines, vocab_size=5000)
 
 
-@pytest.mark.parametrize(("model_type", "characters"), [("wordpiece", 45), ("byte_bpe", 261)])
-def test_fewer_pieces_than_characters_are_refused(model_type, characters):
-    with pytest.raises(UserError, match=rf"pieces failed \(its characters alone are {characters}\)"):
+@pytest.mark.parametrize(
+    ("model_type", "reason"),
+    [
+        ("unigram", ".*required_chars.*"),
+        ("wordpiece", "its characters alone are 45"),
+        ("byte_bpe", "its characters alone are 261"),
+    ],
+)
+def test_fewer_pieces_than_characters_are_refused(model_type, reason):
+    with pytest.raises(UserError, match=rf"pieces failed \({reason}\)"):
         train(model_type, vocab_size=10)
 
 
