@@ -37,6 +37,12 @@ def uploaded(monkeypatch):
     return found
 
 
+def write(folder, files):
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+
+
 def test_a_run_is_a_repository_with_its_generator(small_run, uploaded, tmp_path):
     assert electra_jax.push(small_run, "me/mine", private=True) == ["commit-1"]
     ((repo, branch, message, private, files),) = uploaded
@@ -45,14 +51,11 @@ def test_a_run_is_a_repository_with_its_generator(small_run, uploaded, tmp_path)
     assert not any(name.startswith("encoder/") for name in files)
     assert b"'me/mine'" in files["README.md"]
     assert b"'discriminator'" not in files["README.md"]
-    for name, content in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(content)
+    write(tmp_path, files)
     ours, theirs = electra_jax.load(small_run), electra_jax.load(tmp_path)
     np.testing.assert_allclose(theirs.encode(TEXTS), ours.encode(TEXTS), rtol=1e-4, atol=1e-5)
-    assert [word.token for word in theirs.fill("a [MASK]", top=2)[0]] == [
-        word.token for word in ours.fill("a [MASK]", top=2)[0]
-    ]
+    filled = [[word.token for word in model.fill("a [MASK]", top=2)[0]] for model in (ours, theirs)]
+    assert filled[0] == filled[1]
 
 
 def test_a_model_of_another_trainer_is_not_pushed(tmp_path):
@@ -67,9 +70,7 @@ def test_an_encoder_with_two_heads_is_one_repository(text_file, uploaded, tmp_pa
     train.train(config, tmp_path / "run", quiet())
     electra_jax.push(tmp_path / "run", "me/both")
     ((*_, files),) = uploaded
-    for name, content in files.items():
-        (tmp_path / "hub" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "hub" / name).write_bytes(content)
+    write(tmp_path / "hub", files)
     assert json.loads(files["config.json"])["architectures"] == ["ModernBertForMaskedLM"]
     for name in ("discriminator", "generator"):
         assert f'snapshot_download("me/both") + "/{name}"' in files[f"{name}/README.md"].decode()
@@ -200,9 +201,8 @@ def command(hub_url, home, *arguments, token=hub_server.TOKEN):
 def test_what_the_hub_refuses_is_one_line(small_run, tmp_path):
     """What it gives: the page of the Hub."""
     with hub_server.serve() as served:
-        pushed = command(
-            served.url, tmp_path / "a", "push", f"--workdir={small_run}", "--repo=me/mine", "--every_checkpoint"
-        )
+        argv = ["push", f"--workdir={small_run}"]
+        pushed = command(served.url, tmp_path / "a", *argv, "--repo=me/mine", "--every_checkpoint")
         assert pushed.returncode == 0, pushed.stderr
         assert pushed.stdout.splitlines()[0].startswith(f"{served.url}/me/mine/commit/")
         assert "step-0" in served.repos["me/mine"]
@@ -211,9 +211,7 @@ def test_what_the_hub_refuses_is_one_line(small_run, tmp_path):
         assert missing.returncode == 2
         assert missing.stderr.startswith("error: hf:me/mine@step-9 cannot be downloaded (")
         assert missing.stderr.count("\n") == 1
-        refused = command(
-            served.url, tmp_path / "c", "push", f"--workdir={small_run}", "--repo=me/other", token="wrong"
-        )
+        refused = command(served.url, tmp_path / "c", *argv, "--repo=me/other", token="wrong")
         assert refused.returncode == 2
         assert refused.stderr.startswith("error: me/other cannot be uploaded (")
         assert refused.stderr.count("\n") == 1

@@ -93,12 +93,8 @@ def test_the_other_accounting_and_no_paper(asked, folders, glue, tmp_path):
     out = tmp_path / "out"
     assert errors.run(curves_command.main, command(folders[:1], glue, out)) == 0
     assert (out / "average.png").exists()
-    assert (
-        errors.run(
-            curves_command.main, command(folders[:1], glue, out, "--accounting=paper", "--paper=false", "--points=1")
-        )
-        == 0
-    )
+    others = ["--accounting=paper", "--paper=false", "--points=1"]
+    assert errors.run(curves_command.main, command(folders[:1], glue, out, *others)) == 0
     assert not (out / "average.png").exists()  # of the first call
     assert "| _one | 40 | 720G |" in (out / "curves.md").read_text()
     text = " ".join(ElementTree.parse(out / "scores.svg").getroot().itertext())
@@ -116,27 +112,21 @@ def test_files_that_it_did_not_write_are_left(asked, folders, glue, tmp_path, na
     assert not asked
 
 
+GIVEN = ["--runs=x", "--output=z"]
+COLA = [*GIVEN, "--tasks=cola", "--data_dir=y"]
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ([], "--runs is missing; try --runs runs/tiny"),
         (["--runs=", "--tasks=cola"], "--runs is missing; try --runs runs/tiny"),
-        (["--runs", "x", "--tasks=cola"], "--data_dir is missing; try --runs runs/tiny"),
-        (
-            ["--runs", "x", "--tasks=colla", "--data_dir=y", "--output=z"],
-            "--tasks=colla is unknown; did you mean cola?",
-        ),
-        (["--runs", "x", "--tasks=cola", "--data_dir=y", "--output=z", "--config.epoch=1"], "config.epochs?"),
-        (["--runs", "x", "--tasks=cola", "--data_dir=y", "--output=z"], "y/CoLA is not a folder: expected one with"),
-        (
-            ["--runs", "x", "--tasks=cola", "--data_dir=tfds:glue", "--output=z"],
-            "x does not exist: expected the work directory",
-        ),
-        (
-            ["--runs=x", "--tasks=cola", "--data_dir=y", "--output=z", "--config.task.name=rte"],
-            "name tasks with --tasks",
-        ),
-        (["--runs=x", "--tasks=cola", "--data_dir=y", "--output=z", "--accounting=all"], "expected model or paper"),
+        ([*GIVEN, "--tasks=cola"], "--data_dir is missing; try --runs runs/tiny"),
+        ([*GIVEN, "--tasks=colla", "--data_dir=y"], "--tasks=colla is unknown; did you mean cola?"),
+        ([*COLA, "--config.epoch=1"], "config.epochs?"),
+        (COLA, "y/CoLA is not a folder: expected one with"),
+        ([*GIVEN, "--tasks=cola", "--data_dir=tfds:glue"], "x does not exist: expected the work directory"),
+        ([*COLA, "--config.task.name=rte"], "name tasks with --tasks"),
+        ([*COLA, "--accounting=all"], "expected model or paper"),
     ],
 )
 def test_a_mistake_is_one_line(argv, message, tmp_path, capsys, monkeypatch):

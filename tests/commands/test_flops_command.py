@@ -57,9 +57,6 @@ def test_json_has_the_same_numbers(capsys):
         as_printed = f"{row['printed']:.1e}" if row["printed"] is not None else "-"
         model = f"{row['model']:.4e}" if row["model"] is not None else "-"
         assert printed[row["run"]] == [as_printed, f"{row['paper']:.6e}", f"{row['paper_corrected']:.4e}", model]
-    bert_large = rows[RUNS.index("bert_large")]
-    assert bert_large["paper"] == pytest.approx(1.9172e20, rel=1e-4)
-    assert bert_large["paper_corrected"] == pytest.approx(1.9176e20, rel=1e-4)
 
 
 def test_muon_has_a_share(capsys):
@@ -111,13 +108,6 @@ def test_hours_depend_on_the_precision(capsys):
     assert list(float32["hours"].values()) == pytest.approx([2 * hours for hours in bfloat16["hours"].values()])
 
 
-def test_settings_are_followed(capsys):
-    run = read_json(capsys, BASE)
-    half = read_json(capsys, BASE, "--config.batch_size=128")
-    assert half["tokens"] == run["tokens"] / 2
-    assert half["total"] == {name: pytest.approx(value / 2) for name, value in run["total"].items()}
-
-
 def test_two_stages(capsys):
     run = read_json(capsys, f"{BASE}:objective=two_stage", "--config.objective.generator_steps=100000")
     first, second = run["segments"]
@@ -155,11 +145,7 @@ def test_a_config_in_tables(capsys):
         ([BASE, "--chips=0"], "--chips=0"),
         ([BASE, "--mfu=2"], "--mfu=2"),
         ([BASE, "--mfu=0"], "--mfu=0"),
-        ([BASE, "--chips=1.5"], "--chips=1.5"),
         ([BASE, "--cores=3"], "--cores"),
-        ([BASE, "--config.batch_size=0"], "batch_size"),
-        ([f"{BASE}:objective=bart"], "objective=bart"),
-        (["--config=configs/huge.py"], "configs/huge.py"),
         (["--config.model.layers=3"], "--config"),
     ],
 )
@@ -170,13 +156,6 @@ def test_what_cannot_be_is_one_line(capsys, arguments, named):
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     assert named in err
-
-
-def test_help(capsys):
-    assert errors.run(main, ["--help"]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("usage: electra-jax flops")
-    assert all(option in out for option in ("--config=", "--device=", "--chips=", "--mfu=", "--json"))
 
 
 def test_a_prepared_text_says_how_large_the_vocabulary_is(capsys, text_file, tmp_path):

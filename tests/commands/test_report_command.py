@@ -20,6 +20,11 @@ def report(*arguments):
     return errors.run(command.main, list(map(str, arguments)))
 
 
+def page_of(workdir, output):
+    assert report("--runs", workdir, f"--output={output}", "--samples=0") == 0
+    return output.read_text()
+
+
 @pytest.mark.usefixtures("empty_charts")
 def test_the_command_writes_a_page(tmp_path, capsys):
     first, second = (fake_runs.write(tmp_path / name) for name in "ab")
@@ -39,8 +44,7 @@ def test_a_run_that_goes_on_has_a_page(tmp_path):
     workdir = fake_runs.write(tmp_path / "run")
     with open(workdir / "metrics.jsonl", "a") as file:
         file.write('{"step": 45, "lo')
-    assert report("--runs", workdir, f"--output={tmp_path / 'a.html'}", "--samples=0") == 0
-    assert "40 of 40" in (tmp_path / "a.html").read_text()
+    assert "40 of 40" in page_of(workdir, tmp_path / "a.html")
 
 
 @pytest.mark.usefixtures("empty_charts")
@@ -48,15 +52,13 @@ def test_what_was_changed_by_hand_costs_no_page(tmp_path):
     lines = [fake_runs.line(5), fake_runs.line(10, loss=10**400, total_flops="many")]
     workdir = fake_runs.write(tmp_path / "run", lines, model__layers="four", batch_size=None, objective__generator=[])
     (workdir / "environment.json").write_text('{"devices": 4, "packages": [1], "commit": 7, "python": "3.11"}')
-    assert report("--runs", workdir, f"--output={tmp_path / 'a.html'}", "--samples=0") == 0
-    assert "10 of 40" in (tmp_path / "a.html").read_text()
+    assert "10 of 40" in page_of(workdir, tmp_path / "a.html")
 
 
 @pytest.mark.usefixtures("empty_charts")
 def test_a_folder_whose_name_is_no_text_has_a_page(tmp_path):
     workdir = fake_runs.write(tmp_path / "caf\udce9")
-    assert report("--runs", workdir, f"--output={tmp_path / 'a.html'}", "--samples=0") == 0
-    assert "Pre-training run caf?" in (tmp_path / "a.html").read_text()
+    assert "Pre-training run caf?" in page_of(workdir, tmp_path / "a.html")
 
 
 def test_what_cannot_be_is_said_in_a_line(tmp_path, capsys, monkeypatch):
@@ -78,10 +80,7 @@ def test_what_cannot_be_is_said_in_a_line(tmp_path, capsys, monkeypatch):
         ([output], "--runs is missing; try --runs runs/a runs/b"),
         (["--runs=", output], "--runs is missing"),
         (["--runs", "good"], "--output is missing; try --output=report.html"),
-        (
-            ["--runs", "good", "--output=nowhere/report.html"],
-            "the folder nowhere of --output does not exist; create it",
-        ),
+        (["--runs", "good", "--output=nowhere/report.html"], "the folder nowhere of --output does not exist; create"),
         (["--runs", "good", "--output=none"], "--output=none is a folder: expected a file, such as none/report.html"),
         (["--runs", "good", output, "--samples=-1"], "--samples=-1 is invalid: expected 0 or more"),
         (["--runs", "good", output, "--samples=few"], "--samples=few is invalid: expected an integer"),
@@ -156,8 +155,8 @@ def test_a_run_that_cannot_be_asked_says_why(tmp_path):
     settings = train_config.to_dict(train_config.as_dataclass(small_config()))
     (workdir / "config.json").write_text(json.dumps(settings))
     (run,) = run_log.read_run_logs([workdir])
-    assert "No samples: " in samples.make_samples(run, 5).note
-    assert "has no checkpoint yet; continue the run until its first checkpoint" in samples.make_samples(run, 5).note
+    expected = f"No samples: {workdir} has no checkpoint yet; continue the run until its first checkpoint"
+    assert samples.make_samples(run, 5).note.startswith(expected)
 
 
 @pytest.mark.slow

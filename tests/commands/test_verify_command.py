@@ -37,8 +37,3 @@ def test_a_line_for_each_thing_and_the_exit_status(corpora, capsys):
 def test_a_folder_is_needed(capsys):
     assert errors.run(verify.main, []) == 2
     assert capsys.readouterr().err.startswith("error: no folder is given: expected one, such as ")
-
-
-def test_an_unknown_option_is_refused(capsys):
-    assert errors.run(verify.main, ["x", "--repair=true"]) == 2
-    assert "--repair is unknown" in capsys.readouterr().err

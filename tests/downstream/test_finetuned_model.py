@@ -40,7 +40,7 @@ def task_and_config(name, **settings):
     config = recipe.make("table" if name in ("numbers", "classes", "topics") else name)
     config.task.update({"kind": "multilabel", "class_threshold": 0.4} if name == "topics" else {})
     config.update_from_flattened_dict({"max_length": 16, "dropout": 0.1, **settings})
-    config = dataclasses.replace(recipe.resolve(config))
+    config = recipe.resolve(config)
     if name in ("classes", "topics"):
         return custom_table.restore_task(config.task, ("bad", "good", "mixed")), config
     if name == "numbers":
@@ -62,6 +62,13 @@ def make(name, tokens, kind="modernbert", embedding_size=32, layers=1, **setting
     return Kept(given, head, tokens, task, config, FACTS), job.Job(config, task, model, given, tokens, None)
 
 
+def written(folder, name, tokens, *args, **settings):
+    """Such a model, and its directory."""
+    model, done = make(name, tokens, *args, **settings)
+    kept.write(folder / "model", done, model.params, FACTS)
+    return model, folder / "model"
+
+
 SQUAD = {"task.query": 4, "task.stride": 4}
 MODELS = [
     ("classes", "bert", 16, {}),
@@ -79,10 +86,9 @@ MODELS = [
 
 @pytest.mark.parametrize(("name", "kind", "embedding_size", "settings"), MODELS)
 def test_what_is_written_is_read(name, kind, embedding_size, settings, pieces, tmp_path):
-    model, done = make(name, pieces, kind, embedding_size, layers=3, **settings)
-    kept.write(tmp_path / "model", done, model.params, FACTS)
+    model, folder = written(tmp_path, name, pieces, kind, embedding_size, layers=3, **settings)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
-    found = kept.read(tmp_path / "model")
+    found = kept.read(folder)
     assert (found.task, found.config, found.facts) == (model.task, model.config, FACTS)
     configs = [hf_config.write(each.network.config, None, pieces.special) for each in (found, model)]
     assert configs[0] == configs[1]  # the others are about what this kind of network has not
@@ -94,9 +100,8 @@ def test_what_is_written_is_read(name, kind, embedding_size, settings, pieces, t
 
 
 def test_what_is_written_predicts_what_it_did(pieces, tmp_path):
-    model, done = make("classes", pieces)
-    kept.write(tmp_path / "model", done, model.params, FACTS)
-    loaded = electra_jax.load(tmp_path / "model", batch_size=3)
+    model, folder = written(tmp_path, "classes", pieces)
+    loaded = electra_jax.load(folder, batch_size=3)
     assert loaded.predict(TEXTS) == FinetunedModel("ours", model, batch_size=3).predict(TEXTS)
     assert (loaded.scores, loaded.max_length) == (FACTS["scores"], 16)
 
@@ -223,28 +228,25 @@ def test_a_pretrained_model_cannot_predict(pieces, tmp_path):
 
 
 def test_a_step_of_a_fine_tuned_model(pieces, tmp_path):
-    model, done = make("classes", pieces)
-    kept.write(tmp_path / "model", done, model.params, FACTS)
+    _, folder = written(tmp_path, "classes", pieces)
     with pytest.raises(UserError, match="model is not a run, so it has no checkpoint of step 2; leave the step out"):
-        electra_jax.load(tmp_path / "model", step=2)
+        electra_jax.load(folder, step=2)
 
 
 @pytest.mark.parametrize("damage", ["task.json", "head.safetensors"])
 def test_a_damaged_model_is_an_error(damage, pieces, tmp_path):
-    model, done = make("classes", pieces)
-    kept.write(tmp_path / "model", done, model.params, FACTS)
-    (tmp_path / "model" / damage).write_text("{}")
+    _, folder = written(tmp_path, "classes", pieces)
+    (folder / damage).write_text("{}")
     with pytest.raises(UserError, match=r"model is damaged \(.*\); fine-tune again"):
-        electra_jax.load(tmp_path / "model")
+        electra_jax.load(folder)
 
 
 def test_a_model_without_its_tokenizer_is_an_error(pieces, tmp_path):
-    model, done = make("classes", pieces)
-    kept.write(tmp_path / "model", done, model.params, FACTS)
+    _, folder = written(tmp_path, "classes", pieces)
     for name in ("tokenizer.json", "spiece.model"):
-        (tmp_path / "model" / name).unlink()
+        (folder / name).unlink()
     with pytest.raises(UserError, match=r"model is damaged \(no tokenizer\); fine-tune again"):
-        electra_jax.load(tmp_path / "model")
+        electra_jax.load(folder)
 
 
 def test_a_model_has_the_threshold_that_was_chosen_for_it(pieces, tmp_path):
@@ -255,14 +257,12 @@ def test_a_model_has_the_threshold_that_was_chosen_for_it(pieces, tmp_path):
 
 
 def test_a_model_of_before_a_setting_of_its_task_is_read(pieces, tmp_path):
-    model, done = make("classes", pieces)
-    kept.write(tmp_path / "model", done, model.params, FACTS)
-    path = tmp_path / "model" / kept.TASK
-    described = json.loads(path.read_text())
+    model, folder = written(tmp_path, "classes", pieces)
+    described = json.loads((folder / kept.TASK).read_text())
     for name in ("separator", "class_threshold"):
         del described["config"]["task"][name]
-    path.write_text(json.dumps(described))
-    found = kept.read(tmp_path / "model")
+    (folder / kept.TASK).write_text(json.dumps(described))
+    found = kept.read(folder)
     assert (found.task, found.config) == (model.task, model.config)
 
 

@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -71,6 +72,16 @@ def finetune(folder, workdir, settings=None, get=lambda: GIVEN, digest="1", **op
     return run.finetune_source(settings or config(), Source("a network", digest, get), str(folder), workdir, **options)
 
 
+class Listening(Progress):
+    """Keeps what is said."""
+
+    def __init__(self):
+        self.lines = []
+
+    def say(self, text):
+        self.lines.append(text)
+
+
 def test_scores_and_answers_are_written(folder, tmp_path):
     result = finetune(folder, tmp_path / "out")
     assert result == json.loads((tmp_path / "out" / results.SCORES).read_text())
@@ -88,29 +99,26 @@ def test_scores_and_answers_are_written(folder, tmp_path):
 
 
 def test_examples_that_are_cut_are_counted(folder, tmp_path):
-    lines, progress = [], Progress()
-    progress.say = lines.append
+    progress = Listening()
     finetune(folder, tmp_path / "out", config(max_length=6), progress=progress)  # texts have 5 letters
-    assert "sst2: cut to fit rows of 6 tokens: 12 of train, 7 of dev" in lines
-    assert not [line for line in lines if "without text" in line]
+    assert "sst2: cut to fit rows of 6 tokens: 12 of train, 7 of dev" in progress.lines
+    assert not [line for line in progress.lines if "without text" in line]
 
 
 def test_examples_without_text_are_counted(folder, tmp_path):
     with (folder / "train.tsv").open("a") as file:
         file.write("\t0\n  \t1\n")
-    lines, progress = [], Progress()
-    progress.say = lines.append
+    progress = Listening()
     finetune(folder, tmp_path / "out", progress=progress)
-    assert "sst2: examples without text, which are used like others: 2 of train" in lines
+    assert "sst2: examples without text, which are used like others: 2 of train" in progress.lines
 
 
 def test_classes_that_differ_by_case_or_spaces_are_named(folder):
     task = SimpleNamespace(name="table", kind="classification", labels=("a b", "A  b", "c"))
     data = Data(Rows([[1]], [1], np.zeros(1), {}), {}, {})
-    lines, progress = [], Progress()
-    progress.say = lines.append
+    progress = Listening()
     run._describe_data(Job(config(), task, None, GIVEN.encoder, None, data), progress)
-    assert "table: 'a b' and 'A  b' are different classes, by spaces or case alone" in lines
+    assert "table: 'a b' and 'A  b' are different classes, by spaces or case alone" in progress.lines
 
 
 def test_config_and_workdir_are_checked_first(folder, tmp_path):
@@ -121,6 +129,8 @@ def test_config_and_workdir_are_checked_first(folder, tmp_path):
     for workdir in ("gs://bucket/run", Path("gs://bucket/run")):
         with pytest.raises(UserError, match=r"workdir gs:/+bucket/run is invalid: expected a local folder"):
             run.finetune(config(), "nowhere", folder, workdir)
+    with pytest.raises(UserError, match="keep='last' is invalid: expected best or all or none"):
+        run.finetune(config(), "nowhere", folder, tmp_path, keep="last")
 
 
 def test_finished_seeds_are_not_trained_again(folder, tmp_path):
@@ -145,19 +155,14 @@ def test_finished_seeds_are_not_trained_again(folder, tmp_path):
 
 def test_a_test_set_that_was_added_later_is_reported(folder, tmp_path):
     (folder / "test.tsv").rename(tmp_path / "aside.tsv")
-    lines = []
-    progress = Progress()
-    progress.say = lambda text: lines.append(text) if "no predictions" in text else None
+    progress, seeds = Listening(), tmp_path / "out" / "seeds"
     finetune(folder, tmp_path / "out", progress=progress)
-    assert lines == []
     (tmp_path / "aside.tsv").rename(folder / "test.tsv")
     finetune(folder, tmp_path / "out", config(seeds=2), progress=progress)
-    seeds = tmp_path / "out" / "seeds"
-    assert lines == [
+    finetune(folder, tmp_path / "out", tests=False, progress=progress)
+    assert [line for line in progress.lines if "no predictions" in line] == [
         f"seed 0 finished before test was added, so there are no predictions for it; remove {seeds} to train again"
     ]
-    finetune(folder, tmp_path / "out", tests=False, progress=progress)
-    assert len(lines) == 1
 
 
 @pytest.mark.parametrize("text", ["{}", '{"seed": 1, "scores": {"accuracy": 1}}', '{"seed": 0, "scores": {}}'])
@@ -247,14 +252,9 @@ def test_rows_that_cannot_be_used(folder, tmp_path):
     with pytest.raises(UserError, match=r"train\.tsv:14: label is 'maybe', expected 0 or 1"):
         finetune(folder, tmp_path / "out")
     assert not (tmp_path / "out" / "seeds").exists()
-    lines = []
-
-    class Collecting(Progress):
-        def say(self, text):
-            lines.append(text)
-
-    finetune(folder, tmp_path / "out", strict=False, progress=Collecting())
-    assert [text for text in lines if text.startswith("1 rows left out, the first ")]
+    progress = Listening()
+    finetune(folder, tmp_path / "out", strict=False, progress=progress)
+    assert [text for text in progress.lines if text.startswith("1 rows left out, the first ")]
 
 
 def test_max_length_beyond_the_position_table_is_an_error(folder, tmp_path):
@@ -275,59 +275,23 @@ def test_fewer_examples_are_the_same_ones_for_every_seed(folder):
     assert some[0].train.input_ids == some[1].train.input_ids
 
 
-SQUAD = {
-    "version": "v2.0",
-    "data": [
-        {
-            "title": "t",
-            "paragraphs": [
-                {
-                    "context": "abc def ghi jkl",
-                    "qas": [
-                        {"id": "1", "question": "which", "answers": [{"text": "def", "answer_start": 4}]},
-                        {"id": "2", "question": "who", "answers": [], "is_impossible": True},
-                    ],
-                }
-            ],
-        }
-    ],
-}
-CONLL = "abc B-X\nde I-X\nf O\n\ngh O\n"
+QUESTIONS = [
+    {"id": "1", "question": "which", "answers": [{"text": "def", "answer_start": 4}]},
+    {"id": "2", "question": "who", "answers": [], "is_impossible": True},
+]
+SQUAD = json.dumps({"data": [{"paragraphs": [{"context": "abc def ghi jkl", "qas": QUESTIONS}]}]})
+SHORT = {"max_length": 32, "task__query": 8, "task__stride": 8, "shortest_bucket": 16}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "arg", "name", "content", "settings", "metric", "answers"),
     [
-        ("tags", "", "{}.txt", CONLL, {}, "f1", "dev.txt"),
-        (
-            "squad",
-            "version=2.0",
-            "{}.json",
-            json.dumps(SQUAD),
-            {"max_length": 32, "task__query": 8, "task__stride": 8, "shortest_bucket": 16},
-            "f1",
-            "dev.json",
-        ),
-        (
-            "squad",
-            "version=2.0,head=paper",
-            "{}.json",
-            json.dumps(SQUAD),
-            {"max_length": 32, "task__query": 8, "task__stride": 8, "task__beam": 8, "shortest_bucket": 16},
-            "f1",
-            "dev.json",
-        ),
+        ("tags", "", "{}.txt", "abc B-X\nde I-X\nf O\n\ngh O\n", {}, "f1", "dev.txt"),
+        ("squad", "version=2.0", "{}.json", SQUAD, SHORT, "f1", "dev.json"),
+        ("squad", "version=2.0,head=paper", "{}.json", SQUAD, {**SHORT, "task__beam": 8}, "f1", "dev.json"),
         ("table", "", "{}.csv", "text,label\nabc,x\nd,y\nef,x\ngh,y\n", {}, "accuracy", "dev.tsv"),
-        (
-            "table",
-            "",
-            "{}.csv",
-            "text,label\nabc,1\nd,2\n",
-            {"task__kind": "regression"},
-            "spearman",
-            "dev.tsv",
-        ),
+        ("table", "", "{}.csv", "text,label\nabc,1\nd,2\n", {"task__kind": "regression"}, "spearman", "dev.tsv"),
     ],
 )
 def test_every_kind_of_task_from_its_files_to_scores(tmp_path, file, arg, name, content, settings, metric, answers):
@@ -397,18 +361,19 @@ def models(workdir):
     return sorted(path.name for path in (workdir / "models").glob("*"))
 
 
-def test_the_best_seed_s_model_is_kept(folder, with_pieces, tmp_path, monkeypatch):
-    accuracies = iter([50.0, 80.0, 80.0, 20.0, 90.0])
+def tuning(folder, pretrained, workdir, monkeypatch, accuracies):
+    """A function that fine-tunes with settings, and keeps the best model; seeds score these accuracies."""
     evaluate = job._evaluate
 
-    def with_scores(given, params):
-        return [({"accuracy": next(accuracies)}, *rest) for _, *rest in evaluate(given, params)]
+    def with_scores(*args):
+        return [({"accuracy": next(accuracies)}, *rest) for _, *rest in evaluate(*args)]
 
     monkeypatch.setattr(job, "_evaluate", with_scores)
+    return lambda **settings: finetune(folder, workdir, config(**settings), get=lambda: pretrained, keep="best")
 
-    def tune(**settings):
-        return finetune(folder, tmp_path / "out", config(**settings), get=lambda: with_pieces, keep="best")
 
+def test_the_best_seed_s_model_is_kept(folder, with_pieces, tmp_path, monkeypatch):
+    tune = tuning(folder, with_pieces, tmp_path / "out", monkeypatch, iter([50.0, 80.0, 80.0, 20.0, 90.0]))
     assert tune()["model"] == "models/seed-0"
     assert tune(seeds=3)["model"] == "models/seed-1"  # the first of equal ones
     assert models(tmp_path / "out") == ["seed-1"]
@@ -425,12 +390,7 @@ def test_the_best_seed_s_model_is_kept(folder, with_pieces, tmp_path, monkeypatc
 def test_of_equal_seeds_the_first_one_s_model_is_kept_whenever_it_was_trained(
     folder, with_pieces, tmp_path, monkeypatch
 ):
-    evaluate = job._evaluate
-    monkeypatch.setattr(job, "_evaluate", lambda *args: [({"accuracy": 0.0}, *rest) for _, *rest in evaluate(*args)])
-
-    def tune(**settings):
-        return finetune(folder, tmp_path / "out", config(**settings), get=lambda: with_pieces, keep="best")
-
+    tune = tuning(folder, with_pieces, tmp_path / "out", monkeypatch, itertools.repeat(0.0))
     assert tune(seed=1)["model"] == "models/seed-1"
     assert tune(seeds=2)["model"] == "models/seed-0"
     assert models(tmp_path / "out") == ["seed-0"]
@@ -462,20 +422,13 @@ def test_a_seed_that_was_stopped_before_its_result_is_kept_again(folder, with_pi
     assert electra_jax.load(tmp_path / "out").predict("abc").label in ("0", "1")
 
 
-def test_a_model_that_cannot_be_written_is_reported(folder, tmp_path):
+def test_a_model_that_cannot_be_written_is_reported(folder, tmp_path, monkeypatch):
     """Its tokenizer is none that transformers could read."""
-    lines, progress = [], Progress()
-    progress.say = lines.append
+    progress = Listening()
 
     def refuse(*args):
         raise UserError("tokenizer.json cannot express it")
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(kept, "write", refuse)
-        assert finetune(folder, tmp_path / "out", keep="best", progress=progress)["model"] is None
-    assert "the model of seed 0 is not kept: tokenizer.json cannot express it" in lines
-
-
-def test_keep_is_checked_first(folder, tmp_path):
-    with pytest.raises(UserError, match="keep='last' is invalid: expected best or all or none"):
-        run.finetune(config(), "nowhere", folder, tmp_path, keep="last")
+    monkeypatch.setattr(kept, "write", refuse)
+    assert finetune(folder, tmp_path / "out", keep="best", progress=progress)["model"] is None
+    assert "the model of seed 0 is not kept: tokenizer.json cannot express it" in progress.lines

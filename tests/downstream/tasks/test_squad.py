@@ -308,10 +308,10 @@ def test_end_scores_count(pieces):
     rows = SQUAD1.encode([example()], pieces, 128, train=True)
     start, end = int(rows.targets["start"][0]), int(rows.targets["end"][0])
     said = outputs(rows, {(0, start, end): -1.0})
-    said["end_index"][0, 0] = [rows.extra[0].at, end]
-    said["end_score"][0, 0] = [0.0, -1.0]
-    said["end_index"][0, 1] = end
-    assert SQUAD1.answer(said, rows, [example()])[0].text == "Denmark"
+    for ends, scores in (([start, end], [-2.0, -1.0]), ([end, start], [-1.0, -2.0])):
+        said["end_index"][0, 0], said["end_score"][0, 0] = ends, scores
+        (answer,) = SQUAD1.answer(said, rows, [example()])
+        assert (answer.text, answer.log_probability) == ("Denmark", -2.0)
 
 
 def test_a_token_counts_in_the_window_with_most_around_it(pieces):

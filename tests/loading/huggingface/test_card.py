@@ -6,6 +6,7 @@ import tiny_models
 
 from electra_jax.loading.huggingface import card
 
+BERT = tiny_models.network().config.encoder
 MADE = card.RunDescription(
     "electra",
     "detection everywhere",
@@ -38,27 +39,24 @@ def test_a_card_says_how_it_is_used_and_how_it_was_made(kind, head):
 
 
 def test_scores_of_fine_tunings_are_a_table():
-    bert = tiny_models.network().config.encoder
-    assert "Scores after" not in card.write_card(MADE, "there", bert, None, "[MASK]")
+    assert "Scores after" not in card.write_card(MADE, "there", BERT, None, "[MASK]")
     made = MADE._replace(downstream=[card.TaskScore("sst2", "accuracy", 78.25, 77.0, 79.0, 3)])
-    assert "| sst2 | accuracy | 78.2 | 77.0 to 79.0 | 3 |" in card.write_card(made, "there", bert, None, "[MASK]")
+    assert "| sst2 | accuracy | 78.2 | 77.0 to 79.0 | 3 |" in card.write_card(made, "there", BERT, None, "[MASK]")
 
 
 def test_a_generator_is_not_to_be_fine_tuned():
-    bert = tiny_models.network().config.encoder
-    assert "Fine-tune it to" in card.write_card(MADE, "encoder", bert, None, "[MASK]")
-    assert "Fine-tune it to" not in card.write_card(MADE, "generator", bert, "mlm_head", "[MASK]")
+    assert "Fine-tune it to" in card.write_card(MADE, "encoder", BERT, None, "[MASK]")
+    assert "Fine-tune it to" not in card.write_card(MADE, "generator", BERT, "mlm_head", "[MASK]")
 
 
 def test_without_numbers_it_says_so():
-    bert = tiny_models.network().config.encoder
     assert "These weights were not evaluated" in card.write_card(
-        MADE._replace(heldout={}), "there", bert, None, "[MASK]"
+        MADE._replace(heldout={}), "there", BERT, None, "[MASK]"
     )
 
 
 def test_a_model_that_reads_fakes_is_not_asked_to_fill_masks():
     for reads_masks in (True, False):
-        made, bert = MADE._replace(reads_masks=reads_masks), tiny_models.network().config.encoder
-        text = card.write_card(made, "masked_lm", bert, "mlm_head", "[MASK]")
+        made = MADE._replace(reads_masks=reads_masks)
+        text = card.write_card(made, "masked_lm", BERT, "mlm_head", "[MASK]")
         assert ("fill-mask" in text) == reads_masks

@@ -40,6 +40,16 @@ def folded(tmp_path, pieces):
     return written(tmp_path / "folded", pieces, tiny_models.network("modernbert", "mlm_head"), "mlm_head")
 
 
+def configure(place, **changes) -> None:
+    config = json.loads((place / "config.json").read_text())
+    (place / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+def remove_tokenizer(place) -> None:
+    for name in ("spiece.model", "tokenizer.json"):
+        (place / name).unlink()
+
+
 def refused(place, message: str) -> None:
     with pytest.raises(UserError, match=message) as error:
         directory.read(place)
@@ -98,10 +108,9 @@ def test_weights_in_several_files(electra):
     assert directory.digest(electra) != before
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_weights_in_half_precision_become_float32(electra, dtype):
+def test_weights_in_bfloat16_become_float32(electra):
     path = electra / "model.safetensors"
-    state = {name: value.astype(jnp.dtype(dtype)) for name, value in load_file(path).items()}
+    state = {name: value.astype(jnp.bfloat16) for name, value in load_file(path).items()}
     save_file(state, path)
     found = directory.read(electra).encoder.params["embeddings"]["word"][: tiny_models.VOCABULARY]
     assert found.dtype == np.float32
@@ -109,8 +118,7 @@ def test_weights_in_half_precision_become_float32(electra, dtype):
 
 
 def test_a_directory_without_a_tokenizer(electra):
-    for name in ("spiece.model", "tokenizer.json"):
-        (electra / name).unlink()
+    remove_tokenizer(electra)
     assert directory.read(electra).tokenizer is None
 
 
@@ -132,25 +140,21 @@ def test_tensors_of_the_layers_are_not_left_out(tmp_path, pieces, kind):
         state = load_file(place / "model.safetensors")
         for extra in (f"{prefix}.2.mlp.bias", f"{prefix}.0.conv.weight"):
             save_file({**state, extra: np.zeros(3, np.float32)}, place / "model.safetensors")
-            with pytest.raises(UserError, match=rf"has {extra}, which config\.json does not describe"):
-                directory.read(place)
+            refused(place, rf"has {extra}, which config\.json does not describe")
 
 
 def test_a_model_that_is_refused_is_not_converted_first(tmp_path, pieces):
     place = written(tmp_path / "v2", pieces, tiny_models.network("deberta", embedding_size=32), "discriminator_head")
     (place / "model.safetensors").rename(place / "pytorch_model.bin")
-    config = json.loads((place / "config.json").read_text())
-    (place / "config.json").write_text(json.dumps({**config, "conv_kernel_size": 3}))
-    with pytest.raises(UserError, match="conv_kernel_size"):
-        directory.read(place)
+    configure(place, conv_kernel_size=3)
+    refused(place, "conv_kernel_size")
 
 
 @pytest.mark.parametrize("kind", ["modernbert", "linear"])
 def test_a_tagger_that_tells_other_things_apart_is_no_discriminator(tmp_path, pieces, kind):
     network = tiny_models.network(kind, embedding_size=32)
     place = written(tmp_path / "names", pieces, network, "discriminator_head")
-    config = json.loads((place / "config.json").read_text())
-    (place / "config.json").write_text(json.dumps({**config, "id2label": {"0": "other", "1": "name"}}))
+    configure(place, id2label={"0": "other", "1": "name"})
     found = directory.read(place)
     assert found.encoder.config.heads == ()
     assert "tensors of another head were ignored" in found.notes[0]
@@ -237,20 +241,16 @@ def test_an_index_of_what_is_not_there(electra, index):
 
 
 def test_a_tokenizer_of_more_pieces_than_there_are_embeddings(electra):
-    for name in ("spiece.model", "tokenizer.json"):
-        (electra / name).unlink()
+    remove_tokenizer(electra)
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{i}" for i in range(65))]
     (electra / "vocab.txt").write_text("\n".join(words) + "\n")
     refused(electra, "has a tokenizer of 70 pieces but embeddings for 60")
 
 
 def test_scores_of_another_kind_are_told(tmp_path, pieces):
-    directory.write(
-        tmp_path / "energies", tiny_models.network(), "discriminator_head", pieces, "", "how unlikely it is"
-    )
-    assert directory.read(tmp_path / "energies").notes == (
-        "the discriminator's score of a token is how unlikely it is",
-    )
+    place, meaning = tmp_path / "energies", "how unlikely it is"
+    directory.write(place, tiny_models.network(), "discriminator_head", pieces, "", meaning)
+    assert directory.read(place).notes == (f"the discriminator's score of a token is {meaning}",)
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model.bin.index.json"])
@@ -299,7 +299,7 @@ def test_a_sentence_transformers_model_cuts_texts_off_as_it_says(tmp_path, piece
 def test_a_digest_is_that_of_all_that_decides_what_is_computed(electra, name):
     before, path = directory.digest(electra), electra / name
     if name == "config.json":
-        path.write_text(json.dumps({**json.loads(path.read_text()), "transformers_version": "9"}))
+        configure(electra, transformers_version="9")
         assert directory.digest(electra) == before
     content = {**json.loads(path.read_text()), "x": 1} if name.endswith(".json") else None
     path.write_bytes(json.dumps(content).encode() if content else path.read_bytes() + b"x")
@@ -341,12 +341,6 @@ def test_a_config_that_is_none(electra, text):
     refused(electra, r"config\.json (is not valid JSON|is not a JSON object)")
 
 
-def test_a_model_of_another_type(electra):
-    (electra / "config.json").write_text(json.dumps({"model_type": "roberta", "architectures": ["RobertaModel"]}))
-    refused(electra, "has model_type='roberta': expected electra or modernbert")
-
-
 def test_a_config_of_another_size(electra):
-    config = json.loads((electra / "config.json").read_text())
-    (electra / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 4}))
+    configure(electra, num_hidden_layers=4)
     refused(electra, r"lacks the tensor electra\.encoder\.layer\.3\.")
