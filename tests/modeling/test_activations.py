@@ -5,7 +5,6 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.test_util import check_grads
 
 from electra_jax.modeling.activations import ACTIVATIONS, gelu
 
@@ -26,7 +25,6 @@ def test_derivative_is_that_of_the_formula():
     value, slope = jax.jvp(gelu, (X,), (np.ones_like(X),))
     np.testing.assert_allclose(value, gelu(X), rtol=1e-6)
     np.testing.assert_allclose(slope, expected, rtol=1e-6, atol=1e-6)
-    check_grads(gelu, (X,), order=1, atol=1e-2, rtol=1e-2)
 
 
 def test_backward_pass_keeps_one_array():

@@ -28,7 +28,7 @@ IDS = np.asarray([[1] * 5 + [2] * 4 + [3] * 3, [1] * 9 + [0] * 3], np.int32)
 
 def network(**changes) -> EncoderConfig:
     base = dataclasses.replace(reference.small("bert", 1), width=768, heads=12, dropout=0.1, attention_dropout=0.0)
-    return dataclasses.replace(base, dtype=jnp.dtype("bfloat16"), **changes)
+    return dataclasses.replace(base, **{"dtype": jnp.dtype("bfloat16"), **changes})
 
 
 def choose(setting: str = "auto", kind: str = H100, length: int = 512, **changes) -> str:
@@ -49,25 +49,17 @@ def choose(setting: str = "auto", kind: str = H100, length: int = 512, **changes
         ({"attention_dropout": None, "length": 48}, "plain"),
         ({"attention_dropout": 0.0, "length": 48}, "fused"),
         ({"attention_dropout": None, "width": 576}, "plain"),
-        ({"attention_dropout": None, "dropout": 0.0}, "fused"),
+        ({"attention_dropout": None, "dropout": 0.0, "length": 48}, "fused"),
         ({"dtype": jnp.dtype("float32")}, "plain"),
         ({"heads": 6}, "fused"),
         ({"heads": 3}, "plain"),
         ({"width": 154, "heads": 2}, "plain"),
         ({"length": 511}, "plain"),
+        ({"architecture": ModernBert(), "attention_dropout": None, "length": 48}, "fused"),  # it drops no weights
     ],
 )
 def test_auto_takes_the_kernels_where_they_can_be_used(changes, expected):
-    if dtype := changes.pop("dtype", None):
-        c = dataclasses.replace(network(), dtype=dtype)
-        assert fused_attention.choose(c, H100, 512, c.heads) == expected
-    else:
-        assert choose(**changes) == expected
-
-
-def test_modernbert_drops_no_attention_weights():
-    c = dataclasses.replace(network(), architecture=ModernBert(), attention_dropout=None)
-    assert fused_attention.choose(c, H100, 512, c.heads) == "fused"
+    assert choose(**changes) == expected
 
 
 @pytest.mark.parametrize(
@@ -81,17 +73,12 @@ def test_modernbert_drops_no_attention_weights():
         ({"heads": 3}, "heads of a multiple of 8, at most 128: width 768 and 3 heads make heads of 256; use"),
         ({"length": 511}, "on GPUs needs sequences of an even length, not 511; use auto or plain"),
         ({"kind": "Tesla T4"}, r"needs TPUs \(.*\) or NVIDIA GPUs: expected one of them, not Tesla T4"),
+        ({"dtype": jnp.dtype("float32")}, r"expected config\.model\.dtype=bfloat16, not float32; use auto or plain"),
     ],
 )
 def test_fused_where_it_cannot_be_says_why(changes, message):
     with pytest.raises(UserError, match=message):
         choose("fused", **changes)
-
-
-def test_fused_in_float32_says_why():
-    c = dataclasses.replace(network(attention="fused"), dtype=jnp.dtype("float32"))
-    with pytest.raises(UserError, match=r"expected config\.model\.dtype=bfloat16, not float32; use auto or plain"):
-        fused_attention.choose(c, H100, 512, c.heads)
 
 
 @pytest.mark.parametrize(("capability", "expected"), [("7.5", "plain"), ("8.0", "fused"), ("10.0", "fused")])

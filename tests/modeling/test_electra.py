@@ -177,13 +177,6 @@ def test_generator_decodes_with_the_word_table_and_a_bias(encoder):
     np.testing.assert_allclose(generate(encoder, doubled), expected, atol=1e-5)
 
 
-def test_states_are_gathered_at_some_positions():
-    states = np.random.default_rng(0).standard_normal((2, LENGTH, 3)).astype(np.float32)
-    positions = np.asarray([[4, 0, 9], [1, 10, 2]], np.int32)
-    expected = np.take_along_axis(states, positions[..., None], axis=1)
-    np.testing.assert_array_equal(electra.gather_positions(states, positions), expected)
-
-
 @every_encoder
 def test_packed_sequences_are_as_if_alone(encoder):
     alone = jax.tree.map(np.zeros_like, BATCH)
@@ -234,8 +227,8 @@ def test_parameters_start_in_float32_for_a_bfloat16_model():
     assert {p.dtype for p in jax.tree.leaves(shapes(small(dtype="bfloat16")))} == {np.dtype(np.float32)}
 
 
-GENERATORS_OWN = {"none": {"generator_embeddings", "generator"}, "embeddings": {"generator"}, "all": set()}
-GENERATORS_OWN["gdes"] = GENERATORS_OWN["none"]
+# Which parameters each has: tests/objectives/test_gradients.py.
+TYINGS = ("none", "embeddings", "all", "gdes")
 
 
 def tied(tying: str, encoder: str = "bert", **changes) -> Electra:
@@ -257,19 +250,6 @@ def forward(tying: str):
         return {"generator": generator, "encoder": encoder}, by_name
 
     return jax.jit(run)
-
-
-@pytest.mark.parametrize(("encoder", "tying"), [*(("bert", tying) for tying in GENERATORS_OWN), ("modernbert", "none")])
-def test_what_the_generator_shares_it_has_no_parameters_for(encoder, tying):
-    params = shapes(tied(tying, encoder))
-    assert set(params) == {"embeddings", "encoder", "generator_head", *HEADS} | GENERATORS_OWN[tying]
-    tables = {"word", "position", "segment", "norm"} if encoder == "bert" else {"word"}
-    assert all(set(params[name]) == tables for name in params if name.endswith("embeddings"))
-
-
-def test_without_a_generator_there_is_an_encoder_alone():
-    config = dataclasses.replace(small().config, generator=None, heads=("mlm_head",))
-    assert set(shapes(Electra(config))) == {"embeddings", "encoder", "mlm_head"}
 
 
 @pytest.mark.parametrize("tying", ["none", "gdes"])
@@ -319,7 +299,7 @@ def test_gdes_adds_the_encoders_difference_to_the_generators_tables():
         np.testing.assert_allclose(logits[network], expected_logits[network], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("tying", GENERATORS_OWN)
+@pytest.mark.parametrize("tying", TYINGS)
 def test_what_the_predictions_of_each_network_depend_on(tying):
     params = random_params(tied(tying))
     run = forward(tying)

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from jax.test_util import check_grads
 
 from electra_jax.modeling.layer_norm import LayerNorm, standardize
 
@@ -40,10 +39,6 @@ def test_value_and_derivative_of_the_formula(x):
     )
     close(found, expected)
     np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-5, atol=1e-6 * np.abs(theirs[0]).max())
-
-
-def test_derivatives_forward_and_backward_are_those_of_the_values():
-    check_grads(lambda x: standardize(x, EPSILON), (X,), order=1, atol=1e-2, rtol=1e-2)
 
 
 @pytest.mark.parametrize("use_bias", [True, False])

@@ -1,4 +1,5 @@
-import functools
+import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from scipy import special, stats
+from scipy import special
 
 from electra_jax.data.tokenizer import OWN
 from electra_jax.objectives import electra
@@ -18,38 +19,15 @@ categorical = jax.jit(electra.sample, static_argnames="block")
 invert = jax.jit(electra._invert)
 
 
-@functools.partial(jax.jit, static_argnames=("draws", "block"))
-def count(logits: jax.Array, draws: int, block: int = 128) -> jax.Array:
-    """How often each entry is drawn; 10,000 draws at a time, for memory."""
-
-    def part(key):
-        uniform = jax.random.uniform(key, (10_000,))
-        drawn = electra.sample(uniform, jnp.broadcast_to(logits, (10_000, SIZE)), block)
-        return jnp.bincount(drawn, length=SIZE)
-
-    return jax.lax.map(part, jax.random.split(jax.random.key(0), draws // 10_000)).sum(axis=0)
-
-
-@pytest.mark.parametrize(("block", "draws"), [(16, 300_000), (4, 100_000), (128, 100_000)])
-def test_draws_follow_the_softmax(block, draws):
-    logits = np.random.default_rng(0).normal(3, 1.5, SIZE).astype(np.float32)
-    logits[[3, 130]] = LOWEST
-    logits[32:48] = LOWEST  # a whole block of 16
-    counts = np.asarray(count(logits, draws, block))
-    possible = logits > LOWEST
-    assert counts[~possible].sum() == 0
-    expected = draws * special.softmax(logits[possible].astype(np.float64))
-    assert stats.chisquare(counts[possible], expected).pvalue > 1e-3
-
-
 @pytest.mark.parametrize("lowest", [LOWEST, -np.inf, -200.0], ids=["finfo.min", "-inf", "rounds to 0"])
 @pytest.mark.parametrize("possible", [[127, 128], [0, 255], [255], [130, 131, 200]], ids=str)
 def test_impossible_entries_and_blocks_are_never_drawn(lowest, possible):
     logits = np.full(SIZE, lowest, np.float32)
     logits[possible] = 0
-    counts = np.asarray(count(logits, 20_000))
-    assert np.flatnonzero(counts).tolist() == possible
-    assert np.ptp(counts[possible]) < 800  # more than five sigma
+    uniform = np.linspace(0, 1, 6000, endpoint=False, dtype=np.float32)
+    found, counts = np.unique(categorical(uniform, logits[None]), return_counts=True)
+    assert found.tolist() == possible
+    assert np.ptp(counts) <= 2
 
 
 def test_one_hot_rows_give_their_entry_whatever_the_scale():
@@ -70,21 +48,17 @@ def test_a_draw_is_the_inverse_of_the_cumulative_distribution():
     np.testing.assert_array_equal(drawn, [0, 0, 2, 2, 2, 3, 3, 4, 4])
 
 
-def test_evenly_spaced_numbers_draw_every_entry_as_often_as_it_should_be():
+@pytest.mark.parametrize("block", [4, 16, 128])
+def test_evenly_spaced_numbers_draw_every_entry_as_often_as_it_should_be(block):
     """No chance is left in it: each share is hit by its number of the points, at most one off for rounding."""
     logits = np.random.default_rng(0).normal(3, 1.5, SIZE).astype(np.float32)
+    logits[32:48] = LOWEST  # whole blocks
     points = 20_000
     uniform = ((np.arange(points) + 0.5) / points).astype(np.float32)
-    drawn = np.asarray(categorical(uniform, np.broadcast_to(logits, (points, SIZE)), block=16))
+    drawn = np.asarray(categorical(uniform, np.broadcast_to(logits, (points, SIZE)), block))
     assert np.all(np.diff(drawn) >= 0)
     shares = special.softmax(logits.astype(np.float64))
     assert np.abs(np.bincount(drawn, minlength=SIZE) - points * shares).max() < 2
-
-
-def test_each_row_is_drawn_by_its_own_number():
-    uniform = np.random.default_rng(0).random((10, 100), np.float32)
-    drawn = np.asarray(categorical(uniform, np.zeros((10, 100, SIZE), np.float32)))
-    np.testing.assert_array_equal(drawn, np.floor(uniform * SIZE))
 
 
 def test_one_distribution_for_all_draws_is_not_copied():
@@ -93,8 +67,9 @@ def test_one_distribution_for_all_draws_is_not_copied():
     uniform = np.random.default_rng(1).random((10, 100), np.float32)
     drawn = {}
     for name, each in {"one": logits, "copied": np.tile(logits, (10, 100, 1))}.items():
-        lowered = categorical.lower(uniform, each, block=16)
-        assert (f"10x100x{SIZE}x" in lowered.as_text()) is (name == "copied")
+        shapes = re.findall(r"tensor<([\dx]+)x\w+>", categorical.lower(uniform, each, block=16).as_text())
+        largest = max(math.prod(map(int, shape.split("x"))) for shape in shapes)
+        assert (largest >= uniform.size * SIZE) is (name == "copied")
         drawn[name] = categorical(uniform, each, block=16)
     np.testing.assert_array_equal(drawn["one"], drawn["copied"])
 
@@ -102,14 +77,6 @@ def test_one_distribution_for_all_draws_is_not_copied():
 def test_size_must_be_a_multiple_of_the_block():
     with pytest.raises(ValueError, match="130 entries"):
         electra.sample(jnp.zeros(1), jnp.zeros((1, 130)))
-
-
-def test_an_entry_is_hit_where_the_number_falls_into_its_share():
-    mass = jnp.asarray([0.0, 1.0, 0.0, 2.0, 1.0, 0.0])
-    uniform = np.asarray([0, 0.125, 0.25, 0.5, 0.75, 0.875], np.float32)
-    index, rest = invert(jnp.tile(mass, (6, 1)), uniform)
-    np.testing.assert_array_equal(index, [1, 1, 3, 3, 4, 4])
-    np.testing.assert_allclose(rest, [0, 0.5, 0, 0.5, 0, 0.5])
 
 
 @settings(max_examples=50, deadline=None)

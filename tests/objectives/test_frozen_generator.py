@@ -36,27 +36,18 @@ def test_other_tying_is_refused(tying):
         train_config.resolve(systems.config("frozen_generator", tying))
 
 
-def temperature(step: int, **settings) -> float:
-    o = systems.with_settings(systems.objective("frozen_generator"), **settings)
-    assert o.steps == 10
-    return float(electra.temperature(o, jnp.int32(step)))
-
-
 @pytest.mark.parametrize(
-    ("step", "expected"), [(0, 2), (1, 1 + math.exp(-1)), (2, 1 + math.exp(-2)), (10, 1 + math.exp(-10))]
+    ("start", "decay", "step", "expected"),
+    [
+        *((2.0, 0.1, step, 1 + math.exp(-step)) for step in (0, 1, 2, 10)),
+        (0.5, 0.5, 5, 1 - 0.5 * math.exp(-1)),
+        *((1.5, 0.0, step, 1.5) for step in (0, 10)),
+    ],
 )
-def test_the_temperature_falls_to_one(step, expected):
+def test_the_temperature_goes_to_one_if_it_decays(start, decay, step, expected):
     """1 + (temperature - 1) exp(-u / decay): a decay of .1 is one step of ten."""
-    assert temperature(step, temperature=2.0, temperature_decay=0.1) == pytest.approx(expected, rel=1e-6)
-
-
-def test_a_temperature_below_one_rises():
-    assert temperature(5, temperature=0.5, temperature_decay=0.5) == pytest.approx(1 - 0.5 * math.exp(-1), rel=1e-6)
-
-
-@pytest.mark.parametrize("step", [0, 5, 10])
-def test_without_decay_the_temperature_stays(step):
-    assert temperature(step, temperature=1.5, temperature_decay=0.0) == 1.5
+    o = systems.with_settings(systems.objective("frozen_generator"), temperature=start, temperature_decay=decay)
+    assert float(electra.temperature(o, jnp.int32(step))) == pytest.approx(expected, rel=1e-6)
 
 
 def test_the_temperature_of_the_step_is_measured():

@@ -34,11 +34,12 @@ def test_only_the_generators_own_parameters_move_at_first(tying):
 
 
 def test_then_all_move():
-    """As they always do: `electra` without such steps. The rate begins anew: tests/test_optim.py."""
+    """As in the one stage without such steps. The rate begins anew: tests/test_optim.py."""
     first, rest = make_objective(config(), systems.VOCABULARY).stages
     (always,) = make_objective(config(objective__generator_steps=0), systems.VOCABULARY).stages
     assert first.trainable == ("generator", "generator_head")
     assert (rest.loss, rest.trainable, rest.init_params) == (always.loss, None, None)
+    assert (always.steps, always.trainable) == (STEPS, None)
 
 
 def test_the_first_steps_cost_the_generators_flops():
@@ -49,11 +50,6 @@ def test_the_first_steps_cost_the_generators_flops():
     assert [(p.network, p.trained) for p in first.passes] == [("generator", True)]
     assert [(p.network, p.trained) for p in rest.passes] == [("generator", True), ("encoder", True)]
     assert 0 < alone < (both - alone) / 2
-
-
-def test_without_such_steps_there_is_one_stage():
-    (stage,) = make_objective(config(objective__generator_steps=0), systems.VOCABULARY).stages
-    assert (stage.steps, stage.trainable) == (STEPS, None)
 
 
 @pytest.mark.parametrize("steps", [-1, STEPS])

@@ -90,10 +90,6 @@ def test_stages_add_up_to_the_run():
     assert trained == [first, first, second, second]
 
 
-def test_half_of_the_run_is_the_generators_by_default():
-    assert systems.config("two_stage").objective.generator_steps == systems.STEPS / 2
-
-
 @pytest.mark.parametrize("steps", [-1, 0, STEPS, STEPS + 1])
 def test_a_stage_without_steps_is_refused(steps):
     with pytest.raises(

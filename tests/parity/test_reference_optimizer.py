@@ -56,15 +56,9 @@ def assert_after(run_name, after):
 
 def test_pretraining():
     optimizer, rate = optim.make(PRETRAINING, 20)
+    assert min(GOLDEN["pretraining/norms"]) < PRETRAINING.clip_norm < max(GOLDEN["pretraining/norms"])
     np.testing.assert_allclose([rate(t) for t in range(STEPS)], GOLDEN["pretraining/rates"], rtol=1e-6)
     assert_after("pretraining", run("pretraining", optimizer))
-
-
-def test_norms_on_both_sides_of_the_clip():
-    grads = golden.under(GOLDEN, "pretraining/grads")
-    norms = [optax.tree.norm({name: value[i] for name, value in grads.items()}) for i in range(STEPS)]
-    np.testing.assert_allclose(norms, GOLDEN["pretraining/norms"], rtol=1e-6)
-    assert min(norms) < PRETRAINING.clip_norm < max(norms)
 
 
 @functools.cache
@@ -86,9 +80,3 @@ def test_rates_of_finetuning(name):
     rate = rates.schedule(config, FINETUNING_STEPS)
     found = np.array([[float(rate(t)) * factor for factor in by_column] for t in range(STEPS)])
     np.testing.assert_allclose(found, GOLDEN[f"{name}/rates"], rtol=1e-6)
-
-
-def test_weight_decay_is_the_only_difference_between_the_two():
-    with_decay, without = (golden.under(GOLDEN, f"{name}/after") for name in FINETUNING)
-    same = {name for name in without if np.array_equal(with_decay[name], without[name])}
-    assert same == {name for name in without if name.endswith(("bias", "beta", "gamma"))}
