@@ -39,10 +39,12 @@ def _fill(model: electra_jax.Model, sentences: list[str]) -> float:
     """The accuracy at a masked word of a held-out sentence, for words of one piece."""
     random_, texts, words = random.Random(0), list[str](), list[str]()
     for sentence in random_.sample(sentences, len(sentences)):
+        if len(texts) == _FILLED:
+            break
         written = sentence.split()
         usable = [i for i, word in enumerate(written) if word.isalpha() and word.islower()]
         usable = [i for i in usable if len(model.tokenizer.encode([written[i]])[0]) == 1]
-        if usable and len(texts) < _FILLED:
+        if usable:
             place = random_.choice(usable)
             words.append(written[place])
             texts.append(" ".join([*written[:place], "[MASK]", *written[place + 1 :]]))

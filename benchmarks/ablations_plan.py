@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from job_queue import Job, Results
 from ladder_jobs import Shape
 from ladder_plan import power
+from ladder_report import spread
 from scipy.stats import t as students_t
 
 from electra_jax.config.errors import UserError
@@ -241,14 +242,8 @@ def _compared(plan: Plan, recipes: Mapping[str, Sequence[Trial]]) -> list[str]:
     found = intervals(scores, base)
     for name, known in scores.items():
         if name == base:
-            lines.append(f"| {name} | {_spread(known)} |  | the base |")
+            lines.append(f"| {name} | {spread(known)} |  | the base |")
         elif name in found:
             by = found[name]
-            lines.append(f"| {name} | {_spread(known)} | {by.mean:+.1f} ± {by.margin:.1f} | {by.verdict} |")
+            lines.append(f"| {name} | {spread(known)} | {by.mean:+.1f} ± {by.margin:.1f} | {by.verdict} |")
     return lines
-
-
-def _spread(scores: Sequence[float]) -> str:
-    if len(scores) == 1:
-        return f"{scores[0]:.1f} (one seed)"
-    return f"{statistics.median(scores):.1f} ({min(scores):.1f} to {max(scores):.1f})"

@@ -5,14 +5,14 @@
     python benchmarks/accelerator.py score --output=OUT --data_dir=glue [--minutes=4]
     python benchmarks/accelerator.py report --output=OUT
 
-speed: the train steps of `accelerator_steps.STEPS`, on random tokens. They compile in threads, the first ones first,
-and each is measured as soon as it is compiled. OUT/steps.json has what is known so far, which is not measured again.
-PyTorch beside them: benchmarks/step.py, as its help says.
+speed: the train steps of `accelerator_steps.STEPS`, on random tokens. They compile in threads, the first ones first, on
+half of the cores, and are measured while nothing compiles. OUT/steps.json has what is known so far, which is not
+measured again. PyTorch beside them: benchmarks/step.py, as its help says.
 
 train: pre-trains for --minutes, from the start of the process to the end of the export, in OUT/run, and exports to
 OUT/exported. The schedule has --steps; by default as many as OUT/steps.json says that the time allows, less a minute
-and a half. There is a checkpoint every two minutes. When the time is up, the run is saved and exported as it is. The
-config is budget:flops=1e17; or --config and --config.NAME, as in `train`.
+and a half. There is a checkpoint every two minutes. When the time is up, the run is saved and exported as it is; the
+same call goes on with it. The config is budget:flops=1e17; or --config, with --steps, and --config.NAME, as in `train`.
 
 score: fine-tunes OUT/exported on five of GLUE's tasks, side by side in processes of their own, three seeds each.
 
@@ -23,6 +23,7 @@ tests/modeling/test_gpu.py.
 
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -31,7 +32,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -69,41 +70,51 @@ def main(argv: list[str]) -> int:
     part, *rest = argv or ["--help"]
     if part not in ("-h", "--help"):
         check_value("the part", part, one_of(*_PARTS))
-    given = any(argument.startswith("--config=") for argument in rest)
+    given = any(argument.partition("=")[0] == "--config" for argument in rest)
     recipe = () if given else _REHEARSED if "--rehearse" in rest else _RECIPE
     chosen = config_file.parse([*recipe, *rest] if part in _PARTS else argv, __doc__ or "", _OPTIONS)
     cli.require(chosen.options, ("output",))
     check_value("--minutes", chosen.options["minutes"], above(0))
+    if part == "train" and given:  # the step that `speed` has measured is another one
+        cli.require(chosen.options, ("steps",), "expected it with --config")
     output = Path(chosen.options["output"]).absolute()
     output.mkdir(parents=True, exist_ok=True)
-    with compile_cache(AUTO):
-        _PARTS[part](output, chosen)
-    text = report(output)
-    write_whole(output / "report.md", text)
-    print(text, end="")
+    try:
+        with compile_cache(AUTO):
+            _PARTS[part](output, chosen)
+    finally:
+        text = report(output)
+        write_whole(output / "report.md", text)
+        print(text, end="")
     return 0
 
 
 def speed(output: Path, chosen: config_file.Arguments) -> None:
     """Measures the steps whose names contain --only, and which have not been measured yet."""
-    rehearse = chosen.options["rehearse"]
+    only, rehearse = chosen.options["only"], chosen.options["rehearse"]
     known, failed = read_steps(output), list[str]()
-    wanted = {name: each for name, each in accelerator_steps.STEPS.items() if chosen.options["only"] in name}
-    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:
-        futures = {
-            pool.submit(accelerator_steps.compile_step, config, settings, rehearse): name
-            for name, (config, settings) in wanted.items()
-            if name not in known
-        }
-        for done in as_completed(futures):
-            name = futures[done]
+    device = jax.devices()[0].device_kind + ", rehearsed" * rehearse
+    if known and (other := read_json(output / _STEPS)["device"]) != device:
+        raise UserError(f"{output / _STEPS} is of {other}, and this is {device}: use another --output")
+    wanted = {name: each for name, each in accelerator_steps.STEPS.items() if only in name}
+    if not wanted:
+        raise UserError(f"--only={only} is in no name of a step: expected part of {', '.join(accelerator_steps.STEPS)}")
+    missing, at_once = [name for name in wanted if name not in known], max(1, (os.cpu_count() or 1) // 2)
+    for begin in range(0, len(missing), at_once):
+        with ThreadPoolExecutor(at_once) as pool:
+            compiled = {
+                name: pool.submit(accelerator_steps.compile_step, *wanted[name], rehearse)
+                for name in missing[begin : begin + at_once]
+            }
+        # Only now: compilation tries kernels on the GPU, and a step that runs meanwhile waits for them.
+        for name, done in compiled.items():
             try:
                 known[name] = accelerator_steps.measure(done.result())
             except Exception:  # the machine may be rented: the other steps are measured first
                 print(f"{name} failed: {traceback.format_exc()}", file=sys.stderr, flush=True)
                 failed.append(name)
                 continue
-            write_whole(output / _STEPS, json.dumps({"device": jax.devices()[0].device_kind, "steps": known}, indent=1))
+            write_whole(output / _STEPS, json.dumps({"device": device, "steps": known}, indent=1))
             print(f"{name}: {json.dumps(known[name])}", flush=True)
     if failed:
         raise UserError(f"{', '.join(failed)} failed, as standard error says; the others are in {output / _STEPS}")
@@ -118,7 +129,7 @@ def train(output: Path, chosen: config_file.Arguments) -> None:
     if seconds < _RESERVED:  # its end would come before `pretrain` can save what there is
         raise UserError(f"--minutes={options['minutes']:g} leaves {seconds:.0f} s: give {_RESERVED / 60 + 1:g} or more")
     config.data.input = options["input"]
-    steps = options["steps"] or _affordable(output, seconds - _RESERVED)
+    steps = options["steps"] or _steps_so_far(output) or _affordable(output, seconds - _RESERVED)
     config.steps, config.optim.warmup_steps = steps, max(1, min(config.optim.warmup_steps, steps // 10))
     config.log_every, config.eval_every = max(1, steps // 200), steps
     config.checkpoint.update(every=max(1, round(steps * 120 / seconds)), keep_last=1, keep_every=steps)
@@ -128,8 +139,14 @@ def train(output: Path, chosen: config_file.Arguments) -> None:
         electra_jax.pretrain(config, output / _RUN, ConsoleProgress(line_every=15.0))
     finally:
         clock.cancel()
-    if not (output / _EXPORTED).exists():  # it is written whole
-        electra_jax.export(output / _RUN, output / _EXPORTED)
+    shutil.rmtree(output / _EXPORTED, ignore_errors=True)  # of an earlier call, which may have made fewer steps
+    electra_jax.export(output / _RUN, output / _EXPORTED)
+
+
+def _steps_so_far(output: Path) -> int:
+    """The steps in the schedule of an earlier call; 0: there was none."""
+    path = output / _RUN / "config.json"
+    return int(read_json(path)["steps"]) if path.exists() else 0
 
 
 def _affordable(output: Path, seconds: float) -> int:
@@ -158,14 +175,20 @@ def score(output: Path, chosen: config_file.Arguments) -> None:
         share = {"XLA_CLIENT_MEM_FRACTION": f"{0.9 / len(_TASKS):.2f}"}
         with (folder / "log.txt").open("w") as log:
             running.append(subprocess.Popen(command, env={**os.environ, **share}, stdout=log, stderr=log))
-    end = time.monotonic() + 60 * options["minutes"]
+    end, failed = time.monotonic() + 60 * options["minutes"], list[str]()
     for task, process in zip(_TASKS, running, strict=True):
         try:
             status = process.wait(max(0.0, end - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.terminate()
-            status = process.wait()
-        print(f"{task}: exit status {status}; {output / _SCORES / task / 'log.txt'}")
+            process.wait()
+            status, ended = 0, "stopped, as the time is up"
+        else:
+            ended = f"exit status {status}"
+        failed += [task] if status else []
+        print(f"{task}: {ended}; {output / _SCORES / task / 'log.txt'}")
+    if failed:
+        raise UserError(f"{', '.join(failed)} failed; see log.txt of each in {output / _SCORES}")
 
 
 _PARTS: Mapping[str, Callable[[Path, config_file.Arguments], None]] = {
@@ -184,9 +207,9 @@ def read_steps(output: Path) -> dict[str, Any]:
 def report(output: Path) -> str:
     """Markdown: what is known so far."""
     lines = [*accelerator_steps.table(read_steps(output)), ""]
-    if (output / _RUN / "metrics.jsonl").exists():
-        log = run_log.read_run_log(output / _RUN)
-        last = log.metrics[-1]
+    metrics = run_log.read_metrics(output / _RUN)
+    if metrics:
+        last = metrics[-1]
         names = ("step", "total_tokens", "total_flops", "tokens_per_second", "mfu", "mlm_loss", "disc_loss", "disc_auc")
         lines += ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
         cells = ("" if last.get(name) is None else f"{last[name]:.6g}" for name in names)

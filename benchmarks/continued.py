@@ -24,12 +24,12 @@ from typing import Any
 
 import frozen
 import ladder
-from ladder_jobs import Shape, pretraining_config
+from ladder_jobs import Shape, pretraining_config, train_to_end
 from ml_collections import ConfigDict
 
 import electra_jax
 from electra_jax.config import cli, errors
-from electra_jax.config.settings import above, at_least, check_value
+from electra_jax.config.settings import Check, above, check_value
 from electra_jax.runtime.io import from_json, write_whole
 from electra_jax.runtime.progress import ConsoleProgress
 
@@ -71,7 +71,7 @@ class Trial:
     def train_first(self, flops: float) -> None:
         """Trains and exports the model that all recipes start from."""
         run = self.output / "first"
-        electra_jax.pretrain(pretraining_config("electra", SHAPE, _RATE, flops, _MODEL, self.text), run, _progress())
+        train_to_end(pretraining_config("electra", SHAPE, _RATE, flops, _MODEL, self.text), run, _progress())
         if not self.exported.exists():
             electra_jax.export(run, self.exported)
 
@@ -91,7 +91,7 @@ class Trial:
     def go_on(self, recipe: str, steps: int) -> Path:
         """Trains from the discriminator; returns the work directory."""
         run = self.output / recipe.replace(" ", "_").replace(",", "")
-        electra_jax.pretrain(self.config(recipe, steps), run, _progress())
+        train_to_end(self.config(recipe, steps), run, _progress())
         return run
 
     def measure(self, run: Path, step: int | None) -> dict[str, float]:
@@ -106,7 +106,7 @@ class Trial:
             "objective.temperature": 1.0,
         }
         config = pretraining_config("frozen_generator", SHAPE, 1e-12, 1.0, changes, self.text)
-        found = electra_jax.pretrain(config, made / "evaluated", _progress()).evaluations()[-1].metrics
+        found = train_to_end(config, made / "evaluated", _progress()).evaluations()[-1].metrics
         model = electra_jax.load(run, step, batch_size=32)
         return {
             **{name: round(found[name], 4) for name in ("disc_loss", "disc_auc")},
@@ -136,20 +136,24 @@ def main(argv: list[str]) -> int:
     chosen = cli.parse(argv, __doc__ or "", _OPTIONS)
     cli.require(chosen, ("input", "output"))
     check_value("--flops", chosen["flops"], above(0))
-    check_value("--steps", chosen["steps"], at_least(10))
+    check_value("--steps", chosen["steps"], Check(lambda steps: steps > 0 and steps % 10 == 0, "a multiple of 10"))
     output, steps = Path(chosen["output"]), chosen["steps"]
-    folders = ladder.prepare({**chosen, "data_dir": ""}, output)
+    folders = ladder.folders_in(output, data_dir="")
+    ladder.prepare(chosen["input"], folders)
     trial = Trial(output, folders.text, folders.word_order)
     trial.train_first(chosen["flops"])
     results = output / "continued.json"
     found: dict[str, dict[str, Any]] = from_json(results.read_text()) if results.exists() else {}
     if "before" not in found:
         found["before"] = {"0": trial.measure(output / "first", None)}
+    measured = (steps // 10, 3 * steps // 10, steps)
     for recipe in RECIPES:
         if recipe in found:
+            if list(found[recipe]) != [str(step) for step in measured]:
+                raise errors.UserError(f"{results} has other --steps than {steps}: use these, or another --output")
             continue
         run = trial.go_on(recipe, steps)
-        found[recipe] = {str(step): trial.measure(run, step) for step in (steps // 10, 3 * steps // 10, steps)}
+        found[recipe] = {str(step): trial.measure(run, step) for step in measured}
         write_whole(results, json.dumps(found, indent=1) + "\n")
     print(table(found))
     return 0

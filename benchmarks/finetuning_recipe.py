@@ -7,8 +7,8 @@
 Every setting of `SETTINGS` differs from the first in one thing, and is tried on each of five GLUE tasks with the same
 seeds. A score is the median over the seeds. Settings are compared on the even examples of the development sets and
 scored on the odd ones, and the other way round; the mean of both is a score that no choice has seen. OUT keeps each
-fine-tuning as `electra-jax finetune` writes it. RESULTS gets a line of JSON for each setting and task. To resume, run
-the same command again.
+fine-tuning as `electra-jax finetune` writes it. RESULTS gets a line of JSON for each setting and task, of one encoder
+and the same seeds. To resume, run the same command again.
 """
 
 if __name__ == "__main__":  # before NumPy and JAX start threads
@@ -103,6 +103,7 @@ def work(name: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
         scores = [sentences.score(examples[half::2], answers[half::2])[made["metric"]] for half in (0, 1)]
         halves[seed["seed"]] = [round(score, 3) for score in scores]
     return {
+        "encoder": source.digest,
         "metric": made["metric"],
         "scores": {seed["seed"]: round(seed["scores"][made["metric"]], 3) for seed in made["seeds"]},
         "halves": halves,
@@ -174,6 +175,10 @@ def main(argv: list[str]) -> int:
         return 0
     for name in ("seeds", "hours", "workers"):
         check_value(f"--{name}", chosen[name], above(0))
+    encoder = networks.find_source(Path(chosen["init_from"])).digest
+    for name, result in results.read().items():
+        if result.get("encoder", encoder) != encoder or len(result["scores"]) != chosen["seeds"]:
+            raise errors.UserError(f"{results.path} has {name} of another encoder or seeds: give another --results")
     passed_on = [f"--{name}={chosen[name]}" for name in ("init_from", "data_dir", "output", "seeds")]
 
     def command(job: Job, result: Path) -> list[str]:

@@ -9,16 +9,19 @@ import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import extras
 import numpy as np
-from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 import electra_jax
 from electra_jax.downstream.tasks import glue
 from electra_jax.downstream.tasks.sentences import Columns, Example, Sentences
 from electra_jax.downstream.tasks.task import BadRows
 from electra_jax.loading.networks import load_networks
+
+with extras.needed("pip install '.[downstream]'"):
+    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
 
 _C = 0.01  # of scikit-learn's regressions, for hundreds of features and thousands of rows
 _WORD_ORDER = Sentences(name="word_order", columns=Columns(("sentence",), "label"), labels=("written", "shuffled"))

@@ -6,7 +6,6 @@ Each row of benchmarks/results/h100_steps.json is compiled as it was measured, w
 then, and its forecast printed beside the measured milliseconds. Needs '.[cuda]'; a row takes one to three minutes.
 """
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import jax
 
 from electra_jax.config import cli, config_file, errors
 from electra_jax.planning.estimate import estimate
+from electra_jax.runtime.io import read_json
 
 _MEASURED = Path(__file__).parent / "results" / "h100_steps.json"
 _OPTIONS = {"topology": "h100:1", "only": ""}
@@ -24,12 +24,13 @@ _PARTS = ("products", "attention", "memory", "launches")
 def main(argv: list[str]) -> int:
     chosen = cli.parse(argv, __doc__ or "", _OPTIONS)
     jax.config.update("jax_platforms", "cpu")
-    rows = json.loads(_MEASURED.read_text())["steps"]
+    rows = {name: row for name, row in read_json(_MEASURED)["steps"].items() if chosen["only"] in name}
+    if not rows:
+        raise errors.UserError(f"--only={chosen['only']} is in no name of a step in {_MEASURED}")
     print(f"| step | batch | measured, ms | forecast, ms | difference | {' | '.join(_PARTS)} |")
     print("|---" * (5 + len(_PARTS)) + "|")
     for name, row in rows.items():
-        if chosen["only"] in name:
-            print(f"| {' | '.join(compare(name, row, chosen['topology']))} |", flush=True)
+        print(f"| {' | '.join(compare(name, row, chosen['topology']))} |", flush=True)
     return 0
 
 

@@ -22,6 +22,7 @@ from electra_jax.runtime.progress import Progress
 Results = dict[str, dict[str, Any]]  # by the job's name
 _PATIENCE = 60  # seconds that a job has to save and end
 _POLL = 0.2  # seconds
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Job(NamedTuple):
@@ -89,9 +90,8 @@ def run(
     workers: int,
     hours: float,
     progress: Progress,
-    pinned: bool = True,
 ) -> bool:
-    """Runs the jobs of a plan; SIGTERM, Ctrl-C and the end of the time stop those that are running.
+    """Runs the jobs of a plan, each worker on one core. SIGTERM, Ctrl-C and the end of the time stop running jobs.
 
     A job that fails is left out, and the others go on.
 
@@ -103,7 +103,6 @@ def run(
       workers: how many jobs run at once.
       hours: after this time no job goes on.
       progress: receives the share of the work that is done, by `Job.flops`.
-      pinned: whether each of them has a core of its own.
 
     Returns:
       Whether all jobs are done.
@@ -134,8 +133,7 @@ def run(
             ]
             free = [slot for slot in range(workers) if slot not in {each.slot for each in running}]
             for job, slot in zip(ready, free, strict=False):
-                core = cores[slot % len(cores)] if pinned else None
-                running.append(_start(job, command, folder, slot, core))
+                running.append(_start(job, command, folder, slot, cores[slot % len(cores)]))
             if not running:
                 if failed:
                     raise UserError(f"{'; '.join(failed.values())}; mend the cause and start again")
@@ -195,17 +193,14 @@ def _marker(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.done")
 
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
-
 def _log(folder: Path, job: Job) -> Path:
     return folder / "logs" / f"{job.name.replace('/', '_')}.txt"
 
 
-def _start(
-    job: Job, command: Callable[[Job, Path], Sequence[str]], folder: Path, slot: int, core: int | None
-) -> _Running:
-    result = folder / "logs" / f"{job.name.replace('/', '_')}.json"
+def _start(job: Job, command: Callable[[Job, Path], Sequence[str]], folder: Path, slot: int, core: int) -> _Running:
+    result = _log(folder, job).with_suffix(".json")
+    if job.folder is not None:
+        _marker(job.folder).unlink(missing_ok=True)  # of a folder that is gone
     with _log(folder, job).open("ab") as log:
         process = subprocess.Popen(
             command(job, result),
@@ -214,8 +209,7 @@ def _start(
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C reaches this process alone, which stops them
         )
-    if core is not None:
-        os.sched_setaffinity(process.pid, {core})  # before it has threads, which inherit it
+    os.sched_setaffinity(process.pid, {core})  # before it has threads, which inherit it
     return _Running(job, process, slot, result)
 
 

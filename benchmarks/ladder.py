@@ -87,19 +87,21 @@ def cost(jobs: Sequence[Job], done: Results) -> str:
     return "\n".join(lines)
 
 
-def prepare(chosen: Mapping[str, Any], output: Path) -> Folders:
-    """The prepared text and the task of word order, made where they are missing."""
-    text, word_order, pairs = output / "text", output / "word_order", output / "minimal_pairs"
-    source = f"--input={chosen['input']}"
-    if not corpus.is_prepared(text):  # one that is there is kept, even where a copy has given its sources new dates
-        _call("-m", "electra_jax", "prepare", source, f"--vocab_size={VOCABULARY}", f"--output={text}")
-    if not (word_order / "dev.tsv").exists():
-        script = Path(__file__).with_name("word_order.py")
-        _call(str(script), source, f"--output={word_order}")
-    if not (pairs / "order.tsv").exists():
-        script = Path(__file__).with_name("minimal_pairs.py")
-        _call(str(script), f"--input={text}", f"--output={pairs}")
-    return Folders(str(text), chosen["data_dir"], word_order, pairs, output / "runs")
+def folders_in(output: Path, data_dir: str) -> Folders:
+    return Folders(str(output / "text"), data_dir, output / "word_order", output / "minimal_pairs", output / "runs")
+
+
+def prepare(source: str, folders: Folders) -> None:
+    """Makes the prepared text, the task of word order and the minimal pairs where they are missing."""
+    scripts = Path(__file__).parent
+    # A text that is there is kept, even where a copy has given its sources new dates.
+    if not corpus.is_prepared(Path(folders.text)):
+        options = (f"--vocab_size={VOCABULARY}", f"--output={folders.text}")
+        _call("-m", "electra_jax", "prepare", f"--input={source}", *options)
+    if not (folders.word_order / "dev.tsv").exists():
+        _call(str(scripts / "word_order.py"), f"--input={source}", f"--output={folders.word_order}")
+    if not (folders.pairs / "order.tsv").exists():
+        _call(str(scripts / "minimal_pairs.py"), f"--input={folders.text}", f"--output={folders.pairs}")
 
 
 def _call(*arguments: str) -> None:
@@ -144,11 +146,7 @@ def run(script: str, chosen: Mapping[str, Any], plan: Callable[..., list[Job]], 
     """
     output, results = Path(chosen["output"]), ResultsFile(Path(chosen["results"]))
     if chosen["job"]:
-        settings = json.loads(chosen["job"])
-        folders = Folders(
-            str(output / "text"), chosen["data_dir"], output / "word_order", output / "minimal_pairs", output / "runs"
-        )
-        work(settings, folders, Path(chosen["result"]))
+        work(json.loads(chosen["job"]), folders_in(output, chosen["data_dir"]), Path(chosen["result"]))
         return 0
     cli.require(chosen, ("input", "data_dir", "output"))
     for name in ("flops", "hours", "workers"):
@@ -157,7 +155,7 @@ def run(script: str, chosen: Mapping[str, Any], plan: Callable[..., list[Job]], 
         done = results.read()
         print(cost(plan(done, assumed), done))
         return 0
-    prepare(chosen, output)
+    prepare(chosen["input"], folders_in(output, chosen["data_dir"]))
 
     def command(job: Job, result: Path) -> list[str]:
         settings = json.dumps({"name": job.name, **job.settings})

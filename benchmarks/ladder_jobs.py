@@ -24,6 +24,7 @@ from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.bert import Bert
 from electra_jax.modeling.subnetwork import Network
 from electra_jax.runtime.progress import Progress
+from electra_jax.runtime.run_log import RunLog
 
 VOCABULARY = 4096
 LENGTH = 128
@@ -159,8 +160,22 @@ def bag_of_words(source: Source) -> Source:
     return Source(f"bag of words of {source.name}", f"bag-{source.digest}", load)
 
 
+def train_to_end(config: ConfigDict, run: Path, progress: Progress) -> RunLog:
+    """Pre-trains a run.
+
+    Raises:
+      UserError: a signal has stopped it.
+    """
+    log = electra_jax.pretrain(config, run, progress)
+    last = log.metrics[-1]["step"] if log.metrics else 0
+    if last < config.steps:
+        raise UserError(f"{run.name} was stopped at step {last} of {config.steps}; start it again")
+    return log
+
+
 def pretrain(folders: Folders, name: str, settings: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
     """Pre-trains a run; what it cost, and its held-out metrics at each evaluation."""
+    del name
     config = pretraining_config(
         settings["system"],
         Shape(*settings["shape"]),
@@ -169,10 +184,8 @@ def pretrain(folders: Folders, name: str, settings: Mapping[str, Any], progress:
         settings.get("changes"),
         folders.text,
     )
-    log = electra_jax.pretrain(config, folders.runs / settings["run"], progress)
+    log = train_to_end(config, folders.runs / settings["run"], progress)
     last = log.metrics[-1]
-    if last["step"] < config.steps:
-        raise UserError(f"{name} was stopped at step {last['step']} of {config.steps}; start it again")
     return {
         "steps": config.steps,
         "device_seconds": last["device_seconds"],

@@ -70,7 +70,7 @@ UNTRAINED, BAG_OF_WORDS = "untrained", "bag_of_words"
 
 
 def power(flops: float) -> str:
-    return f"{flops:.0e}".replace("+", "")
+    return f"{flops:g}".replace("+", "")  # all digits: runs of 1.5e13 and of 2e13 FLOPs are not the same
 
 
 class Plan:

@@ -181,7 +181,7 @@ def table(found: Sequence[Entry], plan: Plan) -> str:
     heads += ["average", "frozen", "the better of both", "word order"]
     lines = _head(heads)
     for entry in found:
-        cells = [_spread(list(entry.scores[task].values())) for task in TASKS]
+        cells = [spread(list(entry.scores[task].values())) for task in TASKS]
         if entry.flops:
             tokens = f"{plan.results[f'pretrain/{entry.run}']['tokens'] / 1e6:.1f}M"
             name = f"`{entry.system}`{f', seed {entry.seed}' if entry.seed else ''}"
@@ -192,7 +192,7 @@ def table(found: Sequence[Entry], plan: Plan) -> str:
         if entry.frozen:
             frozen = statistics.mean(entry.frozen[task] for task in TASKS)
             last = [f"{x:.1f}" for x in (frozen, entry.better_of_both(), entry.frozen["word_order"])]
-        lines.append(_row([*first, *cells, _spread(entry.averages()), *last]))
+        lines.append(_row([*first, *cells, spread(entry.averages()), *last]))
     once = [entry for entry in found if not entry.seed]
     parts = [*_differences(once), "", *_savings(once), *_abilities(once, plan), *_variants(found, plan)]
     return "\n".join([*lines, "", *parts]) + "\n"
@@ -272,7 +272,7 @@ def _variants(found: Sequence[Entry], plan: Plan) -> list[str]:
         if any(results):
             name = _CONTROLS.get(entry.system, f"`{entry.system}`, seed {entry.seed}")
             scores = [entry.scores[DECISIVE_TASK], *(result["scores"] if result else {} for result in results)]
-            rows.append(_row([name, *(_spread(list(each.values())) if each else "" for each in scores)]))
+            rows.append(_row([name, *(spread(list(each.values())) if each else "" for each in scores)]))
     if not rows:
         return []
     what = f"{DECISIVE_TASK} ({_metric(plan, DECISIVE_TASK)}), {power(LARGEST_FOR_ALL)} FLOPs"
@@ -284,7 +284,10 @@ def _metric(plan: Plan, task: str) -> str:
     return str(next(scored)["metric"])
 
 
-def _spread(scores: Sequence[float]) -> str:
+def spread(scores: Sequence[float]) -> str:
+    """Median, lowest and highest score of several seeds, or the score of one."""
+    if len(scores) == 1:
+        return f"{scores[0]:.1f} (one seed)"
     return f"{statistics.median(scores):.1f} ({min(scores):.1f} to {max(scores):.1f})"
 
 

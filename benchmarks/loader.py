@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from electra_jax.config import cli, errors
+from electra_jax.config.settings import above, check_value
 from electra_jax.data import batches, corpus
 
 _BATCHES = 100
@@ -22,6 +23,9 @@ _BATCHES = 100
 def main(argv: list[str]) -> int:
     options = {"input": "", "rounds": 5, "batch_size": 256}
     chosen = cli.parse(argv, __doc__ or "", options)
+    cli.require(chosen, ("input",))
+    for name in ("rounds", "batch_size"):
+        check_value(f"--{name}", chosen[name], above(0))
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     text = corpus.load(Path(chosen["input"]))
     for mode, make_examples in batches.MODES.items():

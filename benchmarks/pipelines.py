@@ -26,19 +26,23 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import extras
 import numpy as np
-import torch
-import transformers
 
 from electra_jax import models
 from electra_jax.commands import predict
 from electra_jax.config import cli, errors
 from electra_jax.config.errors import UserError
+from electra_jax.config.settings import at_least, check_value
 from electra_jax.downstream import predictions
 from electra_jax.downstream.finetuned_model import FinetunedModel
 from electra_jax.downstream.tasks.sentences import Sentences
 from electra_jax.downstream.tasks.squad import Answering
 from electra_jax.downstream.tasks.task import BadRows
+
+with extras.needed("pip install '.[downstream,onnx]'"):
+    import torch
+    import transformers
 
 _BATCH = 32
 _NUMBERS_AGREE = 1e-4  # relative to the spread of the numbers
@@ -158,6 +162,8 @@ def compare(model_dir: Path, data_dir: str, split: str, count: int) -> dict[str,
     else:
         texts = [(" ".join(example.words),) for example in examples]
     compared = readable(model, texts)
+    if not compared:
+        raise UserError(f"transformers reads none of the {len(examples)} examples of {split} as a whole; see --help")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         here = list(ours(model_dir, predictions.texts_of(task), compared, folder))
@@ -183,6 +189,7 @@ def compare(model_dir: Path, data_dir: str, split: str, count: int) -> dict[str,
 def main(argv: list[str]) -> int:
     chosen = cli.parse(argv, __doc__ or "", {"model": "", "data_dir": "", "split": "dev", "examples": 0})
     cli.require(chosen, ("model", "data_dir"))
+    check_value("--examples", chosen["examples"], at_least(0))
     transformers.utils.logging.set_verbosity_error()
     with contextlib.redirect_stdout(sys.stderr):
         found = compare(Path(chosen["model"]), chosen["data_dir"], chosen["split"], chosen["examples"])

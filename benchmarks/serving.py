@@ -29,13 +29,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import extras
 import numpy as np
 
 from electra_jax.config import cli, errors
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import at_least, check_value, one_of
 
-_ALONE = 10  # texts
+ALONE = 10  # texts
 _BATCH = 32
 _WHOLE = "float32"
 
@@ -48,8 +49,11 @@ class Tool(NamedTuple):
 
 
 def by_electra_jax(folder: Path, form: str) -> Tool:
+    import jax
+
     import electra_jax
 
+    jax.config.update("jax_platforms", "cpu")  # as the other tools
     return Tool(electra_jax.load(folder / "encoder").encode, folder / "encoder" / "model.safetensors")
 
 
@@ -109,7 +113,10 @@ def by_transformers_js(folder: Path, form: str) -> Tool:
     def encode(texts: list[str]) -> Any:
         node.stdin.write(json.dumps(texts) + "\n")
         node.stdin.flush()
-        return np.array(json.loads(node.stdout.readline()))
+        answer = node.stdout.readline()
+        if not answer:
+            raise UserError("node has ended; see its message above")
+        return np.array(json.loads(answer))
 
     return Tool(in_batches(encode), weights)
 
@@ -203,20 +210,36 @@ def width(folder: Path) -> int:
     return int(json.loads((folder / "encoder" / "config.json").read_text())["hidden_size"])
 
 
+def seconds_of(encode: Callable[[list[str]], Any], texts: list[str]) -> tuple[float, float]:
+    """(seconds of a text alone, seconds of all texts in one call)."""
+    begin = time.perf_counter()
+    for text in texts[:ALONE]:
+        encode([text])
+    between = time.perf_counter()
+    encode(texts)
+    return (between - begin) / ALONE, time.perf_counter() - between
+
+
+def read_texts(path: str, count: int) -> list[str]:
+    """The first lines of a file that are not blank.
+
+    Raises:
+      UserError: they are fewer than `ALONE`.
+    """
+    check_value("--count", count, at_least(ALONE))
+    with open(path, encoding="utf-8") as file:
+        texts = list(itertools.islice(filter(None, map(str.strip, file)), count))
+    if len(texts) < ALONE:
+        raise UserError(f"--texts={path} has {len(texts)} lines: expected {ALONE} or more")
+    return texts
+
+
 def measure(tool: Tool, texts: list[str], rounds: int) -> tuple[dict[str, float], Any]:
     """(times, vectors)."""
 
-    def round_of() -> tuple[float, float]:
-        begin = time.perf_counter()
-        for text in texts[:_ALONE]:
-            tool.encode([text])
-        between = time.perf_counter()
-        tool.encode(texts)
-        return (between - begin) / _ALONE, time.perf_counter() - between
-
     vectors = np.array(tool.encode(texts))
-    round_of()
-    alone, together = zip(*(round_of() for _ in range(rounds)), strict=True)
+    seconds_of(tool.encode, texts)
+    alone, together = zip(*(seconds_of(tool.encode, texts) for _ in range(rounds)), strict=True)
     return {
         "one_text_ms": round(1e3 * statistics.median(alone), 2),
         "texts_per_second": round(len(texts) / statistics.median(together), 1),
@@ -231,19 +254,17 @@ def main(argv: list[str]) -> int:
     check_value("--tool", chosen["tool"], one_of(*_TOOLS))
     make, forms = _TOOLS[chosen["tool"]]
     check_value("--form", chosen["form"], one_of(_WHOLE, *forms))
-    check_value("--count", chosen["count"], at_least(_ALONE))
     check_value("--rounds", chosen["rounds"], at_least(1))
-    with open(chosen["texts"], encoding="utf-8") as file:
-        texts = list(itertools.islice(filter(None, map(str.strip, file)), chosen["count"]))
-    if len(texts) < _ALONE:
-        raise UserError(f"--texts={chosen['texts']} has {len(texts)} lines: expected {_ALONE} or more")
+    texts = read_texts(chosen["texts"], chosen["count"])
     folder = Path(chosen["folder"])
     existing(folder / "encoder")
     reference = folder / "vectors.npz"
     known = np.load(reference)["texts"].tolist() if reference.exists() else []
     if chosen["tool"] != "electra_jax" and known != texts:
         raise UserError(f"{reference} does not have the vectors of these texts: run --tool=electra_jax first")
-    found, vectors = measure(make(folder, chosen["form"]), texts, chosen["rounds"])
+    with extras.needed("docs/howto/serve.md says what each tool needs"):
+        tool = make(folder, chosen["form"])
+    found, vectors = measure(tool, texts, chosen["rounds"])
     if chosen["tool"] == "electra_jax":
         np.savez(reference, texts=np.array(texts), vectors=vectors)
     difference = float(np.abs(vectors - np.load(reference)["vectors"]).max())

@@ -22,8 +22,8 @@ PyTorch needs '.[parity]', `compiled` also a C++ compiler; variants of BERT only
 `naive` but for float32.
 
 On a GPU, PyTorch has its own build for CUDA and computes the batch in --torch_parts, one after another, where it would
-need too much memory at once. With --dtype=bfloat16 it uses autocast. JAX takes .6 of the memory, unless
-XLA_CLIENT_MEM_FRACTION says otherwise. --threads and --clock=cpu are for CPUs.
+need too much memory at once. With --dtype=bfloat16 it uses autocast, with float32 TF32, as JAX does. JAX takes .6 of
+the memory, unless XLA_CLIENT_MEM_FRACTION says otherwise. --threads and --clock=cpu are for CPUs.
 """
 
 import json
@@ -35,13 +35,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import extras
 import numpy as np
 
-from electra_jax.config import cli, errors
+from electra_jax.config import cli, config_file, errors
 from electra_jax.config.settings import above, check_value, one_of
 
 Step = Callable[[], Any]
-_OPTIONS = {
+_OPTIONS: dict[str, Any] = {
     "config": "small",
     "batch_size": 16,
     "length": 128,
@@ -61,11 +62,12 @@ _VOCABULARY = 30522
 
 def make_run(name: str, batch_size: int, length: int, dropout: float, dtype: str, unroll: str) -> Any:
     """The package's step of a config."""
-    from electra_jax import configs, sharded_step, train_config
+    from electra_jax import sharded_step, train_config
     from electra_jax.objectives import registry
     from electra_jax.runtime import sharding
 
-    config = getattr(configs, name)()
+    shipped, _, arg = name.partition(":")
+    config = config_file.load(shipped, arg)
     config.batch_size, config.data.seq_length = batch_size, length
     config.model.update(dtype=dtype, dropout=dropout, unroll=unroll)
     typed = train_config.resolve(config)
@@ -119,7 +121,8 @@ def naive(run: Any, ids: np.ndarray) -> Step:
                 }
                 for _ in range(n.layers)
             ]
-            return {"project": matrix(c.embedding_size, n.width), "layers": layers}
+            project = {} if n.width == c.embedding_size else {"project": matrix(c.embedding_size, n.width)}
+            return {**project, "layers": layers}
 
         e = c.embedding_size
         tables = {name: matrix(rows, e)["w"] for name, rows in (("word", c.padded_vocab_size), ("at", c.max_length))}
@@ -143,7 +146,7 @@ def naive(run: Any, ids: np.ndarray) -> Step:
 
     def encode(p: Any, which: str, ids: Any, key: Any) -> Any:
         x = drop(normed(p["word"][ids] + p["at"][: ids.shape[1]], p["norm"]), key)
-        x = affine(x, p[which]["project"])
+        x = affine(x, p[which]["project"]) if "project" in p[which] else x
         for number, layer in enumerate(p[which]["layers"]):
             keys = jax.random.split(jax.random.fold_in(key, number), 3)
             q, k, v = jnp.moveaxis(jnp.einsum("bld,dihk->blihk", x, layer["qkv"]["w"]) + layer["qkv"]["b"], 2, 0)
@@ -190,11 +193,15 @@ def naive(run: Any, ids: np.ndarray) -> Step:
 def by_torch(run: Any, ids: np.ndarray, compiled: bool, parts: int) -> Step:
     """transformers' ELECTRA with SDPA and PyTorch's fused AdamW, on the device that JAX uses."""
     import jax
-    import torch
-    import transformers
+
+    with extras.needed("pip install '.[parity]', or name other --variants"):
+        import torch
+        import transformers
 
     c = run.objective.model.config
     device = "cuda" if jax.default_backend() == "gpu" else "cpu"
+    if device == "cuda":
+        torch.set_float32_matmul_precision("high")
     autocast = torch.autocast(device, torch.bfloat16, enabled=run.config.model.dtype == "bfloat16")
 
     config: Any = transformers.ElectraConfig  # takes more than its signature says
@@ -256,11 +263,12 @@ def by_torch(run: Any, ids: np.ndarray, compiled: bool, parts: int) -> Step:
 def multiply(run: Any, tokens: int) -> tuple[Step, float]:
     """The products of the encoder's feed-forward layer and of its gradients, ten times, and their operations."""
     import jax
-    import jax.numpy as jnp
 
     n = run.objective.model.config.encoder
+    # A GPU multiplies random numbers more slowly than ones, because they take more power.
     x, w, y = (
-        jnp.ones(shape, run.config.model.dtype) for shape in ((tokens, n.width), (n.width, n.ffn), (tokens, n.ffn))
+        jax.random.normal(jax.random.key(0), shape, run.config.model.dtype)
+        for shape in ((tokens, n.width), (n.width, n.ffn), (tokens, n.ffn))
     )
     products = jax.jit(lambda x, w, y: (x @ w, y @ w.T, x.T @ y))
 
@@ -292,6 +300,9 @@ def make_steps(chosen: dict[str, Any], dropout: float, ids: np.ndarray) -> tuple
         if chosen["dtype"] == "float32":
             makers["naive"] = lambda: naive(run, ids)
     steps = {name: makers[name]() for name in chosen["variants"] if name in makers}
+    if not steps:
+        given = f"--config={chosen['config']} and --dtype={chosen['dtype']}"
+        raise errors.UserError(f"no variant can run with {given}: expected scanned or unrolled in --variants")
     operations = sum_networks(hardware.train_step(run.objective, run.objective.stages[0], *ids.shape))
     return {"GEMM": gemm, **steps}, operations, gemm_operations
 
@@ -333,6 +344,8 @@ def main(argv: list[str]) -> int:
     chosen = cli.parse(argv, __doc__ or "", _OPTIONS)
     for name in ("batch_size", "length", "rounds", "steps", "torch_parts"):
         check_value(f"--{name}", chosen[name], above(0))
+    for name in chosen["variants"]:
+        check_value("--variants", name, one_of(*_OPTIONS["variants"]))
     check_value("--clock", chosen["clock"], one_of(*_CLOCKS))
     check_value("--dtype", chosen["dtype"], one_of("float32", "bfloat16"))
     os.environ.setdefault("XLA_CLIENT_MEM_FRACTION", ".6")  # leaves memory to PyTorch
@@ -340,6 +353,8 @@ def main(argv: list[str]) -> int:
     if chosen["threads"]:  # before JAX and PyTorch are imported, which start as many threads as there are cores
         cores = cores[: chosen["threads"]]
         os.sched_setaffinity(0, cores)
+    if chosen["json"]:
+        Path(chosen["json"]).parent.mkdir(parents=True, exist_ok=True)  # now, not when all is measured
     ids = np.random.default_rng(0).integers(5, 2000, (chosen["batch_size"], chosen["length"])).astype(np.int32)
     measured = []
     for text in chosen["dropouts"]:

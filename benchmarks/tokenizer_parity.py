@@ -22,16 +22,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import extras
 import sentencepiece
 import tokenizers
 from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from electra_jax.config import cli, errors
 from electra_jax.data import sentencepiece_proto, tokenizer, vocabulary, vocabulary_training
 from electra_jax.data.config import MODEL_TYPES, CorpusConfig
 from electra_jax.loading.huggingface import tokenizer_files
 from electra_jax.modeling.architecture import SENTENCEPIECE_FILES
+
+with extras.needed("pip install '.[parity]'"):
+    from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 _AT_ONCE = 10_000  # lines
 
@@ -151,9 +154,8 @@ def compare(ours: tokenizer.Tokenizer, theirs: PreTrainedTokenizerBase, lines: S
         differing += sum([cls, *line, sep] != other for line, other in zip(ids, found, strict=True))
 
         both = [*last, *zip(some, ids, strict=True)]
-        paired = theirs(
-            *(list(part) for part in zip(*((a, b) for (a, _), (b, _) in itertools.pairwise(both)), strict=True))
-        )
+        texts = [text for text, _ in both]
+        paired = theirs(texts[:-1], texts[1:])
         for (_, a), (_, b), other, types in zip(
             both, both[1:], paired["input_ids"], paired["token_type_ids"], strict=False
         ):
@@ -169,9 +171,12 @@ def compare(ours: tokenizer.Tokenizer, theirs: PreTrainedTokenizerBase, lines: S
 def main(argv: list[str]) -> int:
     options = {"text": "", "vocab_size": 30522, "sample_mb": 20}
     chosen = cli.parse(argv, __doc__ or "", options)
+    cli.require(chosen, ("text",))
     path = Path(chosen["text"])
     with (lzma.open if path.suffix == ".xz" else open)(path, "rt", encoding="utf-8", newline="\n") as file:
         lines = file.read().split("\n")
+    if len(lines) < 2:
+        raise errors.UserError(f"--text={path} has {len(lines)} line: expected two or more")
     sizes = itertools.accumulate(len(line) for line in lines)
     sample = [line for line, size in zip(lines, sizes, strict=True) if line and size < chosen["sample_mb"] * 1e6]
     size = chosen["vocab_size"]

@@ -17,6 +17,8 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import extras
+
 from electra_jax.config import cli, errors, settings
 from electra_jax.runtime.io import write_whole
 
@@ -46,10 +48,11 @@ def split(squad: dict[str, Any], train: int) -> tuple[list[Question], list[Quest
 
 def bag_of_words(train: list[Question], dev: list[Question]) -> float:
     """The accuracy on the dev set, in percent."""
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import GridSearchCV
-    from sklearn.pipeline import make_pipeline
+    with extras.needed("pip install '.[downstream]'"):
+        from sklearn.feature_extraction.text import TfidfVectorizer
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.model_selection import GridSearchCV
+        from sklearn.pipeline import make_pipeline
 
     pipeline = make_pipeline(TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), LogisticRegression(max_iter=1000))
     search = GridSearchCV(pipeline, {"logisticregression__C": [1, 10, 100, 1000]}, cv=_PARTS)
@@ -80,4 +83,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(errors.run(main, sys.argv[1:]))
+    sys.exit(errors.run(main))

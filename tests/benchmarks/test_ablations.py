@@ -5,6 +5,7 @@ import ablations
 import pytest
 from ablations_plan import OPTIMIZERS, SEEDS, VARIANTS, Plan, intervals, report
 from ladder_jobs import Shape, pretraining_config
+from ladder_plan import power
 
 import electra_jax
 
@@ -122,6 +123,10 @@ def test_a_table_grows_with_the_results(finished):
     text = report(finished._replace(results=at_full))
     assert "| adam | 74.0 (73.0 to 75.0) | -5.0 ± 2.3 | worse |" in text
     assert "5e08" not in text
+
+
+def test_runs_of_other_flops_have_other_names():
+    assert [power(flops) for flops in (5e12, 1e13, 1.5e13, 2e13)] == ["5e12", "1e13", "1.5e13", "2e13"]
 
 
 def test_a_shape_that_is_none():

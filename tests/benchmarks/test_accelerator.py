@@ -1,6 +1,8 @@
 """All parts of accelerator.py in small, on the CPU."""
 
+import json
 import time
+from types import SimpleNamespace
 
 import accelerator
 import accelerator_steps
@@ -42,6 +44,39 @@ def test_a_step_that_fails_does_not_lose_the_others(tmp_path, monkeypatch, capsy
         accelerator.main(["speed", f"--output={tmp_path}"])
     assert "ValueError: no profile\n" in capsys.readouterr().err
     assert sorted(accelerator.read_steps(tmp_path)) == ["base", "large"]
+
+
+def test_steps_of_another_device_are_kept_apart(tmp_path):
+    steps = {"device": "another", "steps": {"small": {**ROW, **SPEED}}}
+    (tmp_path / "steps.json").write_text(json.dumps(steps))
+    with pytest.raises(UserError, match=r"steps\.json is of another, and this is cpu, rehearsed: use another --output"):
+        accelerator.main(["speed", "--rehearse", f"--output={tmp_path}"])
+    with pytest.raises(UserError, match="--only=huge is in no name of a step: expected part of base, "):
+        accelerator.main(["speed", "--only=huge", f"--output={tmp_path / 'new'}"])
+
+
+def test_another_call_goes_on_with_the_run_and_exports_it_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(accelerator.goodput, "process_started", time.monotonic)
+    trained = []
+    monkeypatch.setattr(accelerator.electra_jax, "pretrain", lambda config, run, progress: trained.append(config.steps))
+    monkeypatch.setattr(accelerator.electra_jax, "export", lambda run, folder: folder.mkdir())
+    (tmp_path / "exported" / "old").mkdir(parents=True)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text('{"steps": 1234}')
+    assert accelerator.main(["train", "--input=text", f"--output={tmp_path}"]) == 0
+    assert trained == [1234]
+    assert not list((tmp_path / "exported").iterdir())
+    with pytest.raises(UserError, match="--steps is missing; expected it with --config"):
+        accelerator.main(["train", "--config", "base", "--input=text", f"--output={tmp_path}"])
+
+
+def test_a_fine_tuning_that_fails_is_named(tmp_path, monkeypatch, capsys):
+    statuses = iter((0, 2, 0, 0, 1))
+    process = SimpleNamespace(wait=lambda seconds: next(statuses))
+    monkeypatch.setattr(accelerator.subprocess, "Popen", lambda command, **options: process)
+    with pytest.raises(UserError, match=r"^sst2, rte failed; see log\.txt of each in "):
+        accelerator.main(["score", f"--data_dir={tmp_path}", f"--output={tmp_path}"])
+    assert "sst2: exit status 2; " in capsys.readouterr().out
 
 
 def test_training_that_would_end_before_it_begins_is_refused(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ from cli_runs import sst2_files
 from electra_jax.config import errors
 from electra_jax.config.settings import differences
 from electra_jax.downstream.finetuning.recipe import to_dict
+from electra_jax.loading.networks import Source
 
 
 def test_a_choice_is_scored_on_the_half_that_did_not_make_it():
@@ -50,6 +51,21 @@ def test_the_report_is_written_to_a_new_folder(tmp_path, capsys):
     results.write_text("".join(json.dumps(job) + "\n" for job in jobs))
     assert errors.run(finetuning_recipe.main, [f"--draw={tmp_path / 'new'}", f"--results={results}"]) == 0
     assert (tmp_path / "new" / finetuning_recipe.TABLE).read_text() == capsys.readouterr().out
+
+
+@pytest.mark.parametrize("changed", [{"encoder": "of another"}, {"scores": {"0": 50.0}}])
+def test_results_of_another_encoder_or_of_other_seeds_are_kept_apart(tmp_path, monkeypatch, changed):
+    source = Source("run", "of this", lambda: pytest.fail("nothing is loaded"))
+    monkeypatch.setattr(finetuning_recipe.networks, "find_source", lambda path: source)
+    monkeypatch.setattr(finetuning_recipe, "run_jobs", lambda *plan, **options: True)
+    results = tmp_path / "results.jsonl"
+    command = ["--init_from=run", "--data_dir=glue", f"--output={tmp_path}", f"--results={results}"]
+    done = {"job": "base/cola", "encoder": "of this", **result(50, 54)}
+    results.write_text(json.dumps(done) + "\n")
+    assert finetuning_recipe.main(command) == 0
+    results.write_text(json.dumps({**done, **changed}) + "\n")
+    with pytest.raises(errors.UserError, match="has base/cola of another encoder or seeds: give another --results"):
+        finetuning_recipe.main(command)
 
 
 @pytest.mark.parametrize("setting", finetuning_recipe.SETTINGS)

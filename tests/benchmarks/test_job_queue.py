@@ -98,6 +98,17 @@ def test_nothing_starts_on_a_folder_that_is_made_again(queue):
     assert queue.order() == ["run", "scores"]
 
 
+def test_a_folder_that_was_made_is_not_made_any_more_once_it_is_begun_again(queue):
+    made = queue.folder / "run"
+    job_queue._marker(made).touch()
+    queue.results.add("run", {"number": 1})
+    jobs = [queue.job("run", made=made, fails=True), queue.job("scores", needs=("run",))]
+    with pytest.raises(UserError, match="run failed"):
+        queue.run(lambda done: jobs)
+    made.mkdir()  # by the job that failed
+    assert job_queue.unfinished(jobs, queue.results.read()) == jobs
+
+
 def test_a_job_that_fails_is_named_with_its_last_line_when_all_others_are_done(queue):
     jobs = [queue.job("bad", fails=True), queue.job("after", needs=("bad",)), queue.job("good")]
     with pytest.raises(UserError, match=r"^bad failed: the disk is full \(all of it: .*bad\.txt\); mend the cause"):

@@ -17,3 +17,15 @@ def test_the_slowest_stage_decides():
     slow_reading = {**STAGES, "read": 1000.0}
     assert preparation.forecast(slow_reading, 4) == pytest.approx(80 / 1000 / 4)  # one reader
     assert preparation.forecast({**STAGES, "decide": 50.0}, 64) == pytest.approx(80 / 50 / 64)
+
+
+def test_numbers_are_of_the_last_number_of_workers():
+    measured = {
+        1: [(10.0, 9.0, 20.0, 18.0, 900.0)] * 3,
+        2: [(5.0, 8.0, 10.0, 16.0, 400.0), (4.0, 8.0, 10.0, 20.0, 500.0), (5.0, 9.0, 20.0, 16.0, 450.0)],
+    }
+    found = preparation.report(measured, 100.0, 2, STAGES)
+    assert found["ours_mb_per_second"] == [10.0, 10.0, 5.0]
+    assert found["ratio_of_medians"] == found["by_workers"][2]["ratio"] == 0.5
+    assert found["by_workers"][1] == {"library": 10.0, "ours": 5.0, "ratio": 0.5}
+    assert (found["ratio_of_processor_time"], found["peak_memory_mb"]) == (0.5, 500)
