@@ -26,7 +26,7 @@ COMMANDS = {
     "curves": "fine-tune every checkpoint and plot scores against FLOPs",
     "report": "write a page that compares runs",
     "flops": "count the training FLOPs of a config, or of the paper's runs",
-    "plan": "compile a config's step for a TPU slice and estimate memory and time",
+    "plan": "compile a config's step for TPUs or GPUs and estimate memory and time",
 }
 
 # These run the same programs over and over, so the memory that they free is soon needed again.

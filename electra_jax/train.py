@@ -348,10 +348,10 @@ def call(hooks: Sequence[Hook], step: int, setup: Setup, params: Params) -> dict
 
 
 def _number(name: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"a hook returned {name!r} as {value!r}: expected a number") from error
+    if not isinstance(value, str | bytes):  # of which `float` makes numbers
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            return float(value)
+    raise UserError(f"a hook returned {name!r} as {value!r}: expected a number")
 
 
 def save(setup: Setup, step: int, state: TrainState, totals: dict[str, float], skipped_in_a_row: int) -> None:

@@ -13,13 +13,13 @@ from ml_collections import ConfigDict
 from electra_jax.config import cli, config_file, settings
 from electra_jax.config import phases as phase_text
 from electra_jax.config.errors import UserError
-from electra_jax.config.settings import Check, above, at_least, one_of, setting
+from electra_jax.config.settings import Check, above, at_least, check_value, one_of, setting
 from electra_jax.data.config import DataConfig
 from electra_jax.guard import GuardConfig
 from electra_jax.modeling.model_config import ModelConfig
 from electra_jax.objectives import registry
 from electra_jax.objectives.segments import Phase
-from electra_jax.objectives.spec import ObjectiveConfig
+from electra_jax.objectives.spec import GENERATORS, ObjectiveConfig
 from electra_jax.optim import OptimConfig
 from electra_jax.runtime import trackers
 from electra_jax.runtime.checkpoint import CheckpointConfig
@@ -240,6 +240,7 @@ def as_dataclass(config: ConfigDict | TrainConfig | Mapping[str, Any]) -> TrainC
         generator = config["objective"].get("generator", "transformer")
         if name not in registry.SYSTEMS:
             raise UserError(f"config.objective.name={name!r} is invalid: expected {' or '.join(registry.SYSTEMS)}")
+        check_value("config.objective.generator", generator, one_of(*GENERATORS))
         unused = registry.unused_settings(name, generator)
         given = settings.flatten(config)
         expected = {each for each in settings.settings_of(TrainConfig) if each.startswith("objective.")} - unused

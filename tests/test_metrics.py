@@ -73,7 +73,7 @@ def test_scores_are_counted_by_label_in_1024_bins_of_a_32nd():
     np.testing.assert_array_equal(histogram, expected)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     arrays.arrays(np.int32, 20, elements=st.integers(-5, 5) | st.integers(-512, 511)),
     arrays.arrays(np.int32, 20, elements=st.integers(0, 1)).filter(lambda labels: 0 < labels.sum() < 20),

@@ -82,6 +82,7 @@ def test_hooks_measure_the_encoder_as_it_is_and_change_nothing(text_file, tmp_pa
         ((1, lambda step, model: {"heldout_x": 1.0}), "a hook returned 'heldout_x', which the run logs itself"),
         ((1, lambda step, model: {"step": 1.0}), "a hook returned 'step', which the run logs itself"),
         ((1, lambda step, model: {"mine": None}), "a hook returned 'mine' as None: expected a number"),
+        ((1, lambda step, model: {"mine": "3"}), "a hook returned 'mine' as '3': expected a number"),
         ((1, lambda step, model: {"other": 1.0}), "two hooks returned 'other'; choose another name"),
     ],
 )

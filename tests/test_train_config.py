@@ -20,6 +20,7 @@ every_objective = pytest.mark.parametrize("objective", registry.SYSTEMS)
         ("objective.mask_prob_end", 0.0),
         ("objective.replace_prob", 1.1),
         ("objective.temperature", 0.0),
+        ("objective.generator", "bigram"),
         ("seed", -1),
         ("seed", 2**32),
         ("steps", 0),
@@ -73,7 +74,7 @@ def test_settings_that_contradict_each_other_are_refused():
 
 @pytest.mark.parametrize("objective", [{}, {"name": 3}, "mlm", None])
 def test_an_objective_needs_a_name(objective):
-    with pytest.raises(UserError, match=r"config\.objective\.name is missing: expected a string; add it to the config"):
+    with pytest.raises(UserError, match=r"config has no objective\.name: expected a config of pre-training, such as"):
         train_config.resolve({} if objective is None else {"objective": objective})
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from electra_jax.config import config_file
 from electra_jax.config.errors import UserError
-from electra_jax.config.settings import above, above_up_to, check_value
 from electra_jax.planning.flops import devices, paper_runs
 from electra_jax.planning.flops.breakdown import Parts
 from electra_jax.planning.flops.count import RunFlops, count_flops
@@ -102,8 +101,6 @@ def main(argv: list[str]) -> int:
     options: dict[str, Any] = {"config": "", "device": "", "chips": 8, "mfu": 0.4, "json": False}
     arguments = config_file.parse(argv, USAGE, options)
     given = arguments.options
-    check_value("--chips", given["chips"], above(0))
-    check_value("--mfu", given["mfu"], above_up_to(0, 1))
     console = PlainConsole()
     if arguments.config is None:
         # A value that differs from its default would have no effect.

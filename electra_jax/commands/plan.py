@@ -14,7 +14,6 @@ import jax
 
 from electra_jax.config import cli, config_file
 from electra_jax.config.errors import UserError
-from electra_jax.config.settings import above, above_up_to, check_value
 from electra_jax.planning.estimate import Plan, best, estimate, sweep
 from electra_jax.planning.targets import is_tpu
 from electra_jax.runtime.console import PlainConsole, table_of
@@ -167,8 +166,6 @@ def main(argv: list[str]) -> int:
     parsed = config_file.parse(argv, USAGE, options)
     given = parsed.options
     cli.require(given, ("topology",), "try --topology=v3:4x4 or h100:8, or --help")
-    check_value("--slices", given["slices"], above(0))
-    check_value("--mfu", given["mfu"], above_up_to(0, 1))
     if _INSIDE not in os.environ:
         return _run_in_child(argv, given["topology"])
     # The target need not exist here; this process uses no accelerator of this machine.

@@ -11,10 +11,12 @@ known by its dotted name, `optim.learning_rate`.
 
 import dataclasses
 import inspect
+import math
 import textwrap
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher, get_close_matches
+from numbers import Integral
 from typing import Any, NamedTuple, TypeVar
 
 from electra_jax.config.errors import UserError
@@ -54,6 +56,14 @@ def at_least(bound: float) -> Check:
     return Check(lambda value: value >= bound, f"{bound:g} or more")
 
 
+def whole(bound: int) -> Check:
+    """Requires an integer of any type, such as NumPy's, that is `bound` or more; for arguments of functions."""
+    return Check(
+        lambda value: isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= bound,
+        f"an integer, {bound} or more",
+    )
+
+
 def between(low: float, high: float) -> Check:
     """Requires low < value < high."""
     return Check(lambda value: low < value < high, f"more than {low:g} and less than {high:g}")
@@ -76,6 +86,9 @@ def within(low: float, high: float) -> Check:
 
 def one_of(*values: str) -> Check:
     return Check(lambda value: value in values, " or ".join(values))
+
+
+_FINITE = Check(math.isfinite, "a finite number")
 
 
 class Setting(NamedTuple):
@@ -213,7 +226,10 @@ def name_in(config: Any, group: str) -> str:
     except (KeyError, TypeError):
         name = None
     if not isinstance(name, str):
-        raise UserError(f"config.{group}.name is missing: expected a string; add it to the config")
+        kind, example = {"objective": ("pre-training", "tiny"), "task": ("fine-tuning", "glue")}[group]
+        raise UserError(
+            f"config has no {group}.name: expected a config of {kind}, such as that of electra_jax.configs.{example}()"
+        )
     return name
 
 
@@ -248,6 +264,8 @@ def validate(config: Any, prefix: str = "config.") -> None:
     """Raises UserError for the first setting of a config dataclass that has an invalid value."""
     known = settings_of(type(config))
     for name, value in flatten(config).items():
+        if isinstance(value, float):
+            check_value(prefix + name, value, _FINITE)
         check_value(prefix + name, value, known[name].check)
 
 

@@ -15,7 +15,8 @@ from electra_jax.data.tokenizer import WORD_START, SentencePiece, Tokenizer
 # shortest matching entry, so that a capital loses its accent. A noncharacter between letter and mark prevents that.
 # (The library panics on one at the beginning of a text.)
 _APART = "\ufdd0"
-_REMOVED = r"[\x01-\x08\x0b\x0e-\x1f\x7f\x8f\x9f]"  # by nmt_*; the library panics on them at the beginning of a text
+# By nmt_*; the library panics on them at the beginning of a text. As characters: its r"\x8f" would match a byte.
+_REMOVED = "[\x01-\x08\x0b\x0e-\x1f\x7f\x8f\x9f]"
 _MARKS = r"(?<=[\s\S])(?=[\p{M}\u200c\u200d\u0e33\u0eb3])"  # joins the letter before it (grapheme clusters)
 
 
@@ -84,8 +85,7 @@ def _normalizers(spec: Any, normalization: str) -> list[normalizers.Normalizer]:
     """
     steps: list[normalizers.Normalizer] = []
     if spec.precompiled_charsmap:
-        if normalization.startswith("nfkc"):
-            steps.append(normalizers.Replace(Regex(SPACES), " "))
+        steps.append(normalizers.Replace(Regex(SPACES), " "))
         steps += [normalizers.Replace(wide, mark) for wide, mark in WIDE_MARKS.items()]
         steps.append(normalizers.NFC())
         if normalization.endswith("_cf"):

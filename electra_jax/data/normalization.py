@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 
 WIDE_MARKS = {"\uff9e": "\u3099", "\uff9f": "\u309a"}  # marks of half-width kana -> combining marks
-SPACES = r"[\t\n\x0b\x0c\r\x85\u2028\u2029]"  # that NFKC keeps
+SPACES = "[\t\n\x0b\x0c\r\x1c-\x1f\x85\u2028\u2029]"  # that NFKC keeps, and nmt_* in part removes
 _SPACE, _WORD = re.compile(SPACES), re.compile(r"\S+")
 _JOINED = re.compile("[^\\s\u200c]\u200c[^\\s\u200c]")
 _MANY_JOINED = 0.001  # fraction of the lines
@@ -17,9 +17,12 @@ def compose(line: str, normalization: str) -> str:
     After that, a model's own normalization does not depend on how letters with marks were encoded, and tokenizer.json
     can reproduce it character by character: see converted.py.
     """
-    if normalization.startswith("nfkc"):
+    if normalization == "identity":
+        return line
+    # A fast test: none of these is printable.
+    if not line.isprintable():
         line = _SPACE.sub(" ", line)
-    if normalization == "identity" or line.isascii():
+    if line.isascii():
         # ASCII has no marks, and the model folds its case itself.
         return line
     for wide, mark in WIDE_MARKS.items():

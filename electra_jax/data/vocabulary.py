@@ -119,12 +119,12 @@ def _instead(library: Library, difference: tuple[str, list[str], list[str]], not
 def _describe(path: Path) -> dict[str, Any]:
     """Returns what the files beside `path` say about its tokenizer; `tokenizer_class` is always there."""
     described: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizer"}
-    # The tokenizer's own file comes last, and takes precedence.
-    for name in (_MODEL_CONFIG, _CONFIG):
+    # The tokenizer's own file comes last, and takes precedence. transformers reads only the class from the model's.
+    for name, keys in ((_MODEL_CONFIG, _DESCRIBED[:1]), (_CONFIG, _DESCRIBED)):
         beside = path.with_name(name)
         if beside.is_file():
             found = read_json(beside)
-            described |= {key: found[key] for key in _DESCRIBED if found.get(key) is not None}
+            described |= {key: found[key] for key in keys if found.get(key) is not None}
     return described
 
 

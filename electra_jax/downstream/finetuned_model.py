@@ -1,7 +1,7 @@
 """Inference with fine-tuned models: `Model.predict`."""
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from electra_jax.downstream.finetuning.kept import Kept
 from electra_jax.downstream.tasks.task import Rows
 from electra_jax.loading.huggingface.directory import Pretrained
 from electra_jax.loading.model import Model
-from electra_jax.loading.text_batches import check_texts, length_batches
+from electra_jax.loading.text_batches import check_sequence, check_texts, length_batches
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.downstream import Downstream
 from electra_jax.runtime.compile_cache import compile_cache_unless_chosen
@@ -61,9 +61,7 @@ class FinetunedModel(Model):
         self.cut = self.empty = 0
         self._batch_size = batch_size
         # `model` is compared by value: models of equal shape share the compiled programs.
-        module = model.model
-        self._apply = functools.partial(_apply, model=module)
-        self._per_token, self._beam = module.per_token, module.beam
+        self._module = model.model
         # Once: NumPy arrays as arguments would be copied to the device for every batch.
         self._task_params = jax.device_put(model.params)
 
@@ -77,13 +75,11 @@ class FinetunedModel(Model):
         single = isinstance(inputs, str) or (
             len(names) == 2 and isinstance(inputs, tuple) and all(isinstance(part, str) for part in inputs)
         )
-        if not isinstance(inputs, Iterable):
-            raise UserError(f"inputs is {inputs!r}: expected {' and '.join(names)}, or a sequence of them")
+        check_sequence(inputs, "inputs", f"{' and '.join(names)}, or a sequence of them")
         given = [inputs] if single else inputs
         texts: list[tuple[str, ...]] = []
         for number, each in enumerate(given):
-            if not isinstance(each, Iterable):
-                raise UserError(f"input {number} is {each!r}: expected {' and '.join(names)}; leave it out")
+            check_sequence(each, f"input {number}", f"{' and '.join(names)}; leave it out")
             texts.append(tuple(check_texts(each)))
         wrong = next((each for each in texts if len(each) != len(names)), None)
         if wrong is not None:
@@ -108,17 +104,19 @@ class FinetunedModel(Model):
         """Maps each output name to an array [rows, ...], or to a list of [tokens, ...] for per-token outputs."""
         lengths = rows.lengths()
         # The paper's head returns at most as many answers as a batch has positions: no batch is shorter than the beam.
-        padded = np.maximum(lengths, min(self._beam, self.max_length))
+        padded = np.maximum(lengths, min(self._module.beam, self.max_length))
         found: dict[str, list[Any]] = {}
         for length, size, numbers in length_batches(padded.tolist(), self.max_length, self._batch_size):
             batch = rows.make_batch(numbers, size, length, self.tokenizer.special)
-            for name, values in self._apply(self._task_params, batch.inputs, batch.targets.get("allowed")).items():
+            for name, values in _apply(
+                self._task_params, batch.inputs, batch.targets.get("allowed"), model=self._module
+            ).items():
                 # Batches are grouped by length, so outputs arrive out of order.
                 by_row = found.setdefault(name, [None] * len(lengths))
                 for number, value in zip(numbers, np.asarray(values), strict=False):  # other rows fill up the batch
-                    by_row[number] = value[: lengths[number]] if self._per_token else value
+                    by_row[number] = value[: lengths[number]] if self._module.per_token else value
         # Outputs for tokens differ in length from row to row, so they cannot be stacked.
-        return {name: values if self._per_token else np.stack(values) for name, values in found.items()}
+        return {name: values if self._module.per_token else np.stack(values) for name, values in found.items()}
 
 
 @functools.partial(jax.jit, static_argnames="model")

@@ -118,7 +118,7 @@ class Inference:
             batch = pad_rows([rows[i] for i in indices] + padding, length, self.special)
             outputs = np.asarray(compute(batch, indices))
             for i, output in zip(indices, outputs[: len(indices)], strict=True):
-                results[i] = output
+                results[i] = output.copy()  # a view could not be written to, and would keep the whole batch
         return results
 
     @functools.cached_property

@@ -4,14 +4,13 @@ import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
-from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
 from electra_jax.config.errors import UserError
-from electra_jax.config.settings import Check, check_value
+from electra_jax.config.settings import check_value, whole
 from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.loading.huggingface.directory import Pretrained
 from electra_jax.loading.inference import Inference, Pooling
@@ -77,8 +76,7 @@ class Model:
 
     def __init__(self, name: str, networks: Pretrained, tokenizer: Tokenizer, batch_size: int = 16):
         """Raises UserError if `batch_size` is less than 1."""
-        if batch_size < 1:
-            raise UserError(f"batch_size={batch_size} is invalid: expected 1 or more")
+        check_value("batch_size", batch_size, whole(1))
         self.name, self.tokenizer, self.notes = name, tokenizer, networks.notes
         self.encoder, self.generator = networks.encoder, networks.generator
         # Electric alone has `scores`: its logit is an energy and not the log odds.
@@ -268,9 +266,7 @@ class Model:
           (3, 3, True)
         """
         self._check_fills_masks("fill", "a generator or an MLM head")
-        check_value(
-            "top", top, Check(lambda value: isinstance(value, Integral) and int(value) > 0, "an integer, more than 0")
-        )
+        check_value("top", top, whole(1))
         # [CLS] and [SEP] take two positions.
         longest = self._mask_inference.network.config.longest - 2
         rows, positions, counts = [], [], []

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from electra_jax import saved_config, train_config
 from electra_jax.config.errors import UserError
+from electra_jax.config.settings import check_value, whole
 from electra_jax.data import corpus, tokenizer
 from electra_jax.data.tokenizer import Tokenizer
 from electra_jax.modeling.config import ElectraConfig
@@ -183,6 +184,7 @@ def _existing_step(checkpoints: Checkpoints, workdir: Path, step: int | None) ->
     if latest is None:
         raise UserError(f"{workdir} has no checkpoint yet; continue the run until its first checkpoint")
     step = latest if step is None else step
+    check_value("step", step, whole(0))
     if step and step not in checkpoints.steps():  # step 0 is never saved
         steps = ", ".join(map(str, checkpoints.steps()))
         raise UserError(f"{workdir} has no checkpoint of step {step}; expected one of {steps}")

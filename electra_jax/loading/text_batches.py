@@ -1,6 +1,7 @@
 """Padded batches of token rows in a few length buckets, so that few programs are compiled."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,14 +13,13 @@ _SHORTEST = 16  # the first bucket
 _FULL_ROWS = 512  # the longest bucket whose batches have `batch_size` rows
 
 
-def check_texts(texts: object) -> list[str]:
+def check_texts(texts: Any) -> list[str]:
     """Returns a text or a sequence of texts as a list.
 
     Raises:
       UserError: a text is not a string, or contains a lone surrogate, which is not a character.
     """
-    if not isinstance(texts, Iterable):
-        raise UserError(f"texts is {texts!r}: expected a string or a sequence of strings")
+    check_sequence(texts, "texts", "a string or a sequence of strings")
     many = [texts] if isinstance(texts, str) else list(texts)
     for number, text in enumerate(many):
         if not isinstance(text, str):
@@ -33,6 +33,13 @@ def check_texts(texts: object) -> list[str]:
                 "with errors='replace'"
             ) from error
     return many
+
+
+def check_sequence(value: Any, name: str, expected: str) -> None:
+    """Raises UserError if `value` cannot be iterated over, or is a mapping or a table, whose keys would be read."""
+    if not isinstance(value, Iterable) or hasattr(value, "keys"):
+        shown = f"a {type(value).__name__}" if isinstance(value, Iterable) else repr(value)
+        raise UserError(f"{name} is {shown}: expected {expected}")
 
 
 def bucket_lengths(longest: int, shortest: int = _SHORTEST) -> list[int]:

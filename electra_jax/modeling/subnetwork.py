@@ -11,6 +11,7 @@ import numpy as np
 from flax import traverse_util
 
 from electra_jax.config.errors import UserError
+from electra_jax.config.settings import whole
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.config import ElectraConfig
 from electra_jax.modeling.electra import Electra
@@ -44,7 +45,7 @@ class Network(NamedTuple):
         # The case of an encoder such as ALBERT's, which docs/understand/add_encoder.md adds.
         if "layers" not in self.params["encoder"]:
             raise UserError(f"layers={count} is invalid: the layers of this encoder share their weights; leave it out")
-        if not 1 <= count <= encoder.layers:
+        if not whole(1).holds(count) or count > encoder.layers:
             raise UserError(f"layers={count} is invalid: expected 1 to {encoder.layers}, the encoder's layers")
         layers = jax.tree.map(lambda x: x[:count], self.params["encoder"]["layers"])
         params = {**self.params, "encoder": {**self.params["encoder"], "layers": layers}}

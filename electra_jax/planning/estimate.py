@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from electra_jax import train_config
 from electra_jax.config.errors import UserError
-from electra_jax.config.settings import replace
+from electra_jax.config.settings import above_up_to, check_value, replace, whole
 from electra_jax.modeling import cudnn_attention, fused_attention, transformer
 from electra_jax.objectives import registry
 from electra_jax.objectives.segments import Segment
@@ -133,6 +133,8 @@ def estimate(
       UserError: the compiler (libtpu, or JAX's CUDA plugin) is not installed, such devices do not exist, the config is
         invalid, or its batch cannot be split over the devices.
     """
+    check_value("slices", slices, whole(1))
+    check_value("mfu", mfu, above_up_to(0, 1))
     config = train_config.resolve(config)
     target = find_target(topology, slices)
     # The config's options come last: of equal names, the last one counts.
@@ -149,9 +151,9 @@ def estimate(
     assert peak is not None
     peak *= len(target.devices)
     flops = {name: sum_networks(count(*segment.cost, config.optim.name)) for name, count in ACCOUNTINGS.items()}
-    whole = count_flops(run.segments, config.steps, config.optim.name)
+    run_flops = count_flops(run.segments, config.steps, config.optim.name)
     # The run's length in steps of this segment's cost; a cheaper step is a part of one.
-    steps = whole["model"] / flops["model"]
+    steps = run_flops["model"] / flops["model"]
     attention, virtual = functools.partial(fused_attention.chosen, length=segment.length), mesh.abstract_mesh
     # XLA counted plain attention; the run may use a kernel, or blocks in local layers.
     xla = _xla_flops(config, objective) + attention_flops.change(

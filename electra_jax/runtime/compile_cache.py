@@ -1,6 +1,8 @@
 """JAX's persistent compilation cache, for the duration of a run or a command."""
 
 import contextlib
+import functools
+import operator
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +20,13 @@ _MOST = 4 * 2**30
 # Minimum compile time of cached programs, seconds; JAX's default of 1 excludes most programs of `load`.
 _SHORTEST = 0.2
 
-_chosen = False  # True inside a `compile_cache`
+_NAMES = (
+    "jax_compilation_cache_dir",
+    "jax_compilation_cache_max_size",
+    "jax_persistent_cache_min_compile_time_secs",
+)
+_outside: dict[str, Any] = {}  # JAX's settings outside all contexts
+_open: list[dict[str, Any]] = []  # the changes of each open context, the innermost last
 
 
 def cache_setting() -> Any:
@@ -40,24 +48,25 @@ def compile_cache(choice: str) -> Iterator[None]:
     Raises:
       UserError: JAX does not support the folder's URL.
     """
-    global _chosen
     if choice not in (AUTO, NONE):
         jax_errors.check_cache(choice, "config.compile_cache")
+    if not _open:
+        _outside.update({name: jax.config.values[name] for name in _NAMES})
     changes = _changes(choice)
-    before, outer = {name: jax.config.values[name] for name in changes}, _chosen
-    _update(changes)
-    _chosen = True
+    _open.append(changes)
+    _update()
     try:
         yield
     finally:
-        _chosen = outer
-        _update(before)
+        # By identity, and not the last one: runs in threads need not end in reverse order.
+        del _open[next(i for i, each in enumerate(_open) if each is changes)]
+        _update()
 
 
 @contextlib.contextmanager
 def compile_cache_unless_chosen() -> Iterator[None]:
     """Like `compile_cache(AUTO)`, but inside another `compile_cache` it keeps that one's choice."""
-    with contextlib.nullcontext() if _chosen else compile_cache(AUTO):
+    with contextlib.nullcontext() if _open else compile_cache(AUTO):
         yield
 
 
@@ -90,9 +99,12 @@ def _is_writable(path: Path) -> bool:
     return os.access(path, os.W_OK)
 
 
-def _update(settings: dict[str, Any]) -> None:
-    for name, value in settings.items():
+def _update() -> None:
+    """Gives JAX the settings of the open contexts."""
+    wanted = functools.reduce(operator.or_, _open, _outside)
+    changed = {name: value for name, value in wanted.items() if jax.config.values[name] != value}
+    for name, value in changed.items():
         jax.config.update(name, value)
-    if settings:
+    if changed:
         # JAX opens its cache once, and would keep the settings of that time.
         compilation_cache.reset_cache()

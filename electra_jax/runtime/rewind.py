@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from electra_jax.config.errors import UserError
+from electra_jax.config.settings import check_value, whole
 from electra_jax.runtime.io import read_json, write_whole
 from electra_jax.runtime.workdir import WorkDir
 
@@ -90,8 +91,7 @@ def plan(home: WorkDir, asked: Rewind | None, steps: Sequence[int]) -> Rewinds:
     if asked is None:
         return before
     for name, value in (("rewind_to", asked.step), ("skip_batches", asked.skip_batches)):
-        if value < 0:
-            raise UserError(f"--{name}={value} is invalid: expected 0 or more")
+        check_value(f"--{name}", value, whole(0))
     if before.made[-1:] == [asked]:
         return before
     if asked.step not in steps:

@@ -5,7 +5,7 @@ import json
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from splits import from_lists
 
 from electra_jax.config.errors import UserError
@@ -214,7 +214,6 @@ def two_sources():
     weights=st.lists(st.tuples(WEIGHT, WEIGHT).filter(any), min_size=1, max_size=5),
     batches=st.integers(1, 9),
 )
-@settings(deadline=None)
 def test_sources_go_on_where_they_were_when_their_weights_change(weights, batches):
     """Nothing is drawn twice, and at most two of a source are left out each time."""
     examples, alone = two_sources()

@@ -13,7 +13,7 @@ from electra_jax.data.tokenizer import CLS, OWN, PAD, SEP, Special
 from electra_jax.modeling.batch import Batch
 
 SIZES = st.lists(st.lists(st.integers(0, 9), max_size=12), max_size=8)  # tokens in each line of each document
-EXAMPLES = settings(max_examples=75, deadline=None)
+EXAMPLES = settings(max_examples=75)
 
 
 def numbered(sizes):

@@ -30,7 +30,7 @@ def similar(signature, changed, rng):
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.5, 0.75, 0.8, 0.9, 1.0]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_every_document_with_enough_equal_values_is_found_and_no_other(seed, threshold):
     """The definition, by comparison with all documents that were kept."""
     rng = np.random.default_rng(seed)

@@ -47,7 +47,7 @@ def test_blank_lines_part_documents_in_each_kind_of_file(tmp_path, suffix):
 
 
 @given(st.lists(st.sampled_from(["a", "\n", "\n\n", " \n", "bc", "\r\n"]), max_size=30), st.integers(1, 4))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_where_blocks_end_makes_no_difference(tmp_path_factory, pieces, block):
     """The definition: groups of lines that hold something, each at the number of its first line."""
     path = tmp_path_factory.mktemp("text") / "a.txt"

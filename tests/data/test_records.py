@@ -40,7 +40,7 @@ def test_offsets_and_spans():
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_pieces_are_those_of_the_array_wherever_they_lie(written, data):
     shards, ids = written
     starts = np.cumsum([0, *SIZES])

@@ -26,7 +26,7 @@ def lowest(given_documents, limit):
 
 
 @given(SIZES, st.integers(1, 200), st.randoms(), st.integers(1, 4))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_sample_is_the_same_whatever_the_order_and_the_parts(sizes, limit, random, parts):
     given_documents = documents(*(f"{number} " + "x" * size for number, size in enumerate(sizes)))
     numbered = list(enumerate(given_documents))

@@ -117,7 +117,7 @@ def test_notes_together_have_the_first_place():
 
 
 @given(st.text(max_size=300))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_nothing_but_white_space_and_control_characters_is_lost(text):
     lines, _ = clean(text.encode("utf-8", "replace"))
     kept = [c for c in text.encode("utf-8", "replace").decode() if not c.isspace() and unicodedata.category(c) != "Cc"]
@@ -129,7 +129,7 @@ def test_nothing_but_white_space_and_control_characters_is_lost(text):
 
 
 @given(st.binary(max_size=300))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_bytes_become_lines(data):
     lines, notes = clean(data)
     assert bool(lines) != (shards.EMPTY in notes)

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from splits import from_lists
 
@@ -70,7 +70,6 @@ def test_an_empty_text_has_no_clusters():
 
 
 @given(st.lists(st.lists(st.integers(0, VOCABULARY - 1), max_size=9), min_size=1, max_size=30))
-@settings(deadline=None)
 def test_every_text_has_clusters_of_two_or_more_tokens_that_occur(lines):
     found = clusters(lines)
     seen = {token for line in lines for token in line} - {*SPECIAL}

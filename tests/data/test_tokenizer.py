@@ -36,7 +36,7 @@ def test_lines_are_encoded_one_by_one_in_order(cased):
 
 
 @given(TEXTS, st.integers(0, 3))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_words_are_the_text_between_spaces(cased, text, padding):
     ids = [CLS, *cased.encode([text])[0], SEP] + [PAD] * padding
     words = cased.words(ids)
@@ -285,7 +285,7 @@ ODD = st.text(st.sampled_from("aTe.  \t\n" + ODD_LETTERS))
 
 
 @given(ODD.map("x".join) | st.text() | ODD)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_spans_have_the_ids_of_encode_and_all_characters(vocabularies, text):
     for vocabulary in vocabularies:
         ids, spans = vocabulary.spans(text)

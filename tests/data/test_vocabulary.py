@@ -108,9 +108,9 @@ def test_a_tokenizer_json_is_read_with_what_stands_beside_it(tmp_path):
     made = lowercase.to_str().encode()
     kinds = {"BertTokenizerFast": False, "PreTrainedTokenizerFast": True}
     for kind, lowers in kinds.items():
-        path = write(
-            tmp_path, "tokenizer.json", made, tokenizer_config={"tokenizer_class": kind, "do_lower_case": False}
-        )
+        settings = {"tokenizer_class": kind, "do_lower_case": False}
+        # Of the model's own file only the class is read.
+        path = write(tmp_path, "tokenizer.json", made, config={"do_lower_case": True}, tokenizer_config=settings)
         assert read(path).tokenizer.encode(["The the"]) == [[5 if lowers else len(WORDS), 5]]
     more = {str(len(WORDS) + 1): {"content": "<e1>"}}
     found = read(write(tmp_path, "tokenizer.json", made, tokenizer_config={"added_tokens_decoder": more})).tokenizer

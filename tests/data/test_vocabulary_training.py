@@ -30,7 +30,7 @@ def test_every_kind_has_the_size_and_the_same_special_tokens(model_type):
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
 @given(words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=12))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_words_come_back_from_their_pieces(model_type, words):
     found = TRAINED[model_type]
     (ids,) = found.encode([" ".join(words)])

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import pickle
 
 import jax
 import jax.numpy as jnp
@@ -202,6 +203,9 @@ def test_pairs_and_single_texts_are_not_mixed_up(pieces):
         text_model.predict(5)
     with pytest.raises(UserError, match="input 1 is None: expected text; leave it out"):
         text_model.predict(["ada", None])
+    with pytest.raises(UserError, match="input 0 is a dict: expected text; leave it out"):
+        text_model.predict([{"text": "ada"}])
+    assert pickle.loads(pickle.dumps(text_model)).predict("ada") == text_model.predict("ada")
 
 
 def test_long_texts_are_cut_and_counted(pieces):

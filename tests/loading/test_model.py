@@ -229,7 +229,7 @@ def test_masks_are_filled_with_the_likeliest_tokens(filler, pieces):
     scores = token_logits(filler.encoder, row, pieces.special, at)
     expected = np.asarray(jax.nn.softmax(scores))[: len(pieces)]
     for top in (0, -1, 2.5):
-        with pytest.raises(UserError, match=f"top={top} is invalid: expected an integer, more than 0"):
+        with pytest.raises(UserError, match=f"top={top} is invalid: expected an integer, 1 or more"):
             filler.fill("the [MASK]", top=top)
     ((best, *rest),) = filler.fill("the [MASK] a line", top=28)
     assert best.token == pieces.decode([int(expected.argmax())])
@@ -267,7 +267,8 @@ def test_what_a_model_cannot_do_is_one_line_with_a_way_out(pieces, detector, fil
         (lambda: filler.fill("the model"), r"text 'the model' has no mask: expected \[MASK\]"),
         (lambda: filler.fill(LONG + " [MASK]"), "tokens: expected 14 or fewer; shorten it"),
         (lambda: bare.encode("a", "max"), "pooling='max' is invalid: expected 'mean', 'cls' or None"),
-        (lambda: make(pieces, batch_size=0), "batch_size=0 is invalid: expected 1 or more"),
+        (lambda: make(pieces, batch_size=0), "batch_size=0 is invalid: expected an integer, 1 or more"),
+        (lambda: make(pieces, batch_size="16"), "batch_size='16' is invalid: expected an integer, 1 or more"),
         (lambda: model_module.load(tmp_path / "none"), "none has no model: expected a run's work directory, an export"),
         (lambda: model_module.load(tmp_path, step=3), "is not a run, so it has no checkpoint of step 3"),
     ):

@@ -24,6 +24,7 @@ def test_buckets_grow_by_half_up_to_the_longest(longest, expected):
     ("texts", "message"),
     [
         (None, "texts is None: expected a string or a sequence of strings"),
+        ({"text": "a"}, "texts is a dict: expected a string or a sequence of strings"),
         (["a", None], "text 1 is None: expected a string"),
         (["a", 1.5], r"text 1 is 1\.5: expected a string"),
         ("a\ud83db", "text 0 has a lone surrogate at character 1: expected Unicode"),

@@ -160,7 +160,7 @@ def test_local_layers(stand_in, is_local, reach):
 
 
 @pytest.mark.usefixtures("stand_in")
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.lists(st.integers(0, 3), min_size=10, max_size=10))
 def test_any_ids_in_any_order(ids):
     check(tiny(), np.asarray([ids], np.int32))

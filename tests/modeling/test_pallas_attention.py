@@ -43,7 +43,7 @@ def test_local_windows(length, window, is_local):
     check([[1] * 70 + [2] * (length - 80) + [0] * 10], config(2, 64), reach=window // 2, is_local=is_local)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.lists(st.integers(0, 3), min_size=20, max_size=20))
 def test_any_ids_in_any_order(sequence_ids):
     check([sequence_ids], config(2, 64))

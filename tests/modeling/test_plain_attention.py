@@ -107,7 +107,7 @@ def test_local_layers_see_their_window(length, window, direction, is_local):
     check(packed(length), window, direction, is_local)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.lists(st.integers(0, 3), min_size=50, max_size=50),
     st.sampled_from([(1, "both"), (2, "before"), (5, "after"), (16, "both")]),

@@ -31,7 +31,7 @@ def test_lengths_and_directions(length, direction):
     check([[1] * third + [2] * (length - third - 9) + [0] * 9, [1] * length], config(2, 16), 0.3, direction)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.lists(st.integers(0, 3), min_size=32, max_size=32))
 def test_any_ids_in_any_order(sequence_ids):
     check([sequence_ids], config(2, 16), 0.1)

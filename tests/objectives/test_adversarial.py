@@ -44,7 +44,7 @@ def expected_gradient(logits, rewards, baseline: float) -> np.ndarray:
     return np.asarray(weighted_gradients(logits, FIVE, rewards, np.full(5, baseline, np.float32), p)[0])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(some_logits, some_rewards, st.sampled_from([0.0, 0.5, 4.0]))
 def test_the_expected_gradient_is_that_of_the_expected_reward(logits, rewards, baseline):
     expected = -exact_gradient(logits, rewards)  # policy_loss is descended, the reward shall rise
@@ -65,7 +65,7 @@ def baseline_losses(gates, rewards):
     return adversarial.baseline_loss(gates, rewards), slopes(gates)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.floats(0.0625, 5, width=32), st.floats(-6, 6, width=32))
 def test_the_baseline_loss_is_least_where_the_baseline_is_the_reward(reward, other):
     best = -np.log(np.expm1(reward))  # the gate whose baseline is the reward

@@ -72,7 +72,7 @@ def test_count_is_never_above_the_most():
     np.testing.assert_array_equal(weights, [[1, 1, 1]])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(arrays.arrays(np.int32, (3, LENGTH), elements=st.integers(0, 8)), st.integers(0, 99))
 def test_any_text_is_masked_at_distinct_candidates(ids, seed):
     positions, weights = map(np.asarray, choose(jax.random.key(seed), ids, mask_prob=0.15))
@@ -122,7 +122,7 @@ def test_words_begin_at_their_first_pieces_and_special_tokens_stand_alone():
     np.testing.assert_array_equal(words_of(ids), [[0, 1, 1, 1, 2, 3, 4, 4, 5, 6, 7, 8]])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(arrays.arrays(np.int32, (3, LENGTH), elements=st.integers(0, 12)), st.integers(0, 99))
 def test_whole_words_are_masked_or_not_at_all(ids, seed):
     words = words_of(ids)

@@ -183,7 +183,7 @@ def distribution(gate, logits, read):
 some_logits = arrays.arrays(np.float32, 7, elements=st.floats(-20, 20, width=32))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.floats(-60, 60, width=32), some_logits, st.integers(0, 6))
 def test_what_the_copy_gate_gives_is_a_distribution(gate, logits, read):
     log_prob = np.asarray(distribution(jnp.float32(gate), logits, jnp.int32(read)), np.float64)

@@ -225,6 +225,9 @@ def test_a_model_of_another_trainer_is_copied(tmp_path):
         (source / "config.json").write_text(json.dumps({**described, "architectures": names}))
         with pytest.raises(UserError, match=r"config\.json has architectures=.*: expected the name of one class"):
             electra_jax.export(source, tmp_path / "again", onnx=True)
+    (source / "config.json").write_text(json.dumps({**described, "architectures": ["BertForMultipleChoice"]}))
+    with pytest.raises(UserError, match="is a model of multiple choice"):
+        electra_jax.export(source, tmp_path / "again", onnx=True)
     for path in (source / "tokenizer.json", *source.glob("*.model")):
         path.unlink()
     with pytest.raises(UserError, match="has no tokenizer: expected tokenizer"):

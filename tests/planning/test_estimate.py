@@ -119,15 +119,17 @@ def command(*arguments: str) -> list[str]:
     [
         ((), "--config is missing"),
         ((f"--config={ROOT}/configs/base.py",), "--topology is missing; try --topology=v3:4x4"),
-        (
-            (f"--config={ROOT}/configs/base.py", "--topology=v3:2x2", "--mfu=2"),
-            "--mfu=2.0 is invalid: expected more than 0, at most 1",
-        ),
     ],
 )
 def test_arguments_that_cannot_be(arguments, message, capsys):
     assert errors.run(plan_command.main, [*arguments]) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("argument", [{"slices": 0}, {"mfu": 2}], ids=str)
+def test_numbers_that_cannot_be(argument):
+    with pytest.raises(UserError, match="is invalid: expected"):
+        estimate.estimate({}, "v3:2x2", **argument)
 
 
 # Data sheets: a chip's memory in GB; a little less can be used.

@@ -47,20 +47,20 @@ def defined(bits: list[int]) -> str:
 
 
 @given(BITS)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_it_is_what_its_definition_says(bits):
     assert checksum(floats(bits)) == defined(bits)
 
 
 @given(BITS, st.integers(0, 14), st.integers(0, 31))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_flipped_bit_changes_it(bits, element, bit):
     flipped = [word ^ (1 << bit if number == element else 0) for number, word in enumerate(bits)]
     assert checksum(floats(flipped))[:8] != checksum(floats(bits))[:8]
 
 
 @given(BITS, st.integers(0, 14), st.integers(0, 14))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_order_of_elements_matters(bits, i, j):
     exchanged = list(bits)
     exchanged[i], exchanged[j] = bits[j], bits[i]

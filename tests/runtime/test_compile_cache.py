@@ -27,6 +27,17 @@ def test_a_folder_that_jax_was_given_is_used(tmp_path):
         assert jax.config.values["jax_compilation_cache_max_size"] == -1, "whose folder it is decides what is deleted"
 
 
+def test_contexts_of_threads_need_not_end_in_reverse_order(tmp_path):
+    before = dict(jax.config.values)
+    first, second = compile_cache(str(tmp_path / "a")), compile_cache(str(tmp_path / "b"))
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert folder() == str(tmp_path / "b")
+    second.__exit__(None, None, None)
+    assert dict(jax.config.values) == before
+
+
 def test_a_cache_folder_that_cannot_be_made_keeps_nothing(unset, tmp_path):
     (tmp_path / "user").write_text("a file")
     with compile_cache("auto"):

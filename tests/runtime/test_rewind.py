@@ -46,7 +46,7 @@ def test_a_rewind_replaces_those_to_later_steps_and_to_its_own(home):
     [
         (Rewind(15, 0), STEPS, "no checkpoint of --rewind_to=15: expected one of 10, 20, 30"),
         (Rewind(0, 0), [], "it has none yet; leave --rewind_to out"),
-        (Rewind(-3, 0), STEPS, "--rewind_to=-3 is invalid: expected 0 or more"),
+        (Rewind(-3, 0), STEPS, "--rewind_to=-3 is invalid: expected an integer, 0 or more"),
         (Rewind(10, -1), STEPS, "--skip_batches=-1 is invalid"),
     ],
 )

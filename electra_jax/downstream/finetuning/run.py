@@ -55,9 +55,9 @@ def finetune(
       progress: receives the progress; None: no output.
 
     Returns:
-      The content of `scores.json`: `task`, `metric` (the main score's name), `init_from`, `model` (the folder of the
-      best seed's model); `median`, `lowest`, `highest` and `std` of each score over the seeds, in percent; and `seeds`,
-      the result of each seed.
+      The content of `scores.json`: `task`, `metric` (the main score's name), `init_from`, `model` (the best
+      seed's model, a folder in `workdir`); `median`, `lowest`, `highest` and `std` of each score over the seeds, in
+      percent; and `seeds`, the result of each seed.
 
     Raises:
       UserError: the config, the network, the files or the work directory cannot be used.

@@ -61,6 +61,8 @@ def copy_with_onnx(source: Path, output: Path) -> str:
     names = read_json(path).get("architectures")
     if not isinstance(names, list) or len(names) != 1 or not hasattr(transformers, str(names[0])):
         raise UserError(f"{path} has architectures={names!r}: expected the name of one class of transformers")
+    if names[0].endswith("ForMultipleChoice"):  # whose inputs have an axis of choices
+        raise UserError(f"{path} is a model of multiple choice, for which no ONNX files are made")
     with new_folder(output) as partial:
         shutil.copytree(source, partial, ignore=shutil.ignore_patterns(*_LEFT_OUT))
         write(partial)

@@ -4,6 +4,7 @@ The format is that of sentence-transformers 2, which later versions read too.
 """
 
 import json
+import re
 from pathlib import Path
 
 from electra_jax.loading.huggingface import tokenizer_files
@@ -11,6 +12,7 @@ from electra_jax.runtime.io import read_json
 
 _MODULES = "sentence_transformers.models"
 _LIST, _LIMIT, _POOLING = "modules.json", "sentence_bert_config.json", "1_Pooling/config.json"
+_PROMPTS = "config_sentence_transformers.json"
 
 
 def files(width: int, max_length: int) -> dict[str, str]:
@@ -27,7 +29,7 @@ def files(width: int, max_length: int) -> dict[str, str]:
     contents = {
         _LIST: modules,
         # Without this file, PyLate and txtai ask the Hub for it, and wait about a minute for it offline.
-        "config_sentence_transformers.json": {
+        _PROMPTS: {
             "model_type": "SentenceTransformer",
             "prompts": {},
             "default_prompt_name": None,
@@ -47,9 +49,21 @@ def read(folder: Path) -> tuple[int, list[str]]:
     """
     if not (folder / _LIST).is_file():
         return 0, []
-    settings, pooling = (read_json(folder / name) if (folder / name).is_file() else {} for name in (_LIMIT, _POOLING))
+    settings, pooling, prompts = (
+        read_json(folder / name) if (folder / name).is_file() else {} for name in (_LIMIT, _POOLING, _PROMPTS)
+    )
     limit = settings.get("max_seq_length") or tokenizer_files.longest(folder)
     # Version 6 names the mode; before, there was a setting for each.
     is_mean = pooling.get("pooling_mode_mean_tokens", pooling.get("pooling_mode", "mean") == "mean")
-    other = f"{_POOLING} asks for other sentence vectors than the mean, which `encode` returns without pooling='cls'"
-    return int(limit), [] if is_mean else [other]
+    notes = []
+    if not is_mean:
+        notes.append(
+            f"{_POOLING} asks for other sentence vectors than the mean, which `encode` returns without pooling='cls'"
+        )
+    # A list of objects, each with the name of a class.
+    modules = re.findall(r'"type":\s*"(?:\w+\.)*(\w+)"', (folder / _LIST).read_text(encoding="utf-8"))
+    if others := [name for name in modules if name not in ("Transformer", "Pooling")]:
+        notes.append(f"{_LIST} has {', '.join(others)} after the encoder, which `encode` leaves out")
+    if prompts.get("default_prompt_name"):
+        notes.append(f"{_PROMPTS} puts a prompt before each text, which `encode` leaves out")
+    return int(limit), notes

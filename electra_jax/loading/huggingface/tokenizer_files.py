@@ -131,4 +131,19 @@ def load(folder: Path) -> Vocabulary | None:
       UserError: the vocabulary cannot be read, or transformers would give text or an added token other ids.
     """
     path = find(folder)
-    return None if path is None else vocabulary.read(path)
+    if path is None:
+        return None
+    found, described = vocabulary.read(path), read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
+    notes = []
+    if described.get("truncation_side") == "left":
+        notes.append(f"{CONFIG} cuts long texts off at their beginning; they are cut off at their end here")
+    kind = str(described.get("tokenizer_class", "PreTrainedTokenizerFast"))
+    # Other classes of transformers make a post-processor of their own, BERT's.
+    if (folder / Library.file).is_file() and kind.startswith(("PreTrained", "Tokenizers")):
+        library = tokenizers.Tokenizer.from_file(str(folder / Library.file))
+        library.no_truncation()
+        _, _, cls, sep, _ = found.tokenizer.special
+        (text,) = found.tokenizer.encode(["a"])
+        if library.encode("a").ids != [cls, *text, sep]:
+            notes.append(f"{Library.file} puts other special tokens around a text than [CLS] and [SEP], which are used")
+    return found._replace(notes=(*found.notes, *notes))

@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from electra_jax import train_config
 from electra_jax.config.errors import UserError
+from electra_jax.config.settings import above_up_to, check_value, whole
 from electra_jax.data import pipeline, vocabulary
 from electra_jax.objectives import registry
 from electra_jax.objectives.segments import make_segments
@@ -67,8 +68,10 @@ class RunFlops:
         `device` is a key of `devices.PEAK_FLOPS`, or an unambiguous part of one, such as H200.
 
         Raises:
-          UserError: the device is unknown.
+          UserError: the device is unknown, or a number is invalid.
         """
+        check_value("chips", chips, whole(1))
+        check_value("mfu", mfu, above_up_to(0, 1))
         kind = devices.find(device)
         if kind is None:
             raise UserError(f"device {device!r} is unknown: expected one of {', '.join(devices.PEAK_FLOPS)}")

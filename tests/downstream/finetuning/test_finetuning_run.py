@@ -190,8 +190,19 @@ def test_a_folder_with_something_else_is_not_overwritten(folder, tmp_path):
         finetune(folder, tmp_path / "out", config(epochs=2))  # of a seed that is not done
     assert [seed["seed"] for seed in finetune(folder, tmp_path / "out", config(seeds=2))["seeds"]] == [0, 1]
     (tmp_path / "out" / "config.json").unlink()
-    with pytest.raises(UserError, match="holds something other than a fine-tuning"):
+    with pytest.raises(UserError, match=r"holds something other than a fine-tuning \(answers\)"):
         finetune(folder, tmp_path / "out")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "scores.json").write_text("mine")
+    with pytest.raises(UserError, match=r"holds something other than a fine-tuning \(scores.json\)"):
+        finetune(folder, tmp_path / "own")
+
+
+def test_what_a_scheduler_wrote_is_no_obstacle(folder, tmp_path):
+    (tmp_path / "out" / "seeds").mkdir(parents=True)  # of a call that was killed before it wrote config.json
+    for name in ("slurm-1.out", "nohup.log", ".cache"):
+        (tmp_path / "out" / name).write_text("")
+    assert finetune(folder, tmp_path / "out")["seeds"]
 
 
 def test_a_tfds_dataset_is_identified_by_its_name(folder, tmp_path, monkeypatch):
@@ -215,8 +226,8 @@ def test_parameters_that_are_not_finite_are_not_scored(folder, tmp_path):
 
 def test_a_loss_that_is_not_finite_leaves_nothing_behind(folder, tmp_path):
     with pytest.raises(UserError, match="sst2 from a network: the loss is not finite from step 0 on; lower"):
-        finetune(folder, tmp_path, get=lambda: broken(lambda words: words * np.float32(np.nan)))
-    finetune(folder, tmp_path, config(epochs=2))
+        finetune(folder, tmp_path / "out", get=lambda: broken(lambda words: words * np.float32(np.nan)))
+    finetune(folder, tmp_path / "out", config(epochs=2))
 
 
 def test_padding_may_exceed_the_position_table(folder, tmp_path):
@@ -410,13 +421,13 @@ def test_a_seed_that_was_stopped_before_its_result_is_kept_again(folder, with_pi
     def stop(results, seed, result):
         raise KeyboardInterrupt
 
-    (tmp_path / "out" / "models" / "seed-7").mkdir(parents=True)  # not the best any more
     with monkeypatch.context() as patched:
         patched.setattr(results.Results, "write_seed", stop)
         with pytest.raises(KeyboardInterrupt):
             finetune(folder, tmp_path / "out", get=lambda: with_pieces, keep="best")
     assert models(tmp_path / "out") == ["seed-0"]
     (tmp_path / "out" / "models" / ".seed-0.0123abcd.partial").mkdir()  # of a call that was killed
+    (tmp_path / "out" / "models" / "seed-7").mkdir()  # not the best any more
     assert finetune(folder, tmp_path / "out", get=lambda: with_pieces, keep="best")["model"] == "models/seed-0"
     assert models(tmp_path / "out") == ["seed-0"]
     assert electra_jax.load(tmp_path / "out").predict("abc").label in ("0", "1")

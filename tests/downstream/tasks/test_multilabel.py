@@ -120,7 +120,7 @@ def test_a_threshold_is_chosen_for_the_best_micro_f1():
     assert fitted(logits, [(0,)] * 6, ("rare",))[0].threshold == pytest.approx(0.005)
 
 
-@settings(deadline=None, max_examples=20)  # scikit-learn is slow
+@settings(max_examples=20)  # scikit-learn is slow
 @given(st.integers(0, 2**32 - 1))
 def test_no_other_threshold_is_better(seed):
     rng = np.random.default_rng(seed)

@@ -360,7 +360,7 @@ def asked(draw):
 
 
 @given(st.lists(asked(), min_size=1, max_size=3), st.integers(9, 60), st.integers(1, 40))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_windows_lose_no_token_and_know_their_characters(pieces, examples, length, stride):
     rows = answering(name="squad1", query=4, stride=stride).encode(examples, pieces, length, train=False)
     owned = squad._owned(rows)
@@ -379,7 +379,7 @@ def test_windows_lose_no_token_and_know_their_characters(pieces, examples, lengt
 
 
 @given(st.lists(asked(), min_size=1, max_size=4), st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_what_is_perfect_has_all_points(pieces, examples, data):
     """Answers of whole words: what a piece more or less changes is no word."""
     task = answering(name="squad2", max_answer=1000)

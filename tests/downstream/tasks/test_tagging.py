@@ -239,7 +239,7 @@ SENTENCES = st.lists(st.lists(st.sampled_from([*WORDS, "\u200b", "markets" * 9])
 
 
 @given(SENTENCES, st.integers(3, 20), st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_word_is_lost_in_rows_and_answers(pieces, sentences, length, random):
     task = tagger()
     examples = [Sentence(tuple(words), tuple(random.choice(NAMES) for _ in words)) for words in sentences]

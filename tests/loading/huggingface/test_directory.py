@@ -293,6 +293,15 @@ def test_a_sentence_transformers_model_cuts_texts_off_as_it_says(tmp_path, piece
     for other in ({"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}, {"pooling_mode": "cls"}):
         (place / "1_Pooling" / "config.json").write_text(json.dumps(other))
         assert "asks for other sentence vectors than the mean" in directory.read(place).notes[0]
+    (place / "1_Pooling" / "config.json").write_text("{}")
+    modules = json.loads((place / "modules.json").read_text())
+    more = [*modules, {"idx": 2, "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"}]
+    (place / "modules.json").write_text(json.dumps(more))
+    (place / "config_sentence_transformers.json").write_text('{"default_prompt_name": "query"}')
+    assert directory.read(place).notes == (
+        "modules.json has Normalize after the encoder, which `encode` leaves out",
+        "config_sentence_transformers.json puts a prompt before each text, which `encode` leaves out",
+    )
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json", "spiece.model", "model.safetensors"])

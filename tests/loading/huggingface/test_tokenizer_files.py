@@ -83,10 +83,20 @@ def test_every_line_of_a_text_has_the_same_ids(both):
 @example("4444 444")
 @example("\u0301\uff9e\U0001d400")
 @example("\u0001a")
-@settings(max_examples=150, deadline=None)
+@example("\u008fa\u009f")
+@example("a\u000bb\u001cc\u0085d")
+@settings(max_examples=150)
 def test_every_text_has_the_same_ids(both, text):
     ours, theirs = both
     assert theirs.encode(text).ids == framed(ours, ours.encode([text])[0])
+
+
+def test_rare_white_space_is_a_space_as_in_prepared_text():
+    ours = train()
+    (expected,) = ours.encode(["a model is a line"])
+    text = "a\u000bmodel\u001cis\u0085a\u2028line"
+    assert ours.encode([text]) == [expected]
+    assert theirs(ours).encode(text).ids == framed(ours, expected)
 
 
 def test_pairs_are_two_segments(both):
@@ -147,6 +157,20 @@ def test_a_vocabulary_comes_back_as_it_went(tmp_path):
     assert again.special == ours.special
     assert [again.name_of(i) for i in range(len(again))] == [ours.name_of(i) for i in range(len(ours))]
     assert (again.word_starts == ours.word_starts).all()
+
+
+def test_what_transformers_does_otherwise_is_noted(tmp_path):
+    ours = train(model_type="wordpiece")
+    write(tmp_path, tokenizer_files.files(ours, 512, True))
+    path, settings = tmp_path / "tokenizer.json", {"tokenizer_class": "PreTrainedTokenizerFast"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert tokenizer_files.load(tmp_path).notes == ()
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**settings, "truncation_side": "left"}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "post_processor": None}))
+    assert tokenizer_files.load(tmp_path).notes == (
+        "tokenizer_config.json cuts long texts off at their beginning; they are cut off at their end here",
+        "tokenizer.json puts other special tokens around a text than [CLS] and [SEP], which are used",
+    )
 
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "model", "##s", "The", "."]
