@@ -20,6 +20,13 @@ _CLASSES = {
     "answering": "ForQuestionAnswering",
     None: "Model",
 }
+# The heads that read a setting of `Architecture.fixed`, for those that the encoder does not read.
+_READ_BY = {
+    "tie_word_embeddings": ("mlm_head",),
+    "decoder_bias": ("mlm_head",),
+    "classifier_bias": ("mlm_head", "discriminator_head"),
+    "classifier_activation": ("mlm_head", "discriminator_head"),
+}
 # Far beyond any model: a damaged file is reported before anything is allocated.
 _MOST_LAYERS, _LARGEST = 10_000, 10**8
 _SHOWN = 20  # characters of a number in an error
@@ -75,8 +82,8 @@ def read(described: Mapping[str, Any], head: str | None, place: str) -> ElectraC
     described = architecture.normalized({**architecture.unnamed, **described}, place)
     for name, value in architecture.fixed.items():
         given = described.get(name, value)
-        # Tying is of no concern where no head predicts tokens.
-        if given != value and (name != "tie_word_embeddings" or head == "mlm_head"):
+        # Settings of a head are of no concern where it is not read.
+        if given != value and head in _READ_BY.get(name, (head,)):
             raise different(place, name, given, repr(value))
 
     def number(name: str, default: float | None = None, whole: bool = True, least: int = 1) -> Any:

@@ -102,7 +102,6 @@ def test_classes_and_labels_are_those_of_transformers():
         ("modernbert", {"attention_bias": True}),
         ("modernbert", {"hidden_activation": "silu"}),
         ("modernbert", {"hidden_activation": ["gelu"]}),
-        ("modernbert", {"decoder_bias": False}),
         ("modernbert", {"rope_parameters": {"full_attention": {"rope_theta": 5.0}}}),
         ("modernbert", {"rope_parameters": None, "local_rope_theta": 160_000.0}),
     ],
@@ -111,6 +110,24 @@ def test_classes_and_labels_are_those_of_transformers():
 def test_what_is_computed_otherwise_is_refused(kind, change):
     with pytest.raises(UserError, match=r"there has .*: expected .*; electra_jax has no other architecture"):
         hf_config.read(written(kind, **change)[1], None, "there")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "heads"),
+    [
+        ("decoder_bias", False, ["mlm_head"]),
+        ("classifier_bias", True, ["mlm_head", "discriminator_head"]),
+        ("classifier_activation", "silu", ["mlm_head", "discriminator_head"]),
+    ],
+)
+def test_a_setting_of_a_head_matters_where_that_is_read(setting, value, heads):
+    described = written("modernbert", **{setting: value})[1]
+    for head in (None, "mlm_head", "discriminator_head"):
+        if head in heads:
+            with pytest.raises(UserError, match=f"there has {setting}=.*: expected .*"):
+                hf_config.read(described, head, "there")
+        else:
+            hf_config.read(described, head, "there")
 
 
 @pytest.mark.parametrize("name", ["position_biased_input", "pos_att_type", "share_att_key", "norm_rel_ebd"])
