@@ -10,7 +10,7 @@
 # - On the CPU each process is one device, and the processes compete for cores: this is for testing, not for speed.
 # - When a process dies, JAX aborts the others within --patience seconds. The same command then resumes from the last
 #   checkpoint, also with another number of processes.
-# - After Ctrl-C or SIGTERM all processes save the same step and exit; before the first step, they first come to it.
+# - After Ctrl-C or SIGTERM all processes save the same step and exit; a signal before the first step takes effect at the first step.
 set -euo pipefail
 
 count=${1:-}

@@ -35,13 +35,15 @@ if [[ $(state) != NONE ]]; then
 fi
 files=$(mktemp -d)
 archive=$files/electra_jax.tar.gz log=$files/log
-trap 'rm -r "$files"; delete' EXIT
-# Before anything is billed.
-git -C "$(dirname "$0")/.." archive --format=tar.gz --output="$archive" HEAD
+trap 'rm -rf "$files"; delete' EXIT
+pack() { mkdir -p "$files" && git -C "$(dirname "$0")/.." archive --format=tar.gz --output="$archive" HEAD; }
+pack # before anything is billed
 
 # Joined by &&: bash ignores `set -e` in a condition, and a slice that is set up in part must not pass for a ready one.
 create() {
-  gcloud compute tpus tpu-vm create "$name" "${place[@]}" --accelerator-type="$type" --version="$image" ${SPOT:+--spot} &&
+  # Again: what cleans /tmp may have deleted it since.
+  pack &&
+    gcloud compute tpus tpu-vm create "$name" "${place[@]}" --accelerator-type="$type" --version="$image" ${SPOT:+--spot} &&
     gcloud compute tpus tpu-vm scp "$archive" "$name":electra_jax.tar.gz "${place[@]}" --worker=all &&
     # The Python of the image may be older than 3.11, so uv installs one.
     on_all 'curl -LsSf https://astral.sh/uv/install.sh | sh && mkdir -p electra_jax && tar -xzf electra_jax.tar.gz -C electra_jax &&

@@ -74,7 +74,7 @@ def test_settings_that_contradict_each_other_are_refused():
 
 @pytest.mark.parametrize("objective", [{}, {"name": 3}, "mlm", None])
 def test_an_objective_needs_a_name(objective):
-    with pytest.raises(UserError, match=r"config has no objective\.name: expected a config of pre-training, such as"):
+    with pytest.raises(UserError, match=r"config has no objective\.name: expected a pre-training config, such as"):
         train_config.resolve({} if objective is None else {"objective": objective})
 
 

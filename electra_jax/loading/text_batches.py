@@ -1,6 +1,6 @@
 """Padded batches of token rows in a few length buckets, so that few programs are compiled."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ def check_texts(texts: Any) -> list[str]:
 
 def check_sequence(value: Any, name: str, expected: str) -> None:
     """Raises UserError if `value` cannot be iterated over, or is a mapping or a table, whose keys would be read."""
-    if not isinstance(value, Iterable) or hasattr(value, "keys"):
+    if not isinstance(value, Iterable) or isinstance(value, Mapping) or hasattr(value, "columns"):
         shown = f"a {type(value).__name__}" if isinstance(value, Iterable) else repr(value)
         raise UserError(f"{name} is {shown}: expected {expected}")
 

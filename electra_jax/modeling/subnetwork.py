@@ -46,7 +46,9 @@ class Network(NamedTuple):
         if "layers" not in self.params["encoder"]:
             raise UserError(f"layers={count} is invalid: the layers of this encoder share their weights; leave it out")
         if not whole(1).holds(count) or count > encoder.layers:
-            raise UserError(f"layers={count} is invalid: expected 1 to {encoder.layers}, the encoder's layers")
+            raise UserError(
+                f"layers={count} is invalid: expected an integer from 1 to {encoder.layers}, the encoder's layers"
+            )
         layers = jax.tree.map(lambda x: x[:count], self.params["encoder"]["layers"])
         params = {**self.params, "encoder": {**self.params["encoder"], "layers": layers}}
         return Network(dataclasses.replace(self.config, encoder=dataclasses.replace(encoder, layers=count)), params)

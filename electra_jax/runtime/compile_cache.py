@@ -4,6 +4,7 @@ import contextlib
 import functools
 import operator
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ _NAMES = (
     "jax_compilation_cache_max_size",
     "jax_persistent_cache_min_compile_time_secs",
 )
+_lock = threading.Lock()
 _outside: dict[str, Any] = {}  # JAX's settings outside all contexts
 _open: list[dict[str, Any]] = []  # the changes of each open context, the innermost last
 
@@ -50,16 +52,18 @@ def compile_cache(choice: str) -> Iterator[None]:
     """
     if choice not in (AUTO, NONE):
         jax_errors.check_cache(choice, "config.compile_cache")
-    if not _open:
-        _outside.update({name: jax.config.values[name] for name in _NAMES})
-    changes = _changes(choice)
-    _open.append(changes)
-    _update()
+    with _lock:
+        if not _open:
+            _outside.update({name: jax.config.values[name] for name in _NAMES})
+        changes = _changes(choice)
+        _open.append(changes)
     try:
+        _update()
         yield
     finally:
-        # By identity, and not the last one: runs in threads need not end in reverse order.
-        del _open[next(i for i, each in enumerate(_open) if each is changes)]
+        with _lock:
+            # By identity, and not the last one: runs in threads need not end in reverse order.
+            del _open[next(i for i, each in enumerate(_open) if each is changes)]
         _update()
 
 
@@ -101,10 +105,11 @@ def _is_writable(path: Path) -> bool:
 
 def _update() -> None:
     """Gives JAX the settings of the open contexts."""
-    wanted = functools.reduce(operator.or_, _open, _outside)
-    changed = {name: value for name, value in wanted.items() if jax.config.values[name] != value}
-    for name, value in changed.items():
-        jax.config.update(name, value)
+    with _lock:
+        wanted = functools.reduce(operator.or_, _open, _outside)
+        changed = {name: value for name, value in wanted.items() if jax.config.values[name] != value}
+        for name, value in changed.items():
+            jax.config.update(name, value)
     if changed:
         # JAX opens its cache once, and would keep the settings of that time.
         compilation_cache.reset_cache()

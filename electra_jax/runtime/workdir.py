@@ -25,10 +25,8 @@ AnyPath: TypeAlias = Path | epath.Path  # on gs:// an `epath.Path`, which has th
 LOCK = ".lock"  # lock file of the run in the folder, see lock.py
 # On gs://, each host has its own copy of a corpus, and Orbax writes checkpoints there itself.
 _NOT_COPIED = ("data", "checkpoints", "wandb", LOCK)
-# Names of what a shell or a scheduler writes beside a run, and of hidden files.
-OTHERS = r"\..*|.*\.(tmp|log|out|err)"
-# The folders were left by a process that was killed before it wrote config.json.
-_LEFT = re.compile(rf"data|checkpoints|{OTHERS}")
+# Left by a process that was killed before it wrote config.json, or written by a shell or a scheduler.
+_LEFT = re.compile(r"data|checkpoints|\..*|.*\.(tmp|log|out|err)")
 _CORPUS_KEY = re.compile(r"[0-9a-f]{16}")
 
 

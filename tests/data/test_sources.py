@@ -81,6 +81,12 @@ def test_files_of_a_glob_are_sorted(tmp_path):
     assert below(tmp_path, sources.files(str(tmp_path / "no.md"))) == ["no.md"]
 
 
+def test_what_is_left_out_of_all_sources_is_listed(tmp_path):
+    make(tmp_path, ["a/b.txt", "a/c.md", "d/e.txt", "d/f.md"])
+    left = sources.left_out(sources.parse(f"{tmp_path}/a;{tmp_path}/d;docstrings"))
+    assert left == [str(tmp_path / name) for name in ("a/c.md", "d/f.md")]
+
+
 def test_links_are_followed_and_broken_ones_named(tmp_path):
     make(tmp_path, ["in/a.txt", "elsewhere/b.txt"])
     (tmp_path / "in" / "link").symlink_to(tmp_path / "elsewhere")

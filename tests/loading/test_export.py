@@ -243,7 +243,7 @@ def test_an_encoder_of_the_first_layers_computes_their_states(workdir, tmp_path)
     assert "These weights were not evaluated." in card
     assert "| mlm loss |" in (tmp_path / "all" / "encoder" / "README.md").read_text()
     assert load_networks(tmp_path / "one").encoder.config.encoder.layers == 2
-    with pytest.raises(UserError, match="layers=3 is invalid: expected 1 to 2, the encoder's layers"):
+    with pytest.raises(UserError, match="layers=3 is invalid: expected an integer from 1 to 2, the encoder's layers"):
         export.export(workdir, tmp_path / "three", layers=3)
     assert not (tmp_path / "three").exists()
 

@@ -9,7 +9,6 @@ scores.json       summary over the seeds
 
 import dataclasses
 import json
-import re
 import shutil
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,13 +20,11 @@ from electra_jax.config.settings import differences
 from electra_jax.downstream.finetuning import recipe
 from electra_jax.downstream.tasks.task import Task
 from electra_jax.runtime.io import read_json, write_whole
-from electra_jax.runtime.workdir import OTHERS
 
 SCORES, CONFIG = "scores.json", "config.json"
 # Weights and files are identified by their digests, so their paths may change.
 _MAY_CHANGE = {*recipe.RESUMABLE, "init_from", "data_dir"}
-# The folder of seeds is made before config.json.
-_LEFT = re.compile(rf"seeds|{OTHERS}")
+_REPLACED = (SCORES, "answers", "models")  # what a fine-tuning replaces, and deletes in part
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,9 +81,7 @@ class Results:
         path = self.workdir / CONFIG
         any_seed = any(self.seeds_dir.glob("*.json"))
         before = read_json(path) if path.exists() else {}
-        # Files of these names would be replaced, and folders deleted.
-        names = [] if before else sorted(each.name for each in self.workdir.glob("*"))
-        others = [name for name in names if not _LEFT.fullmatch(name)]
+        others = [] if before else [name for name in _REPLACED if (self.workdir / name).exists()]
         if others or (any_seed and not before) or (before and "task" not in before):
             named = f" ({others[0]})" if others else ""
             raise UserError(f"{self.workdir} holds something other than a fine-tuning{named}; use another folder")

@@ -82,7 +82,7 @@ def read(described: Mapping[str, Any], head: str | None, place: str) -> ElectraC
     described = architecture.normalized({**architecture.unnamed, **described}, place)
     for name, value in architecture.fixed.items():
         given = described.get(name, value)
-        # Settings of a head are of no concern where it is not read.
+        # Settings of a head do not matter if it is not loaded.
         if given != value and head in _READ_BY.get(name, (head,)):
             raise different(place, name, given, repr(value))
 

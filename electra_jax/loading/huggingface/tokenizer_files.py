@@ -133,17 +133,24 @@ def load(folder: Path) -> Vocabulary | None:
     path = find(folder)
     if path is None:
         return None
-    found, described = vocabulary.read(path), read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
-    notes = []
+    found, notes = vocabulary.read(path), []
+    # The tokenizer's own file takes precedence.
+    described = {
+        name: value
+        for file in ("config.json", CONFIG)
+        if (folder / file).is_file()
+        for name, value in read_json(folder / file).items()
+    }
     if described.get("truncation_side") == "left":
         notes.append(f"{CONFIG} cuts long texts off at their beginning; they are cut off at their end here")
-    kind = str(described.get("tokenizer_class", "PreTrainedTokenizerFast"))
+    kind = str(described.get("tokenizer_class") or "PreTrained")
     # Other classes of transformers make a post-processor of their own, BERT's.
     if (folder / Library.file).is_file() and kind.startswith(("PreTrained", "Tokenizers")):
         library = tokenizers.Tokenizer.from_file(str(folder / Library.file))
         library.no_truncation()
+        library.no_padding()
         _, _, cls, sep, _ = found.tokenizer.special
         (text,) = found.tokenizer.encode(["a"])
         if library.encode("a").ids != [cls, *text, sep]:
-            notes.append(f"{Library.file} puts other special tokens around a text than [CLS] and [SEP], which are used")
+            notes.append(f"{Library.file} puts other special tokens around a text; [CLS] and [SEP] are used here")
     return found._replace(notes=(*found.notes, *notes))

@@ -1,6 +1,7 @@
 import dataclasses
 import itertools
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -190,19 +191,16 @@ def test_a_folder_with_something_else_is_not_overwritten(folder, tmp_path):
         finetune(folder, tmp_path / "out", config(epochs=2))  # of a seed that is not done
     assert [seed["seed"] for seed in finetune(folder, tmp_path / "out", config(seeds=2))["seeds"]] == [0, 1]
     (tmp_path / "out" / "config.json").unlink()
-    with pytest.raises(UserError, match=r"holds something other than a fine-tuning \(answers\)"):
+    with pytest.raises(UserError, match=r"holds something other than a fine-tuning \(scores.json\)"):
         finetune(folder, tmp_path / "out")
     (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "log.txt").write_text("of the shell that started it")
+    assert finetune(folder, tmp_path / "own")["seeds"]
+    (tmp_path / "own" / "config.json").unlink()
+    shutil.rmtree(tmp_path / "own" / "seeds")
     (tmp_path / "own" / "scores.json").write_text("mine")
     with pytest.raises(UserError, match=r"holds something other than a fine-tuning \(scores.json\)"):
         finetune(folder, tmp_path / "own")
-
-
-def test_what_a_scheduler_wrote_is_no_obstacle(folder, tmp_path):
-    (tmp_path / "out" / "seeds").mkdir(parents=True)  # of a call that was killed before it wrote config.json
-    for name in ("slurm-1.out", "nohup.log", ".cache"):
-        (tmp_path / "out" / name).write_text("")
-    assert finetune(folder, tmp_path / "out")["seeds"]
 
 
 def test_a_tfds_dataset_is_identified_by_its_name(folder, tmp_path, monkeypatch):

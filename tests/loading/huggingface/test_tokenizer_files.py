@@ -169,7 +169,7 @@ def test_what_transformers_does_otherwise_is_noted(tmp_path):
     path.write_text(json.dumps({**json.loads(path.read_text()), "post_processor": None}))
     assert tokenizer_files.load(tmp_path).notes == (
         "tokenizer_config.json cuts long texts off at their beginning; they are cut off at their end here",
-        "tokenizer.json puts other special tokens around a text than [CLS] and [SEP], which are used",
+        "tokenizer.json puts other special tokens around a text; [CLS] and [SEP] are used here",
     )
 
 

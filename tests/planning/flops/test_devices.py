@@ -7,10 +7,14 @@ from electra_jax.planning.flops import devices
     ("kind", "bfloat16", "float32"),
     [
         ("TPU v4", 275e12, 275e12),
+        ("TPU v5 lite", 197e12, 197e12),
+        ("TPU v6 lite", 918e12, 918e12),
         ("NVIDIA A100-SXM4-80GB", 312e12, 156e12),
         ("NVIDIA H100 80GB HBM3", 989e12, 494e12),
         ("NVIDIA H100 PCIe", 756e12, 378e12),
         ("NVIDIA H200 NVL", 835e12, 417e12),
+        ("NVIDIA H200", 989e12, 494e12),
+        ("NVIDIA B200", 2250e12, 1125e12),
     ],
 )
 def test_the_peak_of_one_device(kind, bfloat16, float32):
