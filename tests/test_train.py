@@ -37,7 +37,7 @@ def test_a_step_that_hangs_prints_where(text_file, tmp_path, capfd, monkeypatch,
     class Hang(Progress):
         def update(self, completed: float, numbers: str = "") -> None:
             if completed == 0:
-                until(is_reported)
+                until(is_reported, 60)
 
     monkeypatch.setattr("electra_jax.train._HANG", 0.1)
     config = small_config(text_file, "objective=mlm", steps=2)
