@@ -104,12 +104,15 @@ def _words(
     tokenizer: Tokenizer, original: np.ndarray, corrupted: np.ndarray, labels: np.ndarray, probabilities: np.ndarray
 ) -> list[SampledWord]:
     """Groups the pieces of one row into words; all arrays are [L]."""
+    # A fake may be a special token, which `words` takes for the end of a word: it is shown as an unknown token.
+    is_special = np.isin(corrupted, tokenizer.special) & (labels > 0)
+    shown = np.where(is_special, tokenizer.special.unk, corrupted).tolist()
     return [
         SampledWord(
             word,
             float(probabilities[pieces].max()),
             tokenizer.decode(original[pieces].tolist()) if labels[pieces].any() else None,
         )
-        for word, pieces in tokenizer.words(corrupted.tolist())
+        for word, pieces in tokenizer.words(shown)
         if word
     ]

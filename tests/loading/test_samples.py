@@ -5,7 +5,7 @@ from cli_runs import make_objective, small_config
 from splits import from_lists
 
 from electra_jax.data import vocabulary_training
-from electra_jax.data.tokenizer import CLS, OWN, PAD, SEP
+from electra_jax.data.tokenizer import CLS, OWN, PAD, SEP, UNK
 from electra_jax.loading import samples
 from electra_jax.loading.samples import SampledWord
 from electra_jax.runtime.marked_text import Mark
@@ -35,12 +35,22 @@ def test_replaced_words_know_their_original_and_special_tokens_stay(text_file, m
     ((original, corrupted, labels, probabilities),) = rows
     np.testing.assert_array_equal(labels > 0, corrupted != original)
     assert not labels[np.isin(original, [PAD, CLS, SEP])].any()
-    for word, (text, at) in zip(sentence, vocabulary.words(corrupted.tolist()), strict=True):
+    shown = np.where(np.isin(corrupted, OWN) & (labels > 0), UNK, corrupted)  # of the fakes one is [PAD]
+    for word, (text, at) in zip(sentence, vocabulary.words(shown.tolist()), strict=True):
         replaced = np.any(original[at] != corrupted[at])
         before = vocabulary.decode(original[at].tolist()) if replaced else None
         assert word == SampledWord(text, probabilities[at].max(), before)
     assert 0 < sum(word.original is not None for word in sentence) < len(sentence)
     assert samples.sample_fakes(objective, params, jnp.int32(5), from_lists([[[9]]]), vocabulary, 64, 1) == []
+
+
+def test_a_fake_that_is_a_special_token_loses_no_word(text_file):
+    vocabulary = vocabulary_training.train(text_file.read_text().split("\n"), small_config(text_file).data)
+    ids = np.array([CLS, *vocabulary.encode(["the model reads"])[0], SEP])
+    corrupted = np.where(np.arange(len(ids)) == len(ids) - 2, PAD, ids)
+    *_, last = samples._words(vocabulary, ids, corrupted, (ids != corrupted).astype(int), np.linspace(0, 1, len(ids)))
+    assert last.original is not None
+    assert "reads" in last.original
 
 
 def test_a_sentence_becomes_a_text_with_marks():
