@@ -98,6 +98,8 @@ def prepare(
 
 def _with_settings(config: CorpusConfig, changes: dict[str, Any]) -> CorpusConfig:
     """Returns a validated copy of `config` with some settings changed."""
+    if not isinstance(config, CorpusConfig):
+        raise UserError(f"config={config!r} is invalid: expected a CorpusConfig; give the sources by name, as input=")
     config = from_dict(CorpusConfig, {**corpus_settings(config), **changes}, prefix="")
     if config.vocabulary:
         unused = [name for name in VOCABULARY_TRAINING if name in changes]

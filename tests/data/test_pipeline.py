@@ -540,6 +540,11 @@ def test_a_worker_that_is_killed_is_one_line(text_file, tmp_path, small_shards, 
 # The front door.
 
 
+def test_sources_are_given_by_name(tmp_path):
+    with pytest.raises(UserError, match=r"config='a\.txt' is invalid: .*; give the sources by name, as input="):
+        pipeline.prepare(tmp_path / "mine", "a.txt")
+
+
 def test_prepare_takes_settings_and_returns_a_report(text_file, tmp_path):
     progress = Recorded()
     output = str(tmp_path / "mine")
