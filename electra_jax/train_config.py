@@ -238,8 +238,7 @@ def as_dataclass(config: ConfigDict | TrainConfig | Mapping[str, Any]) -> TrainC
     if not isinstance(config, TrainConfig):
         name = settings.name_in(config, "objective")
         generator = config["objective"].get("generator", "transformer")
-        if name not in registry.SYSTEMS:
-            raise UserError(f"config.objective.name={name!r} is invalid: expected {' or '.join(registry.SYSTEMS)}")
+        check_value("config.objective.name", name, one_of(*registry.SYSTEMS))
         check_value("config.objective.generator", generator, one_of(*GENERATORS))
         unused = registry.unused_settings(name, generator)
         given = settings.flatten(config)

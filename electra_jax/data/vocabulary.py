@@ -24,7 +24,7 @@ _BERT_SETTINGS = {  # of a tokenizer_config.json, and their names in a tokenizer
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
-_DESCRIBED = ("tokenizer_class", *_BERT_SETTINGS, *SPECIAL_ROLES)  # what is read beside a vocabulary
+_DESCRIBED = ("tokenizer_class", "truncation_side", *_BERT_SETTINGS, *SPECIAL_ROLES)  # what is read beside a vocabulary
 # Classes of transformers, without Tokenizer and Fast, that read such a file as `tokenizer.load` does.
 _WORD_PIECES = {
     *("Bert", "Electra", "DistilBert", "ConvBert", "Funnel", "LayoutLM", "LayoutLMv2", "Lxmert", "MobileBert", "MPNet"),
@@ -58,7 +58,7 @@ def read(path: Path, fold_case: bool = True) -> Vocabulary:
       UserError: it cannot be read, it belongs to a tokenizer with other rules or other special tokens, or the ids of
         its added tokens do not continue those of its pieces.
     """
-    described = _describe(path)
+    described = describe(path)
     if path.suffix != ".json":  # where rules are in the file itself
         _check_class(path, described)
     found = _as_described(tokenizer.load(path, fold_case), described, path)
@@ -116,8 +116,8 @@ def _instead(library: Library, difference: tuple[str, list[str], list[str]], not
     return Vocabulary(library, (*notes, said))
 
 
-def _describe(path: Path) -> dict[str, Any]:
-    """Returns what the files beside `path` say about its tokenizer; `tokenizer_class` is always there."""
+def describe(path: Path) -> dict[str, Any]:
+    """Returns what the files beside the vocabulary `path` say of its tokenizer; `tokenizer_class` is always there."""
     described: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizer"}
     # The tokenizer's own file comes last, and takes precedence. transformers reads only the class from the model's.
     for name, keys in ((_MODEL_CONFIG, _DESCRIBED[:1]), (_CONFIG, _DESCRIBED)):

@@ -1,10 +1,9 @@
 """JAX's persistent compilation cache, for the duration of a run or a command."""
 
 import contextlib
-import functools
-import operator
 import os
 import threading
+from collections import ChainMap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -106,7 +105,7 @@ def _is_writable(path: Path) -> bool:
 def _update() -> None:
     """Gives JAX the settings of the open contexts."""
     with _lock:
-        wanted = functools.reduce(operator.or_, _open, _outside)
+        wanted = ChainMap(*reversed(_open), _outside)
         changed = {name: value for name, value in wanted.items() if jax.config.values[name] != value}
         for name, value in changed.items():
             jax.config.update(name, value)

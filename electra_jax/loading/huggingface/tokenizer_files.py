@@ -133,19 +133,12 @@ def load(folder: Path) -> Vocabulary | None:
     path = find(folder)
     if path is None:
         return None
-    found, notes = vocabulary.read(path), []
-    # The tokenizer's own file takes precedence.
-    described = {
-        name: value
-        for file in ("config.json", CONFIG)
-        if (folder / file).is_file()
-        for name, value in read_json(folder / file).items()
-    }
+    found, described, notes = vocabulary.read(path), vocabulary.describe(path), []
     if described.get("truncation_side") == "left":
         notes.append(f"{CONFIG} cuts long texts off at their beginning; they are cut off at their end here")
-    kind = str(described.get("tokenizer_class") or "PreTrained")
     # Other classes of transformers make a post-processor of their own, BERT's.
-    if (folder / Library.file).is_file() and kind.startswith(("PreTrained", "Tokenizers")):
+    reads_it = str(described["tokenizer_class"]).startswith(("PreTrained", "Tokenizers"))
+    if (folder / Library.file).is_file() and reads_it:
         library = tokenizers.Tokenizer.from_file(str(folder / Library.file))
         library.no_truncation()
         library.no_padding()
