@@ -1,14 +1,21 @@
 """Sphinx builds the documentation: sphinx-build -W docs docs/_build
 
-The notebook is executed by the build, on the CPU; its output is not committed.
+The notebook is executed by the build, on the CPU; its output is not committed, nor is the page of --help.
 """
 
 import importlib.metadata
 import os
+import sys
 from pathlib import Path
 
+DOCS = Path(__file__).parent.resolve()
+sys.path.insert(0, str(DOCS))
+import make_tables  # noqa: E402
+
+(DOCS / "reference" / "commands.md").write_text(make_tables.commands_page(), encoding="utf-8")
+
 # The notebook starts in an empty folder, with the package of this checkout.
-os.environ["PYTHONPATH"] = str(Path(__file__).parent.parent.resolve())
+os.environ["PYTHONPATH"] = str(DOCS.parent)
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 project = "electra_jax"

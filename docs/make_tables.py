@@ -1,6 +1,6 @@
 """Writes the parts of the documentation that come from code or from measurements.
 
-    python docs/make_tables.py                             # reference/settings.md and reference/commands.md
+    python docs/make_tables.py                             # reference/settings.md
     python docs/make_tables.py first_run runs/tiny         # from the run of the README's first command
     python docs/make_tables.py ladder                      # from benchmarks/results/ladder.jsonl, and its figures
     python docs/make_tables.py ablations 2x96              # from benchmarks/results/ablations.jsonl
@@ -74,8 +74,6 @@ of epochs by task and size of the encoder.""",
 _COMMANDS = """\
 # Commands
 
-<!-- Written by docs/make_tables.py from --help. Do not edit. -->
-
 What `electra-jax SUBCOMMAND --help` prints. `python -m electra_jax SUBCOMMAND` is the same command.
 """
 
@@ -87,7 +85,7 @@ def settings_page() -> str:
 
 
 def commands_page() -> str:
-    """The content of reference/commands.md."""
+    """The content of reference/commands.md, which docs/conf.py writes."""
     sections = [_COMMANDS]
     for name, summary in command_line.COMMANDS.items():
         usage = io.StringIO()
@@ -98,7 +96,7 @@ def commands_page() -> str:
     return "\n".join(sections)
 
 
-PAGES = {DOCS / "reference" / "settings.md": settings_page, DOCS / "reference" / "commands.md": commands_page}
+SETTINGS = DOCS / "reference" / "settings.md"
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
@@ -244,8 +242,7 @@ def put(name: str, content: str) -> list[Path]:
 
 def main(argv: list[str]) -> int:
     if not argv:
-        for path, content in PAGES.items():
-            path.write_text(content(), encoding="utf-8")
+        SETTINGS.write_text(settings_page(), encoding="utf-8")
         return 0
     name, *arguments = argv
     if name not in TABLES:
