@@ -82,6 +82,8 @@ def test_the_jobset_has_one_pod_per_host_of_its_slice():
     assert spec["parallelism"] * chips == math.prod(map(int, topology.split("x")))
     assert jobset["spec"]["network"]["enableDNSHostnames"]
     assert pod["restartPolicy"] == "Never"
+    (rule,) = spec["podFailurePolicy"]["rules"]
+    assert rule["onExitCodes"]["containerName"] == container["name"]
     assert pod["terminationGracePeriodSeconds"] >= 60
     assert container["command"] == ["python", "-m", "electra_jax.train"]
     assert "--config=base" in container["args"]  # by its name: an image has no folder configs/ where it starts
