@@ -14,7 +14,8 @@ OUT/exported. The schedule has --steps; by default as many as OUT/steps.json say
 and a half. There is a checkpoint every two minutes. When the time is up, the run is saved and exported as it is; the
 same call goes on with it. The config is budget:flops=1e17; or --config, with --steps, and --config.NAME, as in `train`.
 
-score: fine-tunes OUT/exported on five of GLUE's tasks, side by side in processes of their own, three seeds each.
+score: fine-tunes OUT/exported on five of GLUE's tasks, side by side in processes of their own, three seeds each, with
+what is best for small encoders (docs/howto/finetune.md, "For a small encoder").
 
 Each part writes OUT/report.md, with tables of all of them. --rehearse shrinks the networks, to try it all on a CPU.
 PREPARED comes from `electra-jax prepare --vocab_size=16384`. What a GPU computes is checked by
@@ -140,7 +141,7 @@ def train(output: Path, chosen: config_file.Arguments) -> None:
     finally:
         clock.cancel()
     shutil.rmtree(output / _EXPORTED, ignore_errors=True)  # of an earlier call, which may have made fewer steps
-    electra_jax.export(output / _RUN, output / _EXPORTED)
+    electra_jax.export(output / _RUN, output / _EXPORTED, dtype="float16")  # half as much to bring home
 
 
 def _steps_so_far(output: Path) -> int:
@@ -171,6 +172,7 @@ def score(output: Path, chosen: config_file.Arguments) -> None:
             *(f"--config=glue:{','.join((f'task={task}', 'head=paper', *shrunk))}", f"--workdir={folder}"),
             *(f"--data_dir={glue.task_dir(options['data_dir'], task)}", "--keep=none", "--config.seeds=3"),
             *("--config.seeds_at_once=3", f"--config.examples={_MOST_EXAMPLES}"),
+            *("--config.pooling=mean", "--config.optim.learning_rate=5e-4"),
         ]
         share = {"XLA_CLIENT_MEM_FRACTION": f"{0.9 / len(_TASKS):.2f}"}
         with (folder / "log.txt").open("w") as log:

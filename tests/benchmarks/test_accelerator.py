@@ -59,7 +59,7 @@ def test_another_call_goes_on_with_the_run_and_exports_it_again(tmp_path, monkey
     monkeypatch.setattr(accelerator.goodput, "process_started", time.monotonic)
     trained = []
     monkeypatch.setattr(accelerator.electra_jax, "pretrain", lambda config, run, progress: trained.append(config.steps))
-    monkeypatch.setattr(accelerator.electra_jax, "export", lambda run, folder: folder.mkdir())
+    monkeypatch.setattr(accelerator.electra_jax, "export", lambda run, folder, dtype: folder.mkdir())
     (tmp_path / "exported" / "old").mkdir(parents=True)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text('{"steps": 1234}')
@@ -71,12 +71,14 @@ def test_another_call_goes_on_with_the_run_and_exports_it_again(tmp_path, monkey
 
 
 def test_a_fine_tuning_that_fails_is_named(tmp_path, monkeypatch, capsys):
-    statuses = iter((0, 2, 0, 0, 1))
+    statuses, commands = iter((0, 2, 0, 0, 1)), list[list[str]]()
     process = SimpleNamespace(wait=lambda seconds: next(statuses))
-    monkeypatch.setattr(accelerator.subprocess, "Popen", lambda command, **options: process)
+    monkeypatch.setattr(accelerator.subprocess, "Popen", lambda command, **options: commands.append(command) or process)
     with pytest.raises(UserError, match=r"^sst2, rte failed; see log\.txt of each in "):
         accelerator.main(["score", f"--data_dir={tmp_path}", f"--output={tmp_path}"])
     assert "sst2: exit status 2; " in capsys.readouterr().out
+    # With the state of [CLS] a small encoder's scores are 11 points lower.
+    assert all("--config.pooling=mean" in command for command in commands)
 
 
 def test_training_that_would_end_before_it_begins_is_refused(tmp_path, monkeypatch):
