@@ -35,7 +35,7 @@ def test_a_bag_of_words_learns_what_words_say(tmp_path, capsys):
         json.dump(given, file)
     command = [f"--squad={tmp_path / 'squad.json.xz'}", f"--output={tmp_path / 'out'}", "--train=9"]
     assert errors.run(topics.main, command) == 0
-    assert (
-        "2 articles, 18 questions to train on, 2 to test\naccuracy of a bag of words: 100.0" in capsys.readouterr().out
-    )
+    said = capsys.readouterr().out.splitlines()
+    assert said[-3] == "2 articles, 18 questions to train on, 2 to test"
+    assert said[-2:] == ["accuracy of a bag of words: 100.0", "accuracy of a bag of words and their parts: 100.0"]
     assert (tmp_path / "out" / "dev.tsv").read_text() == "question\tlabel\nwhich fjord?\tOslo\nwhich emperor?\tRome\n"
