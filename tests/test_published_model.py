@@ -5,9 +5,12 @@ import re
 
 import numpy as np
 import pytest
+import tokenizers
 from cli_runs import ROOT
 
 import electra_jax
+from electra_jax.data import proof
+from electra_jax.loading.huggingface import tokenizer_files
 
 FOLDER = ROOT / "models" / "english-5m"
 MOST_BYTES = 32 << 20  # history keeps every copy
@@ -31,6 +34,13 @@ def test_it_is_an_export_of_a_few_megabytes():
     assert model.notes == ()
     alone = electra_jax.load(FOLDER / "encoder")
     np.testing.assert_array_equal(model.encode("a line of text"), alone.encode("a line of text"))
+
+
+@pytest.mark.parametrize("name", ["discriminator", "encoder", "generator"])
+def test_other_libraries_read_its_texts_alike(name):
+    model = tokenizers.Tokenizer.from_file(str(FOLDER / name / "tokenizer.json"))
+    ours = electra_jax.load(FOLDER / name).tokenizer
+    tokenizer_files.check(ours, model, [*proof.lines(ours), "rare\x0bwhite \x1cspace\x85 \u2003"])
 
 
 def test_its_cards_name_no_folder_of_the_machine_that_made_it():
