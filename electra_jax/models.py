@@ -136,7 +136,10 @@ def _read_score(finetuned: Path, run: Path, step: int | None) -> TaskScore:
         )
     metric = summary["metric"]
     median, lowest, highest = (summary[name][metric] for name in ("median", "lowest", "highest"))
-    return TaskScore(summary["task"], metric, median, lowest, highest, len(summary["seeds"]))
+    recipe = f"rate {identity['optim']['learning_rate']:g}, {identity['epochs']} epochs, pooling {identity['pooling']}"
+    if identity["examples"]:
+        recipe += f", {identity['examples']:,} examples"
+    return TaskScore(summary["task"], metric, median, lowest, highest, len(summary["seeds"]), recipe)
 
 
 def push(

@@ -140,9 +140,11 @@ def test_cards_have_the_scores_of_fine_tunings_of_this_checkpoint(small_run, tmp
     (finetuned / "scores.json").write_text(
         json.dumps({"task": "sst2", "metric": "accuracy", **scores, "seeds": [{}, {}]})
     )
-    (finetuned / "config.json").write_text(json.dumps({"weights": digest}))
+    recipe = {"optim": {"learning_rate": 5e-4}, "epochs": 3, "pooling": "mean", "examples": 16_000}
+    (finetuned / "config.json").write_text(json.dumps({"weights": digest, **recipe}))
     electra_jax.export(small_run, tmp_path / "out", scores=finetuned)
-    assert "| sst2 | accuracy | 78.0 | 77.0 to 79.5 | 2 |" in (tmp_path / "out" / "encoder" / "README.md").read_text()
+    row = "| sst2 | accuracy | 78.0 | 77.0 to 79.5 | 2 | rate 0.0005, 3 epochs, pooling mean, 16,000 examples |"
+    assert row in (tmp_path / "out" / "encoder" / "README.md").read_text()
     assert "| sst2 |" not in (tmp_path / "out" / "generator" / "README.md").read_text()
     (finetuned / "config.json").write_text(json.dumps({"weights": "another"}))
     with pytest.raises(UserError, match=r"sst2 was fine-tuned from other weights than .* at step .* has; fine-tune"):

@@ -72,7 +72,10 @@ It proposes tokens for masked positions. It is smaller than the encoder that it 
 
 
 class TaskScore(NamedTuple):
-    """Score of a fine-tuning on a development set, in percent: median, lowest and highest over its seeds."""
+    """Score of a fine-tuning on a development set, in percent: median, lowest and highest over its seeds.
+
+    `recipe` says in words what was chosen for it: rate, epochs, pooling, number of examples.
+    """
 
     task: str
     metric: str
@@ -80,6 +83,7 @@ class TaskScore(NamedTuple):
     lowest: float
     highest: float
     seeds: int
+    recipe: str
 
 
 class RunDescription(NamedTuple):
@@ -114,7 +118,7 @@ def _downstream(scores: Sequence[TaskScore]) -> list[str]:
         return []
     table = [
         f"| {score.task} | {score.metric} | {score.median:.1f} | {score.lowest:.1f} to {score.highest:.1f} "
-        f"| {score.seeds} |"
+        f"| {score.seeds} | {score.recipe} |"
         for score in scores
     ]
     return [
@@ -122,8 +126,8 @@ def _downstream(scores: Sequence[TaskScore]) -> list[str]:
         "",
         "On the development sets, over seeds of fine-tuning.",
         "",
-        "| task | score | median | lowest to highest | seeds |",
-        "|---|---|---|---|---|",
+        "| task | score | median | lowest to highest | seeds | fine-tuned with |",
+        "|---|---|---|---|---|---|",
         *table,
         "",
     ]

@@ -40,8 +40,10 @@ def test_a_card_says_how_it_is_used_and_how_it_was_made(kind, head):
 
 def test_scores_of_fine_tunings_are_a_table():
     assert "Scores after" not in card.write_card(MADE, "there", BERT, None, "[MASK]")
-    made = MADE._replace(downstream=[card.TaskScore("sst2", "accuracy", 78.25, 77.0, 79.0, 3)])
-    assert "| sst2 | accuracy | 78.2 | 77.0 to 79.0 | 3 |" in card.write_card(made, "there", BERT, None, "[MASK]")
+    made = MADE._replace(downstream=[card.TaskScore("sst2", "accuracy", 78.25, 77.0, 79.0, 3, "rate 1e-3")])
+    assert "| sst2 | accuracy | 78.2 | 77.0 to 79.0 | 3 | rate 1e-3 |" in card.write_card(
+        made, "there", BERT, None, "[MASK]"
+    )
 
 
 def test_a_generator_is_not_to_be_fine_tuned():
