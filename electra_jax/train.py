@@ -28,9 +28,7 @@ from ml_collections import ConfigDict
 from electra_jax import evaluate, guard, metrics, train_config
 from electra_jax.config.errors import UserError
 from electra_jax.loading import samples
-from electra_jax.loading.run_checkpoint import trained_shape
 from electra_jax.metric_log import MetricLog
-from electra_jax.modeling.subnetwork import extract
 from electra_jax.objectives.segments import segment_at
 from electra_jax.objectives.spec import Params
 from electra_jax.runtime import distributed, goodput, jax_errors, metric_writers, run_log, sharding
@@ -321,6 +319,8 @@ def call(hooks: Sequence[Hook], step: int, setup: Setup, params: Params) -> dict
     """
     from electra_jax.loading.huggingface.directory import Pretrained
     from electra_jax.loading.model import Model  # and all that reads models, for which other runs have no use
+    from electra_jax.loading.run_checkpoint import trained_shape
+    from electra_jax.modeling.subnetwork import extract
 
     def measure() -> dict[str, float]:
         here = jax.device_get(params)

@@ -366,3 +366,12 @@ def _second_segment(lengths: Ints, bounds: Ints, targets_B: Ints, coins_B: Ints)
         in_b[example] += np.where(to_a, 0, n)
         line = line + 1
     return to_b
+
+
+def pad_rows(rows: Sequence[Sequence[int] | Ints], length: int, special: Special) -> Batch:
+    """Builds a batch [rows, length] of single segments, each between [CLS] and [SEP] and padded to `length`."""
+    batch = _empty_batch(len(rows), length, special)
+    for row, tokens in enumerate(rows):
+        batch.input_ids[row, : len(tokens) + 2] = [special.cls, *tokens, special.sep]
+        batch.sequence_ids[row, : len(tokens) + 2] = 1
+    return batch

@@ -17,6 +17,9 @@ from importlib import metadata
 from pathlib import Path
 
 from electra_jax.config.errors import UserError
+from electra_jax.data.config import CorpusConfig
+from electra_jax.data.documents import Document
+from electra_jax.data.sources import DOCSTRINGS, Source, Unit
 
 _MIN_WORDS = 6  # a shorter paragraph is a heading or a signature, seldom a sentence
 _MIN_LETTERS = 0.8  # fraction of letters and spaces; below it, a paragraph is code, numbers or a table
@@ -61,12 +64,6 @@ def default_roots() -> list[Path]:
     """Returns the folders of the standard library and of installed packages."""
     # purelib and platlib are mostly one folder.
     return [Path(p) for p in dict.fromkeys(sysconfig.get_path(k) for k in ("stdlib", "purelib", "platlib"))]
-
-
-def fingerprint() -> str:
-    """Returns a string of what the corpus depends on: the versions of Python and of every installed distribution."""
-    packages = sorted({f"{d.metadata['Name']}=={d.version}" for d in metadata.distributions()})
-    return "\n".join([f"python {sysconfig.get_config_var('py_version') or ''}", *packages])
 
 
 def paragraphs(docstring: str) -> list[str]:
@@ -193,3 +190,22 @@ def read_modules(packages: Sequence[str] = (), roots: Iterable[Path] | None = No
                 lines.append(paragraph)
         if lines:
             yield name, lines
+
+
+def units(number: int, source: Source, size: int) -> Iterator[Unit]:
+    """Yields the unit of a source: all its packages. Raises UserError if one is not installed."""
+    _, _, names = source.name.partition(":")
+    check(names)
+    yield Unit(number, DOCSTRINGS, (names,), 0)
+
+
+def fingerprint(source: Source) -> list[str]:
+    """Returns a string that changes whenever the documents may: the versions of Python and of all distributions."""
+    packages = sorted({f"{d.metadata['Name']}=={d.version}" for d in metadata.distributions()})
+    return ["\n".join([f"python {sysconfig.get_config_var('py_version') or ''}", *packages])]
+
+
+def read(name: str, unit: Unit, config: CorpusConfig) -> Iterator[Document]:
+    """Yields a document for each module of the packages that `name` lists."""
+    for place, lines in read_modules(packages_in(name)):
+        yield Document(place, "\n".join(lines).encode())

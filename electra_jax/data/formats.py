@@ -14,7 +14,6 @@ from electra_jax.data import compression
 HEAD = 2**20  # bytes of a file to detect its format by: a page of prose may begin as JSON does
 ARCHIVES = ("tar", "zip")
 TABLES = ("parquet", "arrow")
-WITH_FIELDS = ("json", *TABLES)
 
 _KINDS = {
     "text": (".txt", ".text", ""),  # other kinds of files in a folder are left out; WikiExtractor's have no suffix

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
-from electra_jax.data import processes, reading_ahead
+from electra_jax.data import processes
 from electra_jax.data.config import CorpusConfig
 from electra_jax.data.duplicates import SeenDocuments, fingerprints
 from electra_jax.data.readers import read_documents
@@ -140,6 +140,8 @@ def _write_in_threads(job: Job, tokenizer: Tokenizer, threads: int) -> Iterator[
 
 
 def _write_in_processes(job: Job, tokenizer: Tokenizer, workers: int) -> Iterator[tuple[Shard, float]]:
+    from electra_jax.data import reading_ahead  # only a large text is read by several processes
+
     before, total = _sizes_before(job)
     seen = SeenDocuments(job.config.near_duplicates)
     running: deque[tuple[Future[Shard], float]] = deque()
@@ -178,6 +180,8 @@ def _start_worker(folder: Path, tokenizer_file: Path, heldout_fraction: float) -
 def _write_in_worker(path: Path, duplicates: dict[int, str]) -> Shard:
     assert _worker is not None
     folder, tokenizer, heldout_fraction = _worker
+    from electra_jax.data import reading_ahead
+
     chunk: Chunk = reading_ahead.take(path)
     return write_shard(folder, chunk.without(duplicates), tokenizer, heldout_fraction)
 

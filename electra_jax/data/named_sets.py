@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
 from electra_jax.config.errors import UserError, first_line
+from electra_jax.data.config import CorpusConfig
 from electra_jax.data.documents import Document, from_fields
+from electra_jax.data.sources import HUB, TFDS, Source, Unit
 
-TFDS = "tfds"
-HUB = "hf"
 _HUB_NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(/(?P<config>[^:@]+))?(:(?P<split>[^@]+))?(@(?P<revision>.+))?")
 _REASON = 200  # characters of an error that are shown
 
@@ -171,3 +171,26 @@ def read_tfds(name: str, field: str) -> Iterator[Document]:
     """Yields the texts of the training split of a TFDS data set, in order."""
     for row, values in enumerate(tfds_split(name, "train"), 1):
         yield from_fields(values, field, f"{TFDS}:{name}:{row}", 0)
+
+
+def units(number: int, source: Source, size: int) -> Iterator[Unit]:
+    """Yields the units of a data set: its parts, at the commit that the Hub has now; all of a TFDS set."""
+    scheme, _, name = source.name.partition(":")
+    if scheme == TFDS:
+        yield Unit(number, TFDS, (name,), 0)
+        return
+    found = at_commit(name)
+    parts = count_parts(found)
+    yield from (Unit(number, HUB, (str(found),), 0, (i, parts)) for i in range(parts))
+
+
+def fingerprint(source: Source) -> list[str]:
+    """Returns strings that change whenever the source's documents may have changed."""
+    scheme, _, name = source.name.partition(":")
+    # The version of a TFDS set is part of its name.
+    return [f"{HUB}:{at_commit(name)}" if scheme == HUB else source.name]
+
+
+def read(name: str, unit: Unit, config: CorpusConfig) -> Iterator[Document]:
+    """Yields the documents of a unit."""
+    return read_hub(name, config.field, unit.part) if unit.kind == HUB else read_tfds(name, config.field)

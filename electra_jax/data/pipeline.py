@@ -33,14 +33,12 @@ from electra_jax.data import (
 from electra_jax.data.config import SENTENCE_PIECE, VOCABULARY_TRAINING, CorpusConfig, corpus_settings
 from electra_jax.data.corpus import Corpus, CorpusReport
 from electra_jax.data.local_runner import LocalRunner
-from electra_jax.data.named_sets import HUB
 from electra_jax.data.normalization import has_joiners
 from electra_jax.data.runner import Job, Runner
 from electra_jax.data.shards import Shard
-from electra_jax.runtime.io import from_json, json_checksum, sha256, write_whole
+from electra_jax.runtime.io import from_json, is_url, json_checksum, sha256, write_whole
 from electra_jax.runtime.lock import lock
 from electra_jax.runtime.progress import Progress
-from electra_jax.runtime.remote_files import is_url
 from electra_jax.runtime.workdir import LOCK
 
 _VOCABULARY_ORIGIN = "vocabulary.json"  # what the vocabulary in the folder was trained on
@@ -361,7 +359,7 @@ def _write_manifest(
         # Only now are the tokens counted.
         sizes = [sum(shard.tokens["train"] for shard in written if shard.source == i) for i in range(len(mixture))]
         weights = [*mixtures.shares(sizes, job.config.temperature)]
-    commits = {unit.source: f"{unit.kind}:{unit.names[0]}" for unit in job.units if unit.kind == HUB}
+    commits = {unit.source: f"{unit.kind}:{unit.names[0]}" for unit in job.units if unit.kind == sources.HUB}
     manifest = {
         "format": shards.FORMAT,
         "key": key,

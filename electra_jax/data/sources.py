@@ -1,4 +1,4 @@
-"""Parses the sources in `data.input`, and divides them into units that readers.py can read independently.
+"""Parses the sources in `data.input`, and divides them into units that can be read independently.
 
 Sources are separated by semicolons; either each has a weight after an @, or none has. What follows the last @ is a
 weight if it is a number, unless a file on this machine has the whole as its name. A source is a file, a folder or a
@@ -7,22 +7,21 @@ glob, on this machine or in an object store; `docstrings` (or `docstrings:PACKAG
 """
 
 import glob
+import importlib
 import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import compression, docstrings, formats, named_sets
-from electra_jax.data.named_sets import HUB, TFDS
-from electra_jax.data.source_files import list_files
-from electra_jax.runtime.remote_files import ListedFile, is_url
+from electra_jax.runtime.io import is_url
 
-DOCSTRINGS = "docstrings"
-_EXPECTED = f"files, a folder, a glob, {DOCSTRINGS!r}, '{TFDS}:NAME' or '{HUB}:USER/NAME'"
-# 64 MiB of a table are a unit, so that several processes can read a large file.
-_PART = 2**26
+DOCSTRINGS, TFDS, HUB = "docstrings", "tfds", "hf"
+# The modules of sources whose name begins with such a word. Each has `units`, `fingerprint` and `read`, as
+# source_files.py has for all others. Only those that a corpus needs are imported.
+_MODULES = {DOCSTRINGS: "docstrings", TFDS: "named_sets", HUB: "named_sets"}
+EXPECTED = f"files, a folder, a glob, {DOCSTRINGS!r}, '{TFDS}:NAME' or '{HUB}:USER/NAME'"
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(nan|inf)", re.IGNORECASE)  # not 2023_01_01
 
 
@@ -75,7 +74,7 @@ def parse(text: str) -> list[Source]:
         has_weight = at and _NUMBER.fullmatch(weight) and not _exists(part)
         sources.append(Source(name, float(weight)) if has_weight else Source(part, None))
     if not sources or not all(source.name for source in sources):
-        raise UserError(f"input={text!r} names no source: expected {_EXPECTED}")
+        raise UserError(f"input={text!r} names no source: expected {EXPECTED}")
     weights = [source.weight for source in sources]
     # Written so that nan is refused.
     if any(weight is not None and not 0 < weight < float("inf") for weight in weights) or (
@@ -90,35 +89,9 @@ def _exists(name: str) -> bool:
     return not is_url(name) and (os.path.lexists(name) or bool(glob.glob(name)))
 
 
-def files(pattern: str, weight: float | None = None) -> list[ListedFile]:
-    """Lists the files of a path, a folder (with its subfolders), a glob, or an address of these, in order.
-
-    Args:
-      pattern: one of these.
-      weight: what was read as its weight, for messages.
-
-    Raises:
-      UserError: there are none, they cannot be listed, or one is a table that would be read as prose.
-    """
-    readable, others = list_files(pattern)
-    if not readable:
-        kinds = f"{formats.known_suffixes()}, plain or {' '.join(compression.SUFFIXES)}"
-        reason = "is a folder without files" if os.path.isdir(pattern) else "matches no file"
-        advice = ""
-        if others:
-            reason = f"holds no text ({kinds}), only files of other kinds: {len(others):,}, the first {others[0]}"
-            advice = "; name those that are text, or archives of texts, by a pattern"
-        if weight is not None:
-            advice += f"; @{weight:.15g} was read as its weight"
-        raise UserError(f"input={pattern!r} {reason}: expected {_EXPECTED}{advice}")
-    for file in readable:
-        formats.check_name(file.name)
-    return readable
-
-
 def left_out(sources: Sequence[Source]) -> list[str]:
     """Lists the paths in the sources' folders and globs that are not read: files of other types, broken links."""
-    return [name for source in sources if not _is_named(source) for name in list_files(source.name)[1]]
+    return [name for source in sources if not _is_named(source) for name in reader().left_out(source)]
 
 
 def reads_below(source: Source, folder: Path) -> bool:
@@ -140,57 +113,18 @@ def _is_named(source: Source) -> bool:
 def units(sources: Sequence[Source], size: int) -> Iterator[Unit]:
     """Yields the units of all sources in order: large files, or groups of small files of about `size` bytes on disk."""
     for number, source in enumerate(sources):
-        if _is_named(source):
-            yield from _named_units(number, source)
-            continue
-        unit_kind, total = "", 0
-        together: list[str] = []
-        for file in files(*source):
-            file_kind = formats.kind(file.name)
-            parts = _count_parts(file, file_kind)
-            # Smaller files come before the one that cannot join them, so that units keep the order of the files.
-            if together and (total >= size or file_kind != unit_kind or parts > 1):
-                yield Unit(number, unit_kind, tuple(together), total)
-                together, total = [], 0
-            if parts > 1:
-                yield from (Unit(number, file_kind, (file.name,), file.size // parts, (i, parts)) for i in range(parts))
-                continue
-            unit_kind = file_kind
-            together.append(file.name)
-            total += file.size
-        if together:
-            yield Unit(number, unit_kind, tuple(together), total)
-
-
-def _count_parts(file: ListedFile, file_kind: str) -> int:
-    """Returns the number of parts in which a file is read."""
-    if file_kind not in formats.TABLES or (file_kind == "arrow" and is_url(file.name)):  # a stream has no index
-        return 1
-    # Rounded down, so that no file is divided into parts of less than 64 MiB.
-    return max(1, file.size // _PART)
-
-
-def _named_units(number: int, source: Source) -> Iterator[Unit]:
-    scheme, _, name = source.name.partition(":")
-    if scheme == HUB:
-        found = named_sets.at_commit(name)
-        parts = named_sets.count_parts(found)
-        yield from (Unit(number, HUB, (str(found),), 0, (i, parts)) for i in range(parts))
-    else:
-        if scheme == DOCSTRINGS:
-            docstrings.check(name)
-        yield Unit(number, scheme, (name,), 0)
+        yield from reader(_scheme(source)).units(number, source, size)
 
 
 def fingerprint(sources: Sequence[Source]) -> list[str]:
     """Returns strings that change whenever the documents may have changed."""
-    fingerprints = []
-    for source in sources:
-        scheme, _, name = source.name.partition(":")
-        if not _is_named(source):
-            fingerprints += [" ".join(map(str, file)) for file in files(*source)]
-        elif scheme == HUB:
-            fingerprints.append(f"{HUB}:{named_sets.at_commit(name)}")
-        else:  # the version of a TFDS set is part of its name
-            fingerprints.append(source.name if scheme == TFDS else docstrings.fingerprint())
-    return fingerprints
+    return [each for source in sources for each in reader(_scheme(source)).fingerprint(source)]
+
+
+def _scheme(source: Source) -> str:
+    return source.name.partition(":")[0] if _is_named(source) else ""
+
+
+def reader(kind: str = "") -> Any:
+    """Imports the module that lists and reads sources of a scheme, or units of a kind."""
+    return importlib.import_module(f"electra_jax.data.{_MODULES.get(kind, 'source_files')}")

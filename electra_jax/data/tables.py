@@ -8,7 +8,7 @@ from electra_jax.config.errors import UserError
 from electra_jax.data import compression
 from electra_jax.data.documents import Document, from_fields, no_field
 from electra_jax.data.input_file import open_binary
-from electra_jax.runtime.remote_files import is_url
+from electra_jax.runtime.io import is_url
 
 _BATCH = 2**24  # bytes of Parquet rows read together
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"

@@ -4,10 +4,8 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import formats, readers
 from electra_jax.data.config import CorpusConfig
-from electra_jax.data.named_sets import HUB, TFDS
-from electra_jax.data.sources import Unit
+from electra_jax.data.sources import HUB, TFDS, Unit
 
 
 class _Use(NamedTuple):
@@ -18,7 +16,7 @@ class _Use(NamedTuple):
 
 
 _USES = {
-    "field": _Use((*formats.WITH_FIELDS, TFDS, HUB), "JSON lines, tables or data sets"),
+    "field": _Use(("json", "parquet", "arrow", TFDS, HUB), "JSON lines, tables or data sets"),
     "documents": _Use(("text",), "plain text"),
     "language": _Use(("warc",), "archives of web pages"),
 }
@@ -55,5 +53,7 @@ def _is_used(units: Sequence[Unit], kinds: Collection[str]) -> bool:
     # A file that is text by its name may be anything.
     if by_name & (set(kinds) - {"text"}):
         return True
+    from electra_jax.data.source_files import open_files
+
     files = (name for unit in units if unit.kind == "text" for name in unit.names)
-    return any(found in kinds for name in files for _, found in readers.open_files(name))
+    return any(found in kinds for name in files for _, found in open_files(name))

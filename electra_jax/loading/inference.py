@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from electra_jax.data.batches import pad_rows
 from electra_jax.data.tokenizer import Special
-from electra_jax.loading.text_batches import length_batches, pad_rows
+from electra_jax.loading.text_batches import length_batches
 from electra_jax.modeling import electra
 from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.electra import Electra

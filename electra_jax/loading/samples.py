@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from electra_jax.data.batches import pad_rows
 from electra_jax.data.records import Split
 from electra_jax.data.tokenizer import Special, Tokenizer
-from electra_jax.loading.text_batches import pad_rows
 from electra_jax.modeling.batch import Batch
 from electra_jax.objectives.spec import Objective
 from electra_jax.runtime import rng

@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 
 from electra_jax.config.errors import UserError
-from electra_jax.data.tokenizer import Special
-from electra_jax.modeling.batch import Batch
 
 _SHORTEST = 16  # the first bucket
 _FULL_ROWS = 512  # the longest bucket whose batches have `batch_size` rows
@@ -79,13 +77,3 @@ def length_batches(lengths: Sequence[int], longest: int, batch_size: int) -> Ite
         for begin in range(0, len(rows), size):
             part = rows[begin : begin + size]
             yield length, min(size, 1 << (len(part) - 1).bit_length()), part
-
-
-def pad_rows(rows: Sequence[Sequence[int] | np.ndarray], length: int, special: Special) -> Batch:
-    """Builds a batch [rows, length] of single segments, each between [CLS] and [SEP] and padded to `length`."""
-    ids = np.full((len(rows), length), special.pad, np.int32)
-    sequence_ids = np.zeros_like(ids)
-    for row, tokens in enumerate(rows):
-        ids[row, : len(tokens) + 2] = [special.cls, *tokens, special.sep]
-        sequence_ids[row, : len(tokens) + 2] = 1
-    return Batch(ids, np.zeros_like(ids), sequence_ids)

@@ -92,3 +92,9 @@ def sha256(path: Path) -> str:
 def json_checksum(value: Any) -> str:
     """Computes a checksum of a value that JSON can represent; the order of keys does not matter."""
     return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def is_url(name: str) -> bool:
+    """True if `name` is a URL with a scheme, such as s3://BUCKET/FILE, not a local path."""
+    scheme, separator, _ = name.partition("://")
+    return bool(separator) and scheme.isalnum()

@@ -36,12 +36,6 @@ class ListedFile(NamedTuple):
     version: str
 
 
-def is_url(name: str) -> bool:
-    """True if `name` is a URL with a scheme, such as s3://BUCKET/FILE, not a local path."""
-    scheme, separator, _ = name.partition("://")
-    return bool(separator) and scheme.isalnum()
-
-
 def require_package(url: str) -> None:
     """Raises UserError if the package that reads `url` is an extra that is not installed."""
     package, extra = _PACKAGES.get(url.partition("://")[0], ("", ""))

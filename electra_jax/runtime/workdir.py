@@ -18,7 +18,6 @@ from etils import epath
 from electra_jax.config.errors import UserError, describe
 from electra_jax.runtime import run_log
 from electra_jax.runtime.io import read_json, user_cache
-from electra_jax.runtime.remote_files import require_package
 
 _log = logging.getLogger(__name__)
 AnyPath: TypeAlias = Path | epath.Path  # on gs:// an `epath.Path`, which has the methods of a `Path`
@@ -47,6 +46,8 @@ def resolve(text: str) -> AnyPath:
         return Path(text)
     if not text.startswith("gs://"):
         raise UserError(f"work directory {text} is invalid: expected a folder or gs://BUCKET/FOLDER; use one of these")
+    from electra_jax.runtime.remote_files import require_package
+
     require_package(text)  # epath finds it
     return epath.Path(text)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from electra_jax.data import docstrings
+from electra_jax.data.sources import Source
 
 PROSE = "These seven words make a fine paragraph."
 MORE = "Another paragraph that has enough words follows."
@@ -191,7 +192,7 @@ def test_default_roots_hold_the_standard_library_and_the_installed_packages():
 
 
 def test_fingerprint_names_the_interpreter_and_the_installed_versions():
-    lines = docstrings.fingerprint().splitlines()
+    (lines,) = map(str.splitlines, docstrings.fingerprint(Source("docstrings", None)))
     assert lines[0] == f"python {sys.version.split()[0]}"
     assert f"numpy=={metadata.version('numpy')}" in lines
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import compression, documents, formats, input_file, readers, sources
+from electra_jax.data import compression, documents, formats, input_file, readers, source_files, sources
 from electra_jax.data.config import CorpusConfig
 
 COMPRESS = {
@@ -339,7 +339,7 @@ def test_documentation_strings_of_the_packages_named():
 
 
 def test_a_line_of_json_without_an_end_is_refused_before_it_is_in_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "_LONGEST_LINE", 2**21)
+    monkeypatch.setattr(source_files, "_LONGEST_LINE", 2**21)
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"text": "short"}\n{"text": "' + b"a" * 2**26, compresslevel=1))
     tracemalloc.start()

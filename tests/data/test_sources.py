@@ -3,7 +3,7 @@ import os
 import pytest
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import sources
+from electra_jax.data import source_files, sources
 from electra_jax.data.sources import Source
 
 
@@ -77,8 +77,8 @@ def below(folder, paths):
 
 def test_files_of_a_glob_are_sorted(tmp_path):
     make(tmp_path, ["sub/c.txt", "b.txt", "a.txt", "no.md"])
-    assert below(tmp_path, sources.files(str(tmp_path / "**" / "*.txt"))) == ["a.txt", "b.txt", "sub/c.txt"]
-    assert below(tmp_path, sources.files(str(tmp_path / "no.md"))) == ["no.md"]
+    assert below(tmp_path, source_files.files(str(tmp_path / "**" / "*.txt"))) == ["a.txt", "b.txt", "sub/c.txt"]
+    assert below(tmp_path, source_files.files(str(tmp_path / "no.md"))) == ["no.md"]
 
 
 def test_what_is_left_out_of_all_sources_is_listed(tmp_path):
@@ -92,7 +92,7 @@ def test_links_are_followed_and_broken_ones_named(tmp_path):
     (tmp_path / "in" / "link").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "in" / "loop").symlink_to(tmp_path / "in")
     (tmp_path / "in" / "gone.txt").symlink_to(tmp_path / "nowhere.txt")
-    assert below(tmp_path / "in", sources.files(str(tmp_path / "in"))) == ["a.txt", "link/b.txt"]
+    assert below(tmp_path / "in", source_files.files(str(tmp_path / "in"))) == ["a.txt", "link/b.txt"]
     assert sources.left_out(sources.parse(str(tmp_path / "in"))) == [str(tmp_path / "in" / "gone.txt")]
 
 
@@ -114,7 +114,7 @@ def test_a_pattern_without_a_file_is_refused(tmp_path, monkeypatch, pattern):
 def test_a_folder_without_text_is_refused(tmp_path):
     make(tmp_path, ["a.png"])
     with pytest.raises(UserError, match="holds no text"):
-        sources.files(str(tmp_path))
+        source_files.files(str(tmp_path))
 
 
 def test_small_files_are_read_together_and_large_ones_alone(tmp_path):

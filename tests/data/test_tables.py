@@ -4,7 +4,7 @@ import random
 import pytest
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import readers, sources, tables
+from electra_jax.data import readers, source_files, sources, tables
 from electra_jax.data.config import CorpusConfig
 from electra_jax.data.documents import NO_TEXT
 
@@ -83,7 +83,7 @@ def test_a_table_is_its_rows_in_order(table_file):
 @pytest.mark.parametrize("parts", [1, 2, 3, 40])
 def test_the_parts_of_a_table_are_the_table(table_file, monkeypatch, parts):
     size = table_file.stat().st_size
-    monkeypatch.setattr(sources, "_PART", size // parts)
+    monkeypatch.setattr(source_files, "_PART", size // parts)
     units = list(sources.units(sources.parse(str(table_file)), 1))
     assert len(units) >= parts
     found = [list(readers.read_documents(unit, CorpusConfig())) for unit in units]
@@ -99,7 +99,7 @@ def test_a_large_table_between_small_files_is_in_order(tmp_path, monkeypatch):
     for name, rows in {"a": 1, "b": 100, "c": 1}.items():
         table = pyarrow.table({"text": [f"{name}{n}" for n in range(rows)]})
         parquet.write_table(table, tmp_path / f"{name}.parquet")
-    monkeypatch.setattr(sources, "_PART", (tmp_path / "b.parquet").stat().st_size // 2)
+    monkeypatch.setattr(source_files, "_PART", (tmp_path / "b.parquet").stat().st_size // 2)
     found = [document.text.decode() for document in read(tmp_path)]
     assert found == ["a0", *(f"b{n}" for n in range(100)), "c0"]
 

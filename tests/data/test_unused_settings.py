@@ -4,7 +4,7 @@ import pytest
 from made_files import tar_of
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import pipeline, readers, sources, unused_settings
+from electra_jax.data import pipeline, source_files, sources, unused_settings
 from electra_jax.data.config import CorpusConfig
 
 WET = b"WARC/1.0\r\nWARC-Type: conversion\r\nContent-Length: 4\r\n\r\nTen.\r\n\r\n"
@@ -69,8 +69,8 @@ def test_a_setting_that_no_input_uses_is_refused(tmp_path, names, settings, reas
 
 
 def test_files_are_opened_until_one_decides(tmp_path, monkeypatch):
-    opened, open_files = [], readers.open_files
-    monkeypatch.setattr(readers, "open_files", lambda name: opened.append(name[-1]) or open_files(name))
+    opened, open_files = [], source_files.open_files
+    monkeypatch.setattr(source_files, "open_files", lambda name: opened.append(name[-1]) or open_files(name))
     for name in "abc":
         (tmp_path / name).write_bytes(JSON if name == "b" else b"One.")
     units = list(sources.units(sources.parse(str(tmp_path)), 1))

@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 
 from electra_jax.config.errors import UserError
+from electra_jax.data.batches import pad_rows
 from electra_jax.data.tokenizer import CLS, OWN, PAD, SEP
-from electra_jax.loading.text_batches import bucket_lengths, check_texts, length_batches, pad_rows
+from electra_jax.loading.text_batches import bucket_lengths, check_texts, length_batches
 
 
 @pytest.mark.parametrize(

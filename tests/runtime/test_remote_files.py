@@ -8,6 +8,7 @@ import pytest
 
 from electra_jax.config.errors import UserError
 from electra_jax.runtime import remote_files
+from electra_jax.runtime.io import is_url
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def store():
     ],
 )
 def test_an_address_has_a_scheme(name, found):
-    assert remote_files.is_url(name) is found
+    assert is_url(name) is found
 
 
 def urls(pattern):
