@@ -96,7 +96,32 @@ def test_sizes_of_modern_cost_what_those_of_the_paper_cost(size):
 @pytest.mark.parametrize("objective", ["electra", "mlm"])
 def test_a_budget_is_spent_whatever_the_objective(flops, objective):
     config = configs.budget(flops=flops, objective=objective)
-    assert electra_jax.count_flops(config).total["model"] == pytest.approx(flops, rel=1e-3)
+    spent = electra_jax.count_flops(config).total["model"]
+    assert flops <= spent < flops + 1.01 * spent / config.steps  # rounded up to a whole step
+
+
+def test_hours_of_a_device_are_a_budget():
+    # Two cores took 8.6 hours for 3e15 FLOPs (docs/reference/models.md).
+    night = configs.budget(hours=8.6, device="cpu")
+    assert electra_jax.count_flops(night).total["model"] == pytest.approx(3e15, rel=0.01)
+    assert night.model == configs.budget(flops=3e15).model
+    # 38 ms per step are forecast for an H100 (docs/howto/one_gpu.md).
+    gpu = configs.budget(hours=0.2, device="h100")
+    assert 0.2 * 3600 / gpu.steps == pytest.approx(0.038, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "dtype"),
+    [
+        ({"flops": 1e16, "device": "cpu"}, "float32"),
+        ({"hours": 100, "device": "cpu"}, "float32"),
+        ({"flops": 1e15, "device": "h100"}, "bfloat16"),
+        ({"flops": 3e15}, "float32"),
+        ({"flops": 1e16}, "bfloat16"),
+    ],
+)
+def test_the_device_of_a_budget_sets_the_precision(arguments, dtype):
+    assert configs.budget(**arguments).model.dtype == dtype
 
 
 def test_the_encoder_of_a_budget_fills_masks_in_the_last_phase_only():
@@ -108,7 +133,7 @@ def test_the_encoder_of_a_budget_fills_masks_in_the_last_phase_only():
 
 def test_a_budget_is_given_by_its_name():
     with pytest.raises(
-        UserError, match="config argument '1e15' is unknown: expected flops=NUMBER, runlocal, objective"
+        UserError, match="config argument '1e15' is unknown: expected flops=NUMBER, hours=NUMBER, device=NAME, runlocal"
     ):
         config_file.load(ROOT / "configs" / "budget.py", "1e15,runlocal")
 
@@ -117,6 +142,24 @@ def test_a_budget_is_given_by_its_name():
 def test_a_budget_that_nothing_fits_is_refused(flops):
     with pytest.raises(UserError, match=rf"flops={flops} is invalid: expected a number from 1e\+13 to 1e\+17"):
         configs.budget(flops=flops)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("flops=1e15,hours=8,device=cpu", "flops= and hours= cannot both be set; remove one"),
+        ("hours=8", "hours=8 needs a device: expected device=cpu or h100"),
+        ("hours=8,device=tpu", "device=tpu is unknown: expected device=cpu or h100"),
+        (
+            "hours=8,device=h100",
+            r"hours=8 is invalid: .*1e\+17 FLOPs, on device=h100 about .* 0.21 hours; got 3.8e\+18",
+        ),
+        ("hours=,device=cpu", "hours= is invalid: expected"),
+    ],
+)
+def test_hours_that_are_no_budget_are_refused(arguments, message):
+    with pytest.raises(UserError, match=message):
+        config_file.load(ROOT / "configs" / "budget.py", arguments)
 
 
 @pytest.mark.parametrize(
