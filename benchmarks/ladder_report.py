@@ -176,26 +176,25 @@ def saving(curve: Sequence[Entry], other: Entry) -> Saving:
 
 def table(found: Sequence[Entry], plan: Plan) -> str:
     """Markdown: scores of every run, differences between systems at each budget, and FLOPs saved."""
-    metrics = {task: _metric(plan, task) for task in TASKS}
-    heads = ["FLOPs", "system", "shape", "tokens", *(f"{task} ({metric})" for task, metric in metrics.items())]
-    heads += ["average", "frozen", "the better of both", "word order"]
-    lines = _head(heads)
+    scores = _head(["FLOPs", "system", *TASKS, "average", "frozen", "better of both", "word order"])
+    ranges = _head(["FLOPs", "system", "shape", "tokens", *TASKS, "average"])
     for entry in found:
-        cells = [spread(list(entry.scores[task].values())) for task in TASKS]
+        name, of_run = _CONTROLS.get(entry.system, ""), ["", "", ""]
         if entry.flops:
-            tokens = f"{plan.results[f'pretrain/{entry.run}']['tokens'] / 1e6:.1f}M"
             name = f"`{entry.system}`{f', seed {entry.seed}' if entry.seed else ''}"
-            first = [power(entry.flops), name, entry.run.split("-")[2], tokens]
-        else:
-            first = ["", _CONTROLS[entry.system], "", ""]
-        last = ["", "", ""]
+            tokens = f"{plan.results[f'pretrain/{entry.run}']['tokens'] / 1e6:.1f}M"
+            of_run = [power(entry.flops), entry.run.split("-")[2], tokens]
+        frozen = [""] * 3
         if entry.frozen:
-            frozen = statistics.mean(entry.frozen[task] for task in TASKS)
-            last = [f"{x:.1f}" for x in (frozen, entry.better_of_both(), entry.frozen["word_order"])]
-        lines.append(_row([*first, *cells, spread(entry.averages()), *last]))
+            of_tasks = statistics.mean(entry.frozen[task] for task in TASKS)
+            frozen = [f"{x:.1f}" for x in (of_tasks, entry.better_of_both(), entry.frozen["word_order"])]
+        seeds = [*([*entry.scores[task].values()] for task in TASKS), entry.averages()]
+        scores.append(_row([of_run[0], name, *(f"{statistics.median(each):.1f}" for each in seeds), *frozen]))
+        ranges.append(_row([of_run[0], name, *of_run[1:], *map(_range, seeds)]))
+    fold = "<details><summary>Lowest and highest score of the seeds, shape and tokens of each run</summary>"
     once = [entry for entry in found if not entry.seed]
     parts = [*_differences(once), "", *_savings(once), *_abilities(once, plan), *_variants(found, plan)]
-    return "\n".join([*lines, "", *parts]) + "\n"
+    return "\n".join([*scores, "", fold, "", *ranges, "", "</details>", "", *parts]) + "\n"
 
 
 def _head(cells: Sequence[str]) -> list[str]:
@@ -288,7 +287,11 @@ def spread(scores: Sequence[float]) -> str:
     """Median, lowest and highest score of several seeds, or the score of one."""
     if len(scores) == 1:
         return f"{scores[0]:.1f} (one seed)"
-    return f"{statistics.median(scores):.1f} ({min(scores):.1f} to {max(scores):.1f})"
+    return f"{statistics.median(scores):.1f} ({_range(scores)})"
+
+
+def _range(scores: Sequence[float]) -> str:
+    return f"{min(scores):.1f} to {max(scores):.1f}"
 
 
 def draw(plan: Plan, folder: Path) -> str:

@@ -1,6 +1,6 @@
 """Writes the parts of the documentation that come from code or from measurements.
 
-    python docs/make_tables.py                             # reference/settings.md
+    python docs/make_tables.py                             # reference/settings.md, lines in understand/afternoon.md
     python docs/make_tables.py first_run runs/tiny         # from the run of the README's first command
     python docs/make_tables.py ladder                      # from benchmarks/results/ladder.jsonl, and its figures
     python docs/make_tables.py ablations 2x96              # from benchmarks/results/ablations.jsonl
@@ -96,7 +96,16 @@ def commands_page() -> str:
     return "\n".join(sections)
 
 
-SETTINGS = DOCS / "reference" / "settings.md"
+def with_line_counts(page: str) -> str:
+    """Fills the second column of a page's tables of files with each file's number of lines, to the nearest ten."""
+
+    def count(row: re.Match[str]) -> str:
+        return f"{row[1]} {round(len((ROOT / row[2]).read_text(encoding='utf-8').splitlines()), -1)} |"
+
+    return re.sub(r"^(\| `(\S+\.py)` \|) *\d* *\|", count, page, flags=re.M)
+
+
+SETTINGS, AFTERNOON = DOCS / "reference" / "settings.md", DOCS / "understand" / "afternoon.md"
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
@@ -109,23 +118,16 @@ def first_run(workdir: str) -> str:
     """Held-out metrics of a run next to their baselines."""
     last = read_run_log(Path(workdir)).last
     get = {name.removeprefix("heldout_"): value for name, value in last.items() if name.startswith("heldout_")}
-    return table(
-        ["held-out metric", "model", "baseline without context"],
-        [
-            [
-                "masked language modeling, nats per token",
-                f"**{get['mlm_loss']:.2f}**",
-                f"{get['unigram_entropy']:.2f} (unigram entropy)",
-            ],
-            [
-                "replaced-token detection, nats per token",
-                f"**{get['disc_loss']:.3f}**",
-                f"{get['constant_entropy']:.3f} (constant predictor)",
-            ],
-            ["detection AUC, the generator's fakes", f"**{get['disc_auc']:.3f}**".replace("0.", "."), ".5"],
-            ["detection AUC, unigram fakes", f"**{get['unigram_auc']:.3f}**".replace("0.", "."), ".5"],
-        ],
-    )
+    mlm, unigram = (f"{get[name]:.2f}" for name in ("mlm_loss", "unigram_entropy"))
+    detection, constant = (f"{get[name]:.3f}" for name in ("disc_loss", "constant_entropy"))
+    own, simple = (f"{get[name]:.3f}".removeprefix("0") for name in ("disc_auc", "unigram_auc"))
+    rows = [
+        ["masked language modeling, nats per token", f"**{mlm}**", f"{unigram} (unigram entropy)"],
+        ["replaced-token detection, nats per token", f"**{detection}**", f"{constant} (constant predictor)"],
+        ["detection AUC, the generator's fakes", f"**{own}**", ".5"],
+        ["detection AUC, unigram fakes", f"**{simple}**", ".5"],
+    ]
+    return table(["held-out metric", "model", "baseline without context"], rows)
 
 
 def ladder() -> str:
@@ -243,6 +245,7 @@ def put(name: str, content: str) -> list[Path]:
 def main(argv: list[str]) -> int:
     if not argv:
         SETTINGS.write_text(settings_page(), encoding="utf-8")
+        AFTERNOON.write_text(with_line_counts(AFTERNOON.read_text(encoding="utf-8")), encoding="utf-8")
         return 0
     name, *arguments = argv
     if name not in TABLES:

@@ -272,9 +272,9 @@ def test_the_table_and_the_figures(finished, tmp_path, capsys, monkeypatch):
     text = (tmp_path / "ladder.md").read_text()
     assert capsys.readouterr().out == text
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
-    (row,) = [row for row in rows if row[:3] == ["1e13", "`electra`", "3x128"]]
     score = 20 + 2 + 1  # with the best learning rate
-    assert row[3:] == ["2.0M", *[f"{score + 0.1:.1f} ({score:.1f} to {score + 0.2:.1f})"] * 6, "40.0", "40.0", "55.0"]
+    assert ["1e13", "`electra`", *[f"{score + 0.1:.1f}"] * 6, "40.0", "40.0", "55.0"] in rows
+    assert ["1e13", "`electra`", "3x128", "2.0M", *[f"{score:.1f} to {score + 0.2:.1f}"] * 6] in rows
     assert ["1e14", "`electra`, seed 1"] in [row[:2] for row in rows]
     assert ["3e14", "`electra`", *["+43.0 ± 0.0"] * 2, "", ""] in rows
     assert ["3e14", "`mlm`", *["+41.0 ± 0.0"] * 2, *["-2.0 ± 0.0"] * 2] in rows
