@@ -63,6 +63,11 @@ def test_an_option_that_the_compiler_does_not_know_is_refused():
         run.compile(run.segments[0])
 
 
+def test_truth_values_are_written_as_in_xla_flags():
+    given = train_config.resolve(small_config(compiler_options="a=true,b=False,c=1"))
+    assert compiler_options(given, "TPU v4") == {"a": True, "b": False, "c": "1"}
+
+
 def test_a_step_that_is_profiled_on_a_gpu_has_no_cuda_graphs():
     """A profile shows such a graph as one event."""
     off = {"xla_gpu_enable_command_buffer": ""}

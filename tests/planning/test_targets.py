@@ -216,9 +216,9 @@ def test_a_small_step_compiles_for_gpus(topology, devices):
     found = estimate(config, topology)
     assert (found.fits, found.devices, found.hosts) == (True, devices, 1)
     assert set(found.seconds) == {"compute", "vector", "memory", "interconnect"}
-    assert found.forecast is None
-    assert found.step_seconds == found.seconds[found.bound] > 0
-    assert found.moved > found.memory["temporary"] > 0
+    assert found.forecast
+    assert found.step_seconds == found.forecast_seconds >= found.seconds[found.bound] > 0
+    assert min(found.moved, found.memory["temporary"]) > 0
     assert ("all-reduce" in found.collectives) == (devices > 1)
     products = [name for _, name in found.largest if name.startswith("encoder/layers/ffn_in")]
     assert products == ["encoder/layers/ffn_in, backward", "encoder/layers/ffn_in, forward"]
