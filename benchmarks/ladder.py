@@ -76,11 +76,8 @@ def cost(jobs: Sequence[Job], done: Results) -> str:
         f"{'':10} {'jobs':>5} {'done':>5} {'FLOPs':>8} {'hours of a core':>16}, at {short_number(speed)} FLOPs a second"
     ]
     left = [job for job in jobs if job.name not in done]
-    for title, part in (
-        *((kind, [job for job in jobs if job.settings["kind"] == kind]) for kind in KINDS),
-        ("all", jobs),
-        ("left", left),
-    ):
+    kinds = {kind: [job for job in jobs if job.settings["kind"] == kind] for kind in KINDS}
+    for title, part in {**kinds, "all": jobs, "left": left}.items():
         flops = sum(job.flops for job in part)
         finished = sum(job.name in done for job in part)
         lines.append(f"{title:10} {len(part):>5} {finished:>5} {flops:>8.1e} {flops / speed / 3600:>16.1f}")

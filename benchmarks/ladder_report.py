@@ -224,8 +224,8 @@ def _differences(found: Sequence[Entry]) -> list[str]:
 def _savings(found: Sequence[Entry]) -> list[str]:
     """How many times fewer FLOPs `electra` needs than the others, and configs/modern.py than `electra`.
 
-    The aim is what the other system reaches with its largest budget. The score of an untrained encoder is reached
-    without any FLOPs, so nothing can be saved on it.
+    The aim is what the other system reaches with its largest budget. Systems for which no gain over the untrained
+    encoder is shown are left out: its score is reached without any FLOPs, so nothing can be saved on it.
     """
     curves = {system: [entry for entry in found if entry.system == system] for system in SYSTEMS}
     untrained = next((entry for entry in found if entry.system == UNTRAINED), None)
@@ -235,10 +235,9 @@ def _savings(found: Sequence[Entry]) -> list[str]:
         if curves[system] and curves[other]:
             largest = max(curves[other], key=lambda entry: entry.flops)
             gain = difference(largest, untrained) if untrained else None
-            shown = gain is None or gain.mean > gain.margin
-            unknown = "not computed: no gain over the untrained encoder is shown"
-            cell = saving(curves[system], largest) if shown else unknown
-            lines.append(_row([f"`{system}`", f"`{other}` at {power(largest.flops)}", str(cell)]))
+            if gain is None or gain.mean > gain.margin:
+                saved = str(saving(curves[system], largest))
+                lines.append(_row([f"`{system}`", f"`{other}` at {power(largest.flops)}", saved]))
     return lines
 
 

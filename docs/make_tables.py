@@ -152,13 +152,13 @@ def _results(name: str) -> str:
 def preparation(text: str) -> str:
     """Speeds of preparation and of the loader on this machine."""
     measured = json.loads(_benchmark("preparation.py", f"--input={text}"))
+    what = f"preparation of {measured['text_mb']:.0f} MB, 30,522 unigram pieces"
+    speed = (
+        f"{statistics.median(measured['ours_mb_per_second']):.1f} MB/s, {measured['ratio_of_medians']:.2f} of the "
+        f"speed at which the tokenizer library alone encodes on {measured['cores']} cores"
+    )
     rows = [
-        [
-            f"preparation of {measured['text_mb']:.0f} MB, 30,522 unigram pieces",
-            f"{statistics.median(measured['ours_mb_per_second']):.1f} MB/s, {measured['ratio_of_medians']:.2f} of the "
-            f"speed at which the tokenizer library alone encodes on {measured['cores']} cores",
-            "`benchmarks/preparation.py`",
-        ],
+        [what, speed, "`benchmarks/preparation.py`"],
         ["its peak memory", f"{measured['peak_memory_mb']} MB", "the same"],
     ]
     with tempfile.TemporaryDirectory() as folder:
@@ -167,13 +167,9 @@ def preparation(text: str) -> str:
         )
         for line in _benchmark("loader.py", f"--input={folder}/text").splitlines():
             loader = json.loads(line)
-            rows.append(
-                [
-                    f"loader, one core, {loader['mode']} of {loader['length']}",
-                    f"{loader['million_tokens_per_second']:.1f} million tokens/s",
-                    "`benchmarks/loader.py`",
-                ]
-            )
+            what = f"loader, one core, {loader['mode']} of {loader['length']}"
+            speed = f"{loader['million_tokens_per_second']:.1f} million tokens/s"
+            rows.append([what, speed, "`benchmarks/loader.py`"])
     return table(["what", "measured", "with"], rows)
 
 

@@ -140,6 +140,18 @@ def test_a_token_passes_at_most_twelve_files():
     assert [int(number) for number, _ in numbers] == [*range(1, len(numbers) + 1)]
 
 
+def test_the_afternoon_knows_how_long_its_files_are():
+    page = text_of("docs/understand/afternoon.md")
+    written = TABLES["with_line_counts"](re.sub(r"\| \d+ \|", "| |", page))
+    for text, off in ((page, 0.2), (written, 0.11)):  # 5 lines of 49
+        said = {file: int(count) for file, count in re.findall(r"^\| `(\S+)` \| (\d+) \|", text, flags=re.M)}
+        lines = {file: len(text_of(file).splitlines()) for file in said}
+        assert said == pytest.approx(lines, rel=off), "run: python docs/make_tables.py"
+        files, total = re.findall(r"(\d+) files, about ([\d,]+) lines", text)[0]
+        assert int(files) == len(said) == text.count("| `")
+        assert int(total.replace(",", "")) == pytest.approx(sum(lines.values()), rel=0.05)
+
+
 def test_error_messages_that_are_listed_exist():
     """The longest constant part of each message under "When it fails" is in a string of the package."""
     strings = [text for path in (ROOT / "electra_jax").rglob("*.py") for text in constants(path)]
