@@ -93,7 +93,8 @@ def _budget(arg: str) -> tuple[float, str, str]:
         expected = f"a number from {_LEAST:g} to {_MOST:g}"
         if unit == "hours":
             least, most = _LEAST / rate, _MOST / rate
-            expected += f" FLOPs, on device={device} about {least:.2g} to {most:.3g} hours; got {flops:.3g} FLOPs"
+            expected += f" FLOPs, on device={device} about {least:.2g} to {most:.3g} hours"
+            expected += "" if math.isnan(flops) else f"; got {flops:.3g} FLOPs"
         raise UserError(f"config argument {unit}={text} is invalid: expected {expected}")
     return flops, device, rest
 

@@ -9,7 +9,7 @@ from electra_jax import metrics, train_config
 from electra_jax.config.errors import UserError
 from electra_jax.planning.flops import devices
 from electra_jax.planning.flops.totals import count_flops
-from electra_jax.runtime import distributed, goodput, metric_writers, run_log, trackers
+from electra_jax.runtime import distributed, energy, goodput, metric_writers, run_log, trackers
 from electra_jax.runtime.metric_text import format_heldout, format_logged
 from electra_jax.runtime.progress import Progress
 from electra_jax.runtime.run_log import HELDOUT, METRICS
@@ -50,7 +50,7 @@ class MetricLog:
         # The other totals of a checkpoint are the clock's. Those of earlier versions have no joules.
         known = {"joules": math.nan, **totals}
         self.totals = {name: known[name] for name in metrics.TOTALS}
-        self._joules = joules_since_last()
+        self._meter = energy.Meter()
         self._run, self._epochs, self._progress, self._clock = run, epochs, progress, clock
         self._folder, self._logged = home.folder, first
         self._peak = devices.peak(jax.devices()[0].device_kind, run.config.model.dtype)
@@ -82,7 +82,7 @@ class MetricLog:
         self.totals["tokens"] += measured["tokens"]
         self.totals["device_seconds"] += seconds * count
         self.totals["skipped_steps"] += measured["skipped_steps"]
-        self.totals["joules"] += self._joules() * jax.process_count()
+        self.totals["joules"] += self._meter.lap() * jax.process_count()
         total, before = self.flops(step), self.flops(step - steps)
         # A difference of totals, because a window may span segments whose steps cost differently.
         mean = {name: (total[name] - before[name]) / steps for name in total}
@@ -125,15 +125,6 @@ class MetricLog:
             self._writer.close()
             self._trackers.attach([path for path in (self._folder / name for name in _ATTACHED) if path.is_file()])
             self._trackers.close()
-
-
-def joules_since_last() -> Callable[[], float]:
-    """Returns the function that counts joules; only GPUs have a counter."""
-    if jax.default_backend() != "gpu":
-        return lambda: math.nan
-    from electra_jax.runtime.energy import Meter
-
-    return Meter().lap
 
 
 _ATTACHED = ("config.json", "environment.json", METRICS)

@@ -11,6 +11,7 @@ from electra_jax.config.settings import Check, check_value, one_of
 from electra_jax.downstream import finetuned_model
 from electra_jax.downstream.finetuned_model import FinetunedModel
 from electra_jax.downstream.finetuning import hf_export, kept, results
+from electra_jax.downstream.finetuning.recipe import FinetuneConfig
 from electra_jax.loading import export as run_export
 from electra_jax.loading import hub, model, networks, run_checkpoint
 from electra_jax.loading.huggingface import directory, onnx_file
@@ -136,7 +137,9 @@ def _read_score(finetuned: Path, run: Path, step: int | None) -> TaskScore:
         )
     metric = summary["metric"]
     median, lowest, highest = (summary[name][metric] for name in ("median", "lowest", "highest"))
-    recipe = f"rate {identity['optim']['learning_rate']:g}, {identity['epochs']} epochs, pooling {identity['pooling']}"
+    recipe = f"rate {identity['optim']['learning_rate']:g}, {identity['epochs']} epochs"
+    if identity["pooling"] != FinetuneConfig.pooling:  # tasks without pooling have the default
+        recipe += f", pooling {identity['pooling']}"
     if identity["examples"]:
         recipe += f", {identity['examples']:,} examples"
     return TaskScore(summary["task"], metric, median, lowest, highest, len(summary["seeds"]), recipe)

@@ -26,10 +26,9 @@ from electra_jax.train_config import TrainConfig
 def compiler_options(config: TrainConfig, device_kind: str) -> dict[str, str | bool]:
     """Returns the XLA compiler options for the train step on a kind of device."""
     given = (option.partition("=") for option in config.compiler_options.split(",") if option)
-    # As bool, because JAX reads only the texts "True" and "False" as such, and XLA_FLAGS only "true" and "false".
-    options: dict[str, str | bool] = {
-        name: value.lower() == "true" if value.lower() in ("true", "false") else value for name, _, value in given
-    }
+    # JAX refuses the texts "true" and "false", which XLA_FLAGS has.
+    truth = {"true": True, "false": False}
+    options: dict[str, str | bool] = {name: truth.get(value.lower(), value) for name, _, value in given}
     if config.profile.at and cudnn_attention.is_nvidia_gpu(device_kind):
         # A profile shows a CUDA graph as one event without a name.
         options.setdefault("xla_gpu_enable_command_buffer", "")

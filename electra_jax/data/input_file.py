@@ -15,6 +15,7 @@ from electra_jax.config.errors import UserError
 from electra_jax.data import compression, formats
 from electra_jax.data.compression import Readable
 from electra_jax.data.documents import has_old_line_ends
+from electra_jax.runtime import remote_files
 from electra_jax.runtime.io import is_url
 
 _BLOCK = 2**20  # bytes read at a time
@@ -30,11 +31,7 @@ def open_binary(name: str) -> IO[bytes]:
     Raises:
       UserError: for an address, here and while it is read: the store refuses access or is unreachable.
     """
-    if not is_url(name):
-        return open(name, "rb")
-    from electra_jax.runtime.remote_files import open_file
-
-    return open_file(name)
+    return remote_files.open_file(name) if is_url(name) else open(name, "rb")
 
 
 class InputFile:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_jax.config.errors import UserError
+from electra_jax.data import token_clusters
 from electra_jax.data.corpus import Corpus
 from electra_jax.data.tokenizer import OWN, Special
 from electra_jax.data.vocabulary import check_whole_words
@@ -158,7 +159,7 @@ def make(
     unigram = electra.log_frequencies(counts, networks.padded_vocab_size, special)
     starts = np.ones(vocab_size, bool) if word_starts is None else word_starts
     # Of the padded size, like the logits that it masks.
-    by_token = np.full(networks.padded_vocab_size, -1, np.int32)
+    by_token = np.full(networks.padded_vocab_size, token_clusters.NONE, np.int32)
     if clusters is not None:
         by_token[:vocab_size] = clusters
     row = SYSTEMS[objective.name]
@@ -172,8 +173,6 @@ def make_for_text(objective: ObjectiveConfig, model: ModelConfig, steps: int, te
         check_whole_words(vocabulary)
     clusters = None
     if objective.generator == "clusters":
-        from electra_jax.data import token_clusters  # for this generator only
-
         clusters = token_clusters.cluster_tokens(text.train, text.unigram, vocabulary.special)
     return make(
         objective,
