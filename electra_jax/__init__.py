@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from electra_jax.data.pipeline import prepare as prepare
     from electra_jax.downstream.finetuning.run import finetune as finetune
     from electra_jax.loading.model import Model as Model
+    from electra_jax.models import card as card
     from electra_jax.models import export as export
     from electra_jax.models import load as load
     from electra_jax.models import push as push
@@ -34,6 +35,7 @@ _MODULES = {
     "finetune": "downstream.finetuning.run",
     "prepare": "data.pipeline",
     "export": "models",
+    "card": "models",
     "push": "models",
     "estimate": "planning.estimate",
     "count_flops": "planning.flops.count",

@@ -21,6 +21,7 @@ COMMANDS = {
     "predict": "predict labels, numbers, answers or tags with a fine-tuned model",
     "score": "score minimal pairs of texts by their plausibility",
     "export": "write a run or a fine-tuned model as Hugging Face directories",
+    "card": "print the model card of a run",
     "push": "upload a model to the Hugging Face Hub",
     "verify": "read runs and prepared corpora and check every file",
     "curves": "fine-tune every checkpoint and plot scores against FLOPs",

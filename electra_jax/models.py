@@ -103,11 +103,7 @@ def export(
             raise UserError(f"{path} is a Hugging Face directory: expected onnx and no other option, to add ONNX files")
         return {".": onnx_file.copy_with_onnx(path, Path(output).resolve())}
     if folder is None:
-        if scores and average != 1:
-            raise UserError("scores are those of one checkpoint; leave scores or average out")
-        given = [scores] if isinstance(scores, str | os.PathLike) else scores
-        downstream = [_read_score(Path(each), path, step) for each in given]
-        more = (downstream, average, layers)
+        more = (_read_scores(scores, path, step, average), average, layers)
         return run_export.export(path, output, step, sentence_transformers, onnx, as_bert, dtype, *more)
     networks.check_no_step(path, step)
     if sentence_transformers:
@@ -123,6 +119,39 @@ def export(
     if scores:
         raise UserError(f"{path} is fine-tuned, and its model card has its own scores; leave scores out")
     return {".": hf_export.export(kept.read(folder), Path(output).resolve(), onnx, dtype)}
+
+
+def card(
+    workdir: str | os.PathLike[str],
+    name: str = networks.ENCODER,
+    step: int | None = None,
+    scores: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    average: int = 1,
+) -> str:
+    """Returns a model card of a run, in Markdown: the one that `export` would write into the directory `name`.
+
+    Args:
+      workdir: the work directory of a run.
+      name: a directory of an export: `encoder`, `discriminator`, `masked_lm` or `generator`.
+      step, scores, average: as in `export`.
+
+    Raises:
+      UserError: there is no such run or checkpoint, its export has no such directory, or a fine-tuning in `scores` is
+        of another model.
+    """
+    path = hub.local(Path(workdir))
+    cards = run_export.cards(path, step, _read_scores(scores, path, step, average), average)
+    check_value("name", name, one_of(*cards))
+    return cards[name]
+
+
+def _read_scores(
+    finetuned: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], run: Path, step: int | None, average: int
+) -> list[TaskScore]:
+    given = [finetuned] if isinstance(finetuned, str | os.PathLike) else finetuned
+    if given and average != 1:
+        raise UserError("scores are those of one checkpoint; leave scores or average out")
+    return [_read_score(Path(each), run, step) for each in given]
 
 
 def _read_score(finetuned: Path, run: Path, step: int | None) -> TaskScore:

@@ -146,6 +146,9 @@ def test_cards_have_the_scores_of_fine_tunings_of_this_checkpoint(small_run, tmp
     row = "| sst2 | accuracy | 78.0 | 77.0 to 79.5 | 2 | rate 0.0005, 3 epochs, pooling mean, 16,000 examples |"
     assert row in (tmp_path / "out" / "encoder" / "README.md").read_text()
     assert "| sst2 |" not in (tmp_path / "out" / "generator" / "README.md").read_text()
+    for name in ("encoder", "generator"):
+        printed = electra_jax.card(small_run, name, scores=finetuned)
+        assert printed == (tmp_path / "out" / name / "README.md").read_text()
     (finetuned / "config.json").write_text(json.dumps({"weights": "another"}))
     with pytest.raises(UserError, match=r"sst2 was fine-tuned from other weights than .* at step .* has; fine-tune"):
         electra_jax.export(small_run, tmp_path / "other", scores=[finetuned])

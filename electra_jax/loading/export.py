@@ -14,7 +14,7 @@ from electra_jax.data.tokenizer import SentencePiece
 from electra_jax.loading import networks
 from electra_jax.loading.huggingface import bert, card, directory, hf_config, onnx_file, sentence_files, tokenizer_files
 from electra_jax.loading.run_checkpoint import RunCheckpoint, corpus_folder, load_run_checkpoint
-from electra_jax.modeling.subnetwork import extract
+from electra_jax.modeling.subnetwork import Network, extract
 from electra_jax.objectives.segments import make_segments
 from electra_jax.planning.flops.totals import count_flops
 from electra_jax.runtime import run_log
@@ -53,39 +53,58 @@ def export(
     run = load_run_checkpoint(workdir, step, average)
     # On lines of the run's own text; `directory.write` checks lines that are made from the vocabulary.
     tokenizer_files.check(run.tokenizer, converted.convert(run.tokenizer), _heldout_lines(run, workdir))
-    encoder, generator = (extract(run.shape, run.params, network) for network in ("encoder", "generator"))
-    assert encoder is not None
-    # `copy_gate` is left out: transformers has no class for it.
-    heads = [head for head in (*encoder.config.heads, None) if head in _DIRECTORIES]
-    if as_bert:
-        encoder = bert.with_names(encoder)
-        heads = [head for head in heads if head != "discriminator_head"]
-    directories = [(_DIRECTORIES[head], encoder, head) for head in heads]
-    if generator is not None and not as_bert:
-        directories.append((networks.GENERATOR, generator, "mlm_head"))
-    mask = run.tokenizer.name_of(run.tokenizer.special.mask)
+    directories = _directories(run, as_bert)
     description = _describe(run, workdir)._replace(downstream=downstream)
     with new_folder(output) as partial:
         partial.mkdir(parents=True)
-        for name, network, head in directories:
-            # Fine-tunings start from the encoder, so their scores say nothing about the generator.
-            about = description._replace(downstream=()) if name == networks.GENERATOR else description
+        for name, (network, head) in directories.items():
+            about = description
             if name == networks.ENCODER and layers:
                 fact = ("layers", f"the first {layers} of {network.config.encoder.layers}")
                 # Scores were measured with all layers.
                 about = about._replace(facts=[*about.facts, fact], downstream=(), heldout={})
                 network = network.first_layers(layers)
-            text = card.write_card(about, name, network.config.encoder, head, mask)
+            text = _card(about, run, name, network, head)
             directory.write(partial / name, network, head, run.tokenizer, text, about.scores, dtype=dtype)
             if onnx:
                 onnx_file.write(partial / name)
         if sentence_transformers:
-            width = encoder.config.encoder.width
+            width = run.shape.encoder.width
             for name, content in sentence_files.files(width, run.shape.trained_length).items():
                 path = partial / networks.ENCODER / name
                 path.parent.mkdir(exist_ok=True)
                 write_whole(path, content)
-    return {name: hf_config.class_name(network.config.encoder, head) for name, network, head in directories}
+    return {name: hf_config.class_name(network.config.encoder, head) for name, (network, head) in directories.items()}
+
+
+def cards(
+    workdir: Path, step: int | None = None, downstream: Sequence[card.TaskScore] = (), average: int = 1
+) -> dict[str, str]:
+    """Returns the model cards that `export` would write, by the directory's name."""
+    run = load_run_checkpoint(workdir, step, average)
+    about = _describe(run, workdir)._replace(downstream=downstream)
+    return {name: _card(about, run, name, *network) for name, network in _directories(run).items()}
+
+
+def _directories(run: RunCheckpoint, as_bert: bool = False) -> dict[str, tuple[Network, str | None]]:
+    """Returns the networks of an export and their heads (None for none), by the directory's name."""
+    encoder, generator = (extract(run.shape, run.params, network) for network in ("encoder", "generator"))
+    assert encoder is not None
+    # `copy_gate` is left out: transformers has no class for it.
+    heads = [head for head in (*encoder.config.heads, None) if head in _DIRECTORIES]
+    if as_bert:
+        encoder, generator = bert.with_names(encoder), None
+        heads = [head for head in heads if head != "discriminator_head"]
+    found: dict[str, tuple[Network, str | None]] = {_DIRECTORIES[head]: (encoder, head) for head in heads}
+    return found if generator is None else {**found, networks.GENERATOR: (generator, "mlm_head")}
+
+
+def _card(about: card.RunDescription, run: RunCheckpoint, name: str, network: Network, head: str | None) -> str:
+    if name == networks.GENERATOR:
+        # Fine-tunings start from the encoder, so their scores say nothing about the generator.
+        about = about._replace(downstream=())
+    mask = run.tokenizer.name_of(run.tokenizer.special.mask)
+    return card.write_card(about, name, network.config.encoder, head, mask)
 
 
 def _describe(run: RunCheckpoint, workdir: Path) -> card.RunDescription:
