@@ -1,6 +1,7 @@
 """The model in models/ answers as the README shows, and is small enough for a repository."""
 
 import doctest
+import json
 import re
 
 import numpy as np
@@ -24,6 +25,18 @@ def test_it_answers_as_the_pages_show(page, monkeypatch):
     for number, block in enumerate(blocks):
         test = doctest.DocTestParser().get_doctest(block, {}, f"{page}, block {number}", page, 0)
         assert doctest.DocTestRunner().run(test).failed == 0
+
+
+def test_it_answers_as_the_notebook_shows(capsys):
+    """The cells between the loading of the model and the count of FLOPs print."""
+    cells = json.loads((ROOT / "docs" / "start" / "front_door.ipynb").read_text(encoding="utf-8"))["cells"]
+    sources = ["".join(cell["source"]) for cell in cells]
+    first, end = (next(i for i, text in enumerate(sources) if name in text) for name in ("load(", "count_flops("))
+    names = {"electra_jax": electra_jax}
+    for cell, source in zip(cells[first:end], sources[first:end], strict=True):
+        if cell["cell_type"] == "code":
+            exec(source, names)
+            assert capsys.readouterr().out == "".join(text for each in cell["outputs"] for text in each["text"])
 
 
 def test_it_is_an_export_of_a_few_megabytes():
