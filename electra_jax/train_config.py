@@ -262,8 +262,8 @@ def check(config: TrainConfig) -> None:
     """Raises UserError at the first setting that is invalid."""
     settings.validate(config)
     _check_phase(config)
-    _check_warm_start(config)
     _check_effects(config)
+    _check_warm_start(config)
     if config.probe.every and not config.probe.data_dir:
         raise UserError(
             f"config.probe.every={config.probe.every} needs the files of {config.probe.task}; set config.probe.data_dir"
@@ -289,29 +289,16 @@ def _check_phase(config: TrainConfig) -> None:
 
 def _check_warm_start(config: TrainConfig) -> None:
     """Raises UserError if the settings of the warm start contradict each other or other settings."""
-    same = settings.flatten(WarmStartConfig())
-    adapted = {name: value for name, value in settings.flatten(config.init).items() if value != same[name]}
-    if adapted and not config.starts_from:
-        name, value = next(iter(adapted.items()))
-        raise UserError(f"config.init.{name}={value} has no effect without config.init_from; give both or neither")
-    if not registry.has_generator(config.objective):
-        for name, given in (("generator_from", config.generator_from), ("init.generator", "generator" in adapted)):
-            if given:
-                raise UserError(f"config.{name} has no effect: this objective has no generator network; leave it out")
-    if "generator" in adapted and config.generator_from:
+    from_encoder = config.init.generator != WarmStartConfig.generator
+    if from_encoder and config.generator_from:
         raise UserError(
             f"config.init.generator={config.init.generator} contradicts config.generator_from={config.generator_from}, "
             "which says what the generator starts from; leave one of them out"
         )
-    if "generator" in adapted and registry.SYSTEMS[config.objective.name].pretrained_generator:
+    if from_encoder and registry.SYSTEMS[config.objective.name].pretrained_generator:
         raise UserError(
             f"config.init.generator={config.init.generator} is invalid with objective={config.objective.name}, which "
             "does not train its generator; use config.generator_from"
-        )
-    if "generator" in adapted and config.model.tying == "all":
-        raise UserError(
-            f"config.init.generator={config.init.generator} has no effect with config.model.tying=all, where the "
-            "generator is the encoder; leave it out"
         )
     if config.init_from and config.objective.name == "two_stage":
         raise UserError(
@@ -321,22 +308,33 @@ def _check_warm_start(config: TrainConfig) -> None:
 
 
 def _check_effects(config: TrainConfig) -> None:
-    """Raises UserError if a setting has no effect without another one."""
-    known, values = settings.settings_of(TrainConfig), settings.flatten(config)
-    trains_generator = (
-        registry.has_generator(config.objective) and not registry.SYSTEMS[config.objective.name].pretrained_generator
-    )
+    """Raises UserError if a setting has no effect because of another one."""
+    system, has_generator = registry.SYSTEMS[config.objective.name], registry.has_generator(config.objective)
+    trains_generator = has_generator and not system.pretrained_generator
     together = trains_generator and config.objective.name != "two_stage"  # which trains one after the other
-    for name, needed, used in (
-        ("optim.muon_rate", "config.optim.name=muon", config.optim.name == "muon"),
-        ("optim.decay", "config.optim.schedule=stable", config.optim.schedule == "stable"),
-        ("optim.generator_rate", "a generator network that is trained", trains_generator),
-        ("optim.clip_apart", "a generator and an encoder that are trained together", together),
-        ("profile.steps", "config.profile.at", config.profile.at > 0),
-        *((name, "config.probe.every", config.probe.every > 0) for name in known if name.startswith("probe.")),
-    ):
-        if values[name] != known[name].default and not used:
-            raise UserError(f"config.{name}={values[name]} has no effect without {needed}; set it or leave this out")
+    objectives = [phase.objective for phase in phases(config)]
+    # An objective's own decay is not refused.
+    samples_hot = "temperature_decay" in system.defaults or any(each.temperature != 1 for each in objectives)
+    predicts = any(each.encoder_weight for each in objectives)
+    no_network = "with this objective, which has no generator network"
+    not_alone = "with config.model.tying=all, where the generator is the encoder"
+    settings.check_effects(
+        config,
+        [
+            *((f"init.{each}", bool(config.starts_from), "without config.init_from") for each in vars(config.init)),
+            *((name, has_generator, no_network) for name in ("generator_from", "init.generator")),
+            ("init.generator", config.model.tying != "all", not_alone),
+            ("optim.muon_rate", config.optim.name == "muon", "without config.optim.name=muon"),
+            ("optim.decay", config.optim.schedule == "stable", "without config.optim.schedule=stable"),
+            ("optim.generator_rate", trains_generator, "without a generator network that is trained"),
+            ("optim.clip_apart", together, "without a generator and an encoder that are trained together"),
+            ("objective.temperature_decay", samples_hot, "with config.objective.temperature=1"),
+            ("objective.encoder_mask_prob", predicts, "with config.objective.encoder_weight=0"),
+            ("objective.encoder_positions", predicts, "with config.objective.encoder_weight=0"),
+            ("profile.steps", config.profile.at > 0, "without config.profile.at"),
+            *((f"probe.{each}", config.probe.every > 0, "without config.probe.every") for each in vars(config.probe)),
+        ],
+    )
     if config.profile.at > config.steps:
         raise UserError(
             f"config.profile.at={config.profile.at} is after the last step: expected {config.steps} (config.steps) or "

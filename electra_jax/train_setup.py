@@ -259,13 +259,15 @@ class Data(NamedTuple):
 
 
 def check_weights(phases: Sequence[Phase], sources: Sequence[str]) -> None:
-    """Raises UserError if a phase has weights, and not one for each source."""
+    """Raises UserError if a phase has weights, and there is a single source or not one weight for each source."""
     for each in phases:
         if each.weights and len(each.weights) != len(sources):
             raise UserError(
                 f"config.data.weights={':'.join(f'{weight:g}' for weight in each.weights)} is invalid: expected a "
                 f"number for each source of the text: {', '.join(sources)}"
             )
+        if each.weights and len(sources) == 1:
+            raise UserError(f"config.data.weights has no effect on a single source, {sources[0]}; leave it out")
 
 
 def load_data(

@@ -204,6 +204,8 @@ def test_weights_of_the_config_replace_those_of_the_text(tmp_path, text_file, mo
             train.train(config, tmp_path / f"run{weights}", quiet())
         assert found == expected
         found.clear()
+    with pytest.raises(UserError, match=r"config\.data\.weights has no effect on a single source, .*; leave it out"):
+        train.train(small_config(text_file, phases="1/2; 1/2 data.weights=1"), tmp_path / "one", quiet())
 
 
 def test_checkpoints_at_fractions_of_the_run_are_saved_and_kept(run):

@@ -52,14 +52,10 @@ def test_an_invalid_value_is_refused_with_what_is_valid(name, value):
 def test_settings_that_contradict_each_other_are_refused():
     with pytest.raises(UserError, match=r"seq_length=64 is longer than config\.model\.max_length=32"):
         train_config.resolve(small_config(data__seq_length=64, model__max_length=32))
-    with pytest.raises(UserError, match=r"config\.init\.layers=first has no effect without config\.init_from"):
-        train_config.resolve(small_config(init__layers="first"))
-    with pytest.raises(UserError, match=r"config\.init\.generator=first has no effect without config\.init_from"):
-        train_config.resolve(small_config(init__generator="first"))
     for given in ({"generator_from": "there"}, {"init_from": "here", "generator_from": "there"}):
         with pytest.raises(UserError, match=r"init\.generator=spread contradicts config\.generator_from=there"):
             train_config.resolve(small_config(init__generator="spread", **given))
-    with pytest.raises(UserError, match=r"config\.init\.generator has no effect: this objective has no generator"):
+    with pytest.raises(UserError, match=r"init\.generator=spread has no effect with this objective, which has no"):
         train_config.resolve(small_config(arg="objective=mlm", init_from="here", init__generator="spread"))
     with pytest.raises(UserError, match=r"init\.generator=first is invalid with objective=frozen_generator"):
         train_config.resolve(small_config(arg="objective=frozen_generator", init_from="here", init__generator="first"))
@@ -79,24 +75,40 @@ def test_an_objective_needs_a_name(objective):
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "objective", "needed"),
+    ("name", "value", "objective", "why"),
     [
-        ("optim.muon_rate", 2.0, "electra", "config.optim.name=muon"),
-        ("optim.decay", 0.5, "electra", "config.optim.schedule=stable"),
-        ("optim.generator_rate", 2.0, "mlm", "a generator network that is trained"),
-        ("optim.clip_apart", True, "mlm", "a generator and an encoder that are trained together"),
-        ("optim.clip_apart", True, "two_stage", "a generator and an encoder that are trained together"),
-        ("optim.generator_rate", 2.0, "frozen_generator", "a generator network that is trained"),
-        ("profile.steps", 5, "mlm", "config.profile.at"),
-        ("probe.task", "rte", "mlm", "config.probe.every"),
+        ("init.layers", "first", "electra", "without config.init_from"),
+        ("init.generator", "first", "electra", "without config.init_from"),
+        ("generator_from", "there", "mlm", "with this objective, which has no generator network"),
+        ("optim.muon_rate", 2.0, "electra", "without config.optim.name=muon"),
+        ("optim.decay", 0.5, "electra", "without config.optim.schedule=stable"),
+        ("optim.generator_rate", 2.0, "mlm", "without a generator network that is trained"),
+        ("optim.clip_apart", True, "mlm", "without a generator and an encoder that are trained together"),
+        ("optim.clip_apart", True, "two_stage", "without a generator and an encoder that are trained together"),
+        ("optim.generator_rate", 2.0, "frozen_generator", "without a generator network that is trained"),
+        ("profile.steps", 5, "mlm", "without config.profile.at"),
+        ("probe.task", "rte", "mlm", "without config.probe.every"),
     ],
 )
-def test_settings_without_effect_are_refused(name, value, objective, needed):
+def test_settings_without_effect_are_refused(name, value, objective, why):
     config = small_config(arg=f"objective={objective}")
     config.update_from_flattened_dict({name: value})
     with pytest.raises(UserError) as error:
         train_config.resolve(config)
-    assert str(error.value) == f"config.{name}={value} has no effect without {needed}; set it or leave this out"
+    assert str(error.value) == f"config.{name}={value} has no effect {why}; leave it out"
+
+
+def test_a_setting_with_an_effect_in_one_phase_is_not_refused():
+    unused = {"objective__encoder_weight": 0.0, "objective__encoder_positions": "all"}
+    with pytest.raises(UserError, match=r"positions=all has no effect with config\.objective\.encoder_weight=0;"):
+        train_config.resolve(small_config(arg="objective=electra_mlm", **unused))
+    with pytest.raises(UserError, match=r"decay=0\.3 has no effect with config\.objective\.temperature=1; leave"):
+        train_config.resolve(small_config(objective__temperature=1.0, objective__temperature_decay=0.3))
+    phases = "1/2; 1/2 objective.encoder_weight=1 objective.temperature=2"
+    used = {**unused, "objective__temperature_decay": 0.3, "phases": phases}
+    train_config.resolve(small_config(arg="objective=electra_mlm", **used))
+    # The objective's own decay.
+    train_config.resolve(small_config(arg="objective=frozen_generator", objective__temperature=1.0))
 
 
 @every_objective

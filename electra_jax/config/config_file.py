@@ -88,6 +88,11 @@ def parse(
         if setting.removeprefix("config.") in of_class.keys() - flatten(config).keys():
             raise UserError(f"--{setting} has no effect with config.{kind}.name={config[kind].name}; leave it out")
         override(config, setting.removeprefix("config."), text)
+    for setting in overrides:
+        # Not in `resolve`: `--config=tiny --config.model.encoder=bert` has the ModernBERT settings of tiny.
+        encoder = config.model.get("encoder") if setting.startswith("config.model.") else None
+        if encoder and setting.split(".")[2:-1] not in ([], [encoder]):
+            raise UserError(f"--{setting} has no effect with config.model.encoder={encoder}; leave it out")
     return Arguments(config, given.get("workdir") or _default_workdir(name, arg), chosen)
 
 

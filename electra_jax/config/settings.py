@@ -13,7 +13,7 @@ import dataclasses
 import inspect
 import textwrap
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher, get_close_matches
 from numbers import Integral
 from typing import Any, NamedTuple, TypeVar
@@ -267,6 +267,20 @@ def check_value(name: str, value: Any, check: Check | None) -> None:
     """Raises UserError unless `value` is valid; the message calls it `name`."""
     if check is not None and not check.holds(value):
         raise UserError(f"{name}={value!r} is invalid: expected {check.expected}")
+
+
+def check_effects(config: Any, effects: Iterable[tuple[str, bool, str]], prefix: str = "config.") -> None:
+    """Raises UserError for the first setting of a config dataclass that is not at its default and has no effect.
+
+    Args:
+      config: the dataclass.
+      effects: (the setting's dotted name, whether it has an effect, why it has none); read until one is refused.
+      prefix: prepended to the name in the message.
+    """
+    known, values = settings_of(type(config)), flatten(config)
+    for name, has_effect, why in effects:
+        if not has_effect and values[name] != known[name].default:
+            raise UserError(f"{prefix}{name}={values[name]} has no effect {why}; leave it out")
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:

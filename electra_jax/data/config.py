@@ -10,9 +10,6 @@ MODEL_TYPES = (*SENTENCE_PIECE, "wordpiece", "byte_bpe")
 _SIMILARITY = Check(lambda value: value == 0 or 0.5 <= value <= 1, "0, or from 0.5 to 1")
 NORMALIZATIONS = ("nmt_nfkc_cf", "nfkc_cf", "nmt_nfkc", "nfkc", "identity")  # SentencePiece's; _cf folds case
 
-# Settings that have an effect only if a vocabulary is trained.
-VOCABULARY_TRAINING = ("vocab_size", "model_type", "byte_fallback", "character_coverage", "sample_mb")
-
 
 @dataclasses.dataclass(frozen=True)
 class CorpusConfig:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 
 from electra_jax.config.errors import UserError
+from electra_jax.config.settings import check_effects
 from electra_jax.data import sources
 from electra_jax.data.config import CorpusConfig
 from electra_jax.data.sources import Source
@@ -19,19 +20,13 @@ def parse(config: CorpusConfig) -> list[Source]:
       UserError: as `sources.parse`; or `config.temperature` is set for sources with weights, or for a single source.
     """
     mixture = sources.parse(config.input)
-    if config.temperature != 1:
-        given = f"temperature={config.temperature:g}"
-        # `sources.parse` accepts weights for all sources or for none.
-        if mixture[0].weight is not None:
-            raise UserError(
-                f"{given} and the weights in input={config.input!r} exclude each other: expected one of them; leave "
-                "out the temperature, or every @WEIGHT"
-            )
-        if len(mixture) == 1:
-            raise UserError(
-                f"{given} has no effect on input={config.input!r}, a single source; separate sources by semicolons, or "
-                "leave out the temperature"
-            )
+    # `sources.parse` accepts weights for all sources or for none.
+    if config.temperature != 1 and mixture[0].weight is not None:
+        raise UserError(
+            f"temperature={config.temperature:g} and the weights in input={config.input!r} exclude each other: "
+            "expected one of them; leave out the temperature, or every @WEIGHT"
+        )
+    check_effects(config, [("temperature", len(mixture) > 1, f"on input={config.input!r}, a single source")], "")
     return mixture
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from electra_jax.config.errors import UserError
-from electra_jax.config.settings import from_dict, validate
+from electra_jax.config.settings import check_effects, from_dict, validate
 from electra_jax.data import (
     corpus,
     duplicates,
@@ -30,7 +30,7 @@ from electra_jax.data import (
     vocabulary,
     vocabulary_training,
 )
-from electra_jax.data.config import SENTENCE_PIECE, VOCABULARY_TRAINING, CorpusConfig, corpus_settings
+from electra_jax.data.config import SENTENCE_PIECE, CorpusConfig, corpus_settings
 from electra_jax.data.corpus import Corpus, CorpusReport
 from electra_jax.data.local_runner import LocalRunner
 from electra_jax.data.normalization import has_joiners
@@ -100,11 +100,10 @@ def _with_settings(config: CorpusConfig, changes: dict[str, Any]) -> CorpusConfi
         raise UserError(f"config={config!r} is invalid: expected a CorpusConfig; give the sources by name, as input=")
     config = from_dict(CorpusConfig, {**corpus_settings(config), **changes}, prefix="")
     if config.vocabulary:
-        unused = [name for name in VOCABULARY_TRAINING if name in changes]
-        if "normalization" in changes and not config.vocabulary.endswith(".txt"):
-            unused.append("normalization")
-        if unused:
-            raise UserError(f"{unused[0]} has no effect on the given vocabulary={config.vocabulary}; leave one out")
+        # Only here, because config files of runs have these two for any vocabulary.
+        why = f"on the given vocabulary={config.vocabulary}"
+        lowercases = config.vocabulary.endswith(".txt")
+        check_effects(config, [("vocab_size", False, why), ("normalization", lowercases, why)], "")
     validate(config, "")
     return config
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from electra_jax.config.errors import UserError
+from electra_jax.config.settings import check_effects
 from electra_jax.data.config import CorpusConfig
 from electra_jax.data.sources import HUB, TFDS, Unit
 
@@ -24,6 +24,8 @@ _USES = {
 
 # Settings without effect on a kind of vocabulary.
 _NOT_OF_VOCABULARY = {"wordpiece": ("byte_fallback",), "byte_bpe": ("byte_fallback", "character_coverage")}
+# Settings without effect on a given vocabulary. Not `vocab_size`: config files have it for any vocabulary.
+_OF_TRAINING = ("model_type", "byte_fallback", "character_coverage", "sample_mb")
 
 
 def check(units: Sequence[Unit], config: CorpusConfig) -> None:
@@ -35,17 +37,14 @@ def check(units: Sequence[Unit], config: CorpusConfig) -> None:
     Raises:
       UserError: a setting has no effect; or a file is broken, or its format is not supported.
     """
-    for name in () if config.vocabulary else _NOT_OF_VOCABULARY.get(config.model_type, ()):
-        if getattr(config, name) != getattr(CorpusConfig(), name):
-            raise UserError(
-                f"{name}={getattr(config, name)} has no effect with model_type={config.model_type}; leave it out"
-            )
+    given = f"on the given vocabulary={config.vocabulary}"
+    check_effects(config, ((name, not config.vocabulary, given) for name in _OF_TRAINING), "")
+    unused, why = _NOT_OF_VOCABULARY.get(config.model_type, ()), f"with model_type={config.model_type}"
+    check_effects(config, ((name, False, why) for name in unused), "")
     for name, use in _USES.items():
-        value = getattr(config, name)
-        if value != getattr(CorpusConfig(), name) and not _is_used(units, use.kinds):
-            raise UserError(
-                f"{name}={value} has no effect on input={config.input!r}, which has no {use.described}; leave it out"
-            )
+        if getattr(config, name) != getattr(CorpusConfig, name):  # the files of others need not be opened
+            why = f"on input={config.input!r}, which has no {use.described}"
+            check_effects(config, [(name, _is_used(units, use.kinds), why)], "")
 
 
 def _is_used(units: Sequence[Unit], kinds: Collection[str]) -> bool:

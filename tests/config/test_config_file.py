@@ -32,6 +32,14 @@ def test_a_setting_that_the_objective_does_not_have_has_no_effect():
         parse(TINY, "--config.objective.maks_prob=.2")
 
 
+def test_a_setting_of_another_encoder_has_no_effect():
+    window = "--config.model.modernbert.local_window=4"
+    assert parse(TINY, window, "--config.model.dropout=0").config.model.modernbert.local_window == 4
+    parse(TINY, "--config.model.encoder=bert")  # although tiny has settings of ModernBERT
+    with pytest.raises(UserError, match=r"local_window has no effect with config\.model\.encoder=bert; leave it out"):
+        parse(TINY, window, "--config.model.encoder=bert")
+
+
 def test_a_config_is_the_name_of_a_packaged_one_or_a_path(monkeypatch, tmp_path):
     expected = config_file.load(ROOT / "configs" / "tiny.py").to_dict()
     monkeypatch.chdir(tmp_path)

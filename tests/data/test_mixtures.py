@@ -55,7 +55,7 @@ def test_a_temperature_leaves_the_sources_as_they_are():
     ("text", "message"),
     [
         ("a@2;b@1", r"temperature=0.3 and the weights in input='a@2;b@1' exclude each other: .*leave out"),
-        ("a/*.txt", r"temperature=0.3 has no effect on input='a/\*.txt', a single source; separate sources by"),
+        ("a/*.txt", r"temperature=0.3 has no effect on input='a/\*.txt', a single source; leave it out"),
     ],
 )
 def test_a_temperature_without_effect_is_refused(text, message):

@@ -571,8 +571,8 @@ def test_prepare_takes_settings_and_returns_a_report(text_file, tmp_path):
         ({"vocab_size": 3}, "vocab_size=3 is invalid: expected from 6 to 1e+06"),
         ({"vocab_size": "many"}, "vocab_size='many' is invalid: expected an integer"),
         ({"vocabsize": 300}, "vocabsize is unknown; did you mean vocab_size?"),
-        ({"vocabulary": "v.model", "sample_mb": 3}, "sample_mb has no effect on the given vocabulary=v.model"),
-        ({"vocabulary": "v.model", "normalization": "nfkc"}, "normalization has no effect on the given vocabulary"),
+        ({"vocabulary": "v.model", "sample_mb": 3}, "sample_mb=3 has no effect on the given vocabulary=v.model"),
+        ({"vocabulary": "v.model", "normalization": "nfkc"}, "normalization=nfkc has no effect on the given"),
     ],
 )
 def test_an_invalid_setting_is_refused_before_anything_is_written(text_file, tmp_path, changes, message):

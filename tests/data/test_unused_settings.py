@@ -98,3 +98,9 @@ def test_nothing_is_written_before(tmp_path):
 def test_a_setting_that_the_kind_of_vocabulary_does_not_use_is_refused(tmp_path, model_type, name, value):
     with pytest.raises(UserError, match=rf"^{name}={value} has no effect with model_type={model_type}; leave it out"):
         check(tmp_path, ["text.txt"], {"model_type": model_type, name: value})
+
+
+def test_a_setting_for_training_a_vocabulary_has_no_effect_on_a_given_one(tmp_path):
+    check(tmp_path, ["text.txt"], {"vocabulary": "v.model", "vocab_size": 9, "normalization": "nfkc"})
+    with pytest.raises(UserError, match=r"^model_type=bpe has no effect on the given vocabulary=v\.model; leave"):
+        check(tmp_path, ["text.txt"], {"vocabulary": "v.model", "model_type": "bpe"})

@@ -155,10 +155,14 @@ def _check(config: FinetuneConfig) -> None:
     settings.validate(config)
     if config.seed + config.seeds > 2**32:  # `multi_seed.train` passes them as uint32
         raise UserError(f"config.seed={config.seed} is too large: expected seeds below 2^32")
-    if config.head != "paper" and config.task.beam != TaskConfig.beam:
-        raise UserError(f"config.task.beam={config.task.beam} has no effect without config.head=paper; leave it out")
-    if config.pooling != "cls" and config.task.name in ("tags", *_SQUAD):
-        raise UserError(f"config.pooling={config.pooling} has no effect with task={config.task.name}; leave it out")
+    pools = config.task.name not in ("tags", *_SQUAD)
+    settings.check_effects(
+        config,
+        [
+            ("task.beam", config.head == "paper", "without config.head=paper"),
+            ("pooling", pools, f"with task={config.task.name}"),
+        ],
+    )
     if config.pooling != "cls" and config.head == "bert":
         raise UserError(
             f"config.pooling={config.pooling} is invalid with head=bert: transformers' BERT classes read the state of "

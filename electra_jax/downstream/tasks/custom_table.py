@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from electra_jax.config.errors import UserError
+from electra_jax.config.settings import check_effects
 from electra_jax.downstream.tasks.config import TaskConfig
 from electra_jax.downstream.tasks.labels import in_order
 from electra_jax.downstream.tasks.multilabel import MultiLabel
@@ -65,13 +66,9 @@ def _parse_labels(text: str) -> tuple[str, ...]:
 def _check_effects(config: TaskConfig) -> None:
     """Raises UserError if a setting is not at its default and has no effect with `config.kind`."""
     unused = {"classification": ("separator", "class_threshold"), "multilabel": ("class_weights",)}
-    defaults = TaskConfig()
-    for name in unused.get(config.kind, ("labels", "separator", "class_threshold", "class_weights")):
-        value = getattr(config, name)
-        if value != getattr(defaults, name):
-            raise UserError(
-                f"config.task.{name}={value} has no effect with config.task.kind={config.kind}; leave it out"
-            )
+    names = unused.get(config.kind, ("labels", "separator", "class_threshold", "class_weights"))
+    why = f"with config.task.kind={config.kind}"
+    check_effects(config, [(name, False, why) for name in names], "config.task.")
 
 
 def restore_task(
