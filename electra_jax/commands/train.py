@@ -25,7 +25,7 @@ from electra_jax.runtime.workdir import AnyPath, WorkDir, resolve
 from electra_jax.train import TrainResult, train
 from electra_jax.train_config import TrainConfig
 
-USAGE = f"""\
+_USAGE = f"""\
 usage: electra-jax train --config=NAME[:ARG] [--workdir=DIR] [--init_from=DIR] [--generator_from=DIR]
                          [--tracker=NAME,...] [--rewind_to=STEP --skip_batches=M] [--config.NAME=VALUE ...]
                          [--help-config] [--debug]
@@ -52,7 +52,7 @@ usage: electra-jax train --config=NAME[:ARG] [--workdir=DIR] [--init_from=DIR] [
   --debug                            show the traceback of an error
 
 objectives:
-{textwrap.indent(registry.describe(), "  ")}"""
+"""
 
 
 # Texts, because step 0 differs from no step.
@@ -61,7 +61,9 @@ OPTIONS = {**distributed.OPTIONS, "rewind_to": "", "skip_batches": ""}
 
 def main(argv: list[str]) -> int:
     shorthands = ("init_from", "generator_from", "tracker")
-    arguments = config_file.parse(argv, USAGE, OPTIONS, shorthands, config_class=TrainConfig)
+    # Only if it is shown, because it imports all objectives.
+    objectives = textwrap.indent(registry.describe(), "  ") if {"-h", "--help"} & {*argv} else ""
+    arguments = config_file.parse(argv, _USAGE + objectives, OPTIONS, shorthands, config_class=TrainConfig)
     assert arguments.config is not None  # `config` is not among the options
     rewind = make_rewind(arguments.options["rewind_to"], arguments.options["skip_batches"])
     # From the start of the process, so that its imports count as set-up.

@@ -1,6 +1,8 @@
 """Registry of the objectives, and the construction of a config's objective."""
 
 import dataclasses
+import pkgutil
+from collections import UserDict
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,30 +16,31 @@ from electra_jax.modeling import model_config
 from electra_jax.modeling.config import ElectraConfig
 from electra_jax.modeling.electra import Electra
 from electra_jax.modeling.model_config import ModelConfig
-from electra_jax.objectives import (
-    adversarial,
-    electra,
-    electra_mlm,
-    electric,
-    frozen_generator,
-    mlm,
-    spec,
-    two_stage,
-)
+from electra_jax.objectives import electra, spec
 from electra_jax.objectives.spec import ObjectiveConfig
 
-SYSTEMS: dict[str, spec.ObjectiveSpec] = {
-    "electra": electra.ELECTRA,
-    "electra_15": electra.ELECTRA_15,
-    "electra_mlm": electra_mlm.ELECTRA_MLM,
-    "replace_mlm": mlm.REPLACE_MLM,
-    "all_tokens_mlm": mlm.ALL_TOKENS_MLM,
-    "mlm": mlm.MLM,
-    "two_stage": two_stage.TWO_STAGE,
-    "adversarial": adversarial.ADVERSARIAL,
-    "electric": electric.ELECTRIC,
-    "frozen_generator": frozen_generator.FROZEN_GENERATOR,
-}
+
+class _Systems(UserDict[str, Any]):
+    """Objectives by name, either as a spec or as `module:NAME`, which is imported when it is read."""
+
+    def __getitem__(self, name: str) -> spec.ObjectiveSpec:
+        found = super().__getitem__(name)
+        row: spec.ObjectiveSpec = pkgutil.resolve_name(f"{__package__}.{found}") if isinstance(found, str) else found
+        return row
+
+
+SYSTEMS = _Systems(
+    electra="electra:ELECTRA",
+    electra_15="electra:ELECTRA_15",
+    electra_mlm="electra_mlm:ELECTRA_MLM",
+    replace_mlm="mlm:REPLACE_MLM",
+    all_tokens_mlm="mlm:ALL_TOKENS_MLM",
+    mlm="mlm:MLM",
+    two_stage="two_stage:TWO_STAGE",
+    adversarial="adversarial:ADVERSARIAL",
+    electric="electric:ELECTRIC",
+    frozen_generator="frozen_generator:FROZEN_GENERATOR",
+)
 
 # Settings that have no effect, for each kind of generator.
 # Without a generator network no [MASK] is read, and there is no generator loss to weight or to train first.
