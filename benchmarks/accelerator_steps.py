@@ -13,11 +13,11 @@ import numpy as np
 
 from electra_jax import train_config
 from electra_jax.config import config_file
+from electra_jax.flops import devices, hardware
+from electra_jax.flops.hardware import sum_networks
 from electra_jax.modeling import fused_attention
 from electra_jax.modeling.batch import Batch
 from electra_jax.objectives import registry
-from electra_jax.planning.flops import devices, hardware
-from electra_jax.planning.flops.breakdown import sum_networks
 from electra_jax.runtime import sharding
 from electra_jax.sharded_step import ShardedStep
 

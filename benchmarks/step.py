@@ -17,7 +17,7 @@ and AdamW. PyTorch's generator predicts the masked positions only, as here.
 to do, with one thread, it is what the step would take alone.
 
 The share is that of the machine's own matrix multiplication, measured in the same turns on the shapes of a
-feed-forward layer, which a step would reach if its products (`electra_jax.planning.flops`) were all of its time.
+feed-forward layer, which a step would reach if its products (`electra_jax.flops`) were all of its time.
 PyTorch needs '.[parity]', `compiled` also a C++ compiler; variants of BERT only are left out for other encoders, and
 `naive` but for float32.
 
@@ -281,8 +281,8 @@ def multiply(run: Any, tokens: int) -> tuple[Step, float]:
 
 def make_steps(chosen: dict[str, Any], dropout: float, ids: np.ndarray) -> tuple[dict[str, Step], float, float]:
     """The steps by their names, the operations of one, and those of `GEMM`."""
-    from electra_jax.planning.flops import hardware
-    from electra_jax.planning.flops.breakdown import sum_networks
+    from electra_jax.flops import hardware
+    from electra_jax.flops.hardware import sum_networks
 
     def run_of(unroll: str) -> Any:
         batch_size, length = ids.shape

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from electra_jax import configs as configs
     from electra_jax.data.pipeline import prepare as prepare
     from electra_jax.downstream.finetuning.run import finetune as finetune
+    from electra_jax.flops.count import count_flops as count_flops
     from electra_jax.loading.model import Model as Model
     from electra_jax.models import card as card
     from electra_jax.models import export as export
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from electra_jax.models import push as push
     from electra_jax.objectives.registry import systems as systems
     from electra_jax.planning.estimate import estimate as estimate
-    from electra_jax.planning.flops.count import count_flops as count_flops
     from electra_jax.train import pretrain as pretrain
 
 # The module that defines each public name. No name may be that of a top-level module: importing such a module would set
@@ -38,7 +38,7 @@ _MODULES = {
     "card": "models",
     "push": "models",
     "estimate": "planning.estimate",
-    "count_flops": "planning.flops.count",
+    "count_flops": "flops.count",
     "systems": "objectives.registry",
 }
 __all__ = [*_MODULES, "configs"]

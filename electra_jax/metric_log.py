@@ -7,8 +7,8 @@ import jax
 
 from electra_jax import metrics, train_config
 from electra_jax.config.errors import UserError
-from electra_jax.planning.flops import devices
-from electra_jax.planning.flops.totals import count_flops
+from electra_jax.flops import devices
+from electra_jax.flops.totals import count_flops
 from electra_jax.runtime import distributed, energy, goodput, metric_writers, run_log, trackers
 from electra_jax.runtime.metric_text import format_heldout, format_logged
 from electra_jax.runtime.progress import Progress

@@ -4,9 +4,9 @@ import pytest
 from cli_runs import make_objective, small_config
 
 from electra_jax import metrics, train_config
+from electra_jax.flops import hardware
+from electra_jax.flops.hardware import sum_networks
 from electra_jax.metric_log import MetricLog
-from electra_jax.planning.flops import hardware
-from electra_jax.planning.flops.breakdown import sum_networks
 from electra_jax.runtime import goodput, sharding
 from electra_jax.runtime.progress import Progress
 from electra_jax.sharded_step import ShardedStep

@@ -13,11 +13,11 @@ from hypothesis import given
 from electra_jax import optim, train, train_config, train_setup
 from electra_jax.config.errors import UserError
 from electra_jax.data import pipeline
+from electra_jax.flops.totals import count_flops
 from electra_jax.loading.networks import load_networks
 from electra_jax.loading.run_checkpoint import saved_steps
 from electra_jax.objectives.segments import make_segments
 from electra_jax.optim import OptimConfig
-from electra_jax.planning.flops.totals import count_flops
 
 
 @pytest.fixture

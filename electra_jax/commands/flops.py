@@ -6,10 +6,10 @@ from typing import Any
 
 from electra_jax.config import config_file
 from electra_jax.config.errors import UserError
-from electra_jax.planning.flops import devices, paper_runs
-from electra_jax.planning.flops.breakdown import Parts
-from electra_jax.planning.flops.count import RunFlops, count_flops
-from electra_jax.planning.flops.totals import ACCOUNTINGS
+from electra_jax.flops import devices, paper_runs
+from electra_jax.flops.count import RunFlops, count_flops
+from electra_jax.flops.hardware import Parts
+from electra_jax.flops.totals import ACCOUNTINGS
 from electra_jax.runtime.console import PlainConsole, table_of
 from electra_jax.runtime.metric_text import short_number
 

@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-from electra_jax.planning.flops import paper_runs
+from electra_jax.flops import paper_runs
 
-# Maps names in planning/flops/paper_runs.py to (plot label, score). The FLOPs that the paper prints for ELECTRA-Small
+# Maps names in flops/paper_runs.py to (plot label, score). The FLOPs that the paper prints for ELECTRA-Small
 # are those with a generator of width 128.
 _SCORES = {
     "elmo": ("ELMo", 71.2),

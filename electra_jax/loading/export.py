@@ -11,12 +11,12 @@ from electra_jax import train_config
 from electra_jax.config.errors import UserError
 from electra_jax.data import converted, corpus
 from electra_jax.data.tokenizer import SentencePiece
+from electra_jax.flops.totals import count_flops
 from electra_jax.loading import networks
 from electra_jax.loading.huggingface import bert, card, directory, hf_config, onnx_file, sentence_files, tokenizer_files
 from electra_jax.loading.run_checkpoint import RunCheckpoint, corpus_folder, load_run_checkpoint
 from electra_jax.modeling.subnetwork import Network, extract
 from electra_jax.objectives.segments import make_segments
-from electra_jax.planning.flops.totals import count_flops
 from electra_jax.runtime import run_log
 from electra_jax.runtime.io import check_output, new_folder, read_json, write_whole
 from electra_jax.runtime.metric_text import short_number

@@ -14,16 +14,16 @@ from ml_collections import ConfigDict
 from electra_jax import train_config
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import above_up_to, check_value, replace, whole
+from electra_jax.flops import attention as attention_flops
+from electra_jax.flops import devices as device_table
+from electra_jax.flops.count import make_objective
+from electra_jax.flops.hardware import sum_networks
+from electra_jax.flops.totals import ACCOUNTINGS, count_flops
 from electra_jax.modeling import cudnn_attention, fused_attention, transformer
 from electra_jax.objectives import registry
 from electra_jax.objectives.segments import Segment
 from electra_jax.objectives.spec import Objective
 from electra_jax.planning import gpu_forecast, hlo, traffic
-from electra_jax.planning.flops import attention as attention_flops
-from electra_jax.planning.flops import devices as device_table
-from electra_jax.planning.flops.breakdown import sum_networks
-from electra_jax.planning.flops.count import make_objective
-from electra_jax.planning.flops.totals import ACCOUNTINGS, count_flops
 from electra_jax.planning.forecast import Forecast, Rates, forecast
 from electra_jax.planning.kernels import KernelCost, Signature, count_kernels
 from electra_jax.planning.targets import Target, find_target

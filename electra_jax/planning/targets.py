@@ -5,8 +5,8 @@ import re
 from typing import Any
 
 from electra_jax.config.errors import UserError
+from electra_jax.flops import devices as device_table
 from electra_jax.planning import gpus
-from electra_jax.planning.flops import devices as device_table
 from electra_jax.planning.slices import slice_of
 
 # Slices are named v2 to v6e, but tpu7x.

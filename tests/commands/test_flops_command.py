@@ -11,7 +11,7 @@ from electra_jax.config import errors
 from electra_jax.data import pipeline
 from electra_jax.data.config import CorpusConfig
 from electra_jax.data.local_runner import LocalRunner
-from electra_jax.planning.flops import devices
+from electra_jax.flops import devices
 
 RUNS = (
     *("elmo", "gpt", "xlnet", "bert_small", "bert_base", "bert_large"),

@@ -7,7 +7,7 @@ from cli_runs import make_objective
 
 from electra_jax import train_config
 from electra_jax.config.errors import UserError
-from electra_jax.planning.flops.totals import count_flops
+from electra_jax.flops.totals import count_flops
 
 FIRST, STEPS = 3, 6
 TYINGS = {

@@ -4,9 +4,9 @@ import functools
 import pytest
 from cli_runs import make_objective, small_config
 
+from electra_jax.flops.totals import count_flops
 from electra_jax.objectives.segments import Phase, Segment, make_segments, segment_at
 from electra_jax.objectives.spec import Objective, Stage
-from electra_jax.planning.flops.totals import count_flops
 
 
 @functools.cache

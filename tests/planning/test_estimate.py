@@ -12,9 +12,9 @@ from cli_runs import ROOT, environment, run
 from electra_jax.commands import plan as plan_command
 from electra_jax.config import config_file, errors
 from electra_jax.config.errors import UserError
+from electra_jax.flops import devices as device_table
 from electra_jax.planning import estimate, slices
 from electra_jax.planning.estimate import Plan
-from electra_jax.planning.flops import devices as device_table
 
 # With their devices: two a chip of v3, one of the others.
 TOPOLOGIES = {"v3:2x2": 8, "v3:4x4": 32, "v4:2x2x2": 8, "v5e:4x4": 16, "v5p:2x2x1": 4, "v6e:4x4": 16}

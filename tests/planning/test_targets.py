@@ -6,9 +6,9 @@ from cli_runs import ROOT
 
 from electra_jax.config import config_file
 from electra_jax.config.errors import UserError
+from electra_jax.flops import devices as device_table
 from electra_jax.planning import gpus, hlo, targets
 from electra_jax.planning.estimate import estimate
-from electra_jax.planning.flops import devices as device_table
 from electra_jax.planning.traffic import count_traffic
 
 

@@ -4,12 +4,12 @@ import dataclasses
 
 import jax.numpy as jnp
 
+from electra_jax.flops import hardware, paper
+from electra_jax.flops.paper import Transformer
 from electra_jax.modeling.bert import Bert
 from electra_jax.modeling.config import EncoderConfig
 from electra_jax.modeling.model_config import HEAD_SIZE
 from electra_jax.objectives.masking import max_masked
-from electra_jax.planning.flops import hardware, paper
-from electra_jax.planning.flops.paper import Transformer
 
 # Not transformers of this kind. The script takes their figures from TensorFlow's count of the graph: examples x
 # operations per example, forward and backward. ELMo: 10 epochs of 768,648,884 words in batches of 20 x 128 words,

@@ -1,6 +1,6 @@
 import pytest
 
-from electra_jax.planning.flops import devices
+from electra_jax.flops import devices
 
 
 @pytest.mark.parametrize(

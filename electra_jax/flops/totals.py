@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
+from electra_jax.flops import hardware, paper
+from electra_jax.flops.hardware import Parts, sum_networks
 from electra_jax.objectives.segments import Segment
 from electra_jax.objectives.spec import Objective, Stage
-from electra_jax.planning.flops import hardware, paper
-from electra_jax.planning.flops.breakdown import Parts, sum_networks
 
 # (objective, stage, batch size in sequences, sequence length, optimizer) -> operations of a train step by network
 ACCOUNTINGS: dict[str, Callable[[Objective, Stage, int, int, str], dict[str, Parts]]] = {

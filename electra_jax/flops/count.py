@@ -11,11 +11,11 @@ from electra_jax import train_config
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import above_up_to, check_value, whole
 from electra_jax.data import pipeline, vocabulary
+from electra_jax.flops import devices, totals
+from electra_jax.flops.hardware import Parts, sum_networks
 from electra_jax.objectives import registry
 from electra_jax.objectives.segments import make_segments
 from electra_jax.objectives.spec import Objective
-from electra_jax.planning.flops import devices, totals
-from electra_jax.planning.flops.breakdown import Parts, sum_networks
 from electra_jax.train_config import TrainConfig
 
 

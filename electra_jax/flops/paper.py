@@ -18,8 +18,8 @@ batch, queries and keys of the relative embeddings in use, with dropout. Their l
 
 import dataclasses
 
+from electra_jax.flops.hardware import Parts
 from electra_jax.objectives.spec import Objective, Stage
-from electra_jax.planning.flops.breakdown import Parts
 
 VOCABULARY = 30522
 OUTPUT_SHARE = 0.15625

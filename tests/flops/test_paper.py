@@ -7,9 +7,9 @@ from cli_runs import ROOT, make_objective
 from ml_collections import ConfigDict
 
 from electra_jax.config import config_file
-from electra_jax.planning.flops import paper, paper_runs
-from electra_jax.planning.flops.breakdown import Parts, sum_networks
-from electra_jax.planning.flops.paper import Transformer
+from electra_jax.flops import paper, paper_runs
+from electra_jax.flops.hardware import Parts, sum_networks
+from electra_jax.flops.paper import Transformer
 
 # What the reference's flops_computation.py prints.
 SCRIPT = {

@@ -2,8 +2,8 @@
 
 Assumptions:
 - a multiply-add is two operations; only matrix multiplications count, those of Muon included (element-wise work,
-  dropout, Adam and sampling stay below 3% for every objective: tests/planning/flops/test_hardware.py compares with
-  XLA's count);
+  dropout, Adam and sampling stay below 3% for every objective: tests/flops/test_hardware.py compares with XLA's
+  count);
 - the backward pass costs twice the forward pass, so a training step costs three forward passes;
 - embedding lookups are gathers and free;
 - padding counts, since it is computed;
@@ -14,11 +14,47 @@ Assumptions:
   embeddings in use take 4 R D^2 in each layer, once per batch.
 """
 
+import dataclasses
+from collections.abc import Mapping
+
 from electra_jax import optim
 from electra_jax.modeling.config import ElectraConfig, EncoderConfig
 from electra_jax.objectives.masking import max_masked
 from electra_jax.objectives.spec import Objective, Pass, Stage
-from electra_jax.planning.flops.breakdown import Parts
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """Operations of one network, by part.
+
+    Attributes:
+      embeddings: lookups, if they count, and the projection to the network's width.
+      attention: attention in all layers.
+      ffn: feed-forward blocks in all layers.
+      head: the heads without the softmax.
+      softmax: the product with the word table, and the softmax over the vocabulary.
+    """
+
+    embeddings: float = 0
+    attention: float = 0
+    ffn: float = 0
+    head: float = 0
+    softmax: float = 0
+
+    @property
+    def total(self) -> float:
+        return float(sum(dataclasses.astuple(self)))
+
+    def __mul__(self, factor: float) -> "Parts":
+        return Parts(*(factor * part for part in dataclasses.astuple(self)))
+
+    def __add__(self, other: "Parts") -> "Parts":
+        return Parts(*(a + b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))
+
+
+def sum_networks(networks: Mapping[str, Parts]) -> float:
+    """Sums the operations of all networks."""
+    return sum(parts.total for parts in networks.values())
 
 
 def encoder(config: EncoderConfig, embedding_size: int, batch: int, length: int) -> Parts:

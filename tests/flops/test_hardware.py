@@ -13,6 +13,8 @@ from ml_collections import ConfigDict
 
 from electra_jax import guard, optim, step
 from electra_jax.config import config_file
+from electra_jax.flops import attention, hardware, paper_runs
+from electra_jax.flops.hardware import Parts, sum_networks
 from electra_jax.modeling import electra as networks
 from electra_jax.modeling import subnetwork
 from electra_jax.modeling.batch import Batch
@@ -22,8 +24,6 @@ from electra_jax.modeling.model_config import ARCHITECTURES
 from electra_jax.modeling.modernbert import ModernBertSettings
 from electra_jax.objectives import electra, registry
 from electra_jax.objectives.spec import Head, Objective, Pass
-from electra_jax.planning.flops import attention, hardware, paper_runs
-from electra_jax.planning.flops.breakdown import Parts, sum_networks
 
 MUON = {"optim.name": "muon"}
 # Every stage of every system, as (system, stage, settings), and each kind of network once, whose numbers are no matter.
@@ -308,3 +308,12 @@ def test_every_stage_is_tested():
     stages = {name: len(make_objective(config_of("small", name), 600).stages) for name in registry.SYSTEMS}
     traced = {("electra", 0), *((system, stage) for system, stage, _ in TRACED.values())}
     assert {(name, stage) for name, count in stages.items() for stage in range(count)} <= traced
+
+
+def test_the_arithmetic_of_parts():
+    parts = Parts(embeddings=1, attention=2, ffn=3, head=4, softmax=5)
+    assert parts.total == 15
+    assert parts * 2 == Parts(2, 4, 6, 8, 10)
+    assert parts + Parts(ffn=10) == Parts(1, 2, 13, 4, 5)
+    assert sum_networks({"generator": parts, "encoder": Parts(head=100)}) == 115
+    assert sum_networks({}) == 0

@@ -3,9 +3,9 @@
 import pytest
 from cli_runs import make_objective, small_config
 
+from electra_jax.flops import attention
 from electra_jax.modeling import pallas_tiles
 from electra_jax.modeling.pallas_tiles import Form
-from electra_jax.planning.flops import attention
 
 LOCAL = {"modernbert__local_window": 8, "modernbert__global_every": 2}
 
