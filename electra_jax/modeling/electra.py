@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -116,12 +117,36 @@ class MLMHead(nn.Module):
         if width != size:
             init = nn.initializers.xavier_uniform()
             x_BME = Dense(size, init, use_bias=False, dtype=c.dtype, name="project")(x_BME)
-        table = table_VE.astype(x_BME.dtype)
-        # Sums in float32, as the softmax and the sampler are: [B, M, E] x [V, E] -> [B, M, V].
-        logits = jnp.einsum("bme,ve->bmv", x_BME, table, preferred_element_type=jnp.float32)
-        logits += self.param("bias", nn.initializers.zeros, (padded,))[None, None]
-        # Padding of the table then has no share of the softmax and is never sampled.
-        return jnp.where((jnp.arange(padded) < self.vocab_size)[None, None], logits, np.finfo(np.float32).min)
+        # Padding of the table then has no share of the softmax and is never sampled: the lowest float absorbs products.
+        bias = self.param("bias", nn.initializers.zeros, (padded,))
+        bias = jnp.where(jnp.arange(padded) < self.vocab_size, bias, np.finfo(np.float32).min)
+        return token_products(x_BME, table_VE) + bias[None, None]
+
+
+@jax.custom_vjp
+def token_products(x_BME: Array, table_VE: Array) -> Array:
+    """Computes products of states with the word table in the dtype of the states, [B, M, V] float32.
+
+    The backward pass casts the gradient [B, M, V], the largest array of a step, to that dtype before it is written and
+    multiplied. The gradient of the table has the table's dtype.
+    """
+    # Sums in float32, as the softmax and the sampler are.
+    return _product("bme,ve->bmv", x_BME, table_VE.astype(x_BME.dtype))
+
+
+def _token_products_forward(x_BME: Array, table_VE: Array) -> tuple[Array, tuple[Array, Array]]:
+    return token_products(x_BME, table_VE), (x_BME, table_VE)
+
+
+def _token_products_backward(kept: tuple[Array, Array], d_BMV: Array) -> tuple[Array, Array]:
+    x_BME, table_VE = kept
+    d_BMV = d_BMV.astype(x_BME.dtype)
+    d_x = _product("bmv,ve->bme", d_BMV, table_VE.astype(x_BME.dtype)).astype(x_BME.dtype)
+    return d_x, _product("bmv,bme->ve", d_BMV, x_BME).astype(table_VE.dtype)
+
+
+token_products.defvjp(_token_products_forward, _token_products_backward)
+_product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 
 class DiscriminatorHead(nn.Module):

@@ -53,8 +53,7 @@ def loss(o: Objective, params: Params, x: Inputs) -> Loss:
 
 def policy_loss(logits_BMV: Array, fakes_BM: Array, reward_BM: Array, baseline_BM: Array) -> Array:
     """Computes -(reward - baseline) log p(fake), [B, M], whose gradient is that of REINFORCE, for descent."""
-    log_prob = -optax.softmax_cross_entropy_with_integer_labels(logits_BMV, fakes_BM)
-    return cast(Array, -jax.lax.stop_gradient(reward_BM - baseline_BM) * log_prob)
+    return -jax.lax.stop_gradient(reward_BM - baseline_BM) * electra.log_prob(logits_BMV, fakes_BM)
 
 
 def baseline(gate_BM: Array) -> Array:

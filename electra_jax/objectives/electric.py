@@ -56,7 +56,7 @@ def contrast(o: Objective, params: Params, x: Inputs, logits_BLV: Array) -> Dete
     noised_BL, _ = electra.put_fakes(x.masked, noise_BM)
     energy_BL = electra.discriminate(o, params, x, noised_BL)
     # The log-probability under the distribution that was sampled, temperature included.
-    log_q_BL = -optax.softmax_cross_entropy_with_integer_labels(tempered_BLV, noised_BL)
+    log_q_BL = electra.log_prob(tempered_BLV, noised_BL)
     share = o.settings.mask_prob
     return Detection(noised_BL, x.masked.chosen, energy_BL + log_q_BL + math.log(share / (1 - share)))
 

@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from electra_jax.metrics import Weighted
 from electra_jax.modeling import electra as networks
@@ -62,7 +61,7 @@ def all_tokens_loss(o: Objective, params: Params, x: Inputs) -> Loss:
 def copy_log_prob(gate_BL: Array, logits_BLV: Array, input_ids_BL: Array, targets_BL: Array) -> Array:
     """Computes log p(target) [B, L]: p(x) = D x 1[x is the input] + (1 - D) x softmax(x), where D = sigmoid(gate)."""
     # By logarithms throughout: p(x) itself rounds to 0 or 1 where the gate is sure.
-    predicted = -optax.softmax_cross_entropy_with_integer_labels(logits_BLV, targets_BL)
+    predicted = electra.log_prob(logits_BLV, targets_BL)
     not_copied = jax.nn.log_sigmoid(-gate_BL) + predicted
     return jnp.where(targets_BL == input_ids_BL, jnp.logaddexp(jax.nn.log_sigmoid(gate_BL), not_copied), not_copied)
 

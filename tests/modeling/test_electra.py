@@ -160,6 +160,25 @@ def test_padded_vocabulary_has_no_probability():
     assert np.all(probabilities[..., :VOCABULARY] > 0)
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("bfloat16", 2.0**-8)])
+def test_gradients_of_token_products_are_rounded_once(dtype, tolerance):
+    rng = np.random.default_rng(0)
+    x, table, weights = (rng.normal(size=shape).astype("float32") for shape in ((2, 3, 4), (5, 4), (2, 3, 5)))
+    x = x.astype(dtype)
+
+    def loss(x, table, products):
+        return jnp.sum(products(x, table) * weights)
+
+    def exact(x, table):
+        return jnp.einsum("bme,ve->bmv", x.astype(jnp.float32), table.astype(dtype).astype(jnp.float32))
+
+    found, expected = (jax.grad(loss, (0, 1))(x, table, products) for products in (electra.token_products, exact))
+    for mine, theirs, dtypes in zip(found, expected, (dtype, "float32"), strict=True):
+        assert mine.dtype == dtypes
+        theirs = np.asarray(theirs, np.float32)
+        np.testing.assert_allclose(mine.astype("float32"), theirs, atol=tolerance * np.abs(theirs).max())
+
+
 @every_encoder
 def test_generator_decodes_with_the_word_table_and_a_bias(encoder):
     params = initial(encoder)

@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 from electra_jax import guard, metrics, optim, train_config
 from electra_jax import step as step_lib
 from electra_jax.data.tokenizer import OWN
+from electra_jax.modeling import electra as networks
 from electra_jax.modeling import plain_attention, subnetwork
 from electra_jax.modeling.batch import Batch
 from electra_jax.objectives import masking
@@ -136,7 +137,10 @@ def _program(name: str, tying: str, generator: str, stage: int, static: tuple[tu
 
     def slopes(params: Any, x: Inputs, numbers: dict[str, Any], direction: Any) -> Any:
         # One pass gives the slopes of all means, but forward mode goes through no custom_vjp.
-        with mock.patch.object(plain_attention, "attend", lambda *args: plain_attention._forward(*args)[0]):
+        with (
+            mock.patch.object(plain_attention, "attend", lambda *args: plain_attention._forward(*args)[0]),
+            mock.patch.object(networks, "token_products", networks.token_products.__wrapped__),
+        ):
             return jax.jvp(lambda params: loss(params, x, numbers), (params,), (direction,))
 
     # No test asks these for slopes, and a program without them takes half as long to compile.

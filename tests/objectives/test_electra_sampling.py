@@ -104,3 +104,14 @@ def test_the_first_of_the_highest_entries_counts_as_predicted():
     found = electra.first_highest(rows)
     np.testing.assert_array_equal(found, [[1, 2], [0, 0]])
     assert found.dtype == jnp.int32
+
+
+def test_log_probabilities_have_the_derivative_of_a_log_softmax():
+    logits = jnp.asarray([[[1.0, 3.0, -2.0], [0.5, LOWEST, 0.0]], [[60.0, -60.0, 0.0], [4.0, 4.0, 4.0]]])
+    ids, weights = jnp.asarray([[1, 0], [2, 0]]), jnp.asarray([[1.0, -0.5], [0.25, 0.0]])
+
+    def plain(logits):
+        return jnp.sum(weights * jnp.take_along_axis(jax.nn.log_softmax(logits), ids[..., None], axis=-1)[..., 0])
+
+    found = jax.value_and_grad(lambda logits: jnp.sum(weights * electra.log_prob(logits, ids)))(logits)
+    jax.tree.map(lambda *both: np.testing.assert_allclose(*both, rtol=1e-6), found, jax.value_and_grad(plain)(logits))
