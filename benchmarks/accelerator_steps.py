@@ -19,7 +19,7 @@ from electra_jax.modeling import fused_attention
 from electra_jax.modeling.batch import Batch
 from electra_jax.objectives import registry
 from electra_jax.runtime import sharding
-from electra_jax.sharded_step import ShardedStep
+from electra_jax.step import ShardedStep
 
 TRAINED = "budget:flops=1e17"
 STEPS: Mapping[str, tuple[str, dict[str, Any]]] = {  # a config and its settings; what is most worth knowing comes first

@@ -62,9 +62,10 @@ _VOCABULARY = 30522
 
 def make_run(name: str, batch_size: int, length: int, dropout: float, dtype: str, unroll: str) -> Any:
     """The package's step of a config."""
-    from electra_jax import sharded_step, train_config
+    from electra_jax import train_config
     from electra_jax.objectives import registry
     from electra_jax.runtime import sharding
+    from electra_jax.step import ShardedStep
 
     shipped, _, arg = name.partition(":")
     config = config_file.load(shipped, arg)
@@ -73,7 +74,7 @@ def make_run(name: str, batch_size: int, length: int, dropout: float, dtype: str
     typed = train_config.resolve(config)
     vocabulary = min(typed.data.vocab_size, _VOCABULARY)
     objective = registry.make(typed.objective, typed.model, typed.steps, vocabulary)
-    return sharded_step.ShardedStep(typed, objective, sharding.make_mesh(typed.mesh, batch_size))
+    return ShardedStep(typed, objective, sharding.make_mesh(typed.mesh, batch_size))
 
 
 def ours(run: Any, ids: np.ndarray) -> Step:

@@ -15,7 +15,7 @@ from electra_jax.runtime.progress import Progress
 from electra_jax.runtime.run_log import HELDOUT, METRICS
 from electra_jax.runtime.trackers import TrackedRun, Trackers
 from electra_jax.runtime.workdir import WorkDir
-from electra_jax.sharded_step import ShardedStep
+from electra_jax.step import ShardedStep
 from electra_jax.train_config import TrainConfig
 
 

@@ -31,8 +31,7 @@ from electra_jax.runtime.metric_text import short_number
 from electra_jax.runtime.progress import Progress
 from electra_jax.runtime.rewind import Rewind, Rewinds
 from electra_jax.runtime.workdir import AnyPath, WorkDir
-from electra_jax.sharded_step import ShardedStep
-from electra_jax.step import TrainState
+from electra_jax.step import ShardedStep, TrainState
 from electra_jax.train_config import TrainConfig
 
 if TYPE_CHECKING:

@@ -26,7 +26,6 @@ LAYERS = (
     ("planning",),
     ("flops",),
     ("evaluate",),
-    ("sharded_step",),
     ("step",),
     ("saved_config",),
     ("train_config",),

@@ -49,7 +49,7 @@ def test_while_other_processes_read_and_encode(forked, text_file, tmp_path):
 
 
 def test_while_a_run_compiles(forked, text_file, tmp_path):
-    point = Point("before", "electra_jax.sharded_step:ShardedStep.compile", number=signal.SIGINT)
+    point = Point("before", "electra_jax.step:ShardedStep.compile", number=signal.SIGINT)
     assert_interrupted(forked.run(train(text_file, tmp_path / "run"), point), signal.SIGINT)
 
 

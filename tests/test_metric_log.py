@@ -9,7 +9,7 @@ from electra_jax.flops.hardware import sum_networks
 from electra_jax.metric_log import MetricLog
 from electra_jax.runtime import goodput, sharding
 from electra_jax.runtime.progress import Progress
-from electra_jax.sharded_step import ShardedStep
+from electra_jax.step import ShardedStep
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "muon"])

@@ -10,8 +10,7 @@ from electra_jax import guard, train_config
 from electra_jax.config.errors import UserError
 from electra_jax.runtime import sharding
 from electra_jax.runtime.checkpoint import Checkpoints
-from electra_jax.sharded_step import ShardedStep, compiler_options
-from electra_jax.step import TrainState
+from electra_jax.step import ShardedStep, TrainState, compiler_options
 
 
 def program(devices: int = 8, **settings) -> ShardedStep:

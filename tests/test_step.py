@@ -11,7 +11,7 @@ import tiny_models
 from cli_runs import make_objective, small_config
 from ml_collections import ConfigDict
 
-from electra_jax import metrics, sharded_step, step
+from electra_jax import metrics, step
 from electra_jax.modeling.batch import Batch
 from electra_jax.objectives.masking import Counts
 from electra_jax.objectives.spec import Inputs
@@ -30,7 +30,7 @@ GOLDEN = {"bert": (17.561188, 17.702494), "modernbert": (17.822548, 17.538925), 
 def program(encoder: str, devices: int, **overrides):
     """A run, and its step, compiled."""
     config = resolve(small_config(**{"model__encoder": encoder, "data__seq_length": LENGTH, **overrides}))
-    run = sharded_step.ShardedStep(config, make_objective(config, VOCABULARY), mesh_of(devices, config))
+    run = step.ShardedStep(config, make_objective(config, VOCABULARY), mesh_of(devices, config))
     return run, run.trace(run.segments[-1]).lower().compile()
 
 
@@ -136,7 +136,7 @@ def ten_steps(encoder: str, mesh: tuple[int, int, int], grad_accum_steps: int):
     )
     config.mesh.update(dict(zip(sharding.AXES, mesh, strict=True)))
     there = sharding.make_mesh(config.mesh, 16, grad_accum_steps, jax.devices()[: math.prod(mesh)])
-    run = sharded_step.ShardedStep(resolve(config), make_objective(config, VOCABULARY), there)
+    run = step.ShardedStep(resolve(config), make_objective(config, VOCABULARY), there)
     compiled, state, losses = run.trace(run.segments[-1]).lower().compile(), run.fresh_state(), []
     for number in range(10):
         rows = jax.tree.map(lambda *parts: np.concatenate(parts), batch(2 * number), batch(2 * number + 1))

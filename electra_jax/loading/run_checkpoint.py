@@ -19,7 +19,7 @@ from electra_jax.objectives import registry
 from electra_jax.objectives.spec import Objective, Params
 from electra_jax.runtime import run_log, sharding
 from electra_jax.runtime.checkpoint import Checkpoints
-from electra_jax.sharded_step import ShardedStep
+from electra_jax.step import ShardedStep
 from electra_jax.train_config import TrainConfig
 
 # The metadata of step 0, which has no checkpoint. Its hash identifies the network (`networks.find_source`).

@@ -30,7 +30,7 @@ from electra_jax.planning.targets import Target, find_target
 from electra_jax.planning.vector import count_vector
 from electra_jax.runtime import sharding
 from electra_jax.runtime.compile_cache import NONE, compile_cache
-from electra_jax.sharded_step import ShardedStep
+from electra_jax.step import ShardedStep
 from electra_jax.train_config import TrainConfig
 
 _TOO_LARGE = re.compile(r"total memory required[^(]*\(([\d.]+)([KMG])\) exceeds|Used ([\d.]+)([KMG]) of")

@@ -9,7 +9,7 @@ import pytest
 from electra_jax.data import pipeline, tokenizer
 from electra_jax.loading import run_checkpoint
 from electra_jax.loading.verify import Finding, verify
-from electra_jax.sharded_step import ShardedStep
+from electra_jax.step import ShardedStep
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from electra_jax import train_config
 from electra_jax.config.errors import UserError
 from electra_jax.runtime import sharding
 from electra_jax.runtime.sharding import MeshConfig
-from electra_jax.sharded_step import ShardedStep
+from electra_jax.step import ShardedStep
 
 
 def sizes(data: int = -1, fsdp: int = 1, tensor: int = 1) -> MeshConfig:
