@@ -28,7 +28,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers, processors, trainers
 
 from electra_jax.config import cli, errors
-from electra_jax.data import sentencepiece_proto, tokenizer, vocabulary, vocabulary_training
+from electra_jax.data import proof, sentencepiece_proto, tokenizer, vocabulary_training
 from electra_jax.data.config import MODEL_TYPES, CorpusConfig
 from electra_jax.loading.huggingface import tokenizer_files
 from electra_jax.modeling.architecture import SENTENCEPIECE_FILES
@@ -64,7 +64,7 @@ def of_others(sample: Sequence[str], size: int) -> Iterator[tuple[str, tokenizer
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(sample), model_writer=model, vocab_size=size, minloglevel=2, **options
         )
-        settled = vocabulary.settle(tokenizer.SentencePiece(model.getvalue()))
+        settled = proof.settle(tokenizer.SentencePiece(model.getvalue()))
         print(json.dumps({"kind": name, "notes": settled.notes}), flush=True)
         yield name, settled.tokenizer
     bert, roberta = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -82,7 +82,7 @@ def of_others(sample: Sequence[str], size: int) -> Iterator[tuple[str, tokenizer
         suffix: dict[str, Any] = {"end_of_word_suffix": "</w>"} if name == "HerBERT" else {}
         trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=special, show_progress=False, **more, **suffix)
         made.train_from_iterator(sample, trainer)
-        yield name, vocabulary.settle(tokenizer.Library(made.to_str().encode())).tokenizer
+        yield name, proof.settle(tokenizer.Library(made.to_str().encode())).tokenizer
 
 
 def write_deberta(folder: Path, sample: Sequence[str], size: int, normalization: str = "nmt_nfkc") -> None:

@@ -83,7 +83,7 @@ def test_a_run_that_starts_from_nothing_imports_no_reader_of_models():
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     assert "electra_jax.loading.samples" in loaded
     others = ("loading.model", "loading.networks", "loading.warm_start", "loading.huggingface")
-    others += ("downstream", "planning", "report")
+    others += ("data.token_clusters", "data.vocabulary", "data.vocabulary_training", "downstream", "planning", "report")
     assert not {f"electra_jax.{name}" for name in others} & set(loaded)
 
 

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import check_effects, from_dict, validate
@@ -27,8 +27,6 @@ from electra_jax.data import (
     sources,
     tokenizer,
     unused_settings,
-    vocabulary,
-    vocabulary_training,
 )
 from electra_jax.data.config import SENTENCE_PIECE, CorpusConfig, corpus_settings
 from electra_jax.data.corpus import Corpus, CorpusReport
@@ -40,6 +38,9 @@ from electra_jax.runtime.io import from_json, is_url, json_checksum, sha256, wri
 from electra_jax.runtime.lock import lock
 from electra_jax.runtime.progress import Progress
 from electra_jax.runtime.workdir import LOCK
+
+if TYPE_CHECKING:
+    from electra_jax.data.proof import Vocabulary
 
 _VOCABULARY_ORIGIN = "vocabulary.json"  # what the vocabulary in the folder was trained on
 _REPORT = "report.json"
@@ -114,6 +115,8 @@ def corpus_key(config: CorpusConfig) -> str:
     # Settings at their defaults are left out, so that adding a setting does not change the keys of earlier corpora.
     settings = {name: value for name, value in corpus_settings(config).items() if value != defaults[name]}
     if config.vocabulary:
+        from electra_jax.data import vocabulary  # for which runs with their own have no use
+
         # What is in the file counts, not where it is.
         settings["vocabulary"] = blake2b(vocabulary.read(Path(config.vocabulary)).tokenizer.model).hexdigest()
     origin = [shards.FORMAT, settings, sources.fingerprint(mixtures.parse(config))]
@@ -285,13 +288,15 @@ def _make_vocabulary(job: Job, runner: Runner, key: str) -> tokenizer.Tokenizer:
     """Returns the given vocabulary, the one already in the folder, or a newly trained one; saves it in the folder."""
     config, origin_file = job.config, job.folder / _VOCABULARY_ORIGIN
     if config.vocabulary:
+        from electra_jax.data import vocabulary
+
         made = vocabulary.read(Path(config.vocabulary), config.normalization.endswith("_cf"))
     else:
         existing = tokenizer.find_file(job.folder)
         # The vocabulary may be of other sources, or a kill may have come before its origin was written.
         if existing is not None and _read_json(origin_file) == {"key": key, "sha256": sha256(existing)}:
             return tokenizer.load(existing)
-        made = vocabulary.settle(_train_vocabulary(job, runner))
+        made = _train_vocabulary(job, runner)
     for note in made.notes:
         job.progress.say(f"vocabulary: {note}")
     tokenizer.save(made.tokenizer, job.folder)
@@ -300,7 +305,7 @@ def _make_vocabulary(job: Job, runner: Runner, key: str) -> tokenizer.Tokenizer:
     return made.tokenizer
 
 
-def _train_vocabulary(job: Job, runner: Runner) -> tokenizer.Tokenizer:
+def _train_vocabulary(job: Job, runner: Runner) -> "Vocabulary":
     job.progress.start("reading a sample")
     lines = runner.draw_sample(job).lines()
     if not lines:
@@ -325,7 +330,9 @@ def _train_vocabulary(job: Job, runner: Runner) -> tokenizer.Tokenizer:
         f"Training a vocabulary of {config.vocab_size} {lowercased}pieces on {millions:.1f} M characters"
         f"{' (to keep upper case, set normalization=nmt_nfkc)' if lowercased else ''}"
     )
-    return vocabulary_training.train(lines, config)
+    from electra_jax.data import proof, vocabulary_training  # for which most starts of a run have no use
+
+    return proof.settle(vocabulary_training.train(lines, config))
 
 
 def _check_enough(config: CorpusConfig, mixture: Sequence[sources.Source], written: Sequence[Shard]) -> None:

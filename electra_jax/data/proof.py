@@ -1,14 +1,20 @@
-"""Compares two tokenizers on lines generated from a vocabulary: its pieces in random combinations and spacings."""
+"""Replaces a vocabulary by its exported form if the two segment text differently.
+
+They are compared on lines generated from the vocabulary: its pieces in random combinations and spacings.
+"""
 
 import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tokenizers
 
-from electra_jax.data.tokenizer import Tokenizer
+from electra_jax.config.errors import UserError
+from electra_jax.data import converted
+from electra_jax.data.tokenizer import Library, SentencePiece, Tokenizer
 
 _LINES = 2000  # random lines, at most
 _PIECES = 12  # of a random line, on average
@@ -29,6 +35,43 @@ _EDGES = (
     *("\u0416\u0438\u0437\u043d\u044c", "\U0001f600\U0001f468\u200d\U0001f469\u200d\U0001f467 \u2764\ufe0f"),
     *("\U0001d400\U0001d7d8", "\x01a\x7fb\x9fc"),
 )  # fmt: skip
+
+
+class Vocabulary(NamedTuple):
+    """A vocabulary, with notes for the user.
+
+    Attributes:
+      tokenizer: the tokenizer to train with, which is also exported.
+      notes: how it differs from the file, and what will not work with it.
+    """
+
+    tokenizer: Tokenizer
+    notes: tuple[str, ...] = ()
+
+
+def settle(found: Tokenizer) -> Vocabulary:
+    """Returns a tokenizer as a vocabulary, or its exported form if the export would segment text differently."""
+    notes = [] if found.marks_words else ["its pieces do not show where words begin: there is no whole-word masking"]
+    if not isinstance(found, SentencePiece):
+        return Vocabulary(found, tuple(notes))
+    try:
+        other = converted.convert(found)
+    except UserError as error:
+        return Vocabulary(found, (*notes, f"models with it cannot be exported: {error}"))
+    difference = first_difference(found, other, lines(found))
+    if difference is None:
+        return Vocabulary(found, tuple(notes))
+    # A model that is trained on other ids than its export's tokenizer gives would be worse in use.
+    return instead(Library(other.to_str().encode()), difference, notes)
+
+
+def instead(library: Library, difference: tuple[str, list[str], list[str]], notes: list[str]) -> Vocabulary:
+    text, ours, theirs = difference
+    said = (
+        f"the SentencePiece model and the tokenizer that exports have differ: {text!r} is {' '.join(ours)} ... and "
+        f"{' '.join(theirs)} ...; text is read by the latter, which is slower"
+    )
+    return Vocabulary(library, (*notes, said))
 
 
 def lines(vocabulary: Tokenizer) -> list[str]:

@@ -8,12 +8,13 @@ differently from a SentencePiece model. What this module returns is what is expo
 import json
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tokenizers import AddedToken
 
 from electra_jax.config.errors import UserError, first_line
 from electra_jax.data import converted, proof, tokenizer
+from electra_jax.data.proof import Vocabulary, instead, settle
 from electra_jax.data.tokenizer import Library, SentencePiece, Tokenizer
 from electra_jax.runtime.io import read_json
 
@@ -33,18 +34,6 @@ _WORD_PIECES = {
 }
 _SENTENCE_PIECES = {"BigBird", "DebertaV2", "Electra", "PreTrained", "Reformer", "T5"}
 _SAVE = "save its tokenizer.json, which is read instead (AutoTokenizer's save_pretrained), or use another vocabulary"
-
-
-class Vocabulary(NamedTuple):
-    """A vocabulary, with notes for the user.
-
-    Attributes:
-      tokenizer: the tokenizer to train with, which is also exported.
-      notes: how it differs from the file, and what will not work with it.
-    """
-
-    tokenizer: Tokenizer
-    notes: tuple[str, ...] = ()
 
 
 def read(path: Path, fold_case: bool = True) -> Vocabulary:
@@ -82,38 +71,13 @@ def read(path: Path, fold_case: bool = True) -> Vocabulary:
     return settle(Library(with_added.to_str().encode(), str(path)))
 
 
-def settle(found: Tokenizer) -> Vocabulary:
-    """Returns a tokenizer as a vocabulary, or its exported form if the export would segment text differently."""
-    notes = [] if found.marks_words else ["its pieces do not show where words begin: there is no whole-word masking"]
-    if not isinstance(found, SentencePiece):
-        return Vocabulary(found, tuple(notes))
-    try:
-        other = converted.convert(found)
-    except UserError as error:
-        return Vocabulary(found, (*notes, f"models with it cannot be exported: {error}"))
-    difference = proof.first_difference(found, other, proof.lines(found))
-    if difference is None:
-        return Vocabulary(found, tuple(notes))
-    # A model that is trained on other ids than its export's tokenizer gives would be worse in use.
-    return _instead(Library(other.to_str().encode()), difference, notes)
-
-
 def _like(found: Tokenizer, library: Library, name: str) -> Vocabulary:
     """Returns a SentencePiece model, or the tokenizer.json beside it, which transformers reads, if they differ."""
     # `convert` makes a copy without padding and truncation.
     difference = proof.first_difference(found, converted.convert(library), proof.lines(found))
     if difference is None:
         return Vocabulary(found)
-    return _instead(library, difference, [f"tokenizer.json is read, not {name}"])
-
-
-def _instead(library: Library, difference: tuple[str, list[str], list[str]], notes: list[str]) -> Vocabulary:
-    text, ours, theirs = difference
-    said = (
-        f"the SentencePiece model and the tokenizer that exports have differ: {text!r} is {' '.join(ours)} ... and "
-        f"{' '.join(theirs)} ...; text is read by the latter, which is slower"
-    )
-    return Vocabulary(library, (*notes, said))
+    return instead(library, difference, [f"tokenizer.json is read, not {name}"])
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -208,13 +172,3 @@ def _parse_decoder(described: Mapping[str, Any]) -> dict[int, AddedToken]:
         int(id_): AddedToken(str(token["content"]), **{name: bool(token.get(name)) for name in names})
         for id_, token in (described.get("added_tokens_decoder") or {}).items()
     }
-
-
-def check_whole_words(vocabulary: Tokenizer) -> None:
-    """Raises UserError if the pieces do not show where words begin, which whole-word masking needs."""
-    if not vocabulary.marks_words:
-        raise UserError(
-            "config.objective.whole_words=true is invalid with this vocabulary, whose pieces do not show where words "
-            "begin: expected a mark at the beginning of words, as in SentencePiece, or in continuations, as in "
-            "WordPiece; set whole_words=false"
-        )

@@ -8,10 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import token_clusters
 from electra_jax.data.corpus import Corpus
-from electra_jax.data.tokenizer import OWN, Special
-from electra_jax.data.vocabulary import check_whole_words
+from electra_jax.data.tokenizer import OWN, Special, Tokenizer
 from electra_jax.modeling import model_config
 from electra_jax.modeling.config import ElectraConfig
 from electra_jax.modeling.electra import Electra
@@ -161,8 +159,8 @@ def make(
     counts = np.ones(vocab_size) if unigram_counts is None else unigram_counts
     unigram = electra.log_frequencies(counts, networks.padded_vocab_size, special)
     starts = np.ones(vocab_size, bool) if word_starts is None else word_starts
-    # Of the padded size, like the logits that it masks.
-    by_token = np.full(networks.padded_vocab_size, token_clusters.NONE, np.int32)
+    # Of the padded size, like the logits that it masks; -1 is `token_clusters.NONE`.
+    by_token = np.full(networks.padded_vocab_size, -1, np.int32)
     if clusters is not None:
         by_token[:vocab_size] = clusters
     row = SYSTEMS[objective.name]
@@ -176,6 +174,8 @@ def make_for_text(objective: ObjectiveConfig, model: ModelConfig, steps: int, te
         check_whole_words(vocabulary)
     clusters = None
     if objective.generator == "clusters":
+        from electra_jax.data import token_clusters  # for which other objectives have no use
+
         clusters = token_clusters.cluster_tokens(text.train, text.unigram, vocabulary.special)
     return make(
         objective,
@@ -187,6 +187,16 @@ def make_for_text(objective: ObjectiveConfig, model: ModelConfig, steps: int, te
         vocabulary.word_starts,
         clusters,
     )
+
+
+def check_whole_words(vocabulary: Tokenizer) -> None:
+    """Raises UserError if the pieces do not show where words begin, which whole-word masking needs."""
+    if not vocabulary.marks_words:
+        raise UserError(
+            "config.objective.whole_words=true is invalid with this vocabulary, whose pieces do not show where words "
+            "begin: expected a mark at the beginning of words, as in SentencePiece, or in continuations, as in "
+            "WordPiece; set whole_words=false"
+        )
 
 
 class SystemInfo(NamedTuple):

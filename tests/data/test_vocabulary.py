@@ -10,9 +10,11 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import converted, proof, sentencepiece_proto, tokenizer, vocabulary, vocabulary_training
+from electra_jax.data import converted, proof, sentencepiece_proto, tokenizer, vocabulary_training
 from electra_jax.data.config import CorpusConfig
-from electra_jax.data.vocabulary import read, settle
+from electra_jax.data.proof import settle
+from electra_jax.data.vocabulary import read
+from electra_jax.objectives import registry
 
 LINES = made_text.make_lines(300)
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -171,8 +173,8 @@ def test_pieces_that_do_not_show_where_words_begin():
     assert found.tokenizer.word_starts.all()
     assert "whole-word" in found.notes[0]
     with pytest.raises(UserError, match=r"whole_words=true is invalid with this vocabulary"):
-        vocabulary.check_whole_words(found.tokenizer)
-    vocabulary.check_whole_words(tokenizer.SentencePiece(trained()))
+        registry.check_whole_words(found.tokenizer)
+    registry.check_whole_words(tokenizer.SentencePiece(trained()))
 
 
 def test_a_vocabulary_that_cannot_be_exported_is_said_to_be_one():

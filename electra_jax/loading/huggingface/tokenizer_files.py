@@ -10,8 +10,9 @@ from tokenizers import AddedToken, processors
 
 from electra_jax.config.errors import UserError
 from electra_jax.data import converted, proof, vocabulary
+from electra_jax.data.proof import Vocabulary
 from electra_jax.data.tokenizer import SPECIAL_TOKENS, Library, SentencePiece, Tokenizer
-from electra_jax.data.vocabulary import SPECIAL_ROLES, Vocabulary
+from electra_jax.data.vocabulary import SPECIAL_ROLES
 from electra_jax.modeling.architecture import SENTENCEPIECE_FILES
 from electra_jax.runtime.io import read_json
 

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from electra_jax.config.errors import UserError
-from electra_jax.data import tokenizer, vocabulary, vocabulary_training
+from electra_jax.data import proof, tokenizer, vocabulary_training
 from electra_jax.data.config import CorpusConfig
 from electra_jax.loading.huggingface import tokenizer_files
 
@@ -251,7 +251,7 @@ def foreign(**options):
 )
 def test_models_that_others_trained(options):
     """Their scores are not rounded, and some have ties, so the tokenizer that is exported is the one to train with."""
-    ours = vocabulary.settle(foreign(**options)).tokenizer
+    ours = proof.settle(foreign(**options)).tokenizer
     there = theirs(ours)
     lines = [line.replace(" of ", " <url>, (") for line in LINES]
     assert [found.ids[1:-1] for found in there.encode_batch(lines)] == ours.encode(lines)
