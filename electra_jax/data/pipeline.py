@@ -170,11 +170,15 @@ def find_or_prepare(
     if corpus.is_prepared(folder / current_key):
         return corpus.load(folder / current_key)
     progress.say(f"Reading {config.input}")
-    return build_corpus(folder / current_key, config, progress=progress)
+    return build_corpus(folder / current_key, config, progress=progress, key=current_key)
 
 
 def build_corpus(
-    folder: Path, config: CorpusConfig, runner: Runner | None = None, progress: Progress | None = None
+    folder: Path,
+    config: CorpusConfig,
+    runner: Runner | None = None,
+    progress: Progress | None = None,
+    key: str | None = None,
 ) -> Corpus:
     """Prepares the corpus of `config` in `folder`, or continues an interrupted preparation.
 
@@ -183,6 +187,7 @@ def build_corpus(
       config: what to prepare the corpus from.
       runner: does the work; None: processes on all cores of this machine.
       progress: receives the progress; None: no output.
+      key: `corpus_key(config)` if it is known: all sources are listed for it, and a vocabulary is read.
 
     Raises:
       UserError: a setting is invalid, a file is broken, the text is too small, or `folder` holds something else.
@@ -198,7 +203,7 @@ def build_corpus(
     left_out = sources.left_out(mixture)
     # Before the folder is made, so that a refusal leaves nothing behind.
     unused_settings.check(units, config)
-    key = corpus_key(config)
+    key = key or corpus_key(config)
     made = not folder.exists()
     _make_folder(folder, mixture, units)
     job = Job(folder, config, units, progress)

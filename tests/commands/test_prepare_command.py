@@ -184,7 +184,10 @@ GIVEN = ["--input=docstrings", "--output=x"]
         ([*GIVEN, "--workers=1e30"], "is invalid: expected from 0 to 4096"),
         ([*GIVEN, "--vocab_size=1e12"], "vocab_size=1000000000000 is invalid: expected from 6 to 1e+06"),
         ([*GIVEN, "--vocabulary=v"], "vocabulary=v is not a file"),
-        ([*GIVEN, "--vocabulary=v", "--vocab_size=9"], "vocab_size=9 has no effect on the given vocabulary=v; leave it"),
+        (
+            [*GIVEN, "--vocabulary=v", "--vocab_size=9"],
+            "vocab_size=9 has no effect on the given vocabulary=v; leave it",
+        ),
         ([*GIVEN, "--vocabsize=9"], "--vocabsize is unknown; did you mean --vocab_size?"),
         ([*GIVEN, "--beam=--runner=DirectRunner", "--workers=2"], "--workers has no effect with --beam; leave it out"),
     ],
