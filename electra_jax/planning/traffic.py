@@ -11,7 +11,10 @@ import math
 import re
 from typing import NamedTuple
 
-from electra_jax.planning.hlo import COLLECTIVES, FREE, Computation, Instruction, Program, size, sizes
+from electra_jax.planning.hlo import COLLECTIVES, FREE, Computation, Instruction, Program, elements, size, sizes
+from electra_jax.planning.vector import ELEMENTWISE
+
+_EACH = {*ELEMENTWISE, "bitcast", "convert"}  # each element of the result is computed from one of the operand
 
 
 class Moved(NamedTuple):
@@ -121,8 +124,8 @@ class Counter:
             # In place: the update is read and written, and the target stays where it is.
             return 2 * operands[1]
         if instruction.opcode == "scatter":
-            # In place, too; the operands are the target, the indices and the updates.
-            return 2 * operands[-1] + sum(operands[1:-1])
+            # In place, too, but it reads what it adds to; the operands are the target, the indices and the updates.
+            return 2 * min(operands[0], operands[-1]) + sum(operands[1:])
         if instruction.opcode == "copy-start":  # its result: the copy, the original, and a semaphore
             return sizes(instruction.result)[0] + operands[0]
         if instruction.opcode == "slice-start":  # its result: the operand, the slice, and a semaphore
@@ -146,19 +149,24 @@ class Counter:
         parameter = next((p for p in inside.values() if p.opcode == "parameter" and _number(p) == number), None)
         if parameter is None:
             return whole
-        # Followed through bitcasts, which are the same bytes in another shape.
-        total, values = 0.0, [parameter.name]
+        # Followed through element-wise operations: of their results, too, only what a slice takes is computed.
+        total, values, seen = 0.0, [parameter.name], {parameter.name}
         while values:
             value = values.pop()
+            count = elements(inside[value].result)
             for user in (instruction for instruction in inside.values() if value in instruction.operands):
-                if user.opcode == "bitcast":
-                    values.append(user.name)
-                elif user.opcode in ("slice", "dynamic-slice", "gather") and user.operands[0] == value:
-                    total += size(user.result)
+                first = user.operands[0] == value
+                if user.opcode in _EACH and not user.root and elements(user.result) == count:
+                    values += [user.name] if user.name not in seen else []
+                    seen.add(user.name)
+                elif user.opcode in ("slice", "dynamic-slice", "gather") and first:
+                    total += whole * elements(user.result) / count
+                elif user.opcode == "scatter" and first:
+                    total += whole * elements(inside[user.operands[-1]].result) / count
                 elif user.opcode == "fusion":
                     places = [place for place, name in enumerate(user.operands) if name == value]
                     total += sum(self._read(user.callee, place, whole) for place in places)
-                elif user.opcode != "dynamic-update-slice" or user.operands[0] != value:
+                elif user.opcode != "dynamic-update-slice" or not first:
                     return whole  # an in-place update does not read its target
         return total
 
@@ -175,6 +183,8 @@ class Counter:
             return min(size(instruction.result), self._result(inside[instruction.operands[0]], inside))
         if instruction.opcode == "dynamic-update-slice":
             return size(inside[instruction.operands[1]].result)
+        if instruction.opcode == "scatter":
+            return min(size(instruction.result), size(inside[instruction.operands[-1]].result))
         if instruction.opcode == "fusion":
             return self._written(instruction.callee, size(instruction.result))
         return size(instruction.result) - _scratch(instruction)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from electra_jax.planning import hlo
 
-_ELEMENTWISE = {
+ELEMENTWISE = {
     *("add", "subtract", "multiply", "divide", "remainder", "power", "maximum", "minimum", "clamp", "compare"),
     *("select", "abs", "negate", "sign", "floor", "ceil", "round-nearest-even", "round-nearest-afz", "is-finite"),
     *("exponential", "exponential-minus-one", "log", "log-plus-one", "logistic", "tanh", "erf", "tan", "sine"),
@@ -41,7 +41,7 @@ def _operations(program: hlo.Program, computation: hlo.Computation, weight: Call
         # Bodies of loops are not entered: `executed` yields them with their trip counts.
         if instruction.opcode == "fusion":
             total += _operations(program, program.computations.get(instruction.callee, {}), weight)
-        elif instruction.opcode in _ELEMENTWISE:
+        elif instruction.opcode in ELEMENTWISE:
             if not (instruction.opcode in _ON_MASKS and instruction.result.startswith("pred[")):
                 total += hlo.elements(instruction.result) * weight(instruction.result)
         elif instruction.opcode in _REDUCTIONS:

@@ -121,6 +121,46 @@ def test_a_loop_counts_as_often_as_it_runs():
     assert sum(each.bytes for each in moved) > 2 * once
 
 
+def test_a_fused_gather_reads_what_it_takes_and_a_scatter_reads_and_writes_what_it_touches():
+    """As XLA:GPU compiles the loss of a token among 300 and its gradient: of 4 x 300 logits, 4 are needed."""
+    text = """\
+%taken (logits: f32[4,300], largest: f32[4], which: s32[4,2]) -> f32[4] {
+  %logits = f32[4,300]{1,0} parameter(0)
+  %largest = f32[4]{0} parameter(1)
+  %rows = f32[4,300]{1,0} broadcast(%largest), dimensions={0}
+  %less = f32[4,300]{1,0} subtract(%logits, %rows)
+  %more = f32[4,300]{1,0} exponential(%less)
+  %both = f32[4,300]{1,0} multiply(%more, %less)
+  %flat = f32[4,3,100]{2,1,0} bitcast(%both)
+  %which = s32[4,2]{1,0} parameter(2)
+  %one = f32[4,1,1]{2,1,0} gather(%flat, %which), offset_dims={1,2}, start_index_map={0,1}, slice_sizes={1,1,1}
+  ROOT %out = f32[4]{0} bitcast(%one)
+}
+
+%added (zeros: f32[4,300], which.1: s32[4,2], gradient: f32[4]) -> f32[4,300] {
+  %zeros = f32[4,300]{1,0} parameter(0)
+  %which.1 = s32[4,2]{1,0} parameter(1)
+  %gradient = f32[4]{0} parameter(2)
+  %negative = f32[4]{0} negate(%gradient)
+  %updates = f32[4,1,1]{2,1,0} bitcast(%negative)
+  ROOT %sum = f32[4,300]{1,0} scatter(%zeros, %which.1, %updates), update_window_dims={1,2}, to_apply=%add
+}
+
+ENTRY %main (a: f32[4,300], b: f32[4], c: s32[4,2]) -> f32[4,300] {
+  %a = f32[4,300]{1,0} parameter(0)
+  %b = f32[4]{0} parameter(1)
+  %c = s32[4,2]{1,0} parameter(2)
+  %loss = f32[4]{0} fusion(%a, %b, %c), kind=kLoop, calls=%taken, metadata={op_name="take"}
+  ROOT %f = f32[4,300]{1,0} fusion(%a, %c, %loss), kind=kInput, calls=%added, metadata={op_name="add"}
+}
+"""
+    four, indices = 4 * 4, 4 * 2 * 4
+    found = {moved.source: moved.bytes for moved in traffic(text, 1).moved}
+    assert found == {"take": four + four + indices + four, "add": four + indices + four + four}
+    whole = text.replace("%flat = f32[4,3,100]{2,1,0} bitcast", "%flat = f32[4,3,100]{2,1,0} reduce-window")
+    assert traffic(whole, 1).moved[0].bytes == 4 * 300 * 4 + four + indices + four
+
+
 def test_of_a_conditional_the_branch_counts_that_moves_or_sends_the_least():
     """One branch moves 400 bytes twice and sends nothing; the other sends 40 bytes and moves 40 twice."""
     text = """\
