@@ -117,8 +117,8 @@ def corpus_key(config: CorpusConfig) -> str:
     if config.vocabulary:
         from electra_jax.data import vocabulary  # for which runs with their own have no use
 
-        # What is in the file counts, not where it is.
-        settings["vocabulary"] = blake2b(vocabulary.read(Path(config.vocabulary)).tokenizer.model).hexdigest()
+        given = vocabulary.read(Path(config.vocabulary)).tokenizer
+        settings["vocabulary"] = blake2b(given.model).hexdigest()  # not where it is
     origin = [shards.FORMAT, settings, sources.fingerprint(mixtures.parse(config))]
     return blake2b(json.dumps(origin).encode(), digest_size=8).hexdigest()
 
@@ -282,9 +282,8 @@ def _check_split(job: Job) -> None:
     # Rounded up, and above the lowest place: a document is held out if its place is below the fraction.
     enough = math.floor(min(places) * 1000 + 1) / 1000
     advice = f"use heldout_fraction={enough:g}, or " if which == "none" and len(places) > 1 and enough < 0.5 else ""
-    documents = f"{len(places)} document{'s' if len(places) > 1 else ''}"
     raise UserError(
-        f"input={job.config.input!r} has {documents}; heldout_fraction={fraction:g} holds out {which}: "
+        f"input={job.config.input!r} has {len(places)} document{'s' * (len(places) > 1)}; heldout_fraction={fraction:g} holds out {which}: "
         f"expected some to train on and some held out; {advice}use more text, or put blank lines between documents"
     )
 

@@ -20,6 +20,7 @@ tyings = pytest.mark.parametrize("tying", ["gdes", pytest.param("embeddings", ma
 
 def config(tying="embeddings", name="electra", **overrides):
     learning = {"optim__learning_rate": 0.01, "optim__warmup_steps": 1, "optim__weight_decay": 0.1}
+    learning["objective__temperature_decay"] = 0.0
     return systems.config(name, tying, **{"steps": STEPS, "objective__generator_steps": FIRST, **learning, **overrides})
 
 

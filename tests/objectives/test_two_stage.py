@@ -19,6 +19,7 @@ FIRST, STEPS = 3, 7  # steps of the first stage, and of the run
 
 def config(**overrides):
     learning = {"optim__learning_rate": 0.01, "optim__warmup_steps": 1, "optim__weight_decay": 0.1}
+    learning["objective__temperature_decay"] = 0.0
     return systems.config("two_stage", **{"steps": STEPS, "objective__generator_steps": FIRST, **learning, **overrides})
 
 
