@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import check_effects, from_dict, validate
@@ -38,9 +38,6 @@ from electra_jax.runtime.io import from_json, is_url, json_checksum, sha256, wri
 from electra_jax.runtime.lock import lock
 from electra_jax.runtime.progress import Progress
 from electra_jax.runtime.workdir import LOCK
-
-if TYPE_CHECKING:
-    from electra_jax.data.proof import Vocabulary
 
 _VOCABULARY_ORIGIN = "vocabulary.json"  # what the vocabulary in the folder was trained on
 _REPORT = "report.json"
@@ -282,8 +279,9 @@ def _check_split(job: Job) -> None:
     # Rounded up, and above the lowest place: a document is held out if its place is below the fraction.
     enough = math.floor(min(places) * 1000 + 1) / 1000
     advice = f"use heldout_fraction={enough:g}, or " if which == "none" and len(places) > 1 and enough < 0.5 else ""
+    documents = f"{len(places)} document{'s' if len(places) > 1 else ''}"
     raise UserError(
-        f"input={job.config.input!r} has {len(places)} document{'s' * (len(places) > 1)}; heldout_fraction={fraction:g} holds out {which}: "
+        f"input={job.config.input!r} has {documents}; heldout_fraction={fraction:g} holds out {which}: "
         f"expected some to train on and some held out; {advice}use more text, or put blank lines between documents"
     )
 
@@ -300,7 +298,9 @@ def _make_vocabulary(job: Job, runner: Runner, key: str) -> tokenizer.Tokenizer:
         # The vocabulary may be of other sources, or a kill may have come before its origin was written.
         if existing is not None and _read_json(origin_file) == {"key": key, "sha256": sha256(existing)}:
             return tokenizer.load(existing)
-        made = _train_vocabulary(job, runner)
+        from electra_jax.data import proof  # with the training, for which most starts of a run have no use
+
+        made = proof.settle(_train_vocabulary(job, runner))
     for note in made.notes:
         job.progress.say(f"vocabulary: {note}")
     tokenizer.save(made.tokenizer, job.folder)
@@ -309,7 +309,7 @@ def _make_vocabulary(job: Job, runner: Runner, key: str) -> tokenizer.Tokenizer:
     return made.tokenizer
 
 
-def _train_vocabulary(job: Job, runner: Runner) -> "Vocabulary":
+def _train_vocabulary(job: Job, runner: Runner) -> tokenizer.Tokenizer:
     job.progress.start("reading a sample")
     lines = runner.draw_sample(job).lines()
     if not lines:
@@ -334,9 +334,9 @@ def _train_vocabulary(job: Job, runner: Runner) -> "Vocabulary":
         f"Training a vocabulary of {config.vocab_size} {lowercased}pieces on {millions:.1f} M characters"
         f"{' (to keep upper case, set normalization=nmt_nfkc)' if lowercased else ''}"
     )
-    from electra_jax.data import proof, vocabulary_training  # for which most starts of a run have no use
+    from electra_jax.data import vocabulary_training
 
-    return proof.settle(vocabulary_training.train(lines, config))
+    return vocabulary_training.train(lines, config)
 
 
 def _check_enough(config: CorpusConfig, mixture: Sequence[sources.Source], written: Sequence[Shard]) -> None:
