@@ -23,7 +23,7 @@ from electra_jax.objectives import electra
 from electra_jax.objectives.segments import Segment, segment_at
 from electra_jax.objectives.spec import Objective, Params, Stage
 from electra_jax.runtime import rng
-from electra_jax.runtime.metric_text import LOSSES
+from electra_jax.runtime.metric_text import NamedLoss
 
 Array = jax.Array
 
@@ -55,11 +55,11 @@ def constant_entropy(fraction: float) -> float:
     return -sum(p * math.log(p) for p in (fraction, 1 - fraction) if p > 0)
 
 
-def is_better_than_baselines(heldout: Mapping[str, float]) -> bool:
-    """True if an evaluation was made, all its losses are finite, and each is below its baseline, if it has one."""
-    losses = [name for name in LOSSES if name in heldout]
+def is_better_than_baselines(heldout: Mapping[str, float], losses: Mapping[str, NamedLoss]) -> bool:
+    """True if an evaluation was made, all its `losses` are finite, and each is below its baseline, if it has one."""
+    measured = [name for name in losses if name in heldout]
     # Without a baseline the bound is infinity: NaN and infinity are not below it.
-    return bool(losses) and all(heldout[name] < heldout.get(LOSSES[name].baseline, math.inf) for name in losses)
+    return bool(measured) and all(heldout[name] < heldout.get(losses[name].baseline, math.inf) for name in measured)
 
 
 def make_eval_step(objective: Objective, stage: Stage, sources: int = 0) -> EvalStep:

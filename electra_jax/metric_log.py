@@ -113,9 +113,10 @@ class MetricLog:
         if self._writer is not None and self._trackers is not None:
             self._writer.write(step, values)
             self._trackers.write(step, metric_writers.finite_numbers(values))
-        self._progress.update(step, format_logged(values))
+        losses = self._run.objective.system.losses
+        self._progress.update(step, format_logged(values, losses))
         if heldout:
-            self._progress.say(f"step {step} held out: {format_heldout(heldout)}")
+            self._progress.say(f"step {step} held out: {format_heldout(heldout, losses)}")
         if found:
             numbers = ", ".join(f"{name} {value:.4g}" for name, value in found.items())
             self._progress.say(f"step {step} hooks: {numbers}")

@@ -223,7 +223,7 @@ def run_steps(setup: Setup, progress: Progress, clock: goodput.Clock, hooks: Seq
                     found = call(due.hooks, step, setup, gather(encoder_params(state))) if due.hooks else {}
                 log.write(step, logged, heldout, found)
                 # Before saving: the new checkpoint stores `good_step`, and old checkpoints are kept or deleted by it.
-                if evaluate.is_better_than_baselines(heldout):
+                if evaluate.is_better_than_baselines(heldout, setup.step.objective.system.losses):
                     setup.checkpoints.good.step = step
                 if due.checkpoint:
                     with clock.phase("checkpoint"):

@@ -11,7 +11,7 @@ from electra_jax import evaluate, train_config
 from electra_jax.data.batches import HeldoutBatch
 from electra_jax.data.tokenizer import CLS, OWN, SEP, UNK
 from electra_jax.modeling.batch import Batch
-from electra_jax.objectives import electra
+from electra_jax.objectives import electra, registry
 from electra_jax.objectives.segments import Phase, make_segments
 from electra_jax.objectives.spec import Objective
 
@@ -223,4 +223,4 @@ def test_own_and_unigram_fakes_have_keys_of_their_own(monkeypatch):
     ],
 )
 def test_an_evaluation_is_better_than_its_baselines(heldout, better):
-    assert evaluate.is_better_than_baselines(heldout) is better
+    assert evaluate.is_better_than_baselines(heldout, registry.losses()) is better

@@ -82,6 +82,7 @@ def test_its_losses_are_logged_and_measured_on_held_out_text(system):
     _, in_step = jax.eval_shape(loss, params, batch)
     held_out = jax.eval_shape(evaluate.make_eval_step(objective, stage), params, np.int32(0), heldout, key).whole
     losses, detects = LOGGED[system]
+    assert losses - {"baseline_loss"} <= objective.system.losses.keys()
     for measured in (in_step, held_out):
         assert {name for name in measured if name.endswith("_loss")} == losses
     assert ("unigram_auc" in held_out) == detects

@@ -137,7 +137,8 @@ def show(console: PlainConsole, config: TrainConfig, workdir: AnyPath, result: T
         f"{short_number(result.totals['flops'])}FLOP, {spent} of training"
     )
     console.print(f"Goodput: {goodput.describe(result.totals)}")
-    console.print(f"Held out: {format_heldout(result.heldout)}")
+    losses = registry.SYSTEMS[config.objective.name].losses
+    console.print(f"Held out: {format_heldout(result.heldout, losses)}")
     console.print(
         f"Files: {workdir}/metrics.jsonl, tensorboard/, checkpoints/{config.steps}, config.json, environment.json"
     )

@@ -17,19 +17,10 @@ from typing import Any
 
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import check_effects, from_dict, validate
-from electra_jax.data import (
-    corpus,
-    duplicates,
-    mixtures,
-    processes,
-    readers,
-    shards,
-    sources,
-    tokenizer,
-    unused_settings,
-)
+from electra_jax.data import corpus, mixtures, processes, readers, shards, sources, tokenizer, unused_settings
 from electra_jax.data.config import SENTENCE_PIECE, CorpusConfig, corpus_settings
 from electra_jax.data.corpus import Corpus, CorpusReport
+from electra_jax.data.duplicates import require_package
 from electra_jax.data.local_runner import LocalRunner
 from electra_jax.data.normalization import has_joiners
 from electra_jax.data.runner import Job, Runner
@@ -114,8 +105,8 @@ def corpus_key(config: CorpusConfig) -> str:
     if config.vocabulary:
         from electra_jax.data import vocabulary  # for which runs with their own have no use
 
-        given = vocabulary.read(Path(config.vocabulary)).tokenizer
-        settings["vocabulary"] = blake2b(given.model).hexdigest()  # not where it is
+        # What is in the file counts, not where it is.
+        settings["vocabulary"] = blake2b(vocabulary.read(Path(config.vocabulary)).tokenizer.model).hexdigest()
     origin = [shards.FORMAT, settings, sources.fingerprint(mixtures.parse(config))]
     return blake2b(json.dumps(origin).encode(), digest_size=8).hexdigest()
 
@@ -193,7 +184,7 @@ def build_corpus(
     processes.check_main_is_guarded()
     runner, progress = runner or LocalRunner(), progress or Progress()
     if config.near_duplicates:
-        duplicates.require_package()
+        require_package()
     mixture = mixtures.parse(config)
     units = _list_units(mixture, config)
     # Listed beside the units: hours later the sources may have changed, or a store may not answer.
@@ -298,7 +289,7 @@ def _make_vocabulary(job: Job, runner: Runner, key: str) -> tokenizer.Tokenizer:
         # The vocabulary may be of other sources, or a kill may have come before its origin was written.
         if existing is not None and _read_json(origin_file) == {"key": key, "sha256": sha256(existing)}:
             return tokenizer.load(existing)
-        from electra_jax.data import proof  # with the training, for which most starts of a run have no use
+        from electra_jax.data import proof  # for which most starts of a run have no use
 
         made = proof.settle(_train_vocabulary(job, runner))
     for note in made.notes:
@@ -334,7 +325,7 @@ def _train_vocabulary(job: Job, runner: Runner) -> tokenizer.Tokenizer:
         f"Training a vocabulary of {config.vocab_size} {lowercased}pieces on {millions:.1f} M characters"
         f"{' (to keep upper case, set normalization=nmt_nfkc)' if lowercased else ''}"
     )
-    from electra_jax.data import vocabulary_training
+    from electra_jax.data import vocabulary_training  # for which most starts of a run have no use
 
     return vocabulary_training.train(lines, config)
 

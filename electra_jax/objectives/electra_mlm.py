@@ -13,6 +13,7 @@ from electra_jax.metrics import Weighted
 from electra_jax.modeling import electra as networks
 from electra_jax.objectives import electra, masking, mlm, spec
 from electra_jax.objectives.spec import Head, Inputs, Loss, Objective, ObjectiveConfig, Params, Pass, Stage
+from electra_jax.runtime.metric_text import NamedLoss
 
 Array = jax.Array
 _ALL_BUT_MLM_HEAD = (
@@ -92,5 +93,6 @@ ELECTRA_MLM = spec.ObjectiveSpec(
     ),
     heads=("discriminator_head", "mlm_head"),
     stages=_stages,
+    losses={**mlm.LOSSES, "fill_loss": NamedLoss("at [MASK]", spec.UNIGRAM)},
     detect=electra.detect,
 )

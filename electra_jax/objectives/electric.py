@@ -15,6 +15,7 @@ from electra_jax.metrics import Scored, Weighted
 from electra_jax.modeling import electra as networks
 from electra_jax.objectives import electra, spec
 from electra_jax.objectives.spec import Detection, Head, Inputs, Loss, Objective, Params, Pass
+from electra_jax.runtime.metric_text import NamedLoss
 
 Array = jax.Array
 
@@ -73,6 +74,10 @@ ELECTRIC = spec.ObjectiveSpec(
     heads=("discriminator_head",),
     stages=spec.one_stage(loss, Pass("generator", (Head("mlm", everywhere=True),)), electra.DISCRIMINATOR),
     generator="two_towers",
+    losses={
+        "cloze_loss": NamedLoss("cloze", spec.UNIGRAM),
+        "nce_loss": NamedLoss("noise-contrastive", spec.CONSTANT),
+    },
     detect=detect,
     scores="how unlikely it is here: the score is -log p(token | context), up to a constant",
 )

@@ -7,6 +7,7 @@ from electra_jax.metrics import Weighted
 from electra_jax.modeling import electra as networks
 from electra_jax.objectives import electra, spec
 from electra_jax.objectives.spec import Head, Inputs, Loss, Objective, Params, Pass
+from electra_jax.runtime.metric_text import NamedLoss
 
 Array = jax.Array
 
@@ -74,12 +75,14 @@ MLM = spec.ObjectiveSpec(
     stages=spec.one_stage(loss, Pass("encoder", (spec.MASKED_MLM,))),
     generator=None,
 )
+LOSSES = {**spec.LOSSES, "encoder_mlm_loss": NamedLoss("encoder's MLM", spec.UNIGRAM)}
 REPLACE_MLM = spec.ObjectiveSpec(
     summary="masked language modeling with the generator's fakes in place of [MASK]",
     paper="Replace MLM, table 5",
     settings=(*spec.MASKING, "generator", *spec.SAMPLING, "generator_weight", "encoder_weight"),
     heads=("mlm_head",),
     stages=spec.one_stage(replace_loss, electra.TRAINED_GENERATOR, Pass("encoder", (spec.MASKED_MLM,))),
+    losses=LOSSES,
 )
 ALL_TOKENS_MLM = spec.ObjectiveSpec(
     summary="as replace_mlm, but predicting every position, with a copy gate",
@@ -89,4 +92,9 @@ ALL_TOKENS_MLM = spec.ObjectiveSpec(
     stages=spec.one_stage(
         all_tokens_loss, electra.TRAINED_GENERATOR, Pass("encoder", (Head("copy", everywhere=True),))
     ),
+    losses={
+        **spec.LOSSES,
+        "all_tokens_loss": NamedLoss("all-tokens"),
+        "all_tokens_masked_loss": NamedLoss("at masked positions", spec.UNIGRAM),
+    },
 )

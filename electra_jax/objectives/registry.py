@@ -16,6 +16,7 @@ from electra_jax.modeling.electra import Electra
 from electra_jax.modeling.model_config import ModelConfig
 from electra_jax.objectives import electra, spec
 from electra_jax.objectives.spec import ObjectiveConfig
+from electra_jax.runtime.metric_text import NamedLoss
 
 
 class _Systems(UserDict[str, Any]):
@@ -197,6 +198,11 @@ def check_whole_words(vocabulary: Tokenizer) -> None:
             "begin: expected a mark at the beginning of words, as in SentencePiece, or in continuations, as in "
             "WordPiece; set whole_words=false"
         )
+
+
+def losses() -> dict[str, NamedLoss]:
+    """Returns the names and baselines of all objectives' losses, by metric."""
+    return {metric: loss for row in SYSTEMS.values() for metric, loss in row.losses.items()}
 
 
 class SystemInfo(NamedTuple):

@@ -20,6 +20,7 @@ from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.electra import Electra
 from electra_jax.objectives import masking
 from electra_jax.runtime import rng
+from electra_jax.runtime.metric_text import NamedLoss
 
 Array = jax.Array
 Params = networks.Params
@@ -82,6 +83,11 @@ class ObjectiveConfig:
     def largest_mask_prob(self) -> float:
         """The largest masking rate of any step; all steps compute this many masked positions."""
         return max(self.mask_prob, self.mask_prob_end)
+
+
+UNIGRAM, CONSTANT = "unigram_entropy", "constant_entropy"  # metrics that are baselines of losses
+# Those of the objectives of ELECTRA's family; those that are not measured are not printed.
+LOSSES = {"mlm_loss": NamedLoss("MLM", UNIGRAM), "disc_loss": NamedLoss("detection", CONSTANT)}
 
 
 class Head(NamedTuple):
@@ -186,6 +192,7 @@ class ObjectiveSpec:
       defaults: those of its settings that differ from the defaults there; a function takes the run's steps.
       generator: None, `masked` (it reads [MASK]) or `two_towers`.
       model: settings of `ModelConfig` that it prescribes.
+      losses: the names and the baselines of its losses by metric, in display order.
       detect: (objective, params, inputs) -> `Detection`; None if the encoder does not detect fakes.
       scores: the meaning of the sigmoid of the discriminator's score, if it is not the probability that the token was
         replaced.
@@ -200,6 +207,7 @@ class ObjectiveSpec:
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     generator: str | None = "masked"
     model: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    losses: Mapping[str, NamedLoss] = dataclasses.field(default_factory=lambda: LOSSES)
     detect: Callable[["Objective", Params, Inputs], Detection] | None = None
     scores: str = ""
     pretrained_generator: bool = False

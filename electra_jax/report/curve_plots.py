@@ -16,7 +16,8 @@ from matplotlib.figure import Figure
 
 from electra_jax.downstream.curves import AVERAGE, MeasuredRun, ScoreRow, group_by_task, metrics_by_task, spread
 from electra_jax.downstream.paper_scores import paper_scores
-from electra_jax.runtime.metric_text import AREAS, LOSSES
+from electra_jax.objectives import registry
+from electra_jax.runtime.metric_text import AREAS
 from electra_jax.runtime.run_log import HELDOUT
 
 # Colors for all kinds of color vision: Okabe and Ito, 2008, https://jfly.uni-koeln.de/color/
@@ -153,7 +154,7 @@ def plot_heldout(path: Path, runs: Sequence[MeasuredRun], accounting: str) -> No
     by_run = {run.name: run.heldout() for run in runs}
     metrics = [
         f"{HELDOUT}{metric}"
-        for metric in (*LOSSES, *AREAS)
+        for metric in (*registry.losses(), *AREAS)
         if any(f"{HELDOUT}{metric}" in line for lines in by_run.values() for line in lines)
     ]
     if not metrics:

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 from electra_jax.config.errors import UserError
 from electra_jax.data import tokenizer
+from electra_jax.objectives import registry
 from electra_jax.runtime.goodput import CATEGORIES
-from electra_jax.runtime.metric_text import AREAS, LOSSES, short_number
+from electra_jax.runtime.metric_text import AREAS, short_number
 from electra_jax.runtime.run_log import HELDOUT, Evaluation, RunLog, is_number
 
 NONE = "–"
@@ -36,7 +37,8 @@ class Group(NamedTuple):
 
 def baseline_of(metric: str) -> str:
     """Returns the metric that is the baseline of a loss; empty if it has none."""
-    return LOSSES[metric].baseline if metric in LOSSES else ""
+    loss = registry.losses().get(metric)
+    return loss.baseline if loss else ""
 
 
 def title_of(metric: str) -> str:
@@ -44,10 +46,9 @@ def title_of(metric: str) -> str:
     if metric in AREAS:
         return f"AUC, {AREAS[metric]}"
     stem, _, kind = metric.rpartition("_")
-    if f"{stem}_loss" in LOSSES:
-        name = LOSSES[f"{stem}_loss"].name
+    if loss := registry.losses().get(f"{stem}_loss"):
         # Not by `capitalize`, which makes MLM Mlm.
-        return f"{name[0].upper()}{name[1:]} {kind}"
+        return f"{loss.name[0].upper()}{loss.name[1:]} {kind}"
     return "Total loss" if metric == "loss" else metric.replace("_", " ").capitalize()
 
 
@@ -61,7 +62,7 @@ def logged_metrics(runs: Sequence[RunLog], suffix: str, heldout: bool) -> list[s
         for name, value in line.items()
         if name.endswith(suffix) and name.startswith(HELDOUT) == heldout and is_number(value)
     }
-    order = [*LOSSES, *AREAS]
+    order = [*registry.losses(), *AREAS]
     return sorted(names, key=lambda name: (order.index(name) if name in order else len(order), name))
 
 

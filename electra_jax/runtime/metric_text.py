@@ -1,11 +1,11 @@
-"""Metrics as text for people: names of losses, their baselines, short numbers, the lines that training prints."""
+"""Metrics as text for people: short numbers, and the lines that training prints."""
 
 import math
 from collections.abc import Mapping
 from typing import NamedTuple, TypeGuard
 
 
-class Loss(NamedTuple):
+class NamedLoss(NamedTuple):
     """Display name and baseline of a loss.
 
     Attributes:
@@ -14,20 +14,9 @@ class Loss(NamedTuple):
     """
 
     name: str
-    baseline: str
+    baseline: str = ""
 
 
-# In display order.
-LOSSES: Mapping[str, Loss] = {
-    "mlm_loss": Loss("MLM", "unigram_entropy"),
-    "cloze_loss": Loss("cloze", "unigram_entropy"),
-    "encoder_mlm_loss": Loss("encoder's MLM", "unigram_entropy"),
-    "fill_loss": Loss("at [MASK]", "unigram_entropy"),
-    "all_tokens_loss": Loss("all-tokens", ""),
-    "all_tokens_masked_loss": Loss("at masked positions", "unigram_entropy"),
-    "disc_loss": Loss("detection", "constant_entropy"),
-    "nce_loss": Loss("noise-contrastive", "constant_entropy"),
-}
 # Areas under the ROC curve, and what each distinguishes from real tokens.
 AREAS: Mapping[str, str] = {"disc_auc": "own fakes", "nce_auc": "own noise", "unigram_auc": "unigram fakes"}
 
@@ -48,19 +37,19 @@ def format_duration(seconds: float) -> str:
     return f"{seconds / unit:.1f} {name}"
 
 
-def format_logged(metrics: Mapping[str, float | None]) -> str:
+def format_logged(metrics: Mapping[str, float | None], losses: Mapping[str, NamedLoss]) -> str:
     """Formats the metrics of a logged step: losses, skipped steps if any, tokens per second, FLOPs so far."""
-    losses = [f"{loss.name} {value:.4g}" for key, loss in LOSSES.items() if _is_known(value := metrics.get(key))]
+    found = [f"{loss.name} {value:.4g}" for key, loss in losses.items() if _is_known(value := metrics.get(key))]
     skipped = [f"skipped {number:.0f}"] if (number := metrics.get("total_skipped_steps")) else []
     speed = f"{short_number(metrics.get('tokens_per_second') or 0)} tok/s"
     flops = f"{short_number(metrics.get('total_flops') or 0)}FLOP"
-    return " · ".join([*losses, *skipped, speed, flops])
+    return " · ".join([*found, *skipped, speed, flops])
 
 
-def format_heldout(metrics: Mapping[str, float]) -> str:
+def format_heldout(metrics: Mapping[str, float], losses: Mapping[str, NamedLoss]) -> str:
     """Formats held-out losses, each with its baseline if it has one, and areas under the ROC curve."""
     parts = []
-    for key, loss in LOSSES.items():
+    for key, loss in losses.items():
         if _is_known(value := metrics.get(key)):
             baseline = metrics.get(loss.baseline)
             beside = "" if baseline is None else f" ({loss.baseline.split('_')[0]} {baseline:.3f})"
