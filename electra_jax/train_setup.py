@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 from jax.sharding import Mesh
 
-from electra_jax import metrics, saved_config, train_config
+from electra_jax import metrics, train_config
 from electra_jax.config.errors import UserError
 from electra_jax.config.settings import differences
 from electra_jax.data import batches, corpus, mixtures, pipeline, processes, tokenizer
@@ -180,6 +180,8 @@ def claim(home: WorkDir, config: TrainConfig, saved_step: int | None, progress: 
     if saved_step is not None and saved_step > config.steps:
         raise UserError(f"{home.path} is at step {saved_step}: expected config.steps={saved_step} or more")
     if path.exists() and (saved_step is not None or logged):
+        from electra_jax import saved_config  # for which new runs have no use
+
         saved = saved_config.with_later_settings(read_json(path))
         changed, done = differences(saved, train_config.to_dict(config)), saved_step or 0
         may_change = train_config.RESUMABLE

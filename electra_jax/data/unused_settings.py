@@ -1,27 +1,17 @@
 """Rejects settings for reading the input or training a vocabulary if they have no effect."""
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
 
 from electra_jax.config.settings import check_effects
 from electra_jax.data.config import CorpusConfig
 from electra_jax.data.sources import HUB, TFDS, Unit
 
-
-class _Use(NamedTuple):
-    """The kinds of units and formats of files in which a setting has an effect, with their name in messages."""
-
-    kinds: Collection[str]
-    described: str
-
-
-_USES = {
-    "field": _Use(("json", "parquet", "arrow", TFDS, HUB), "JSON lines, tables or data sets"),
-    "documents": _Use(("text",), "plain text"),
-    "language": _Use(("warc",), "archives of web pages"),
+# The kinds of units and formats of files in which a setting has an effect, with their name in messages.
+_USES: dict[str, tuple[Collection[str], str]] = {
+    "field": (("json", "parquet", "arrow", TFDS, HUB), "JSON lines, tables or data sets"),
+    "documents": (("text",), "plain text"),
+    "language": (("warc",), "archives of web pages"),
 }
-
-
 # Settings without effect on a kind of vocabulary.
 _NOT_OF_VOCABULARY = {"wordpiece": ("byte_fallback",), "byte_bpe": ("byte_fallback", "character_coverage")}
 # Settings without effect on a given vocabulary. Not `vocab_size`: config files have it for any vocabulary.
@@ -39,12 +29,12 @@ def check(units: Sequence[Unit], config: CorpusConfig) -> None:
     """
     given = f"on the given vocabulary={config.vocabulary}"
     check_effects(config, ((name, not config.vocabulary, given) for name in _OF_TRAINING), "")
-    unused, why = _NOT_OF_VOCABULARY.get(config.model_type, ()), f"with model_type={config.model_type}"
-    check_effects(config, ((name, False, why) for name in unused), "")
-    for name, use in _USES.items():
+    why = f"with model_type={config.model_type}"
+    check_effects(config, ((name, False, why) for name in _NOT_OF_VOCABULARY.get(config.model_type, ())), "")
+    for name, (kinds, described) in _USES.items():
         if getattr(config, name) != getattr(CorpusConfig, name):  # the files of others need not be opened
-            why = f"on input={config.input!r}, which has no {use.described}"
-            check_effects(config, [(name, _is_used(units, use.kinds), why)], "")
+            why = f"on input={config.input!r}, which has no {described}"
+            check_effects(config, [(name, _is_used(units, kinds), why)], "")
 
 
 def _is_used(units: Sequence[Unit], kinds: Collection[str]) -> bool:

@@ -74,10 +74,7 @@ ELECTRIC = spec.ObjectiveSpec(
     heads=("discriminator_head",),
     stages=spec.one_stage(loss, Pass("generator", (Head("mlm", everywhere=True),)), electra.DISCRIMINATOR),
     generator="two_towers",
-    losses={
-        "cloze_loss": NamedLoss("cloze", spec.UNIGRAM),
-        "nce_loss": NamedLoss("noise-contrastive", spec.CONSTANT),
-    },
+    losses={"cloze_loss": NamedLoss("cloze", spec.UNIGRAM), "nce_loss": NamedLoss("noise-contrastive", spec.CONSTANT)},
     detect=detect,
     scores="how unlikely it is here: the score is -log p(token | context), up to a constant",
 )

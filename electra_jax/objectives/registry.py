@@ -9,7 +9,7 @@ import numpy as np
 
 from electra_jax.config.errors import UserError
 from electra_jax.data.corpus import Corpus
-from electra_jax.data.tokenizer import OWN, Special, Tokenizer
+from electra_jax.data.tokenizer import OWN, Special
 from electra_jax.modeling import model_config
 from electra_jax.modeling.config import ElectraConfig
 from electra_jax.modeling.electra import Electra
@@ -169,10 +169,18 @@ def make(
 
 
 def make_for_text(objective: ObjectiveConfig, model: ModelConfig, steps: int, text: Corpus) -> spec.Objective:
-    """Makes an objective with its networks, to train on a text; arguments and errors as in `make`."""
+    """Makes an objective with its networks, to train on a text; arguments as in `make`.
+
+    Raises:
+      UserError: as in `make`; or words cannot be masked whole, because the vocabulary does not show where they begin.
+    """
     vocabulary = text.tokenizer
-    if objective.whole_words:
-        check_whole_words(vocabulary)
+    if objective.whole_words and not vocabulary.marks_words:
+        raise UserError(
+            "config.objective.whole_words=true is invalid with this vocabulary, whose pieces do not show where words "
+            "begin: expected a mark at the beginning of words, as in SentencePiece, or in continuations, as in "
+            "WordPiece; set whole_words=false"
+        )
     clusters = None
     if objective.generator == "clusters":
         from electra_jax.data import token_clusters  # for which other objectives have no use
@@ -188,16 +196,6 @@ def make_for_text(objective: ObjectiveConfig, model: ModelConfig, steps: int, te
         vocabulary.word_starts,
         clusters,
     )
-
-
-def check_whole_words(vocabulary: Tokenizer) -> None:
-    """Raises UserError if the pieces do not show where words begin, which whole-word masking needs."""
-    if not vocabulary.marks_words:
-        raise UserError(
-            "config.objective.whole_words=true is invalid with this vocabulary, whose pieces do not show where words "
-            "begin: expected a mark at the beginning of words, as in SentencePiece, or in continuations, as in "
-            "WordPiece; set whole_words=false"
-        )
 
 
 def losses() -> dict[str, NamedLoss]:

@@ -2,6 +2,7 @@
 
 import io
 import json
+from types import SimpleNamespace
 
 import made_text
 import pytest
@@ -14,7 +15,9 @@ from electra_jax.data import converted, proof, sentencepiece_proto, tokenizer, v
 from electra_jax.data.config import CorpusConfig
 from electra_jax.data.proof import settle
 from electra_jax.data.vocabulary import read
+from electra_jax.modeling.model_config import ModelConfig
 from electra_jax.objectives import registry
+from electra_jax.objectives.spec import ObjectiveConfig
 
 LINES = made_text.make_lines(300)
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -173,8 +176,10 @@ def test_pieces_that_do_not_show_where_words_begin():
     assert found.tokenizer.word_starts.all()
     assert "whole-word" in found.notes[0]
     with pytest.raises(UserError, match=r"whole_words=true is invalid with this vocabulary"):
-        registry.check_whole_words(found.tokenizer)
-    registry.check_whole_words(tokenizer.SentencePiece(trained()))
+        registry.make_for_text(
+            ObjectiveConfig(whole_words=True), ModelConfig(), 1, SimpleNamespace(tokenizer=found.tokenizer)
+        )
+    assert tokenizer.SentencePiece(trained()).marks_words
 
 
 def test_a_vocabulary_that_cannot_be_exported_is_said_to_be_one():

@@ -111,7 +111,7 @@ def make(task: str, arg: str = "") -> ConfigDict:
 
 def to_dict(config: FinetuneConfig) -> dict[str, Any]:
     """Converts a config to a nested dict of JSON types, without settings that its task does not use."""
-    return settings.to_dict(config, _unused_settings(config.task.name))
+    return settings.to_dict(config, tasks_config.unused_settings(config.task.name))
 
 
 def with_later_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def resolve(config: ConfigDict | FinetuneConfig | Mapping[str, Any]) -> Finetune
     if not isinstance(config, FinetuneConfig):
         name = settings.name_in(config, "task")
         check_value("config.task.name", name, one_of(*tasks_config.NAMES))
-        unused = _unused_settings(name)
+        unused = tasks_config.unused_settings(name)
         known = {each for each in settings.settings_of(FinetuneConfig) if each.startswith("task.")}
         # --config.task.name=OTHER would keep the recipe and the settings of the first task.
         if {each for each in settings.flatten(config) if each.startswith("task.")} & known != known - unused:
@@ -156,13 +156,8 @@ def _check(config: FinetuneConfig) -> None:
     if config.seed + config.seeds > 2**32:  # `multi_seed.train` passes them as uint32
         raise UserError(f"config.seed={config.seed} is too large: expected seeds below 2^32")
     pools = config.task.name not in ("tags", *_SQUAD)
-    settings.check_effects(
-        config,
-        [
-            ("task.beam", config.head == "paper", "without config.head=paper"),
-            ("pooling", pools, f"with task={config.task.name}"),
-        ],
-    )
+    effects = (("task.beam", config.head == "paper", "without config.head=paper"), ("pooling", pools, "with this task"))
+    settings.check_effects(config, effects)
     if config.pooling != "cls" and config.head == "bert":
         raise UserError(
             f"config.pooling={config.pooling} is invalid with head=bert: transformers' BERT classes read the state of "
@@ -174,10 +169,6 @@ def _check(config: FinetuneConfig) -> None:
             f"config.shortest_bucket={config.shortest_bucket} is invalid: expected config.task.beam="
             f"{config.task.beam} or more"
         )
-
-
-def _unused_settings(task: str) -> set[str]:
-    return {f"task.{name}" for name in tasks_config.unused_settings(task)}
 
 
 def _config_of(task: str) -> str:

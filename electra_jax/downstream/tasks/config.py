@@ -66,5 +66,6 @@ class TaskConfig:
 
 
 def unused_settings(name: str) -> set[str]:
-    """Returns the names of the fields of `TaskConfig` that a task does not use."""
-    return {field.name for field in dataclasses.fields(TaskConfig)} - {"name", *_SETTINGS[name]}
+    """Returns the dotted names of the settings of `task` that a task does not use."""
+    names = {field.name for field in dataclasses.fields(TaskConfig)} - {"name", *_SETTINGS[name]}
+    return {f"task.{each}" for each in names}

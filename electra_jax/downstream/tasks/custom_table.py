@@ -14,6 +14,13 @@ from electra_jax.downstream.tasks.multilabel import MultiLabel
 from electra_jax.downstream.tasks.sentences import BALANCED, Columns, Sentences
 from electra_jax.downstream.tasks.task import BadRows
 
+# Settings without effect, for each kind of task.
+_UNUSED = {
+    "classification": ("separator", "class_threshold"),
+    "multilabel": ("class_weights",),
+    "regression": ("labels", "separator", "class_threshold", "class_weights"),
+}
+
 
 def make_task(config: TaskConfig, data_dir: str) -> Sentences:
     """Makes the task of the table in a folder.
@@ -28,7 +35,8 @@ def make_task(config: TaskConfig, data_dir: str) -> Sentences:
     """
     if not config.text:
         raise UserError("config.task.text is empty: expected the name of the column with the text")
-    _check_effects(config)
+    why = f"with config.task.kind={config.kind}"
+    check_effects(config, [(name, False, why) for name in _UNUSED[config.kind]], "config.task.")
     # A task without classes yet, which can read the columns.
     task = restore_task(config)
     if config.kind == "regression":
@@ -61,14 +69,6 @@ def _parse_labels(text: str) -> tuple[str, ...]:
             "mark that belongs to a class"
         ) from error
     return tuple(filter(None, map(str.strip, row)))
-
-
-def _check_effects(config: TaskConfig) -> None:
-    """Raises UserError if a setting is not at its default and has no effect with `config.kind`."""
-    unused = {"classification": ("separator", "class_threshold"), "multilabel": ("class_weights",)}
-    names = unused.get(config.kind, ("labels", "separator", "class_threshold", "class_weights"))
-    why = f"with config.task.kind={config.kind}"
-    check_effects(config, [(name, False, why) for name in names], "config.task.")
 
 
 def restore_task(
