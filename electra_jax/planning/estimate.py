@@ -223,12 +223,13 @@ def _timed(
         "interconnect": counted.sent / target.interconnect,
     }
     bound = max(times, key=lambda name: times[name])
-    speeds = (peak / plan.devices, target.vector, target.bandwidth, target.interconnect)
+    speeds = (target.vector, target.bandwidth, target.interconnect)
     expected: Forecast | None
     if target.clock is None:
-        expected = gpu_forecast.forecast(program, plan.devices, gpu_forecast.rates_of(*speeds), kernels)
+        half = device_table.PEAK_FLOPS[plan.kind]["bfloat16"]  # whatever the run's dtype: some products are in another
+        expected = gpu_forecast.forecast(program, plan.devices, gpu_forecast.rates_of(half, *speeds), kernels)
     else:
-        expected = forecast(program, plan.devices, Rates(target.clock, *speeds), kernels)
+        expected = forecast(program, plan.devices, Rates(target.clock, peak / plan.devices, *speeds), kernels)
     # No step is faster than the bound, whatever was estimated.
     step = max(expected.seconds, times[bound]) if expected else None
     return dataclasses.replace(

@@ -1,9 +1,10 @@
 """Forecasts the step time on NVIDIA GPUs as the sum over all kernels, which run one after another.
 
 The time of a kernel is the larger of its FLOPs at a fraction of the peak and its bytes at a fraction of the bandwidth,
-plus the time to launch it. These constants are fitted to eight steps measured on one H100: the forecasts are within 6%
-(`benchmarks/gpu_forecast.py`). Other GPUs are assumed to reach the same fractions of their data sheets. A Pallas kernel
-also takes the time of its element-wise operations, counted in the traced program; none has been measured yet.
+plus the time to launch it. These constants are fitted to eight steps measured on one H100: the forecasts are within
+8.2% as JAX 0.12 compiles the steps, and within 9.6% as 0.10 does (`benchmarks/gpu_forecast.py`). Other GPUs are assumed
+to reach the same fractions of their data sheets. A Pallas kernel also takes the time of its element-wise operations,
+counted in the traced program; none has been measured yet.
 
 The time of a collective is the lower bound on the bytes that a device sends, at the bandwidth to the other devices; it
 is assumed not to overlap with computation.
@@ -21,9 +22,9 @@ from electra_jax.planning.kernels import KernelCost, Signature, find_cost
 
 PARTS = ("products", "attention", "memory", "collectives", "launches")
 # Fitted to the steps in benchmarks/results/h100_steps.json, measured on one H100.
-_PRODUCTS, _ATTENTION = 0.61, 0.30  # fractions of the peak
-_MEMORY = 0.75  # fraction of the bandwidth
-_LAUNCH = 1.5e-6  # seconds
+_PRODUCTS, _ATTENTION = 0.66, 0.30  # fractions of the peak
+_MEMORY = 0.71  # fraction of the bandwidth
+_LAUNCH = 1.25e-6  # seconds
 _CUBLAS, _CUDNN = 'custom_call_target="__cublas$', 'custom_call_target="__cudnn$fmha'
 _CONTRACTED = re.compile(r'lhs_contracting_dim(?:ension)?s"?[=:][\[{]([^\]}]*)')
 
@@ -32,7 +33,7 @@ class GpuRates(NamedTuple):
     """Achieved speeds of one GPU.
 
     Attributes:
-      products: FLOP/s of matrix products.
+      products: FLOP/s of matrix products in bfloat16.
       attention: FLOP/s of attention kernels.
       vector: element-wise operations/s.
       memory: bytes/s between memory and the device.
@@ -52,7 +53,7 @@ def rates_of(peak: float, vector: float, bandwidth: float, interconnect: float) 
     """Derives the achieved speeds of a GPU from its data sheet.
 
     Args:
-      peak: FLOP/s of the tensor cores.
+      peak: FLOP/s of the tensor cores in bfloat16.
       vector: operations/s of the float32 lanes, where a multiply-add counts as two.
       bandwidth: bytes/s between memory and the device.
       interconnect: bytes/s to other devices.
@@ -117,7 +118,11 @@ def _compute(
 
 
 def _products(program: hlo.Program, instruction: hlo.Instruction, computation: hlo.Computation) -> float:
-    """Counts the FLOPs of the matrix products in an instruction, also inside fusions, which may call cuBLAS."""
+    """Counts the FLOPs of the matrix products in an instruction, also inside fusions, which may call cuBLAS.
+
+    Products of float32 count twice: JAX computes them in TF32 by default (docs.jax.dev, "Matmul precision"), at half of
+    bfloat16's rate on all of these GPUs (NVIDIA's data sheets).
+    """
     body = program.computations.get(instruction.callee)
     if body is not None:
         return sum(_products(program, each, body) for each in body.values())
@@ -125,10 +130,11 @@ def _products(program: hlo.Program, instruction: hlo.Instruction, computation: h
     if contracted is None or (instruction.opcode != "dot" and _CUBLAS not in instruction.attributes):
         return 0.0
     # 2 x M x N x K: K are the contracted axes of the left operand, M x N the result.
-    left = hlo.dimensions(computation[instruction.operands[0]].result)
+    operand = computation[instruction.operands[0]].result
+    left, passes = hlo.dimensions(operand), 2.0 if operand.startswith("f32[") else 1.0
     length = math.prod(left[int(axis)] for axis in re.findall(r"\d+", contracted[1]))
     # cuBLAS also returns its scratch space; `dimensions` reads the first array.
-    return 2.0 * length * math.prod(hlo.dimensions(instruction.result))
+    return passes * 2.0 * length * math.prod(hlo.dimensions(instruction.result))
 
 
 def _attention(instruction: hlo.Instruction) -> float:

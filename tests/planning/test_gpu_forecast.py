@@ -67,6 +67,16 @@ def test_a_product_in_a_fusion_and_one_that_xla_computes_itself():
     assert run(dot)["products"] == 20.0
 
 
+def test_a_product_of_float32_takes_twice_as_long_as_one_of_bfloat16():
+    """Its rate is TF32's, whatever the dtype of its result."""
+    wide = run(
+        "%p = f32[10,500]{1,0} constant({...})",
+        "%q = f32[500,9]{1,0} constant({...})",
+        "%d = bf16[10,9]{1,0} dot(%p, %q), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+    )
+    assert wide["products"] == 2 * (2 * 10 * 500 * 9) / 1e3
+
+
 def test_other_kernels_take_their_bytes_as_often_as_their_loop_runs():
     known = 'backend_config={"known_trip_count":{"n":"3"}}'
     parts = run(f"%d = (s32[], f32[250]{{0}}) while(%c), condition=%cond, body=%body, {known}")

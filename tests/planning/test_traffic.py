@@ -1,3 +1,5 @@
+import re
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -101,13 +103,17 @@ def scanned(unroll: int):
 
 
 def test_an_asynchronous_fusion_moves_what_it_moves_otherwise():
-    """As XLA writes the updates in a scan, from JAX 0.11 on."""
-    update = "%f.2 = f32[5,100,10]{2,1,0} fusion(%to, %r, %i), kind=kLoop, calls=%kept"
-    result = "((f32[5,100,10]{2,1,0}, f32[100,10]{1,0}, s32[]), f32[5,100,10]{2,1,0}, u32[])"
-    start = f"%f.3 = {result} fusion-start(%to, %r, %i), kind=kLoop, calls=%kept"
-    done = "%f.2 = f32[5,100,10]{2,1,0} fusion-done(%f.3)"
-    assert update in PROGRAM
-    assert traffic(PROGRAM.replace(update, f"{start}\n  {done}"), devices=8) == traffic(PROGRAM, devices=8)
+    """As JAX 0.11 and 0.12 write the slices and the updates of a scan for GPUs."""
+    shapes = {
+        "f.1": "(f32[5,100,10]{2,1,0}, s32[], f32[10,10]{1,0})",
+        "f.2": "(f32[5,100,10]{2,1,0}, f32[100,10]{1,0}, s32[])",
+    }
+    text = PROGRAM
+    for name, operands in shapes.items():
+        found = re.search(rf"%{name} = (\S+) fusion(\(.*)", text)
+        start = f"%start.{name} = ({operands}, {found[1]}, u32[]) fusion-start{found[2]}"
+        text = text.replace(found[0], f"{start}\n  %{name} = {found[1]} fusion-done(%start.{name})")
+    assert traffic(text, devices=8) == traffic(PROGRAM, devices=8)
 
 
 def test_a_loop_counts_as_often_as_it_runs():
