@@ -203,6 +203,11 @@ class ShardedStep:
     objective: Objective
     mesh: Mesh
 
+    @property
+    def device_kind(self) -> str:
+        """JAX's name of the devices."""
+        return str(self.mesh.devices.flat[0].device_kind)
+
     @functools.cached_property
     def segments(self) -> tuple[Segment, ...]:
         """The run's schedule; each segment has a train step of its own."""
@@ -279,7 +284,7 @@ class ShardedStep:
         Raises:
           UserError: XLA rejects `config.compiler_options`.
         """
-        options = compiler_options(self.config, self.mesh.devices.flat[0].device_kind)
+        options = compiler_options(self.config, self.device_kind)
         try:
             return cast(jax.stages.Compiled, self.trace(segment).lower().compile(compiler_options=options))
         except jax.errors.JaxRuntimeError as error:
@@ -295,7 +300,7 @@ class ShardedStep:
         config, (optimizer, schedule) = self.config, self._optimizer
         shardings, batch = sharding.shardings(self.state), sharding.batch_sharding(self.mesh)
         # Other programs, such as an evaluation, scan over the layers, which compiles several times faster.
-        model = networks.unroll(segment.objective.model, config.model.unroll)
+        model = networks.unroll(segment.objective.model, config.model.unroll, self.device_kind)
         train_step = make_train_step(
             dataclasses.replace(segment.objective, model=model),
             segment.stage,

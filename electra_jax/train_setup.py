@@ -365,14 +365,13 @@ def describe(
     step: ShardedStep, workdir: AnyPath, state: TrainState, data: Data, attention: str, progress: Progress
 ) -> None:
     config = step.config
-    layers = (
-        "unrolled" if transformer.is_unrolled(config.model.unroll, step.objective.model.config.encoder) else "scanned"
-    )
+    encoder = step.objective.model.config.encoder
+    layers = "unrolled" if transformer.is_unrolled(config.model.unroll, encoder, step.device_kind) else "scanned"
     first, parameters = int(state.step), sum(x.size for x in jax.tree.leaves(state.params))
     progress.say(
         f"{config.objective.name}, {config.model.encoder}: {short_number(parameters)} parameters, "
         f"{len(data.corpus.tokenizer)} pieces, {short_number(len(data.corpus.train.tokens))} tokens of text for "
-        f"{data.epochs(config.steps):.3g} epochs, on {jax.device_count()} x {jax.devices()[0].device_kind}, "
+        f"{data.epochs(config.steps):.3g} epochs, on {jax.device_count()} x {step.device_kind}, "
         f"layers {layers}, attention {attention}"
     )
     if config.phases:

@@ -148,6 +148,8 @@ def _cudnn(c: EncoderConfig, qkv: Array, visible: Visible, rotate: Rotate | None
         q_BLHK, k_BLHK, v_BLHK = (qkv[:, :, i] for i in range(3))
         if rotate is not None:
             q_BLHK, k_BLHK = rotate(q_BLHK, 1), rotate(k_BLHK, 1)
+        # Saved by `remat=dots` as the kernel reads them, in place of `qkv`: else the backward pass makes them again.
+        q_BLHK, k_BLHK, v_BLHK = (checkpoint_name(part, "qkv") for part in (q_BLHK, k_BLHK, v_BLHK))
         return fused_attention.attend_masked(q_BLHK, k_BLHK, v_BLHK, visible.mask())
 
     # Otherwise each layer would keep its own mask and parts of `qkv`; with `remat` it is rematerialized already.

@@ -282,11 +282,11 @@ class Electra(nn.Module):
             self.copy_logits(encoder_BLD)
 
 
-def unroll(model: Electra, choice: str) -> Electra:
-    """Returns the networks as a train step computes them: with layers unrolled by `config.model.unroll`."""
+def unroll(model: Electra, choice: str, device_kind: str = "") -> Electra:
+    """Returns the networks as a train step computes them: with layers unrolled by `transformer.is_unrolled`."""
 
     def unrolled(network: EncoderConfig) -> EncoderConfig:
-        return dataclasses.replace(network, unroll=transformer.is_unrolled(choice, network))
+        return dataclasses.replace(network, unroll=transformer.is_unrolled(choice, network, device_kind))
 
     c = model.config
     generator = None if c.generator is None else unrolled(c.generator)

@@ -129,7 +129,7 @@ class ModernBertLayer(nn.Module):
         value_BL1F, gate_BL1F = jnp.split(h_BL2F, 2, axis=2)
         gated_BLF = ACTIVATIONS[c.own.activation](value_BL1F[:, :, 0]) * gate_BL1F[:, :, 0]
         # The only dropout of a layer, transformers' `mlp_dropout`.
-        h_BLF = Dropout(c.dropout)(gated_BLF, self.train)
+        h_BLF = Dropout(c.dropout)(checkpoint_name(gated_BLF, transformer.ACTIVATED), self.train)
         return transformer.shard_batch(x_BLD + dense(c.width, out_init(c), "ffn_out")(h_BLF)), None
 
 

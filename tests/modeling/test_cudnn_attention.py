@@ -14,9 +14,10 @@ import pytest
 import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.ad_checkpoint import checkpoint_name
 
 from electra_jax.config.errors import UserError
-from electra_jax.modeling import attention, cudnn_attention, fused_attention
+from electra_jax.modeling import attention, cudnn_attention, fused_attention, modernbert, transformer
 from electra_jax.modeling.attention import Visible
 from electra_jax.modeling.config import EncoderConfig
 from electra_jax.modeling.modernbert import ModernBert
@@ -151,6 +152,21 @@ def tiny(heads: int = 2, remat: str = "none") -> EncoderConfig:
 )
 def test_packing_padding_and_direction(stand_in, direction, remat):
     check(tiny(remat=remat), IDS, direction)
+
+
+def test_remat_dots_keeps_rotated_queries_and_keys(stand_in):
+    c = tiny(remat="dots")
+    angles = jnp.asarray(modernbert.rotary(IDS.shape[1], c.head_size, 10.0))
+
+    def attend(x):
+        qkv = checkpoint_name(2 * x, "qkv")
+        return attention._cudnn(c, qkv, Visible(IDS), lambda part, axis: modernbert.rotate(part, angles, axis))
+
+    remat = jax.checkpoint(attend, policy=transformer.remat_policy(c))
+    qkv = jax.ShapeDtypeStruct((*IDS.shape, 3, c.heads, c.head_size), jnp.float32)
+    kept = jax.tree.leaves(jax.eval_shape(lambda x: jax.vjp(remat, x)[1], qkv))
+    rows = [array.shape[2:] for array in kept if array.shape[:2] == IDS.shape]
+    assert [row for row in rows if row] == [(c.heads, c.head_size)] * 3
 
 
 @pytest.mark.parametrize("is_local", [True, False])

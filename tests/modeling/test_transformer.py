@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import reference
 
-from electra_jax.modeling import bert, transformer
+from electra_jax.modeling import bert, fused_attention, transformer
 from electra_jax.modeling.attention import Visible
 
 CONFIG = reference.small("bert", layers=3)
+H100 = "NVIDIA H100 80GB HBM3"
 encode = functools.partial(reference.encode, CONFIG)
 
 
@@ -68,12 +69,34 @@ def test_scanned_and_unrolled_layers_start_the_same():
     jax.tree.map(np.testing.assert_array_equal, scanned, unrolled)
 
 
-@pytest.mark.parametrize(("choice", "most"), [("auto", 16), ("true", 99), ("false", 0)])
-def test_layers_are_unrolled_where_they_are_not_too_many(choice, most):
-    layers = [
-        each for each in range(1, 100) if transformer.is_unrolled(choice, dataclasses.replace(CONFIG, layers=each))
-    ]
-    assert layers == list(range(1, most + 1))
+@pytest.mark.parametrize(
+    ("choice", "kind", "remat", "most"),
+    [
+        ("auto", "cpu", "none", 16),
+        ("auto", "TPU v4", "dots", 16),
+        ("auto", H100, "none", 24),
+        ("auto", H100, "dots", 24),
+        ("auto", H100, "full", 16),
+        ("true", H100, "full", 99),
+        ("false", H100, "none", 0),
+    ],
+)
+def test_layers_are_unrolled_where_they_are_not_too_many(choice, kind, remat, most):
+    networks = [dataclasses.replace(CONFIG, layers=each, remat=remat) for each in range(1, 100)]
+    assert [c.layers for c in networks if transformer.is_unrolled(choice, c, kind)] == list(range(1, most + 1))
+
+
+@pytest.mark.parametrize(("kind", "unroll", "kept"), [("cpu", True, 1), (H100, False, 1), (H100, True, 2)])
+def test_remat_dots_keeps_activations_of_unrolled_layers_on_nvidia_gpus(monkeypatch, kind, unroll, kept):
+    monkeypatch.setattr(fused_attention, "device_kind", lambda mesh: kind)
+    c = dataclasses.replace(CONFIG, remat="dots", unroll=unroll)
+    x, encoder = reference.inputs().astype(np.float32), bert.BertEncoder(c)
+
+    def backward(params):
+        return jax.vjp(lambda params: encoder.apply({"params": params}, x, reference.VISIBLE, False), params)[1]
+
+    shapes = [array.shape for array in jax.tree.leaves(jax.eval_shape(backward, reference.shapes(c)))]
+    assert shapes.count((c.layers, *x.shape[:2], c.ffn)) == kept
 
 
 def test_dropout_is_on_attention_and_on_both_sublayers():
