@@ -75,7 +75,7 @@ class SelfAttention(nn.Module):
         c, mesh = self.config, jax.sharding.get_abstract_mesh()
         # `init` needs shapes only, and may have a length that no kernel supports.
         is_fused = fused_attention.chosen(c, x_BLD.shape[1], mesh) == "fused" and not self.is_initializing()
-        is_gpu = cudnn_attention.is_nvidia_gpu(fused_attention.device_kind(mesh))
+        is_gpu = fused_attention.on_nvidia_gpu()
         # On a TPU, arrays of a higher rank have their positions in the lanes, and would be copied for the kernel.
         is_flat = is_fused and not is_gpu and fused_attention.heads_on_device(c.heads, mesh) == c.heads
 

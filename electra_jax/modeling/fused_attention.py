@@ -98,6 +98,11 @@ def device_kind(mesh: jax.sharding.AbstractMesh) -> str:
     return str(jax.devices()[0].device_kind if mesh.empty else mesh.abstract_device.device_kind)
 
 
+def on_nvidia_gpu() -> bool:
+    """True if the devices of the current mesh, or without a mesh this machine's, are NVIDIA GPUs."""
+    return cudnn_attention.is_nvidia_gpu(device_kind(jax.sharding.get_abstract_mesh()))
+
+
 def heads_on_device(heads: int, mesh: jax.sharding.AbstractMesh) -> int:
     """Returns the number of heads per device; a generator may have too few to shard them over `tensor`."""
     tensor = 1 if mesh.empty else mesh.shape["tensor"]

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
-from electra_jax.modeling import dropout
+from electra_jax.modeling import dropout, fused_attention
 
 Array = jax.Array
 _SMALLEST = 16  # queries in a block; on CPU, products of smaller matrices cost more time than they save
@@ -74,7 +74,10 @@ attend.defvjp(_forward, _backward)
 def _weights(q: Array, k: Array, mask: Array, bias: Array | None = None) -> Array:
     # Sums in float32 for the softmax; the weights are kept in the compute dtype.
     scores = jnp.einsum("...qk,...sk->...qs", _scaled(q), k, preferred_element_type=jnp.float32)
-    scores = scores if bias is None else scores + bias.astype(jnp.float32)
+    if bias is not None:
+        # XLA for GPUs would add it inside the product, and for that write it in float32 first.
+        scores = jax.lax.optimization_barrier(scores) if fused_attention.on_nvidia_gpu() else scores
+        scores += bias.astype(jnp.float32)
     return jax.nn.softmax(jnp.where(mask, scores, np.finfo(np.float32).min)).astype(q.dtype)
 
 

@@ -58,8 +58,7 @@ def remat_policy(config: EncoderConfig) -> Any:
     """Returns the checkpoint policy of a network's layers; None saves only a layer's input."""
     if config.remat == "full":
         return None
-    on_gpu = cudnn_attention.is_nvidia_gpu(fused_attention.device_kind(jax.sharding.get_abstract_mesh()))
-    names = (*KEPT, ACTIVATED) if on_gpu and config.unroll else KEPT
+    names = (*KEPT, ACTIVATED) if config.unroll and fused_attention.on_nvidia_gpu() else KEPT
     policies = jax.checkpoint_policies
     return policies.save_from_both_policies(policies.save_only_these_names(*names), cudnn_attention.is_forward)
 
