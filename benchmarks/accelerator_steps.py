@@ -20,7 +20,7 @@ from electra_jax.modeling import fused_attention
 from electra_jax.modeling.batch import Batch
 from electra_jax.objectives import registry
 from electra_jax.runtime import sharding
-from electra_jax.step import ShardedStep
+from electra_jax.step import ShardedStep, device_memory
 
 TRAINED = "budget:flops=1e17"
 STEPS: Mapping[str, tuple[str, dict[str, Any]]] = {  # a config and its settings; what is most worth knowing comes first
@@ -83,7 +83,7 @@ def measure(compiled: Compiled) -> dict[str, Any]:
         "gib": round(needed / 2**30, 2),
         "compile_seconds": round(compiled.seconds, 1),
     }
-    limit = (jax.devices()[0].memory_stats() or {}).get("bytes_limit")
+    limit = device_memory()
     if limit is not None and needed > limit:
         return found
     state, batch = step.fresh_state(), _batch(step)

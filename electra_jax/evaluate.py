@@ -127,13 +127,16 @@ class Evaluator:
             if number in sources_N
         }
 
-    def compile(self, params: Params, segments: Iterable[Segment]) -> None:
-        """Compiles the eval steps of `segments` for parameters of these shapes."""
+    def compile(self, params: Params, segments: Iterable[Segment]) -> list[jax.stages.Compiled]:
+        """Compiles the eval steps of `segments` for parameters of these shapes, and returns them."""
         batch = self._put(self._batches[0])
         # Held-out batches have one shape, so segments that differ only in theirs share an eval step.
-        for segment in {segment.loss: segment for segment in segments}.values():
-            lowered = self._jitted(segment).lower(params, jnp.int32(0), batch, self._key)
-            self._eval_steps[segment.loss] = lowered.compile()
+        compiled = {
+            loss: self._jitted(segment).lower(params, jnp.int32(0), batch, self._key).compile()
+            for loss, segment in {segment.loss: segment for segment in segments}.items()
+        }
+        self._eval_steps |= compiled
+        return list(compiled.values())
 
     def __call__(self, params: Params, step: int) -> dict[str, float]:
         """Computes `mlm_loss`, `disc_loss`, ... after `step` steps, and their baselines, over all batches together.

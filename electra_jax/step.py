@@ -6,7 +6,7 @@ machine. They are compiled ahead of time. Compiled code rejects other shapes, so
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -187,6 +187,30 @@ def compiler_options(config: TrainConfig, device_kind: str) -> dict[str, str | b
         # A profile shows a CUDA graph as one event without a name.
         options.setdefault("xla_gpu_enable_command_buffer", "")
     return options
+
+
+def device_memory() -> int | None:
+    """Returns the bytes that JAX may allocate on a device; None if it sets no limit, as on a CPU."""
+    return cast(int | None, (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit"))
+
+
+def check_memory(train_steps: Iterable[jax.stages.Compiled], evaluations: Iterable[jax.stages.Compiled]) -> str:
+    """Returns what the programs of a run lack of the memory of a device; empty if they may fit.
+
+    A TPU's compiler refuses such programs; a GPU's does not, and they would fail at the first call.
+    """
+    if (limit := device_memory()) is None:
+        return ""
+    steps, others = ([cast(Any, each.memory_analysis()) for each in given] for given in (train_steps, evaluations))
+    state = max((each.alias_size_in_bytes for each in steps), default=0)  # it is donated
+    needs = [("a train step", each, each.argument_size_in_bytes) for each in steps]
+    # The parameters that an evaluation reads may be those of the state, which stays.
+    needs += [("an evaluation", each, state) for each in others]
+    for name, each, kept in needs:
+        size = kept + each.output_size_in_bytes - each.alias_size_in_bytes + each.temp_size_in_bytes
+        if size > limit:
+            return f"{name} needs {size / 2**30:.1f} GiB, and JAX may use {limit / 2**30:.1f}"
+    return ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,7 +36,7 @@ from electra_jax.runtime.compile_cache import compile_cache
 from electra_jax.runtime.progress import Progress
 from electra_jax.runtime.rewind import Rewind
 from electra_jax.runtime.workdir import AnyPath, WorkDir, resolve
-from electra_jax.step import TrainState
+from electra_jax.step import TrainState, check_memory
 from electra_jax.train_config import TrainConfig
 from electra_jax.train_setup import Setup, set_up
 
@@ -171,7 +171,8 @@ def run_steps(setup: Setup, progress: Progress, clock: goodput.Clock, hooks: Seq
         evaluation = beside.submit(evaluator.compile, setup.step.gather(state.params), ahead)
         train_steps = {segment.start: setup.step.compile(segment) for segment in ahead}
         # Now, so that a lack of memory shows before the first step.
-        evaluation.result()
+        if lack := check_memory(train_steps.values(), evaluation.result()):
+            raise UserError(f"the memory of a device is not enough ({lack}); {_LESS_MEMORY}")
     # An identity whose output is replicated: hooks run in one process, which may hold only shards of the parameters.
     gather = jit(lambda params: params)
 

@@ -1,4 +1,5 @@
 import contextlib
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +7,7 @@ import numpy as np
 import pytest
 from cli_runs import make_objective, small_config
 
-from electra_jax import guard, train_config
+from electra_jax import guard, step, train_config
 from electra_jax.config.errors import UserError
 from electra_jax.runtime import sharding
 from electra_jax.runtime.checkpoint import Checkpoints
@@ -100,3 +101,13 @@ def test_the_second_stage_begins_with_copies_and_can_be_donated():
     donated = jax.device_get(jax.jit(lambda state: state, donate_argnums=0)(state))
     for name, source in (("embeddings", "generator_embeddings"), ("encoder", "generator")):
         jax.tree.map(np.testing.assert_array_equal, donated.params[name], donated.params[source])
+
+
+def test_a_step_may_need_as_much_memory_as_a_device_has(monkeypatch):
+    """Its arguments count, and of its results those that do not take the place of arguments."""
+    sizes = {"argument": 500, "output": 450, "alias": 400, "temp": 50}
+    size = SimpleNamespace(**{f"{name}_size_in_bytes": value * 2**30 for name, value in sizes.items()})
+    program = SimpleNamespace(memory_analysis=lambda: size)
+    for limit, found in ((600, ""), (599, "a train step needs 600.0 GiB, and JAX may use 599.0"), (None, "")):
+        monkeypatch.setattr(step, "device_memory", lambda limit=limit: limit and limit * 2**30)
+        assert step.check_memory([program], []) == found

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from cli_runs import arrays, assert_same_bits, logged, small_config, until
 
 import electra_jax
-from electra_jax import evaluate
+from electra_jax import evaluate, step
 from electra_jax.config.errors import UserError
 from electra_jax.runtime import sharding
 from electra_jax.runtime.progress import Progress
@@ -157,16 +158,24 @@ def test_a_trace_of_the_steps_asked_for(text_file, tmp_path, light_steps):
     assert trace.stat().st_size > 0
 
 
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["by the compiler", "by its size"])
 def test_an_evaluation_that_needs_too_much_memory_shows_before_the_first_step(
-    text_file, tmp_path, light_steps, monkeypatch
+    text_file, tmp_path, light_steps, monkeypatch, is_compiled
 ):
     def compile(self, params, stages):
         assert "embeddings" in params
         assert len(stages) == 1
-        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: too much")
+        if not is_compiled:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: too much")
+        size = {"output_size_in_bytes": 2**20, "alias_size_in_bytes": 0, "temp_size_in_bytes": 2**41}
+        return [SimpleNamespace(memory_analysis=lambda: SimpleNamespace(**size))]
 
     monkeypatch.setattr(evaluate.Evaluator, "compile", compile)
-    with pytest.raises(UserError, match="the memory of a device is not enough"):
+    monkeypatch.setattr(step, "device_memory", lambda: 2**40)
+    reason = r"an evaluation needs 2048\.\d GiB, and JAX may use 1024\.0" if is_compiled else "RESOURCE_EXHAUSTED: .*"
+    with pytest.raises(
+        UserError, match=rf"the memory of a device is not enough \({reason}\); set config\.model\.remat"
+    ):
         train(small_config(text_file, "objective=mlm", steps=1, log_every=1), tmp_path / "run")
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
