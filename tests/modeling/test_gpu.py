@@ -23,7 +23,7 @@ from electra_jax.modeling.batch import Batch
 from electra_jax.modeling.config import EncoderConfig
 from electra_jax.objectives import registry
 from electra_jax.runtime import sharding
-from electra_jax.sharded_step import ShardedStep
+from electra_jax.step import ShardedStep
 
 pytestmark = pytest.mark.gpu
 
