@@ -99,7 +99,8 @@ def summarize(lines: list[list[_Event]], program: hlo.Program, steps: int = 1) -
             launches += 1
             seconds = event.end - event.begin
             kinds[_kind(event.name, found, program)] += seconds
-            places[hlo.place(found.source) if found is not None and found.source else event.name] += seconds
+            source = program.source(found) if found is not None else ""
+            places[hlo.place(source) if source else event.name] += seconds
     total = sum(kinds.values()) or 1.0
     largest = _shares(places, total)[:_LARGEST]
     return DeviceTime(_idle(lines), dict(_shares(kinds, total)), largest, launches / steps)

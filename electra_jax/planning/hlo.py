@@ -19,7 +19,7 @@ FREE = {
     *("copy-done", "opt-barrier", "domain", "add-dependency"),
 }
 _KERNELS = ('custom_call_target="tpu_custom_call"', 'custom_call_target="__gpu$xla.gpu.triton"')  # of Pallas
-_LOOPS = ("while", "body", "cond", "closed_call", "checkpoint", "rematted_computation")
+_LOOPS = ("while", "body", "cond", "closed_call", "checkpoint", "rematted_computation", "eval_jaxpr")
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
 Computation = dict[str, "Instruction"]  # by name, in the order of execution
@@ -211,6 +211,11 @@ class Program:
             yield instruction
             if instruction.callee:
                 yield from self.inside(instruction.callee)
+
+    def source(self, instruction: Instruction) -> str:
+        """Returns the instruction's source, or that of the last instruction that it calls and whose source is known."""
+        inside = reversed(list(self.inside(instruction.callee)))
+        return instruction.source or next((each.source for each in inside if each.source), "")
 
 
 def _lines(text: str) -> Iterator[str]:

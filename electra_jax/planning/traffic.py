@@ -76,7 +76,7 @@ def count_traffic(program: Program, devices: int) -> Traffic:
     counter = Counter(program, devices)
     # Of a conditional the branch that moves, or sends, the least, so that both are lower bounds.
     moved = [
-        Moved(each.opcode.removesuffix("-start"), each.source, counter.bytes(each, computation) * times, times)
+        Moved(each.opcode.removesuffix("-start"), program.source(each), counter.bytes(each, computation) * times, times)
         for computation, times in program.executed(counter.moved)
         for each in filter(is_counted, computation.values())
     ]

@@ -25,6 +25,7 @@ def test_sizes(text, size):
             "jit(train_step)/transpose(jvp(Electra.encode))/encoder/while/body/closed_call/layers/ffn_out/dot_general",
             "encoder/layers/ffn_out, backward",
         ),
+        ("jit(f)/jvp(E)/encoder/eval_jaxpr/checkpoint/layers/qkv/mul", "encoder/layers/qkv, forward"),
         ("jit(train_step)/jvp(Electra.generator_logits)/generator_head/norm/mul", "generator_head/norm, forward"),
         (
             "jit(train_step)/jvp(Electra.encode)/encoder/while/body/jit(dynamic_update_index_in_dim)/dynamic_update_slice",
@@ -36,3 +37,22 @@ def test_sizes(text, size):
 )
 def test_places_are_modules_with_their_direction(source, name):
     assert hlo.place(source) == name
+
+
+def test_a_fusion_without_a_name_is_what_it_calls():
+    """As XLA:GPU writes a product that reads a slice."""
+    text = """\
+%inner (p: f32[3,4]) -> f32[4] {
+  %p = f32[3,4]{1,0} parameter(0), metadata={op_name="p"}
+  %product = f32[4]{0} custom-call(%p), metadata={op_name="jit(f)/layers/ffn_in/dot_general"}
+  ROOT %flat = f32[4]{0} bitcast(%product)
+}
+
+ENTRY %main (a: f32[3,4]) -> f32[4] {
+  %a = f32[3,4]{1,0} parameter(0)
+  ROOT %dynamic_slice_fusion = f32[4]{0} fusion(%a), kind=kCustom, calls=%inner
+}
+"""
+    program = hlo.Program(text)
+    assert program.source(program.computations["main"]["dynamic_slice_fusion"]) == "jit(f)/layers/ffn_in/dot_general"
+    assert program.source(program.computations["main"]["a"]) == ""
