@@ -61,7 +61,8 @@ def compile_step(name: str, settings: dict[str, Any], rehearse: bool) -> Compile
     begin = time.perf_counter()
     shipped, _, arg = name.partition(":")
     config = config_file.load(shipped, f"{arg},runlocal".removeprefix(",") if rehearse else arg)
-    config.update_from_flattened_dict({} if rehearse else settings)
+    kept = {key: value for key, value in settings.items() if not rehearse or key.startswith("profile.")}
+    config.update_from_flattened_dict(kept)
     typed = train_config.resolve(config)
     objective = registry.make(typed.objective, typed.model, typed.steps, typed.data.vocab_size)
     step = ShardedStep(typed, objective, sharding.make_mesh(typed.mesh, typed.batch_size, typed.grad_accum_steps))
