@@ -10,6 +10,7 @@
     python docs/make_tables.py plan runs/plans             # TPU slices: compiles each row; needs '.[tpu]' and an hour
     python docs/make_tables.py plan_lengths runs/plans     # ModernBERT at three lengths; needs '.[tpu]'
     python docs/make_tables.py plan_gpus runs/plans        # GPUs; needs '.[cuda]' and half an hour
+    python docs/make_tables.py plan_attention runs/plans   # base on an H100 by the form of attention; needs '.[cuda]'
     python docs/make_tables.py plan_deberta runs/plans     # DeBERTaV3; needs '.[tpu,cuda]'
 
 The plans stay in their folder as JSON, and rows that are there are not compiled again: delete it to start anew.
@@ -221,6 +222,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "plan": lambda folder: table(*plan_tables.plan(folder)),
     "plan_lengths": lambda folder: table(*plan_tables.plan_lengths(folder)),
     "plan_gpus": lambda folder: table(*plan_tables.plan_gpus(folder)),
+    "plan_attention": lambda folder: table(*plan_tables.plan_attention(folder)),
     "plan_deberta": lambda folder: table(*plan_tables.plan_deberta(folder)),
 }
 

@@ -34,9 +34,11 @@ _GPU_PLANS = (
     ("small", "l4:1", {}),
     ("small", "rtx4090:1", {}),
     ("small", "h100:1", {}),
+    ("small", "h100:1", {"batch_size": 512}),
     ("base", "rtx4090:1", {"model.remat": "full", "grad_accum_steps": 4}),
     ("base", "h100:1", {}),
     ("base", "h100:1", {"model.attention_dropout": 0.0}),
+    ("modern:size=base", "h100:1", {}),
     ("base", "a100-80:8", {}),
     ("base", "h100:8", {}),
     ("large", "a100-80:8", {"model.remat": "full"}),
@@ -92,11 +94,30 @@ def plan_gpus(folder: str) -> Table:
     return [*head, "forecast, MFU", "days at the bound", "by the forecast"], rows
 
 
+_ATTENTION = {
+    "this package's kernels": {},
+    "cuDNN's, without dropout": {"model.attention_dropout": 0.0},
+    "plain": {"model.attention": "plain"},
+}
+
+
+def plan_attention(folder: str) -> Table:
+    """What `electra-jax plan` says of base on one H100, by the form of attention."""
+    rows = []
+    for form, settings in _ATTENTION.items():
+        for _, _, _, p in _planned(folder, [("base", "h100:1", settings)]):
+            bounds = (f"{1e3 * p['seconds'][name]:.0f}" for name in ("memory", "compute"))
+            memory, moved = _row("base", settings, p)[2:4], f"{p['moved'] / 1e9:.0f}"
+            rows.append([form, *memory, moved, *bounds, _forecast(p)])
+    head = ["attention", "settings", "GiB", "GB moved", "bound by memory, ms", "bound by compute, ms"]
+    return [*head, "forecast, MFU"], rows
+
+
 _DEBERTA_PLANS = tuple(
     (f"deberta_v3:size={size}", topology, {})
     for topology in ("v3:4x4", "v5e:4x4", "h100:8")
     for size in ("xsmall", "small", "base", "large")
-)
+) + tuple((f"deberta_v3:size={size}", "h100:1", {}) for size in ("base", "large"))
 
 
 def plan_deberta(folder: str) -> Table:
