@@ -113,11 +113,15 @@ def plan_attention(folder: str) -> Table:
     return [*head, "forecast, MFU"], rows
 
 
-_DEBERTA_PLANS = tuple(
-    (f"deberta_v3:size={size}", topology, {})
-    for topology in ("v3:4x4", "v5e:4x4", "h100:8")
-    for size in ("xsmall", "small", "base", "large")
-) + tuple((f"deberta_v3:size={size}", "h100:1", {}) for size in ("base", "large"))
+_DEBERTA_PLANS = (
+    *(
+        (f"deberta_v3:size={size}", topology, {})
+        for topology in ("v3:4x4", "v5e:4x4", "h100:8")
+        for size in ("xsmall", "small", "base", "large")
+    ),
+    ("deberta_v3:size=base", "h100:1", {}),
+    ("deberta_v3:size=large", "h100:1", {"grad_accum_steps": 4}),
+)
 
 
 def plan_deberta(folder: str) -> Table:
