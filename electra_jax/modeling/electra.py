@@ -282,7 +282,7 @@ class Electra(nn.Module):
             self.copy_logits(encoder_BLD)
 
 
-def unroll(model: Electra, choice: str, device_kind: str = "") -> Electra:
+def unroll(model: Electra, choice: str, device_kind: str) -> Electra:
     """Returns the networks as a train step computes them: with layers unrolled by `transformer.is_unrolled`."""
 
     def unrolled(network: EncoderConfig) -> EncoderConfig:

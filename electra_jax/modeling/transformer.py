@@ -68,7 +68,7 @@ _MOST_UNROLLED = 16
 _MOST_ON_GPU = 24
 
 
-def is_unrolled(unroll: str, config: EncoderConfig, device_kind: str = "") -> bool:
+def is_unrolled(unroll: str, config: EncoderConfig, device_kind: str) -> bool:
     """True if a train step unrolls a network's layers, by `config.model.unroll`.
 
     A scan copies each layer's parameters, gradients and residuals for the backward pass out of and into stacked arrays.
@@ -77,7 +77,7 @@ def is_unrolled(unroll: str, config: EncoderConfig, device_kind: str = "") -> bo
     Args:
       unroll: the setting.
       config: the network.
-      device_kind: JAX's name of the devices that compute; `""`: no NVIDIA GPUs.
+      device_kind: JAX's name of the devices.
     """
     # remat=full is chosen for memory: on one H100, large with a batch of 128 takes 13.2 GiB unrolled and 11.4 scanned.
     most = _MOST_ON_GPU if cudnn_attention.is_nvidia_gpu(device_kind) and config.remat != "full" else _MOST_UNROLLED

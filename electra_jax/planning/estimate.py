@@ -156,18 +156,20 @@ def estimate(
     steps = run_flops["model"] / flops["model"]
     attention, virtual = functools.partial(fused_attention.chosen, length=segment.length), mesh.abstract_mesh
     # XLA counted plain attention; the run may use a kernel, or blocks in local layers.
+    device_kind = fused_attention.device_kind(virtual)
+    is_unrolled = functools.partial(transformer.is_unrolled, config.model.unroll, device_kind=device_kind)
     xla = _xla_flops(config, objective) + attention_flops.change(
         *segment.cost,
         is_fused=lambda network: attention(network, mesh=virtual) == "fused",
-        is_unrolled=functools.partial(transformer.is_unrolled, config.model.unroll),
-        is_gpu=cudnn_attention.is_nvidia_gpu(fused_attention.device_kind(virtual)),
+        is_unrolled=is_unrolled,
+        is_gpu=cudnn_attention.is_nvidia_gpu(device_kind),
     )
     plan = Plan(
         settings={
             "batch_size": segment.batch_size,
             "grad_accum_steps": config.grad_accum_steps,
             "remat": config.model.remat,
-            "unroll": transformer.is_unrolled(config.model.unroll, objective.model.config.encoder),
+            "unroll": is_unrolled(objective.model.config.encoder),
             "attention": attention(objective.model.config.encoder, mesh=virtual),
             **mesh.shape,
         },

@@ -95,7 +95,7 @@ def trace(config: ConfigDict, stage: int = 0) -> tuple[Objective, Any]:
     state = step.TrainState(jax.ShapeDtypeStruct((), jnp.int32), params, opt_state, jax.eval_shape(guard.no_norms))
     ids = jax.ShapeDtypeStruct((config.batch_size, length), jnp.int32)
     batch = Batch(ids, ids, ids)
-    unrolled = dataclasses.replace(objective, model=networks.unroll(objective.model, config.model.unroll))
+    unrolled = dataclasses.replace(objective, model=networks.unroll(objective.model, config.model.unroll, "cpu"))
     train_step = step.make_train_step(unrolled, objective.stages[stage], optimizer, schedule, 0)
     return objective, jax.jit(train_step).trace(state, batch)
 

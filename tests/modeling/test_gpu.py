@@ -98,7 +98,7 @@ def test_the_gradient_of_a_step():
     @functools.cache
     def run(dtype: str, device: jax.Device):
         on = step_of(dtype, device)
-        objective = dataclasses.replace(on.objective, model=electra.unroll(on.objective.model, "true"))
+        objective = dataclasses.replace(on.objective, model=electra.unroll(on.objective.model, "true", on.device_kind))
         ids = jax.ShapeDtypeStruct((1, 128), jnp.int32)
 
         def gradient(batch):
