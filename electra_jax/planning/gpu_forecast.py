@@ -1,10 +1,10 @@
 """Forecasts the step time on NVIDIA GPUs as the sum over all kernels, which run one after another.
 
 The time of a kernel is the larger of its FLOPs at a fraction of the peak and its bytes at a fraction of the bandwidth,
-plus the time to launch it. These constants are fitted to eight steps measured on one H100: the forecasts are within
-8.2% as JAX 0.12 compiles the steps, and within 9.6% as 0.10 does (`benchmarks/gpu_forecast.py`). Other GPUs are assumed
-to reach the same fractions of their data sheets. A Pallas kernel also takes the time of its element-wise operations,
-counted in the traced program; none has been measured yet.
+plus the time to launch it. These constants are fitted to eight steps measured on one H100: as those were, the forecasts
+are within 8.2% as JAX 0.12 compiles them, and within 9.6% as 0.10 does (docs/reference/measured.md). Other GPUs are
+assumed to reach the same fractions of their data sheets. A Pallas kernel also takes the time of its element-wise
+operations, counted in the traced program; none has been measured yet.
 
 The time of a collective is the lower bound on the bytes that a device sends, at the bandwidth to the other devices; it
 is assumed not to overlap with computation.
