@@ -20,7 +20,7 @@ from electra_jax.modeling import fused_attention
 from electra_jax.modeling.batch import Batch
 from electra_jax.objectives import registry
 from electra_jax.runtime import sharding
-from electra_jax.step import ShardedStep, device_memory
+from electra_jax.step import ShardedStep, device_memory, memory_of
 
 TRAINED = "budget:flops=1e17"
 STEPS: Mapping[str, tuple[str, dict[str, Any]]] = {  # a config and its settings; what is most worth knowing comes first
@@ -74,9 +74,7 @@ def measure(compiled: Compiled) -> dict[str, Any]:
     """The time and memory of a step on tokens whose frequencies follow Zipf's law; of a profiled step its parts."""
     step, config = compiled.step, compiled.step.config
     shape = (config.batch_size, config.data.seq_length)
-    memory: Any = compiled.program.memory_analysis()
-    needed = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-    needed += memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
+    needed = memory_of(compiled.program)
     found = {
         **compiled.config,
         "batch": shape,

@@ -27,6 +27,11 @@ from electra_jax.runtime import rng, sharding
 from electra_jax.train_config import TrainConfig
 
 Array = jax.Array
+LESS_MEMORY = (
+    "set config.model.remat=dots or full, config.model.unroll=false, a larger config.grad_accum_steps, a smaller "
+    "config.batch_size, or spread the parameters over more devices with config.mesh.fsdp"
+)
+_LESS_FOR_EVALUATION = "use a smaller config.batch_size or more devices"
 
 
 @struct.dataclass
@@ -194,23 +199,39 @@ def device_memory() -> int | None:
     return cast(int | None, (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit"))
 
 
-def check_memory(train_steps: Iterable[jax.stages.Compiled], evaluations: Iterable[jax.stages.Compiled]) -> str:
-    """Returns what the programs of a run lack of the memory of a device; empty if they may fit.
+def memory_of(program: jax.stages.Compiled, arguments: int | None = None) -> int:
+    """Returns the bytes that a program needs on a device; 0 if XLA does not say.
+
+    Args:
+      program: the program.
+      arguments: bytes to count in place of those of its arguments.
+    """
+    size: Any = program.memory_analysis()
+    if size is None:
+        return 0
+    arguments = size.argument_size_in_bytes if arguments is None else arguments
+    # Results that take the place of donated arguments need no memory of their own.
+    results = size.output_size_in_bytes - size.alias_size_in_bytes
+    return int(arguments + results + size.temp_size_in_bytes + size.generated_code_size_in_bytes)
+
+
+def check_memory(
+    state: TrainState, train_steps: Iterable[jax.stages.Compiled], evaluations: Iterable[jax.stages.Compiled]
+) -> None:
+    """Raises UserError if a program of a run needs more memory than JAX may use on a device.
 
     A TPU's compiler refuses such programs; a GPU's does not, and they would fail at the first call.
     """
     if (limit := device_memory()) is None:
-        return ""
-    steps, others = ([cast(Any, each.memory_analysis()) for each in given] for given in (train_steps, evaluations))
-    state = max((each.alias_size_in_bytes for each in steps), default=0)  # it is donated
-    needs = [("a train step", each, each.argument_size_in_bytes) for each in steps]
+        return
+    kept = sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(state))
+    needs = [("a train step", memory_of(each), LESS_MEMORY) for each in train_steps]
     # The parameters that an evaluation reads may be those of the state, which stays.
-    needs += [("an evaluation", each, state) for each in others]
-    for name, each, kept in needs:
-        size = kept + each.output_size_in_bytes - each.alias_size_in_bytes + each.temp_size_in_bytes
+    needs += [("an evaluation", memory_of(each, kept), _LESS_FOR_EVALUATION) for each in evaluations]
+    for name, size, advice in needs:
         if size > limit:
-            return f"{name} needs {size / 2**30:.1f} GiB, and JAX may use {limit / 2**30:.1f}"
-    return ""
+            sizes = f"{name} needs {size / 2**30:.1f} GiB, and JAX may use {limit / 2**30:.1f}"
+            raise UserError(f"the memory of a device is not enough ({sizes}); {advice}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,17 +36,13 @@ from electra_jax.runtime.compile_cache import compile_cache
 from electra_jax.runtime.progress import Progress
 from electra_jax.runtime.rewind import Rewind
 from electra_jax.runtime.workdir import AnyPath, WorkDir, resolve
-from electra_jax.step import TrainState, check_memory
+from electra_jax.step import LESS_MEMORY, TrainState, check_memory
 from electra_jax.train_config import TrainConfig
 from electra_jax.train_setup import Setup, set_up
 
 if TYPE_CHECKING:
     from electra_jax.loading.model import Model
 
-_LESS_MEMORY = (
-    "set config.model.remat=dots or full, a larger config.grad_accum_steps, a smaller config.batch_size, or spread the "
-    "parameters over more devices with config.mesh.fsdp"
-)
 # Seconds after which a step that has not ended prints the Python stacks of all threads.
 _HANG = 300.0
 # A file descriptor: faulthandler writes without Python, and the stderr of a notebook has none.
@@ -150,7 +146,7 @@ def train(
     """
     hooks = check_hooks(hooks)
     progress, clock = progress or Progress(), clock or goodput.Clock()
-    with contextlib.ExitStack() as held, jax_errors.reported(_LESS_MEMORY):
+    with contextlib.ExitStack() as held, jax_errors.reported(LESS_MEMORY):
         setup = set_up(train_config.resolve(config), workdir, progress, held, rewind)
         # An error may end the loop while the timer is armed.
         held.callback(faulthandler.cancel_dump_traceback_later)
@@ -171,8 +167,7 @@ def run_steps(setup: Setup, progress: Progress, clock: goodput.Clock, hooks: Seq
         evaluation = beside.submit(evaluator.compile, setup.step.gather(state.params), ahead)
         train_steps = {segment.start: setup.step.compile(segment) for segment in ahead}
         # Now, so that a lack of memory shows before the first step.
-        if lack := check_memory(train_steps.values(), evaluation.result()):
-            raise UserError(f"the memory of a device is not enough ({lack}); {_LESS_MEMORY}")
+        check_memory(state, train_steps.values(), evaluation.result())
     # An identity whose output is replicated: hooks run in one process, which may hold only shards of the parameters.
     gather = jit(lambda params: params)
 
@@ -319,7 +314,7 @@ def call(hooks: Sequence[Hook], step: int, setup: Setup, params: Params) -> dict
     Only the main process calls them; the other processes get the names with NaN.
     """
     from electra_jax.loading.huggingface.directory import Pretrained
-    from electra_jax.loading.model import Model  # and all that reads models, for which other runs have no use
+    from electra_jax.loading.model import Model  # and all that reads models: only needed by hooks
     from electra_jax.loading.run_checkpoint import trained_shape
     from electra_jax.modeling.subnetwork import extract
 

@@ -215,17 +215,18 @@ def _shrink(config: ConfigDict) -> None:
     config.optim.warmup_steps = min(config.optim.warmup_steps, 4)
 
 
-def resolve(config: ConfigDict | TrainConfig | Mapping[str, Any]) -> TrainConfig:
+def resolve(config: ConfigDict | TrainConfig | Mapping[str, Any], of_a_run: bool = False) -> TrainConfig:
     """Converts a config to a dataclass, and checks it.
 
     Args:
       config: what a config file returns, or what a run's config.json holds.
+      of_a_run: whether it is that of a run, which may have settings without effect: earlier versions took them.
 
     Raises:
       UserError: a setting is unknown, missing or invalid, or two settings contradict each other.
     """
     typed = as_dataclass(config)
-    check(typed)
+    check(typed, of_a_run)
     return typed
 
 
@@ -258,11 +259,12 @@ def to_dict(config: TrainConfig) -> dict[str, Any]:
     return settings.to_dict(config, registry.unused_settings(config.objective.name, config.objective.generator))
 
 
-def check(config: TrainConfig) -> None:
+def check(config: TrainConfig, of_a_run: bool = False) -> None:
     """Raises UserError at the first setting that is invalid."""
     settings.validate(config)
     _check_phase(config)
-    _check_effects(config)
+    if not of_a_run:
+        _check_effects(config)
     _check_warm_start(config)
     if config.probe.every and not config.probe.data_dir:
         raise UserError(
@@ -328,7 +330,7 @@ def _check_effects(config: TrainConfig) -> None:
             ("optim.decay", config.optim.schedule == "stable", "without config.optim.schedule=stable"),
             ("optim.generator_rate", trains_generator, "without a generator network that is trained"),
             ("optim.clip_apart", together, "without a generator and an encoder that are trained together"),
-            ("objective.temperature_decay", samples_hot, "with config.objective.temperature=1"),
+            ("objective.temperature_decay", samples_hot, "at a temperature of 1"),
             ("objective.encoder_mask_prob", predicts, "with config.objective.encoder_weight=0"),
             ("objective.encoder_positions", predicts, "with config.objective.encoder_weight=0"),
             ("profile.steps", config.profile.at > 0, "without config.profile.at"),

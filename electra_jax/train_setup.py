@@ -180,7 +180,7 @@ def claim(home: WorkDir, config: TrainConfig, saved_step: int | None, progress: 
     if saved_step is not None and saved_step > config.steps:
         raise UserError(f"{home.path} is at step {saved_step}: expected config.steps={saved_step} or more")
     if path.exists() and (saved_step is not None or logged):
-        from electra_jax import saved_config  # for which new runs have no use
+        from electra_jax import saved_config  # only needed to resume
 
         saved = saved_config.with_later_settings(read_json(path))
         changed, done = differences(saved, train_config.to_dict(config)), saved_step or 0
@@ -342,7 +342,7 @@ def load_donors(config: TrainConfig, progress: Progress) -> list["Donor"]:
     """Loads the networks that the run starts from; see `warm_start.load_donors`."""
     if not config.starts_from and not registry.SYSTEMS[config.objective.name].pretrained_generator:
         return []
-    from electra_jax.loading import warm_start  # reads models of all kinds, for which other runs have no use
+    from electra_jax.loading import warm_start  # reads models of all kinds: only needed by a warm start
 
     return warm_start.load_donors(config, progress.say)
 

@@ -103,11 +103,26 @@ def test_the_second_stage_begins_with_copies_and_can_be_donated():
         jax.tree.map(np.testing.assert_array_equal, donated.params[name], donated.params[source])
 
 
-def test_a_step_may_need_as_much_memory_as_a_device_has(monkeypatch):
+@pytest.mark.parametrize(("limit", "refused"), [(600, False), (599, True), (None, False)])
+def test_a_step_may_need_as_much_memory_as_a_device_has(monkeypatch, limit, refused):
     """Its arguments count, and of its results those that do not take the place of arguments."""
-    sizes = {"argument": 500, "output": 450, "alias": 400, "temp": 50}
-    size = SimpleNamespace(**{f"{name}_size_in_bytes": value * 2**30 for name, value in sizes.items()})
-    program = SimpleNamespace(memory_analysis=lambda: size)
-    for limit, found in ((600, ""), (599, "a train step needs 600.0 GiB, and JAX may use 599.0"), (None, "")):
-        monkeypatch.setattr(step, "device_memory", lambda limit=limit: limit and limit * 2**30)
-        assert step.check_memory([program], []) == found
+    monkeypatch.setattr(step, "device_memory", lambda: limit and limit * 2**30)
+    too_much = pytest.raises(UserError, match=r"a train step needs 600\.0 GiB, and JAX may use 599\.0")
+    with too_much if refused else NOTHING:
+        step.check_memory(jnp.zeros(3), [of_size(argument=500, output=450, alias=400, temp=40, generated_code=10)], [])
+
+
+@pytest.mark.parametrize(("limit", "refused"), [(600, False), (599, True)])
+def test_an_evaluation_needs_the_state_too(monkeypatch, limit, refused):
+    monkeypatch.setattr(step, "device_memory", lambda: limit * 2**30)
+    state = SimpleNamespace(addressable_shards=[SimpleNamespace(data=SimpleNamespace(nbytes=500 * 2**30))])
+    with pytest.raises(UserError, match=r"an evaluation needs 600\.0 GiB.*; use a smaller") if refused else NOTHING:
+        step.check_memory(state, [], [of_size(argument=200, output=1, alias=0, temp=98, generated_code=1)])
+
+
+def of_size(**gib):
+    size = SimpleNamespace(**{f"{name}_size_in_bytes": value * 2**30 for name, value in gib.items()})
+    return SimpleNamespace(memory_analysis=lambda: size)
+
+
+NOTHING = contextlib.nullcontext()

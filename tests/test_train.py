@@ -167,15 +167,15 @@ def test_an_evaluation_that_needs_too_much_memory_shows_before_the_first_step(
         assert len(stages) == 1
         if not is_compiled:
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: too much")
-        size = {"output_size_in_bytes": 2**20, "alias_size_in_bytes": 0, "temp_size_in_bytes": 2**41}
-        return [SimpleNamespace(memory_analysis=lambda: SimpleNamespace(**size))]
+        sizes = {f"{name}_size_in_bytes": 0 for name in ("argument", "output", "alias", "temp", "generated_code")}
+        sizes["temp_size_in_bytes"] = 2**41
+        return [SimpleNamespace(memory_analysis=lambda: SimpleNamespace(**sizes))]
 
     monkeypatch.setattr(evaluate.Evaluator, "compile", compile)
     monkeypatch.setattr(step, "device_memory", lambda: 2**40)
     reason = r"an evaluation needs 2048\.\d GiB, and JAX may use 1024\.0" if is_compiled else "RESOURCE_EXHAUSTED: .*"
-    with pytest.raises(
-        UserError, match=rf"the memory of a device is not enough \({reason}\); set config\.model\.remat"
-    ):
+    advice = r"use a smaller config\.batch_size" if is_compiled else r"set config\.model\.remat"
+    with pytest.raises(UserError, match=rf"the memory of a device is not enough \({reason}\); {advice}"):
         train(small_config(text_file, "objective=mlm", steps=1, log_every=1), tmp_path / "run")
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 

@@ -280,7 +280,9 @@ def check_effects(config: Any, effects: Iterable[tuple[str, bool, str]], prefix:
     known, values = settings_of(type(config)), flatten(config)
     for name, has_effect, why in effects:
         if not has_effect and values[name] != known[name].default:
-            raise UserError(f"{prefix}{name}={values[name]} has no effect {why}; leave it out")
+            raise UserError(
+                f"{prefix}{name}={values[name]} has no effect {why}; leave it out, or set it to {known[name].default!r}"
+            )
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:

@@ -23,8 +23,8 @@ def parse(config: CorpusConfig) -> list[Source]:
     # `sources.parse` accepts weights for all sources or for none.
     if config.temperature != 1 and mixture[0].weight is not None:
         raise UserError(
-            f"temperature={config.temperature:g} and the weights in input={config.input!r} exclude each other: "
-            "expected one of them; leave out the temperature, or every @WEIGHT"
+            f"temperature={config.temperature:g} and the weights in input={config.input!r} cannot both be set; remove "
+            "the temperature or every @WEIGHT"
         )
     check_effects(config, [("temperature", len(mixture) > 1, f"on input={config.input!r}, a single source")], "")
     return mixture

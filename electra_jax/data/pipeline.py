@@ -89,10 +89,9 @@ def _with_settings(config: CorpusConfig, changes: dict[str, Any]) -> CorpusConfi
         raise UserError(f"config={config!r} is invalid: expected a CorpusConfig; give the sources by name, as input=")
     config = from_dict(CorpusConfig, {**corpus_settings(config), **changes}, prefix="")
     if config.vocabulary:
-        # Only here, because config files of runs have these two for any vocabulary.
-        why = f"on the given vocabulary={config.vocabulary}"
-        lowercases = config.vocabulary.endswith(".txt")
-        check_effects(config, [("vocab_size", False, why), ("normalization", lowercases, why)], "")
+        # Only as arguments, because config files of runs have these two for any vocabulary.
+        unused = changes.keys() & {"vocab_size", *(() if config.vocabulary.endswith(".txt") else ("normalization",))}
+        check_effects(config, [(name, False, f"on the given vocabulary={config.vocabulary}") for name in unused], "")
     validate(config, "")
     return config
 
@@ -103,7 +102,7 @@ def corpus_key(config: CorpusConfig) -> str:
     # Settings at their defaults are left out, so that adding a setting does not change the keys of earlier corpora.
     settings = {name: value for name, value in corpus_settings(config).items() if value != defaults[name]}
     if config.vocabulary:
-        from electra_jax.data import vocabulary  # for which runs with their own have no use
+        from electra_jax.data import vocabulary  # only needed if one is given
 
         # What is in the file counts, not where it is.
         settings["vocabulary"] = blake2b(vocabulary.read(Path(config.vocabulary)).tokenizer.model).hexdigest()
@@ -289,7 +288,7 @@ def _make_vocabulary(job: Job, runner: Runner, key: str) -> tokenizer.Tokenizer:
         # The vocabulary may be of other sources, or a kill may have come before its origin was written.
         if existing is not None and _read_json(origin_file) == {"key": key, "sha256": sha256(existing)}:
             return tokenizer.load(existing)
-        from electra_jax.data import proof  # for which most starts of a run have no use
+        from electra_jax.data import proof  # only needed if a vocabulary is trained
 
         made = proof.settle(_train_vocabulary(job, runner))
     for note in made.notes:
@@ -325,7 +324,7 @@ def _train_vocabulary(job: Job, runner: Runner) -> tokenizer.Tokenizer:
         f"Training a vocabulary of {config.vocab_size} {lowercased}pieces on {millions:.1f} M characters"
         f"{' (to keep upper case, set normalization=nmt_nfkc)' if lowercased else ''}"
     )
-    from electra_jax.data import vocabulary_training  # for which most starts of a run have no use
+    from electra_jax.data import vocabulary_training
 
     return vocabulary_training.train(lines, config)
 

@@ -62,10 +62,11 @@ def settle(found: Tokenizer) -> Vocabulary:
     if difference is None:
         return Vocabulary(found, tuple(notes))
     # A model that is trained on other ids than its export's tokenizer gives would be worse in use.
-    return instead(Library(other.to_str().encode()), difference, notes)
+    return use_export(Library(other.to_str().encode()), difference, notes)
 
 
-def instead(library: Library, difference: tuple[str, list[str], list[str]], notes: list[str]) -> Vocabulary:
+def use_export(library: Library, difference: tuple[str, list[str], list[str]], notes: list[str]) -> Vocabulary:
+    """Returns the tokenizer of the export as the vocabulary, with a note on the text that the two read differently."""
     text, ours, theirs = difference
     said = (
         f"the SentencePiece model and the tokenizer that exports have differ: {text!r} is {' '.join(ours)} ... and "

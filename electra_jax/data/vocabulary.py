@@ -14,7 +14,7 @@ from tokenizers import AddedToken
 
 from electra_jax.config.errors import UserError, first_line
 from electra_jax.data import converted, proof, tokenizer
-from electra_jax.data.proof import Vocabulary, instead, settle
+from electra_jax.data.proof import Vocabulary, settle, use_export
 from electra_jax.data.tokenizer import Library, SentencePiece, Tokenizer
 from electra_jax.runtime.io import read_json
 
@@ -77,7 +77,7 @@ def _like(found: Tokenizer, library: Library, name: str) -> Vocabulary:
     difference = proof.first_difference(found, converted.convert(library), proof.lines(found))
     if difference is None:
         return Vocabulary(found)
-    return instead(library, difference, [f"tokenizer.json is read, not {name}"])
+    return use_export(library, difference, [f"tokenizer.json is read, not {name}"])
 
 
 def describe(path: Path) -> dict[str, Any]:

@@ -160,7 +160,7 @@ def read_config(workdir: Path) -> TrainConfig:
     """
     settings = run_log.read_config(workdir)
     try:
-        return train_config.resolve(saved_config.with_later_settings(settings))
+        return train_config.resolve(saved_config.with_later_settings(settings), of_a_run=True)
     except UserError as error:
         raise UserError(
             f"{workdir / 'config.json'} has settings that this version of electra_jax cannot use ({error}); use the "

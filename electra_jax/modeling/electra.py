@@ -128,14 +128,15 @@ def token_products(x_BME: Array, table_VE: Array) -> Array:
     """Computes products of states with the word table in the dtype of the states, [B, M, V] float32.
 
     The backward pass casts the gradient [B, M, V], the largest array of a step, to that dtype before it is written and
-    multiplied. The gradient of the table has the table's dtype.
+    multiplied. The gradient of the table has the table's dtype. There is no forward mode, except over reverse mode.
     """
     # Sums in float32, as the softmax and the sampler are.
     return _product("bme,ve->bmv", x_BME, table_VE.astype(x_BME.dtype))
 
 
 def _token_products_forward(x_BME: Array, table_VE: Array) -> tuple[Array, tuple[Array, Array]]:
-    return token_products(x_BME, table_VE), (x_BME, table_VE)
+    # Not `token_products` itself, whose rule has no derivative of its own: a Hessian differentiates this function.
+    return _product("bme,ve->bmv", x_BME, table_VE.astype(x_BME.dtype)), (x_BME, table_VE)
 
 
 def _token_products_backward(kept: tuple[Array, Array], d_BMV: Array) -> tuple[Array, Array]:

@@ -160,7 +160,7 @@ def make(
     counts = np.ones(vocab_size) if unigram_counts is None else unigram_counts
     unigram = electra.log_frequencies(counts, networks.padded_vocab_size, special)
     starts = np.ones(vocab_size, bool) if word_starts is None else word_starts
-    # Of the padded size, like the logits that it masks; -1 is `token_clusters.NONE`.
+    # Padded like the logits that it masks; -1 is `token_clusters.NONE`.
     by_token = np.full(networks.padded_vocab_size, -1, np.int32)
     if clusters is not None:
         by_token[:vocab_size] = clusters
@@ -183,7 +183,7 @@ def make_for_text(objective: ObjectiveConfig, model: ModelConfig, steps: int, te
         )
     clusters = None
     if objective.generator == "clusters":
-        from electra_jax.data import token_clusters  # for which other objectives have no use
+        from electra_jax.data import token_clusters  # only needed by these
 
         clusters = token_clusters.cluster_tokens(text.train, text.unigram, vocabulary.special)
     return make(

@@ -5,9 +5,13 @@ from electra_jax.commands import card
 from electra_jax.config import errors
 
 
-def test_prints_the_card_as_it_is(small_run, capsys):
-    assert errors.run(card.main, [f"--workdir={small_run}", "--name=generator", "--step=0"]) == 0
-    assert capsys.readouterr().out == models.card(small_run, "generator", step=0)
+def test_prints_or_writes_the_card_as_it_is(small_run, tmp_path, capsys):
+    arguments = [f"--workdir={small_run}", "--name=generator", "--step=0"]
+    assert errors.run(card.main, arguments) == 0
+    expected = models.card(small_run, "generator", step=0)
+    assert capsys.readouterr().out == expected
+    assert errors.run(card.main, [*arguments, f"--output={tmp_path / 'README.md'}"]) == 0
+    assert (tmp_path / "README.md").read_text(encoding="utf-8") == expected
 
 
 @pytest.mark.parametrize(

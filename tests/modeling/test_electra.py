@@ -177,6 +177,20 @@ def test_gradients_of_token_products_are_rounded_once(dtype, tolerance):
         assert mine.dtype == dtypes
         theirs = np.asarray(theirs, np.float32)
         np.testing.assert_allclose(mine.astype("float32"), theirs, atol=tolerance * np.abs(theirs).max())
+    program = jax.make_jaxpr(jax.grad(lambda *both: loss(*both, electra.token_products), (0, 1)))(x, table)
+    products = [equation.invars for equation in program.eqns if equation.primitive.name == "dot_general"]
+    assert [[str(each.aval.dtype) for each in pair] for pair in products] == [[dtype, dtype]] * 3
+
+
+def test_token_products_have_a_hessian():
+    x, table = jnp.ones((1, 2, 3)), jnp.arange(12, dtype=jnp.float32).reshape(4, 3) / 8
+
+    def loss(x, products):
+        return jnp.sum(jnp.exp(products(x, table)))
+
+    found = jax.hessian(lambda x: loss(x, electra.token_products))(x)
+    expected = jax.hessian(lambda x: loss(x, lambda x, table: x @ table.T))(x)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 @every_encoder
