@@ -49,7 +49,7 @@ class ModelConfig:
     unroll: str = setting(
         "auto",
         "Unroll the layers of the train step (true) or scan over them (false; compiles faster, runs slower); auto "
-        "unrolls up to 16 layers, on NVIDIA GPUs up to 24 unless remat=full.",
+        "unrolls up to 16 layers, on NVIDIA GPUs up to 24 (not with remat=full, nor in deberta).",
         one_of("auto", "true", "false"),
         resumable=True,
     )

@@ -58,7 +58,8 @@ def remat_policy(config: EncoderConfig) -> Any:
     """Returns the checkpoint policy of a network's layers; None saves only a layer's input."""
     if config.remat == "full":
         return None
-    names = (*KEPT, ACTIVATED) if config.unroll and fused_attention.on_nvidia_gpu() else KEPT
+    kind = fused_attention.device_kind(jax.sharding.get_abstract_mesh())
+    names = (*KEPT, ACTIVATED) if config.unroll and _has_memory(config, kind) else KEPT
     policies = jax.checkpoint_policies
     return policies.save_from_both_policies(policies.save_only_these_names(*names), cudnn_attention.is_forward)
 
@@ -66,6 +67,13 @@ def remat_policy(config: EncoderConfig) -> Any:
 # For v3:4x4, base (12 layers) compiles unrolled in two minutes; large (24) had not after ten, and had taken 10 GB.
 _MOST_UNROLLED = 16
 _MOST_ON_GPU = 24
+
+
+def _has_memory(config: EncoderConfig, device_kind: str) -> bool:
+    """True on NVIDIA GPUs, unless `remat=full` is set or plain attention, which DeBERTa needs, fills their memory."""
+    # On one H100, large with remat=full takes 13.2 GiB unrolled and 11.4 scanned (batch of 128), DeBERTa-Large, in
+    # parts of 64 sequences, 77 unrolled and 48 scanned.
+    return cudnn_attention.is_nvidia_gpu(device_kind) and config.remat != "full" and config.architecture.fused
 
 
 def is_unrolled(unroll: str, config: EncoderConfig, device_kind: str) -> bool:
@@ -79,8 +87,7 @@ def is_unrolled(unroll: str, config: EncoderConfig, device_kind: str) -> bool:
       config: the network.
       device_kind: JAX's name of the devices.
     """
-    # remat=full is chosen for memory: on one H100, large with a batch of 128 takes 13.2 GiB unrolled and 11.4 scanned.
-    most = _MOST_ON_GPU if cudnn_attention.is_nvidia_gpu(device_kind) and config.remat != "full" else _MOST_UNROLLED
+    most = _MOST_ON_GPU if _has_memory(config, device_kind) else _MOST_UNROLLED
     return unroll == "true" or (unroll == "auto" and config.layers <= most)
 
 

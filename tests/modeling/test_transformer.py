@@ -86,6 +86,11 @@ def test_layers_are_unrolled_where_they_are_not_too_many(choice, kind, remat, mo
     assert [c.layers for c in networks if transformer.is_unrolled(choice, c, kind)] == list(range(1, most + 1))
 
 
+def test_debertas_plain_attention_leaves_no_memory_to_unroll_more_layers():
+    c = reference.small("deberta", layers=17)
+    assert not transformer.is_unrolled("auto", c, H100)
+
+
 @pytest.mark.parametrize(("kind", "unroll", "kept"), [("cpu", True, 1), (H100, False, 1), (H100, True, 2)])
 def test_remat_dots_keeps_activations_of_unrolled_layers_on_nvidia_gpus(monkeypatch, kind, unroll, kept):
     monkeypatch.setattr(fused_attention, "device_kind", lambda mesh: kind)
