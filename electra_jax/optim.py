@@ -239,7 +239,7 @@ def make(settings: OptimConfig, *stages: int, rates: Rates = ()) -> tuple[optax.
     Args:
       settings: the run's `config.optim`.
       stages: the number of steps in each stage of the run; the learning-rate schedule restarts at each stage.
-      rates: the number of steps of each phase and its peak learning rate; None: the run's.
+      rates: the number of steps of each phase and its peak learning rate; empty: the run's.
 
     Returns:
       The optimizer and the learning-rate schedule, for logging.

@@ -12,7 +12,7 @@ from cli_runs import ROOT
 import electra_jax
 
 PACKAGE = ROOT / "electra_jax"
-# From the top down: a module imports modules of its own line and of lines below it. The README explains them.
+# From the top down: a module imports modules of its own line and of lines below it (docs/understand/token_walk.md).
 LAYERS = (
     ("__main__",),
     ("commands",),

@@ -107,7 +107,7 @@ def _is_named(source: Source) -> bool:
     """True if a source is a name, not files: `docstrings`, `docstrings:PACKAGE`, `tfds:NAME`, `hf:USER/NAME`."""
     # hf://... is the address of files, hf:... a data set.
     scheme, colon, _ = source.name.partition(":")
-    return not is_url(source.name) and (scheme == DOCSTRINGS or (scheme in (TFDS, HUB) and bool(colon)))
+    return not is_url(source.name) and scheme in _MODULES and (bool(colon) or scheme == DOCSTRINGS)
 
 
 def units(sources: Sequence[Source], size: int) -> Iterator[Unit]:
