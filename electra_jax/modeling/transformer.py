@@ -72,7 +72,7 @@ _MOST_ON_GPU = 24
 def _has_memory(config: EncoderConfig, device_kind: str) -> bool:
     """True on NVIDIA GPUs, unless `remat=full` is set or plain attention, which DeBERTa needs, fills their memory."""
     # On one H100, large with remat=full takes 13.2 GiB unrolled and 11.4 scanned (batch of 128), DeBERTa-Large, in
-    # parts of 64 sequences, 77 unrolled and 48 scanned.
+    # parts of 64 sequences, 77 unrolled and 49 scanned.
     return cudnn_attention.is_nvidia_gpu(device_kind) and config.remat != "full" and config.architecture.fused
 
 
