@@ -29,6 +29,8 @@ def main(argv: list[str]) -> int:
     given = cli.read(argv, USAGE, defaults)
     options = cli.choose(given, defaults)
     cli.require(options, ("workdir",), "try --workdir=runs/tiny, or --help")
+    if options["output"]:
+        cli.check_output_file(Path(options["output"]), "README.md")
     # By `given`: 0 is a step too, and without the option it is that of the last checkpoint.
     step = options["step"] if "step" in given else None
     scores = [folder for folder in options["scores"].split(";") if folder]

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from electra_jax.config import cli
-from electra_jax.config.errors import UserError
 from electra_jax.config.settings import at_least, check_value
 from electra_jax.report.page import make_page
 from electra_jax.report.samples import make_samples
@@ -34,7 +33,7 @@ def main(argv: list[str]) -> int:
     cli.require(options, ("output",), "try --output=report.html, or --help")
     check_value("--samples", options["samples"], at_least(0))
     output = Path(options["output"])
-    check_output(output)
+    cli.check_output_file(output, "report.html")
     runs = read_run_logs([Path(workdir) for workdir in options["runs"]])
     tasks = read_task_scores(Path(options["curves"]), runs) if options["curves"] else []
     samples = [make_samples(run, options["samples"]) for run in runs] if options["samples"] else []
@@ -45,14 +44,3 @@ def main(argv: list[str]) -> int:
     said = f"{output}: {len(runs)} run{'s' * (len(runs) > 1)}, {size:.0f} kB"
     PlainConsole().print(said)
     return 0
-
-
-def check_output(output: Path) -> None:
-    """Raises UserError if the page cannot be written to `output`."""
-    if output.is_dir():
-        raise UserError(f"--output={output} is a folder: expected a file, such as {output / 'report.html'}")
-    # `write_whole` would replace a device.
-    if output.exists() and not output.is_file():
-        raise UserError(f"--output={output} is not a regular file: expected one, such as report.html")
-    if not output.parent.is_dir():
-        raise UserError(f"the folder {output.parent} of --output does not exist; create it, or give another")

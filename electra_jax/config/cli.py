@@ -3,6 +3,7 @@
 import ast
 import math
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from electra_jax.config.errors import UserError
@@ -137,3 +138,14 @@ def require(chosen: Mapping[str, Any], names: Iterable[str], advice: str = "see 
     for name in names:
         if not chosen[name]:
             raise UserError(f"--{name} is missing; {advice}")
+
+
+def check_output_file(output: Path, example: str) -> None:
+    """Raises UserError if `--output` is not the name of a file, such as `example`, that can be written."""
+    if output.is_dir():
+        raise UserError(f"--output={output} is a folder: expected a file, such as {output / example}")
+    # `write_whole` would replace a device.
+    if output.exists() and not output.is_file():
+        raise UserError(f"--output={output} is not a regular file: expected one, such as {example}")
+    if not output.parent.is_dir():
+        raise UserError(f"the folder {output.parent} of --output does not exist; create it, or give another")

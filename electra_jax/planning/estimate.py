@@ -228,8 +228,8 @@ def _timed(
     speeds = (target.vector, target.bandwidth, target.interconnect)
     expected: Forecast | None
     if target.clock is None:
-        half = device_table.PEAK_FLOPS[plan.kind]["bfloat16"]  # whatever the run's dtype: some products are in another
-        expected = gpu_forecast.forecast(program, plan.devices, gpu_forecast.rates_of(half, *speeds), kernels)
+        bfloat16 = device_table.PEAK_FLOPS[plan.kind]["bfloat16"]  # `forecast` slows down products of float32
+        expected = gpu_forecast.forecast(program, plan.devices, gpu_forecast.rates_of(bfloat16, *speeds), kernels)
     else:
         expected = forecast(program, plan.devices, Rates(target.clock, peak / plan.devices, *speeds), kernels)
     # No step is faster than the bound, whatever was estimated.

@@ -21,6 +21,7 @@ def test_prints_or_writes_the_card_as_it_is(small_run, tmp_path, capsys):
         (["--workdir=runs/none"], "work directory of a run"),
         (["--name=decoder"], "name='decoder' is invalid: expected discriminator or encoder or generator"),
         (["--average=2", "--scores=runs/cola"], "scores are those of one checkpoint"),
+        (["--output=/"], "--output=/ is a folder: expected a file, such as /README.md"),
     ],
 )
 def test_invalid_arguments_are_one_line(arguments, message, small_run, capsys):
